@@ -1,0 +1,86 @@
+"""Durable background jobs for Python, in the database you already have."""
+
+from windlass.app import Windlass
+from windlass.backoff import exponential, fixed
+from windlass.context import Context
+from windlass.dedupe import make_dedupe_key
+from windlass.errors import (
+    BadArguments,
+    BadConnection,
+    BadCursor,
+    BadHandler,
+    BadOption,
+    BadPayload,
+    BadURL,
+    BlocksTheLoop,
+    DuplicateType,
+    JobFailed,
+    JobNotFound,
+    KeyHeld,
+    LeaseLost,
+    NotJSON,
+    PayloadTooDeep,
+    PayloadTooLarge,
+    ResultTimeout,
+    SchemaTooNew,
+    StoreBusy,
+    StoreUnusable,
+    TransactionOver,
+    UnknownOption,
+    UnknownType,
+    WaitsForItself,
+    WindlassError,
+    WorkerLost,
+    WrongStatus,
+)
+from windlass.job import Attempt, Job, Page, Progress, Status, can_retry
+from windlass.lease import Lease
+from windlass.outcome import Fail, Retry, Snooze
+from windlass.registry import Registry
+from windlass.version import __version__ as __version__
+
+__all__ = [
+    "Attempt",
+    "BadArguments",
+    "BadConnection",
+    "BadCursor",
+    "BadHandler",
+    "BadOption",
+    "BadPayload",
+    "BadURL",
+    "BlocksTheLoop",
+    "Context",
+    "DuplicateType",
+    "Fail",
+    "Job",
+    "JobFailed",
+    "JobNotFound",
+    "KeyHeld",
+    "Lease",
+    "LeaseLost",
+    "NotJSON",
+    "Page",
+    "PayloadTooDeep",
+    "PayloadTooLarge",
+    "Progress",
+    "Registry",
+    "ResultTimeout",
+    "Retry",
+    "SchemaTooNew",
+    "Snooze",
+    "Status",
+    "StoreBusy",
+    "StoreUnusable",
+    "TransactionOver",
+    "UnknownOption",
+    "UnknownType",
+    "WaitsForItself",
+    "Windlass",
+    "WindlassError",
+    "WorkerLost",
+    "WrongStatus",
+    "can_retry",
+    "exponential",
+    "fixed",
+    "make_dedupe_key",
+]

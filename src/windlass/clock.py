@@ -1,0 +1,33 @@
+"""Time, as whole microseconds since 1970: exact, sortable, and the same in every store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+Clock = Callable[[], int]
+
+SECOND = 1_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+
+
+def now() -> int:
+    """The host's wall clock."""
+    return time.time_ns() // 1_000
+
+
+def to_datetime(at: int) -> datetime:
+    """The moment `at`, in UTC."""
+    return _EPOCH + timedelta(microseconds=at)
+
+
+def from_datetime(moment: datetime) -> int:
+    """A moment as microseconds; a naive one is taken as local time, as `datetime.timestamp` does."""
+    return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
+
+
+def seconds(duration: float) -> int:
+    """A duration in seconds as microseconds."""
+    return int(duration * SECOND)

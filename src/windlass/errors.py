@@ -1,0 +1,255 @@
+"""Every error a user can meet: one class per cause, each with the value and the way out."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Collection, Iterable
+from typing import Any
+
+
+class WindlassError(Exception):
+    """The base of all errors that windlass raises."""
+
+
+def _shown(value: object, limit: int = 120) -> str:
+    """`repr(value)`, short enough for one line, even if its `__repr__` raises."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<unprintable {type(value).__name__}>"
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def _near(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was probably meant to be."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return close[0] if close else None
+
+
+# What a user declares
+
+
+class BadOption(WindlassError, ValueError):
+    """An option has a value that cannot work."""
+
+    def __init__(self, option: str, value: object, way_out: str) -> None:
+        super().__init__(f"{option}={_shown(value)}: {way_out}")
+        self.option, self.value = option, value
+
+
+class UnknownOption(WindlassError, TypeError):
+    """An option that does not exist."""
+
+    def __init__(self, option: str, known: Collection[str]) -> None:
+        near = _near(option, known)
+        hint = f"did you mean {near!r}?" if near else f"known options: {', '.join(sorted(known))}"
+        super().__init__(f"unknown option {option!r}; {hint}")
+        self.option = option
+
+
+class BadHandler(WindlassError, TypeError):
+    """A function that cannot be a handler, because a JSON object cannot fill its parameters."""
+
+    def __init__(self, name: str, problem: str, way_out: str) -> None:
+        super().__init__(f"{name} cannot be a job: {problem}; {way_out}")
+        self.name = name
+
+
+class DuplicateType(WindlassError, ValueError):
+    """Two handlers under one type."""
+
+    def __init__(self, type: str, first: str, second: str) -> None:
+        super().__init__(
+            f"type {type!r} is registered already, by {first}; give {second} a name of its own: "
+            f"@wl.job(type={type + '_2'!r})"
+        )
+        self.type = type
+
+
+class UnknownType(WindlassError, LookupError):
+    """A type that this process has no handler for."""
+
+    def __init__(self, type: str, known: Collection[str]) -> None:
+        near = _near(type, known)
+        hint = f"did you mean {near!r}?" if near else "register one with @wl.job, or import the module that does"
+        super().__init__(f"no handler for type {type!r}; {hint}")
+        self.type = type
+
+
+# What a user enqueues
+
+
+class BadPayload(WindlassError, ValueError):
+    """A payload that cannot be stored as it is. Nothing was stored."""
+
+
+class NotJSON(BadPayload):
+    """A value that would not come back from JSON as what it was."""
+
+    def __init__(self, where: str, value: object, way_out: str) -> None:
+        super().__init__(f"{where}={_shown(value)} does not survive JSON: {way_out}")
+        self.where, self.value = where, value
+
+
+class PayloadTooLarge(BadPayload):
+    """A payload over the limit."""
+
+    def __init__(self, type: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"the payload of {type!r} is {size:,} bytes and the limit is {limit:,}; "
+            "store the data elsewhere and enqueue a reference to it (a path, a row id)"
+        )
+        self.size, self.limit = size, limit
+
+
+class PayloadTooDeep(BadPayload):
+    """A payload nested beyond the limit."""
+
+    def __init__(self, type: str, limit: int) -> None:
+        super().__init__(f"the payload of {type!r} is nested more than {limit} deep; flatten it or pass a reference")
+        self.limit = limit
+
+
+class BadArguments(BadPayload, TypeError):
+    """Arguments that the handler's signature does not take."""
+
+    def __init__(self, type: str, problem: str, signature: str) -> None:
+        super().__init__(f"{type}: {problem}; it takes {signature}")
+        self.type = type
+
+
+class KeyHeld(WindlassError):
+    """A retry would need a dedupe key that another job holds."""
+
+    def __init__(self, id: str, key: str, holder: str) -> None:
+        super().__init__(
+            f"job {id} cannot be retried: its dedupe key {_shown(key)} is held by job {holder}; "
+            f"wait for that one, or cancel it first: wl.cancel({holder!r})"
+        )
+        self.id, self.key, self.holder = id, key, holder
+
+
+# What a user manages
+
+
+class JobNotFound(WindlassError, LookupError):
+    """No job has this id."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"no job has the id {_shown(id)}; finished jobs are pruned after a while: wl.jobs() lists them"
+        )
+        self.id = id
+
+
+class WrongStatus(WindlassError):
+    """The job is not in a status that allows this."""
+
+    def __init__(self, verb: str, id: str, status: str, way_out: str) -> None:
+        super().__init__(f"cannot {verb} job {id}: it is {status}; {way_out}")
+        self.verb, self.id, self.status = verb, id, status
+
+
+class BadCursor(WindlassError, ValueError):
+    """A cursor that no page gave out."""
+
+    def __init__(self, cursor: object) -> None:
+        super().__init__(f"cursor={_shown(cursor)} is not one of ours; pass the `.next` of an earlier page")
+
+
+class ResultTimeout(WindlassError, TimeoutError):
+    """The job had not ended when the wait did."""
+
+    def __init__(self, id: str, seconds: float, status: str) -> None:
+        super().__init__(f"job {id} is still {status} after {seconds:g} s; wait longer, or look: wl.get({id!r})")
+        self.id, self.status = id, status
+
+
+class JobFailed(WindlassError):
+    """`result` was asked of a job that ended without one."""
+
+    def __init__(self, id: str, status: str, error: str | None) -> None:
+        super().__init__(f"job {id} {status}: {error or 'no error was recorded'}")
+        self.id, self.status, self.error = id, status, error
+
+
+class WaitsForItself(WindlassError):
+    """A handler waits for a follow-up that is stored only when the handler has ended."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"job {id} is a follow-up of the running job and is stored when that completes, so waiting for it here "
+            "would never end; enqueue it with using(detached=True), or wait elsewhere"
+        )
+
+
+# What a worker meets
+
+
+class LeaseLost(WindlassError):
+    """The job is no longer this worker's: it was rescued, cancelled or taken over."""
+
+    def __init__(self, id: str, number: int) -> None:
+        super().__init__(f"lease {number} of job {id} is over; whatever holds the job now decides, nothing was written")
+        self.id, self.number = id, number
+
+
+class WorkerLost(WindlassError):
+    """This worker was declared dead: its row is gone, so it may claim nothing under its old name."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"worker {worker} was declared dead while it was silent; it drops its jobs and registers anew")
+        self.worker = worker
+
+
+class TransactionOver(WindlassError):
+    """`ctx.transaction()` was used twice, or held for too long."""
+
+
+# The store
+
+
+class BadURL(WindlassError, ValueError):
+    """A database URL that windlass cannot open."""
+
+    def __init__(self, url: object, way_out: str) -> None:
+        super().__init__(f"{_shown(url)} is not a database windlass can open: {way_out}")
+        self.url = url
+
+
+class StoreUnusable(WindlassError):
+    """The database exists by name only: no such folder, not writable, on a network file system, not a database."""
+
+    def __init__(self, where: str, problem: str, way_out: str) -> None:
+        super().__init__(f"{where}: {problem}; {way_out}")
+        self.where = where
+
+
+class StoreBusy(WindlassError, TimeoutError):
+    """Somebody held the database's write lock for longer than a caller should wait. Nothing was stored."""
+
+    def __init__(self, where: str, seconds: float) -> None:
+        super().__init__(
+            f"{where} was busy for {seconds:g} s; are you in a transaction of your own? "
+            "pass it: using(connection=…), or commit it first"
+        )
+        self.where = where
+
+
+class SchemaTooNew(WindlassError):
+    """The database was upgraded by a newer windlass than this one."""
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        super().__init__(f"{where} has schema {found} and this windlass knows {known}; upgrade windlass here")
+        self.found, self.known = found, known
+
+
+class BadConnection(WindlassError, TypeError):
+    """`using(connection=…)` was given something that this store cannot enqueue on."""
+
+    def __init__(self, connection: Any, problem: str, way_out: str) -> None:
+        super().__init__(f"connection={_shown(connection)}: {problem}; {way_out}")
+
+
+class BlocksTheLoop(UserWarning):
+    """A sync call that does I/O was made on a running event loop."""
