@@ -1,0 +1,318 @@
+"""All of the SQL, a sentence each.
+
+Batches travel as one JSON text each way: a statement that moves 500 rows is one step of SQLite, during which Python
+runs handlers on another core. (Row by row, each step would have to win the interpreter back.)
+"""
+
+# ---- enqueue
+
+# The newest time anybody wrote; a claim that finds itself before it knows that the clock stepped back.
+TICK = "UPDATE windlass_meta SET value = :now WHERE key = 'clock' AND value < :now"
+
+# What was asked for: jobs that differ in their ids and payloads only. {id: payload}
+INSERT_JOBS = """
+INSERT INTO windlass_jobs
+       (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, created_at)
+SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempts, :dedupe, :traceparent, :now
+  FROM json_each(:rows) e
+"""
+
+# ... and that they wait.
+INSERT_READY = """
+INSERT INTO windlass_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM json_each(:rows) e
+"""
+
+# The ids that an earlier try has stored already.
+EXISTING = "SELECT id FROM windlass_jobs WHERE id IN (SELECT value FROM json_each(?))"
+
+# Take a dedupe key, or learn by the row count that it is held.
+TAKE_KEY = "INSERT INTO windlass_dedupe (tenant, key, id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+
+# Who holds a dedupe key.
+KEY_HOLDER = "SELECT id FROM windlass_dedupe WHERE tenant = ? AND key = ?"
+
+# Give the key of a job that is no more (somebody deleted it by hand) to another.
+PASS_KEY = "UPDATE windlass_dedupe SET id = ? WHERE tenant = ? AND key = ?"
+
+IS_STORED = "SELECT 1 FROM windlass_jobs WHERE id = ?"
+
+# Give back the keys of jobs that have ended.
+DROP_KEYS = """
+DELETE FROM windlass_dedupe WHERE (tenant, key, id) IN (
+    SELECT j.tenant, j.dedupe, j.id FROM json_each(?) e JOIN windlass_jobs j ON j.id = e.value
+     WHERE j.dedupe IS NOT NULL)
+"""
+
+# Count rows where they moved. [[status, type, queue, by how many], …]
+TALLY = """
+INSERT INTO windlass_tallies (status, type, queue, count)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?) WHERE true
+    ON CONFLICT DO UPDATE SET count = count + excluded.count
+"""
+
+# Say how a type is run.
+PUBLISH = """
+INSERT INTO windlass_types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
+VALUES (?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
+       max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
+       updated_at = excluded.updated_at
+"""
+
+POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM windlass_types"
+
+# ---- claim
+
+# Every (queue, type) that has somebody waiting, with its highest priority: a jump over the index per pair.
+# (Not by `(queue, type) > (?, ?)`: SQLite would step over every row of the pair that it is to leave.)
+LANES = """
+WITH RECURSIVE lane (queue, type, priority) AS (
+    SELECT * FROM (SELECT queue, type, priority FROM windlass_ready ORDER BY queue, type, priority DESC LIMIT 1)
+    UNION ALL
+    SELECT r.queue, r.type, r.priority FROM lane JOIN windlass_ready r ON r.id = coalesce(
+        (SELECT id FROM windlass_ready n WHERE n.queue = lane.queue AND n.type > lane.type
+          ORDER BY n.type, n.priority DESC LIMIT 1),
+        (SELECT id FROM windlass_ready n WHERE n.queue > lane.queue ORDER BY n.queue, n.type, n.priority DESC LIMIT 1))
+)
+SELECT json_group_array(json_array(queue, type, priority)) FROM lane
+"""
+
+# The first due jobs of one (queue, type, priority), and when its next one will be due.
+RANGE = """
+SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
+           SELECT run_at, id FROM windlass_ready
+            WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
+            ORDER BY run_at, id LIMIT :limit)),
+       (SELECT run_at FROM windlass_ready
+         WHERE queue = :queue AND type = :type AND priority = :priority AND run_at > :now
+         ORDER BY run_at LIMIT 1)
+"""
+
+# The next lower priority of a (queue, type).
+NEXT_PRIORITY = """
+SELECT priority FROM windlass_ready WHERE queue = ? AND type = ? AND priority < ? ORDER BY priority DESC LIMIT 1
+"""
+
+# How many more of each limited type may run. A lease long past its deadline is stuck, and not counted.
+ROOM = """
+SELECT json_group_object(t.type, t.concurrency - (
+           SELECT count(*) FROM windlass_leases l
+            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)))
+  FROM windlass_types t WHERE t.concurrency IS NOT NULL
+"""
+
+IS_ALIVE = "SELECT 1 FROM windlass_workers WHERE id = ?"
+
+CLOCK = "SELECT value FROM windlass_meta WHERE key = 'clock'"
+
+# The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets
+# there again.
+CATCH_UP = """
+UPDATE windlass_ready SET run_at = min(:now, run_at - :step) WHERE run_at > :now AND run_at <= updated_at
+"""
+SET_CLOCK = "UPDATE windlass_meta SET value = :now WHERE key = 'clock'"
+
+# The next numbers of the fence: the answer is the last of them.
+NUMBERS = "UPDATE windlass_meta SET value = value + ? WHERE key = 'lease' RETURNING value"
+
+# Put jobs in hand. [id, …], numbered from :first on in that order.
+INSERT_LEASES = """
+INSERT INTO windlass_leases
+       (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+SELECT r.id, :first + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker, r.run_at,
+       :now, :deadline
+  FROM json_each(:rows) e JOIN windlass_ready r ON r.id = e.value
+"""
+
+DELETE_READY = "DELETE FROM windlass_ready WHERE id IN (SELECT value FROM json_each(?))"
+
+_CLAIMED = """json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
+
+# What was claimed, as Claimed has it and in the order of the ids: a CROSS JOIN is not turned round.
+CLAIMED = f"""
+SELECT json_group_array({_CLAIMED})
+  FROM json_each(?) e CROSS JOIN windlass_leases l ON l.id = e.value CROSS JOIN windlass_jobs j ON j.id = e.value
+"""
+
+# The same of a worker's leases, of those without a living worker, and of those long past their deadline.
+LEASES_OF_WORKER = f"""
+SELECT {_CLAIMED} FROM windlass_leases l JOIN windlass_jobs j ON j.id = l.id WHERE l.worker = ?
+"""
+LEASE_OF_JOB = f"SELECT {_CLAIMED} FROM windlass_leases l JOIN windlass_jobs j ON j.id = l.id WHERE l.id = ?"
+LEASES_OF_THE_DEAD = """
+SELECT DISTINCT worker FROM windlass_leases WHERE worker <> '' AND worker NOT IN (SELECT id FROM windlass_workers)
+"""
+LEASES_OVERDUE = f"""
+SELECT {_CLAIMED} FROM windlass_leases l JOIN windlass_jobs j ON j.id = l.id
+ WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
+"""
+
+# ---- settle
+
+# Which of [[id, number], …] are still held, and whether they were cancelled.
+HELD = """
+SELECT json_group_array(json_array(l.lease, l.cancel))
+  FROM json_each(?) e JOIN windlass_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
+"""
+
+# Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
+WRITTEN_BEFORE = """
+SELECT f.lease FROM json_each(?) e JOIN windlass_finished f
+    ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
+"""
+
+# Completed without a result, as most jobs are. {id: number}
+COMPLETE = """
+INSERT INTO windlass_finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+SELECT l.id, l.lease, 'completed', l.queue, l.type, l.tenant, l.attempt, l.worker, l.run_at, l.started_at, :now,
+       NULL, NULL
+  FROM json_each(:rows) e JOIN windlass_leases l ON l.id = e.key AND l.lease = e.value
+"""
+
+# Ended in any other way. [[id, number, status, charged, result, error], …]
+FINISH = """
+INSERT INTO windlass_finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+SELECT l.id, l.lease, e.value ->> 2, l.queue, l.type, l.tenant, l.attempt - 1 + (e.value ->> 3), l.worker, l.run_at,
+       l.started_at, :now, e.value ->> 4, e.value ->> 5
+  FROM json_each(:rows) e JOIN windlass_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
+"""
+
+# [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was], …]
+GIVE_BACK = """
+INSERT INTO windlass_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT l.id, l.queue, l.type, l.tenant, coalesce(j.priority, 0), coalesce(e.value ->> 1, min(l.run_at, :now)),
+       l.attempt - 1 + (e.value ->> 2), l.snoozes + (e.value ->> 3), coalesce(e.value ->> 4, l.suspicion), :now
+  FROM json_each(:rows) e JOIN windlass_leases l ON l.id = e.value ->> 0 LEFT JOIN windlass_jobs j ON j.id = l.id
+"""
+
+# [[id, outcome, error, traceback], …]
+INSERT_ATTEMPTS = """
+INSERT INTO windlass_attempts (id, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
+SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.value ->> 2, e.value ->> 3
+  FROM json_each(:rows) e JOIN windlass_leases l ON l.id = e.value ->> 0
+"""
+
+DELETE_LEASES = "DELETE FROM windlass_leases WHERE id IN (SELECT value FROM json_each(?))"
+
+# Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
+FORGET_LEASES = """
+DELETE FROM windlass_leases WHERE NOT EXISTS (SELECT 1 FROM windlass_jobs j WHERE j.id = windlass_leases.id)
+RETURNING type, queue
+"""
+
+# [[minute, type, queue, tenant, runs, failures, busy, waiting], …]
+USE = """
+INSERT INTO windlass_usage (minute, type, queue, tenant, runs, failures, busy, waiting)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+  FROM json_each(?) WHERE true
+    ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, failures = failures + excluded.failures,
+       busy = busy + excluded.busy, waiting = waiting + excluded.waiting
+"""
+
+REPORT = "UPDATE windlass_leases SET fraction = ?, message = ? WHERE id = ? AND lease = ?"
+
+EXTEND = "UPDATE windlass_leases SET deadline = ? WHERE id = ? AND lease = ?"
+
+# ---- liveness
+
+REGISTER = """
+INSERT INTO windlass_workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
+VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?, ?)
+"""
+
+BEAT = "UPDATE windlass_workers SET beats = beats + 1, seen_at = ? WHERE id = ?"
+
+BEATS = "SELECT id, beats FROM windlass_workers"
+
+LEASES_MINE = "SELECT lease, cancel FROM windlass_leases WHERE worker = ?"
+
+UNREGISTER = "DELETE FROM windlass_workers WHERE id = :id AND (:beats IS NULL OR beats = :beats)"
+
+UNREGISTER_SILENT = "DELETE FROM windlass_workers WHERE seen_at < ?"
+
+WORKERS = """
+SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at,
+       (SELECT count(*) FROM windlass_leases l WHERE l.worker = w.id)
+  FROM windlass_workers w ORDER BY started_at, id
+"""
+
+# ---- manage
+
+# Everything there is to know of some jobs; `row` in read.py has the names. Each list starts from the rows it wants.
+_JOB = """
+SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
+       r.run_at, r.attempts, r.updated_at,
+       l.lease, l.run_at, l.attempt, l.worker, l.started_at, l.fraction, l.message,
+       f.status, f.run_at, f.attempts, f.worker, f.started_at, f.completed_at, f.error, f.result,
+       CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+            (SELECT error FROM windlass_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END
+"""
+_PLACES = """
+  LEFT JOIN windlass_ready r ON r.id = j.id
+  LEFT JOIN windlass_leases l ON l.id = j.id
+  LEFT JOIN windlass_finished f ON f.id = j.id
+"""
+GET = f"{_JOB} FROM windlass_jobs j {_PLACES} WHERE j.id = ?"
+LIST = f"{_JOB} FROM windlass_jobs j {_PLACES}"
+LIST_PENDING = f"""{_JOB} FROM windlass_ready r CROSS JOIN windlass_jobs j ON j.id = r.id
+  LEFT JOIN windlass_leases l ON false LEFT JOIN windlass_finished f ON false"""
+LIST_PROCESSING = f"""{_JOB} FROM windlass_leases l CROSS JOIN windlass_jobs j ON j.id = l.id
+  LEFT JOIN windlass_ready r ON false LEFT JOIN windlass_finished f ON false"""
+LIST_FINISHED = f"""{_JOB} FROM windlass_finished f CROSS JOIN windlass_jobs j ON j.id = f.id
+  LEFT JOIN windlass_ready r ON false LEFT JOIN windlass_leases l ON false"""
+
+ATTEMPTS = """
+SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
+  FROM windlass_attempts WHERE id = ? ORDER BY lease
+"""
+
+FLAG_CANCEL = "UPDATE windlass_leases SET cancel = 1 WHERE id = ?"
+
+# End a job that waits.
+FINISH_READY = """
+INSERT INTO windlass_finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+SELECT id, 0, :status, queue, type, tenant, attempts, '', run_at, NULL, :now, NULL, :error
+  FROM windlass_ready WHERE id = :id
+"""
+DELETE_READY_JOB = "DELETE FROM windlass_ready WHERE id = ?"
+
+# Turn what ended otherwise into a completed job.
+COMPLETE_FINISHED = """
+UPDATE windlass_finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = :id
+"""
+# ... which was not ended by whoever held it: a later word under that number was never written.
+DISOWN = "UPDATE windlass_finished SET lease = 0 WHERE id = ?"
+
+# Let an ended job wait again, with no attempt made.
+RETRY = """
+INSERT INTO windlass_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass_jobs WHERE id = :id
+"""
+DEDUPE_OF = "SELECT tenant, dedupe FROM windlass_jobs WHERE id = ? AND dedupe IS NOT NULL"
+
+DELETE_JOBS = "DELETE FROM windlass_jobs WHERE id IN (SELECT value FROM json_each(?))"
+DELETE_FINISHED = "DELETE FROM windlass_finished WHERE id IN (SELECT value FROM json_each(?))"
+DELETE_ATTEMPTS = "DELETE FROM windlass_attempts WHERE id IN (SELECT value FROM json_each(?))"
+
+# Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
+# before :oldest need to be looked at.
+PRUNABLE = """
+SELECT id, status, type, queue FROM windlass_finished
+ WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
+ ORDER BY id LIMIT :limit
+"""
+
+COUNTS = "SELECT status, type, queue, count FROM windlass_tallies WHERE count <> 0"
+
+# Where there is no tally: every job, counted one by one.
+COUNT_EACH = """
+SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END), j.type, j.queue, j.tenant,
+       j.subject, count(*)
+  FROM windlass_jobs j LEFT JOIN windlass_leases l ON l.id = j.id LEFT JOIN windlass_finished f ON f.id = j.id
+ GROUP BY 1, 2, 3, 4, 5
+"""

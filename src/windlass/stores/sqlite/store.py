@@ -1,0 +1,401 @@
+"""The store on a SQLite file. Each verb is one transaction; what happens in it is in the file of that name."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from windlass import codec
+from windlass.clock import Clock, now
+from windlass.errors import BadConnection, BadOption, LeaseLost, SchemaTooNew, StoreBusy, StoreUnusable, TransactionOver
+from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
+from windlass.outcome import Outcome
+from windlass.stores import migrate
+from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
+from windlass.stores.sqlite import claim, insert, manage, place, read, rescue, settle
+from windlass.stores.sqlite import statements as sql
+from windlass.stores.sqlite.connection import BUSY_SECONDS, Database, Transaction, text
+from windlass.stores.sqlite.watch import Watch
+
+PACKAGE = "windlass.stores.sqlite"
+OLDEST_SQLITE = (3, 38)
+"""The first with `->>`; STRICT tables came with 3.37, RETURNING with 3.35."""
+TRANSACTION_SECONDS = 5.0
+"""How long `ctx.transaction()` may hold the only writer."""
+
+
+class SQLiteStore:
+    """Jobs in one file, shared by all processes of one machine."""
+
+    one_machine = True
+
+    def __init__(self, url: str, *, synchronous: str = "FULL", clock: Clock = now) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise BadOption("synchronous", synchronous, "FULL survives a power cut, NORMAL may lose the last moments")
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise StoreUnusable(
+                f"SQLite {sqlite3.sqlite_version}", "it is too old", "use a Python with SQLite 3.38 or newer"
+            )
+        self.path = place.path_of(url)
+        self.where = str(self.path)
+        self.url = f"sqlite:///{self.path}"
+        self._synchronous = synchronous
+        self._clock = clock
+        self._pid = os.getpid()
+        self._opening = threading.Lock()
+        self._database: Database | None = None
+
+    # Life of the store
+
+    @property
+    def database(self) -> Database:
+        """This process's connections."""
+        database = self._database
+        return database if database is not None and database.pid == os.getpid() else self._connect()
+
+    def _connect(self) -> Database:
+        if self._pid != os.getpid():  # a thread of the parent may have held the lock
+            self._pid, self._opening = os.getpid(), threading.Lock()
+        with self._opening:
+            if self._database is not None and self._database.pid != os.getpid():
+                self._disinherit(self._database)
+            if self._database is None:
+                place.check(self.path)
+                database = Database(self.path, self._synchronous, self._clock)
+                try:
+                    _upgrade(database, self.where)
+                except BaseException:
+                    database.close()
+                    raise
+                self._database = database
+            return self._database
+
+    def _disinherit(self, parents: Database) -> None:
+        """See forking.py for what would happen otherwise."""
+        if parents.left_open:
+            problem = "this process was forked while its parent had a transaction open on it"
+            raise StoreUnusable(self.where, problem, "fork before or after ctx.transaction(), or spawn")
+        self._database = None
+
+    def open(self) -> None:
+        _ = self.database
+
+    def close(self) -> None:
+        database = self._database
+        if database is not None and database.pid == os.getpid():
+            self._database = None
+            database.close()
+
+    def status(self) -> Mapping[str, Any]:
+        with self.database.read() as connection:
+            pages = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")}
+            meta = dict(connection.execute("SELECT key, value FROM windlass_meta"))
+            log = f"{self.path}-wal"
+            return {
+                "store": "sqlite",
+                "where": self.where,
+                "schema": meta["schema"],
+                "newest_schema": newest_schema(),
+                "leases_given": meta["lease"],
+                "bytes": pages["page_count"] * pages["page_size"],
+                "log_bytes": os.stat(log).st_size if os.path.exists(log) else 0,
+                "journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0],
+                "synchronous": self._synchronous,
+                "sqlite_version": sqlite3.sqlite_version,
+                "file_system": place.file_system(self.path),
+            }
+
+    def check(self) -> str:
+        """SQLite's own check of the file: 'ok', or what is wrong. Reads all of it."""
+        with self.database.read() as connection:
+            answer: str = connection.execute("PRAGMA integrity_check").fetchone()[0]
+            return answer
+
+    def changes(self) -> int:
+        return self.database.changes()
+
+    def watch(self) -> Watch:
+        return Watch(Path(f"{self.path}-wal"), self.database.changes)
+
+    # Enqueue
+
+    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
+        if connection is not None:
+            with self._within(connection) as tx:
+                return insert.insert_again(tx, jobs)
+        try:
+            with self.database.write() as tx:
+                return insert.insert(tx, jobs)
+        except sqlite3.IntegrityError:  # an id that is there already
+            with self.database.write() as tx:
+                return insert.insert_again(tx, jobs)
+
+    def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
+        if len(groups) > 1:
+            try:
+                with self.database.write() as tx:
+                    return [insert.insert(tx, group) for group in groups]
+            except StoreBusy:  # each for itself would wait as long again
+                return [StoreBusy(self.where, BUSY_SECONDS) for _ in groups]
+            except Exception:
+                pass  # one of them cannot be stored: each for itself, then
+        return [self._insert_or_error(group) for group in groups]
+
+    def _insert_or_error(self, jobs: Sequence[NewJob]) -> Inserted:
+        try:
+            return self.insert(jobs)
+        except Exception as error:
+            return error
+
+    @contextmanager
+    def _within(self, connection: Any) -> Generator[Transaction]:
+        """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
+        if not isinstance(connection, sqlite3.Connection):
+            raise BadConnection(connection, "it is no sqlite3 connection", f"pass one to {self.where}")
+        self.open()
+        factories = connection.row_factory, connection.text_factory
+        connection.row_factory, connection.text_factory = None, text
+        try:
+            self._check_theirs(connection)
+            connection.execute("SAVEPOINT windlass")
+            try:
+                yield Transaction(connection, self._clock())
+            except BaseException:
+                with suppress(sqlite3.Error):  # some errors have rolled back everything already
+                    connection.execute("ROLLBACK TO windlass")
+                    connection.execute("RELEASE windlass")
+                raise
+            connection.execute("RELEASE windlass")
+        finally:
+            connection.row_factory, connection.text_factory = factories
+
+    def _check_theirs(self, connection: sqlite3.Connection) -> None:
+        """It must be to our file, and in a transaction: else each of our statements would be a commit of its own."""
+        files = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
+        if not files or not files[0] or not os.path.samefile(files[0], self.path):
+            raise BadConnection(connection, f"it is not to {self.where}", "the jobs live in another file")
+        if not connection.in_transaction:
+            if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
+                raise BadConnection(
+                    connection, "no transaction is open on it", "begin one first, or leave connection out"
+                )
+            connection.execute("BEGIN IMMEDIATE")
+
+    def publish(self, policies: Sequence[TypePolicy]) -> None:
+        rows = [(p.type, p.queue, p.priority, p.max_attempts, p.concurrency, p.timeout) for p in policies]
+        with self.database.write() as tx:
+            tx.executemany(sql.PUBLISH, [(*row, tx.now) for row in rows])
+
+    def policies(self) -> dict[str, TypePolicy]:
+        with self.database.read() as connection:
+            rows = connection.execute(sql.POLICIES).fetchall()
+        names = TypePolicy.__struct_fields__
+        return {row[0]: TypePolicy(**dict(zip(names, row, strict=True))) for row in rows}
+
+    # Claim and settle
+
+    def due(self, wanted: Wanted) -> Due:
+        with self.database.read() as connection:
+            return claim.due(Transaction(connection, self._clock()), wanted)
+
+    def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
+        with self.database.write() as tx:
+            return claim.claim(tx, worker, wanted)
+
+    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> list[Claimed]:
+        with self.database.write() as tx:
+            return settle.settle(tx, ended)
+
+    @contextmanager
+    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[sqlite3.Connection]:
+        with self.database.write_apart() as tx:
+            began = time.monotonic()
+            limit = threading.Timer(TRANSACTION_SECONDS, _cut_off, (tx.connection,))
+            limit.start()
+            try:
+                yield tx.connection
+            except sqlite3.Error as error:
+                if over := _too_long(began):
+                    raise over from error
+                raise
+            finally:
+                limit.cancel()
+                limit.join()  # a connection must not be closed while another thread uses it
+            if over := _too_long(began):
+                raise over
+            if not tx.connection.in_transaction:
+                raise TransactionOver(
+                    "the block committed or rolled back by itself, so that its rows and the job's completion are no "
+                    "longer one; the job was not completed: leave both to ctx.transaction()"
+                )
+            tx.now = self._clock()
+            if settle.settle_held(tx, [(claimed, outcome())]):
+                raise LeaseLost(claimed.id, claimed.number)
+
+    def report(self, progress: Sequence[tuple[Claimed, Progress]]) -> None:
+        with self.database.write() as tx:
+            tx.executemany(sql.REPORT, [(p.fraction, p.message, c.id, c.number) for c, p in progress])
+
+    def extend(self, claimed: Claimed, until: int) -> Claimed:
+        with self.database.write() as tx:
+            deadline = tx.now + until
+            if not tx.execute(sql.EXTEND, (deadline, claimed.id, claimed.number)).rowcount:
+                raise LeaseLost(claimed.id, claimed.number)
+        return msgspec.structs.replace(claimed, deadline=deadline)
+
+    # Liveness
+
+    def register(self, worker: WorkerRow) -> None:
+        lists = [codec.encode(value).decode() for value in (worker.queues, worker.types, worker.host)]
+        with self.database.write() as tx:
+            row = (worker.id, worker.name, tx.now, tx.now, worker.concurrency, *lists, worker.version)
+            tx.execute(sql.REGISTER, row)
+
+    def beat(self, worker: str) -> Beat:
+        with self.database.write() as tx:
+            return rescue.beat(tx, worker)
+
+    def cancelled(self, worker: str) -> list[int]:
+        with self.database.read() as connection:
+            return [number for number, cancelled in connection.execute(sql.LEASES_MINE, (worker,)) if cancelled]
+
+    def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
+        with self.database.write() as tx:
+            return rescue.release_unheld(tx, worker, numbers)
+
+    def bury(
+        self,
+        worker: str,
+        reason: str,
+        *,
+        beats: int | None = None,
+        started: Collection[int] | None = None,
+        outside: bool = False,
+    ) -> int:
+        with self.database.write() as tx:
+            return rescue.bury(tx, worker, reason, beats=beats, started=started, outside=outside)
+
+    def rescue(self, *, silent_for: int | None = None) -> int:
+        with self.database.write() as tx:
+            return rescue.rescue(tx, silent_for)
+
+    def workers(self) -> list[WorkerRow]:
+        with self.database.read() as connection:
+            return read.workers(connection)
+
+    # Manage
+
+    def get(self, id: str) -> Job | None:
+        with self.database.read() as connection:
+            return read.get(connection, id)
+
+    def attempts(self, id: str) -> list[Attempt]:
+        with self.database.read() as connection:
+            return read.attempts(connection, id)
+
+    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
+        with self.database.read() as connection:
+            return read.jobs(connection, wanted, limit, before)
+
+    def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
+        with self.database.read() as connection:
+            return read.counts(connection, by)
+
+    def cancel(self, id: str) -> Job:
+        with self.database.write() as tx:
+            return manage.cancel(tx, id)
+
+    def retry(self, id: str) -> Job:
+        with self.database.write() as tx:
+            return manage.retry(tx, id)
+
+    def delete(self, id: str) -> Job:
+        with self.database.write() as tx:
+            return manage.delete(tx, id)
+
+    def complete(self, ids: Sequence[str]) -> int:
+        with self.database.write() as tx:
+            return manage.complete(tx, ids)
+
+    def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
+        with self.database.write() as tx:
+            return manage.prune(tx, statuses, before, limit)
+
+
+def newest_schema() -> int:
+    return migrate.migrations(PACKAGE)[-1].number
+
+
+def schema_sql() -> str:
+    """All tables as SQL, for people."""
+    return migrate.script(PACKAGE)
+
+
+def _upgrade(database: Database, where: str) -> None:
+    """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
+    newest = newest_schema()
+    with database.read() as connection:
+        found, oldest = _schema(connection, where)
+    if oldest > newest:
+        raise SchemaTooNew(where, found, newest)
+    if found >= newest:
+        return
+    with database.write() as tx:
+        found, _ = _schema(tx.connection, where)
+        for migration in migrate.migrations(PACKAGE):
+            if migration.number > found:
+                for statement in _statements(migration.sql):
+                    tx.execute(statement)
+                tx.execute("UPDATE windlass_meta SET value = ? WHERE key = 'schema'", (migration.number,))
+
+
+def _schema(connection: sqlite3.Connection, where: str) -> tuple[int, int]:
+    """The newest migration that the file has, and the oldest schema whose windlass can work with it."""
+    try:
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'windlass_meta'").fetchone():
+            return 0, 0
+        meta = dict(connection.execute("SELECT key, value FROM windlass_meta"))
+        return meta["schema"], meta["oldest"]
+    except (sqlite3.DatabaseError, KeyError) as error:
+        raise StoreUnusable(where, f"the database said {error}", "is it a SQLite file of ours? name another") from error
+
+
+def _statements(script: str) -> Generator[str]:
+    """The script's statements; `executescript` would commit between them."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def _cut_off(connection: sqlite3.Connection) -> None:
+    """Take the lock away even from a block that never comes back, and let it write nothing more.
+
+    This is another thread than the block's, so that closing the connection could crash the process.
+    """
+    while connection.in_transaction:
+        connection.interrupt()
+        with suppress(sqlite3.Error):  # interrupted itself, if a statement of the block was running
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("ROLLBACK")
+        time.sleep(0.001)
+
+
+def _too_long(began: float) -> TransactionOver | None:
+    held = time.monotonic() - began
+    if held < TRANSACTION_SECONDS:
+        return None
+    return TransactionOver(
+        f"ctx.transaction() was held for {held:.1f} s and the limit is {TRANSACTION_SECONDS:g} s, as nobody else can "
+        "write meanwhile; nothing was stored: do the slow work first, then write in the block"
+    )

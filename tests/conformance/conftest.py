@@ -1,0 +1,79 @@
+"""The stores under test. A behaviour is true when it passes on all of them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.conformance.helpers import FakeClock, check_books
+from windlass.stores.base import Store
+from windlass.stores.sqlite.store import SQLiteStore
+
+OpenStore = Callable[..., Any]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "by_hand: the test breaks rows by hand, so that its books need not balance")
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(scope="session")
+def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder in memory where there is one: a thousand fsyncs of a disk would be most of the time."""
+    if not os.access("/dev/shm", os.W_OK):
+        yield tmp_path_factory.mktemp("stores")
+        return
+    folder = tempfile.mkdtemp(prefix="windlass-", dir="/dev/shm")
+    yield Path(folder)
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def folder(memory: Path) -> Path:
+    return Path(tempfile.mkdtemp(dir=memory))
+
+
+@pytest.fixture(params=["sqlite"])
+def open_store(request: pytest.FixtureRequest, folder: Path, clock: FakeClock) -> Iterator[OpenStore]:
+    """Handles on one database. When the test is over, its books must balance."""
+    handles: list[Store] = []
+
+    def open_(**options: Any) -> Store:
+        handle = SQLiteStore(f"sqlite:///{folder}/jobs.db", **{"clock": clock, **options})
+        handles.append(handle)
+        return handle
+
+    yield open_
+    if handles and request.node.get_closest_marker("by_hand") is None:
+        check_books(handles[0])
+    for handle in handles:
+        handle.close()
+
+
+@pytest.fixture
+def store(open_store: OpenStore) -> Any:
+    return open_store()
+
+
+@pytest.fixture
+def by_hand(store: Any) -> Iterator[Callable[..., list[Any]]]:
+    """SQL as an administrator would run it, each statement committed."""
+    store.open()
+    connection = sqlite3.connect(store.path, isolation_level=None)
+
+    def execute(sql: str, *parameters: Any) -> list[Any]:
+        return connection.execute(sql, parameters).fetchall()
+
+    yield execute
+    connection.close()

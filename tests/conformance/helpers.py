@@ -1,0 +1,156 @@
+"""Short words for what the tests do again and again."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from windlass import clock
+from windlass.clock import SECOND
+from windlass.ids import new_id
+from windlass.job import Claimed, Job, NewJob, Status, Suspicion
+from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+from windlass.stores.base import Filter, TypePolicy, Wanted, WorkerRow
+
+MINUTE = 60 * SECOND
+HOUR = 60 * MINUTE
+DAY = 24 * HOUR
+
+RETRIED = Outcome(Kind.RETRIED, error="ValueError: not today", traceback="Traceback: …")
+FAILED = Outcome(Kind.FAILED, error="Fail: no use", traceback="Traceback: …")
+SNOOZED = Outcome(Kind.SNOOZED, charged=0)
+EVERY_OUTCOME = (COMPLETED, RETRIED, FAILED, SNOOZED, CANCELLED, RELEASED)
+FINAL_OUTCOMES = (COMPLETED, FAILED, CANCELLED)
+
+
+class FakeClock:
+    """A clock that stands still until it is told otherwise. It starts near now, as ids carry the time too."""
+
+    def __init__(self) -> None:
+        self.start = self.now = clock.now() // MINUTE * MINUTE
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> int:
+        self.now += int(seconds * SECOND)
+        return self.now
+
+    def step_back(self, seconds: float) -> int:
+        return self.advance(-seconds)
+
+
+def new_job(type: str = "noop", **options: Any) -> NewJob:
+    return NewJob(id=new_id(), type=type, **options)
+
+
+def put(store: Any, type: str = "noop", **options: Any) -> Job:
+    """Insert one job."""
+    return store.insert([new_job(type, **options)])[0]
+
+
+def put_many(store: Any, n: int, type: str = "noop", **options: Any) -> list[Job]:
+    return store.insert([new_job(type, **options) for _ in range(n)])
+
+
+def take(store: Any, limit: int = 100, worker: str = "", **wanted: Any) -> list[Claimed]:
+    return store.claim(worker, Wanted(limit=limit, **wanted))
+
+
+def put_and_take(store: Any, worker: str = "", lease_for: int | None = None, **options: Any) -> Claimed:
+    """A job in hand."""
+    job = put(store, **options)
+    (claimed,) = take(store, worker=worker, lease_for=lease_for)
+    assert job.id == claimed.id
+    return claimed
+
+
+def settle_one(store: Any, claimed: Claimed, outcome: Outcome) -> bool:
+    """Whether the outcome was taken."""
+    return store.settle([(claimed, outcome)]) == []
+
+
+def finish(store: Any, outcome: Outcome, **options: Any) -> Job:
+    """A job that ended so."""
+    claimed = put_and_take(store, **options)
+    assert settle_one(store, claimed, outcome)
+    return store.get(claimed.id)
+
+
+def enlist(store: Any, worker: str = "w1", **options: Any) -> str:
+    store.register(WorkerRow(id=worker, name=f"host-{worker}", concurrency=10, **options))
+    return worker
+
+
+def limit(store: Any, type: str, concurrency: int | None) -> None:
+    store.publish([TypePolicy(type=type, concurrency=concurrency)])
+
+
+def ids(things: Sequence[Any]) -> list[str]:
+    return [thing.id for thing in things]
+
+
+def place_of(store: Any, id: str) -> tuple[Status, int]:
+    """What most tests ask of a job: its status, and its attempts."""
+    job = store.get(id)
+    return job.status, job.attempts
+
+
+def suspicion_of(store: Any, worker: str = "") -> Suspicion:
+    """Claims the only job there is, and tells how suspect it is."""
+    (claimed,) = take(store, worker=worker)
+    return Suspicion(claimed.suspicion)
+
+
+def everything(store: Any) -> list[Job]:
+    return store.jobs(Filter(), 10_000).jobs
+
+
+def snapshot(store: Any) -> tuple[Any, ...]:
+    """All that a verb which should change nothing must leave as it was."""
+    jobs = everything(store)
+    return jobs, [store.attempts(job.id) for job in jobs], store.counts(("status", "type", "queue"))
+
+
+def check_books(store: Any) -> None:
+    """The tallies say what a count of the tables says, and each job is in exactly one place."""
+    by = ("status", "type", "queue")
+    counted: Counter[tuple[str, ...]] = Counter()
+    for row in store.counts((*by, "tenant")):  # by tenant there is no tally: every job is counted
+        counted[tuple(row[name] for name in by)] += row["count"]
+    tallied = {tuple(row[name] for name in by): row["count"] for row in store.counts(by)}
+    assert dict(counted) == tallied
+
+    with store.database.read() as connection:
+        places = " UNION ALL ".join(f"SELECT id FROM windlass_{table}" for table in ("ready", "leases", "finished"))
+        placed = sorted(row[0] for row in connection.execute(places))
+        there = sorted(row[0] for row in connection.execute("SELECT id FROM windlass_jobs"))
+        keys = connection.execute("SELECT tenant, key, id FROM windlass_dedupe ORDER BY id").fetchall()
+        held = connection.execute(
+            "SELECT tenant, dedupe, id FROM windlass_jobs WHERE dedupe IS NOT NULL"
+            " AND id NOT IN (SELECT id FROM windlass_finished) ORDER BY id"
+        ).fetchall()
+    assert there == placed
+    assert held == keys
+
+
+def at_once(*calls: Callable[[], Any]) -> list[Any]:
+    """Run the calls in threads that start together; an exception is an answer too."""
+    start = threading.Barrier(len(calls))
+    answers: list[Any] = [None] * len(calls)
+
+    def run(i: int, call: Callable[[], Any]) -> None:
+        start.wait()
+        try:
+            answers[i] = call()
+        except Exception as error:
+            answers[i] = error
+
+    threads = [threading.Thread(target=run, args=pair) for pair in enumerate(calls)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers

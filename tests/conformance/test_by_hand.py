@@ -1,0 +1,161 @@
+"""Rows that somebody broke by hand: that job alone is hurt, and nothing goes round in circles."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    HOUR,
+    RETRIED,
+    check_books,
+    enlist,
+    everything,
+    finish,
+    ids,
+    limit,
+    new_job,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    take,
+)
+from windlass.job import Status
+from windlass.outcome import COMPLETED, RELEASED
+from windlass.stores.base import Filter
+
+pytestmark = pytest.mark.by_hand
+
+BROKEN = {
+    "no JSON": "'{\"a\":'",
+    "nothing": "''",
+    "no object": "'[1, 2]'",
+    "no UTF-8": "CAST(x'7B2261223AFFFE7D' AS TEXT)",
+    "a lone surrogate": '\'{"a":"\\ud800"}\'',
+    "a NUL": "'{\"a\":' || char(0) || '}'",
+    "too deep": f"'{'[' * 5000}'",
+    "a quote": "'\"'",
+}
+
+
+@pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
+def test_a_broken_payload_is_claimed_and_its_neighbours_run(store, by_hand, payload):
+    """Its attempt will fail, with the reason. Skipping it would leave it there for ever, unseen."""
+    neighbours = put_many(store, 2, payload='{"a":1}')
+    broken = put(store)
+    by_hand(f"UPDATE windlass_jobs SET payload = {payload} WHERE id = ?", broken.id)
+
+    claimed = take(store)
+
+    assert ids([*neighbours, broken]) == ids(claimed)
+    assert ['{"a":1}'] * 2 == [c.payload for c in claimed[:2]]
+    assert [] == store.settle([(claimed[0], COMPLETED), (claimed[1], COMPLETED), (claimed[2], RETRIED)])
+    check_books(store)
+
+
+@pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
+def test_a_broken_payload_is_shown_as_it_is(store, by_hand, payload):
+    whole, broken = put_many(store, 2, tenant="t")
+    by_hand(f"UPDATE windlass_jobs SET payload = {payload} WHERE id = ?", broken.id)
+
+    assert isinstance(store.get(broken.id).payload, dict)
+    for wanted in (Filter(), Filter(tenant="t"), Filter(statuses=(Status.PENDING,))):
+        assert ids([broken, whole]) == ids(store.jobs(wanted, 10).jobs)
+
+
+def test_a_broken_result_is_shown_as_it_is(store, by_hand):
+    job = finish(store, COMPLETED)
+    by_hand("UPDATE windlass_finished SET result = '{'")
+
+    assert "{" == store.get(job.id).result
+
+
+@pytest.mark.parametrize("at", [1 << 62, -(1 << 62)], ids=["far ahead", "far back"])
+def test_a_moment_beyond_all_dates_does_not_hide_the_other_jobs(store, by_hand, at):
+    whole, broken = put_many(store, 2)
+    by_hand("UPDATE windlass_ready SET run_at = ? WHERE id = ?", at, broken.id)
+
+    assert ids([broken, whole]) == ids(everything(store))
+
+
+def test_a_type_broken_by_hand_does_not_stop_the_others(store, by_hand):
+    broken, whole = put_many(store, 2)
+    by_hand("UPDATE windlass_ready SET type = CAST(x'FF' AS TEXT) WHERE id = ?", broken.id)
+
+    assert [whole.id] == ids(take(store))
+
+
+# A row of windlass_jobs deleted by hand
+
+
+def delete_job(by_hand, id):
+    by_hand("DELETE FROM windlass_jobs WHERE id = ?", id)
+
+
+def test_a_waiting_job_deleted_by_hand_is_passed_over_once_and_forgotten(store, by_hand):
+    gone, there = put_many(store, 2)
+    delete_job(by_hand, gone.id)
+
+    assert [there.id] == ids(take(store))
+
+    assert [] == by_hand("SELECT id FROM windlass_ready")
+    assert [(there.id,)] == by_hand("SELECT id FROM windlass_leases")
+    check_books(store)
+
+
+def test_a_claim_that_finds_only_deleted_jobs_finds_nothing(store, by_hand):
+    delete_job(by_hand, put(store).id)
+
+    assert [] == take(store)
+    assert [] == store.counts(())
+
+
+def test_a_running_job_deleted_by_hand_takes_no_slot_for_ever(store, by_hand):
+    limit(store, "noop", 1)
+    enlist(store, "w1")
+    gone = put_and_take(store, worker="w1")
+    put(store)
+    delete_job(by_hand, gone.id)
+    store.bury("w1", "the process died")
+
+    store.rescue()
+
+    assert 1 == len(take(store))
+    check_books(store)
+
+
+@pytest.mark.parametrize("outcome", [RETRIED, RELEASED], ids=lambda outcome: outcome.kind.value)
+def test_a_running_job_deleted_by_hand_that_goes_back_to_wait_is_forgotten(store, by_hand, outcome):
+    gone = put_and_take(store)
+    delete_job(by_hand, gone.id)
+
+    assert settle_one(store, gone, outcome)
+    assert [] == take(store)
+    assert [] == store.counts(())
+
+
+def test_a_running_job_deleted_by_hand_can_be_completed(store, by_hand):
+    gone, there = put_many(store, 2)
+    claimed = take(store)
+    delete_job(by_hand, gone.id)
+
+    assert [] == store.settle([(c, COMPLETED) for c in claimed])
+    assert Status.COMPLETED == store.get(there.id).status
+
+
+def test_the_key_of_a_job_deleted_by_hand_can_be_taken(store, by_hand):
+    """Else nothing could ever be enqueued under it again."""
+    delete_job(by_hand, put(store, dedupe="k", delay=HOUR).id)
+
+    first, second = store.insert([new_job(dedupe="k"), new_job(dedupe="k")])
+
+    assert first == second
+    assert first == put(store, dedupe="k")
+
+
+def test_a_retry_takes_the_key_of_a_job_deleted_by_hand(store, by_hand):
+    ended = finish(store, COMPLETED, dedupe="k")
+    delete_job(by_hand, put(store, dedupe="k").id)
+
+    assert Status.PENDING == store.retry(ended.id).status
+    assert ended.id == put(store, dedupe="k").id

@@ -1,0 +1,234 @@
+"""Claim: due jobs become leases, each in one hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    HOUR,
+    RETRIED,
+    enlist,
+    ids,
+    limit,
+    place_of,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    take,
+)
+from windlass.clock import SECOND, to_datetime
+from windlass.errors import WorkerLost
+from windlass.job import Status
+from windlass.outcome import COMPLETED
+from windlass.stores.base import Due, Wanted
+
+
+def test_a_claimed_job_has_all_that_is_needed_to_run_it(store, clock):
+    options = {"queue": "slow", "tenant": "acme", "subject": "p1", "payload": '{"a":1}', "max_attempts": 3}
+    job = put(store, "podcast_import", dedupe="k", traceparent="00-aa-bb-01", **options)
+    due = clock()
+    clock.advance(2)
+
+    (claimed,) = take(store)
+
+    assert (job.id, "podcast_import") == (claimed.id, claimed.type)
+    assert options == {name: getattr(claimed, name) for name in options}
+    assert (1, 0, 0, 1) == (claimed.attempt, claimed.snoozes, claimed.suspicion, claimed.keyed)
+    assert (due, clock(), None) == (claimed.run_at, claimed.started_at, claimed.deadline)
+    assert "00-aa-bb-01" == claimed.traceparent
+
+
+def test_a_claimed_job_is_processing_in_its_workers_name(store, clock):
+    enlist(store, "w1")
+
+    claimed = put_and_take(store, worker="w1")
+
+    job = store.get(claimed.id)
+    assert (Status.PROCESSING, "w1", to_datetime(clock())) == (job.status, job.worker_id, job.started_at)
+
+
+def test_a_claim_by_hand_names_no_worker(store):
+    claimed = put_and_take(store)
+
+    assert None is store.get(claimed.id).worker_id
+
+
+def test_the_attempt_counts_from_the_claim_on(store):
+    """So that a job which kills its process is spent too."""
+    claimed = put_and_take(store)
+
+    assert (Status.PROCESSING, 1) == place_of(store, claimed.id)
+
+
+def test_a_job_in_hand_is_not_claimed_again(open_store):
+    ours, theirs = open_store(), open_store()
+    put(ours)
+
+    assert 1 == len(take(ours))
+    assert [] == take(theirs)
+
+
+def test_no_more_than_asked_for_are_claimed(store):
+    put_many(store, 5)
+
+    assert [2, 2, 1, 0] == [len(take(store, 2)) for _ in range(4)]
+
+
+def test_claiming_none_changes_nothing(store):
+    put(store)
+
+    assert [] == take(store, 0)
+    assert [] == take(store, types={})
+    assert 1 == len(take(store))
+
+
+def test_a_job_that_is_not_yet_due_waits(store, clock):
+    put(store, delay=60 * SECOND)
+
+    clock.advance(59.999999)
+    assert [] == take(store)
+    clock.advance(0.000001)
+    assert 1 == len(take(store))
+
+
+def test_each_lease_has_a_number_greater_than_all_before(store):
+    put_many(store, 5)
+    first = take(store, 3)
+    for claimed in first:
+        settle_one(store, claimed, RETRIED)
+    second = take(store)
+
+    numbers = [claimed.number for claimed in first + second]
+    assert sorted(set(numbers)) == numbers
+    assert 8 == len(numbers)
+
+
+def test_numbers_go_on_rising_across_manual_retries(store):
+    """A number that came back would let a stale worker write again."""
+    claimed = put_and_take(store)
+    settle_one(store, claimed, COMPLETED)
+    store.retry(claimed.id)
+
+    (again,) = take(store)
+
+    assert claimed.number < again.number
+    assert not settle_one(store, claimed, RETRIED)
+
+
+def test_numbers_go_on_rising_when_the_store_is_opened_again(open_store):
+    store = open_store()
+    claimed = put_and_take(store)
+    settle_one(store, claimed, RETRIED)
+    store.close()
+
+    (again,) = take(open_store())
+
+    assert claimed.number < again.number
+
+
+def test_a_type_without_a_handler_here_stays_pending_and_unspent(store):
+    unknown, known = put(store, "unknown"), put(store, "known")
+
+    claimed = take(store, types={"known": None})
+
+    assert [known.id] == ids(claimed)
+    assert (Status.PENDING, 0) == place_of(store, unknown.id)
+    assert [unknown.id] == ids(take(store, types={"unknown": None}))
+
+
+def test_only_the_queues_asked_for_are_claimed(store):
+    jobs = {queue: put(store, queue=queue) for queue in ("a", "b", "c")}
+
+    claimed = take(store, queues=("c", "a"))
+
+    assert {jobs["a"].id, jobs["c"].id} == set(ids(claimed))
+
+
+def test_every_queue_is_claimed_if_none_is_named(store):
+    jobs = [put(store, queue=queue) for queue in ("a", "b", "c")]
+
+    assert set(ids(jobs)) == set(ids(take(store)))
+
+
+def test_a_types_timeout_sets_the_deadline(store, clock):
+    put(store, "slow")
+    put(store, "endless")
+
+    claimed = take(store, types={"slow": 300 * SECOND, "endless": None})
+
+    assert {"slow": clock() + 300 * SECOND, "endless": None} == {c.type: c.deadline for c in claimed}
+
+
+def test_a_lease_taken_by_hand_has_a_deadline_of_its_own(store, clock):
+    put(store)
+
+    (claimed,) = take(store, types={"noop": 300 * SECOND}, lease_for=7 * SECOND)
+
+    assert clock() + 7 * SECOND == claimed.deadline
+
+
+def test_a_worker_that_never_registered_claims_nothing(store):
+    put(store)
+
+    with pytest.raises(WorkerLost, match="nobody"):
+        take(store, worker="nobody")
+
+    assert 1 == len(take(store))
+
+
+def test_a_worker_that_was_declared_dead_claims_nothing(store):
+    enlist(store, "w1")
+    store.bury("w1", "stood still")
+    job = put(store)
+
+    with pytest.raises(WorkerLost):
+        take(store, worker="w1")
+
+    assert (Status.PENDING, 0) == place_of(store, job.id)
+
+
+def test_nothing_is_due_in_an_empty_store(store):
+    assert Due(False, None) == store.due(Wanted(limit=1))
+
+
+def test_due_tells_that_there_is_something_to_claim(store):
+    put(store)
+
+    assert store.due(Wanted(limit=1)).now
+
+
+def test_due_tells_when_the_next_job_will_be(store, clock):
+    for seconds in (90, 30, 60):
+        put(store, f"after_{seconds}", delay=seconds * SECOND, priority=-seconds)
+
+    assert Due(False, clock() + 30 * SECOND, 30.0) == store.due(Wanted(limit=1))
+
+
+def test_due_looks_only_at_what_would_be_claimed(store, clock):
+    put(store, "theirs")
+    put(store, "ours", queue="elsewhere")
+    put(store, "ours", delay=HOUR)
+
+    due = store.due(Wanted(limit=1, types={"ours": None}, queues=("default",)))
+
+    assert Due(False, clock() + HOUR, 3600.0) == due
+
+
+def test_a_full_type_is_not_due(store):
+    limit(store, "noop", 1)
+    put_many(store, 2)
+    (claimed,) = take(store)
+
+    assert not store.due(Wanted(limit=1)).now
+    settle_one(store, claimed, COMPLETED)
+    assert store.due(Wanted(limit=1)).now
+
+
+def test_looking_for_due_jobs_takes_no_lock(open_store):
+    """A worker that polls must not stand in the way of those who write."""
+    ours, theirs = open_store(), open_store()
+    put(ours)
+
+    with ours.database.write():
+        assert theirs.due(Wanted(limit=1)).now

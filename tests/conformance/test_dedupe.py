@@ -1,0 +1,203 @@
+"""Uniqueness is an index: a key is held from enqueue until a final status."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    FAILED,
+    RETRIED,
+    SNOOZED,
+    everything,
+    finish,
+    ids,
+    new_job,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    snapshot,
+    take,
+)
+from windlass.errors import KeyHeld
+from windlass.job import Status
+from windlass.outcome import CANCELLED, COMPLETED, RELEASED
+
+
+def test_a_second_job_with_a_held_key_is_the_first_job(store):
+    first = put(store, dedupe="k")
+
+    second = put(store, dedupe="k")
+
+    assert first == second
+    assert [first] == everything(store)
+
+
+def test_the_holder_is_answered_as_it_is_now(store):
+    claimed = put_and_take(store, dedupe="k")
+
+    answer = put(store, dedupe="k")
+
+    assert (claimed.id, Status.PROCESSING) == (answer.id, answer.status)
+
+
+def test_two_jobs_of_one_batch_with_one_key_are_one_job(store):
+    first, second = store.insert([new_job(dedupe="k"), new_job(dedupe="k")])
+
+    assert first == second
+    assert 1 == len(everything(store))
+
+
+def test_two_groups_with_one_key_are_one_job(store):
+    first, second = store.insert_groups([[new_job(dedupe="k")], [new_job(dedupe="k"), new_job()]])
+
+    assert first[0] == second[0]
+    assert 2 == len(everything(store))
+
+
+def test_each_job_of_a_batch_has_its_own_answer(store):
+    holder = put(store, dedupe="held")
+    batch = [new_job(), new_job(dedupe="held"), new_job(dedupe="free")]
+
+    answers = store.insert(batch)
+
+    assert [batch[0].id, holder.id, batch[2].id] == ids(answers)
+
+
+def test_a_repeated_batch_gives_each_job_its_own_answer_again(store):
+    """One of its ids is stored already, one is new, and one meets a holder."""
+    holder = put(store, dedupe="held")
+    there, new, kept_out = new_job(), new_job(), new_job(dedupe="held")
+    store.insert([there])
+
+    answers = store.insert([new, kept_out, there])
+
+    assert [new.id, holder.id, there.id] == ids(answers)
+
+
+def test_a_repeated_insert_finds_its_own_job_and_not_the_keys_new_holder(store):
+    new = new_job(dedupe="k")
+    store.insert([new])
+    settle_one(store, take(store)[0], COMPLETED)
+    put(store, dedupe="k")
+
+    (answer,) = store.insert([new])
+
+    assert (new.id, Status.COMPLETED) == (answer.id, answer.status)
+
+
+def test_a_repeated_insert_of_a_job_that_ended_does_not_take_the_key(store):
+    new = new_job(dedupe="k")
+    store.insert([new])
+    settle_one(store, take(store)[0], COMPLETED)
+    store.insert([new])
+
+    later = put(store, dedupe="k")
+
+    assert new.id != later.id
+
+
+def test_one_tenants_key_is_not_anothers(store):
+    first = put(store, tenant="acme", dedupe="k")
+
+    second = put(store, tenant="other", dedupe="k")
+
+    assert {first.id, second.id} == set(ids(everything(store)))
+
+
+def test_jobs_without_a_key_are_all_their_own(store):
+    put_many(store, 3)
+
+    assert [{"count": 3}] == store.counts(())
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, CANCELLED], ids=lambda outcome: outcome.kind.value)
+def test_the_key_is_free_when_its_holder_has_ended(store, outcome):
+    first = finish(store, outcome, dedupe="k")
+
+    second = put(store, dedupe="k")
+
+    assert first.id != second.id
+
+
+@pytest.mark.parametrize("verb", ["cancel", "delete", "complete"])
+def test_the_key_is_free_when_its_waiting_holder_was_ended_by_hand(store, verb):
+    first = put(store, dedupe="k")
+    getattr(store, verb)([first.id] if verb == "complete" else first.id)
+
+    second = put(store, dedupe="k")
+
+    assert first.id != second.id
+
+
+def test_the_key_is_free_when_its_running_holder_was_reconciled(store):
+    first = put_and_take(store, dedupe="k")
+    store.complete([first.id])
+
+    assert first.id != put(store, dedupe="k").id
+
+
+@pytest.mark.parametrize("outcome", [RETRIED, SNOOZED, RELEASED], ids=lambda outcome: outcome.kind.value)
+def test_the_key_is_held_across_automatic_retries(store, outcome):
+    claimed = put_and_take(store, dedupe="k")
+    settle_one(store, claimed, outcome)
+
+    assert claimed.id == put(store, dedupe="k").id
+    assert 1 == len(everything(store))
+
+
+def test_a_manual_retry_takes_the_key_again(store):
+    first = finish(store, FAILED, dedupe="k")
+
+    store.retry(first.id)
+
+    assert first.id == put(store, dedupe="k").id
+
+
+def test_a_manual_retry_says_who_holds_the_key(store):
+    first = finish(store, FAILED, dedupe="k", tenant="t")
+    holder = put(store, dedupe="k", tenant="t")
+    before = snapshot(store)
+
+    with pytest.raises(KeyHeld) as held:
+        store.retry(first.id)
+
+    assert (first.id, "k", holder.id) == (held.value.id, held.value.key, held.value.holder)
+    assert f"wl.cancel('{holder.id}')" in str(held.value)
+    assert before == snapshot(store)
+
+
+def test_a_manual_retry_works_when_the_other_holder_has_ended(store):
+    first = finish(store, FAILED, dedupe="k")
+    second = finish(store, COMPLETED, dedupe="k")
+
+    store.retry(first.id)
+
+    with pytest.raises(KeyHeld):
+        store.retry(second.id)
+
+
+def test_deleting_an_old_job_leaves_the_key_to_its_new_holder(store):
+    first = finish(store, FAILED, dedupe="k")
+    holder = put(store, dedupe="k")
+
+    store.delete(first.id)
+
+    assert holder == put(store, dedupe="k")
+
+
+def test_a_repeated_batch_with_its_own_keys_is_stored_once(store):
+    batch = [new_job(dedupe="a"), new_job(dedupe="b")]
+    store.insert(batch)
+
+    assert ids(batch) == ids(store.insert(batch))
+    assert [{"count": 2}] == store.counts(())
+
+
+def test_one_id_twice_in_a_batch_holds_its_key_once(store):
+    new = new_job(dedupe="k")
+
+    jobs = store.insert([new, new])
+
+    assert [new.id, new.id] == ids(jobs)
+    assert [new.id] == ids(everything(store))

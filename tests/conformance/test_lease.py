@@ -1,0 +1,242 @@
+"""The fence: whoever lost the lease changes nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    EVERY_OUTCOME,
+    FAILED,
+    FINAL_OUTCOMES,
+    RETRIED,
+    enlist,
+    new_job,
+    place_of,
+    put_and_take,
+    put_many,
+    settle_one,
+    snapshot,
+    take,
+)
+from windlass.clock import SECOND
+from windlass.errors import LeaseLost
+from windlass.job import Progress, Status
+from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+
+by_kind = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda outcome: outcome.kind.value)
+
+
+def lose(store, **options):
+    """A lease whose worker was buried, and the lease that its job has now."""
+    enlist(store, "dead")
+    stale = put_and_take(store, worker="dead", **options)
+    store.bury("dead", "stood still")
+    (current,) = take(store)
+    assert stale.id == current.id
+    return stale, current
+
+
+@by_kind
+def test_a_worker_that_lost_its_lease_cannot_settle_the_job(store, outcome):
+    stale, current = lose(store)
+    before = snapshot(store)
+
+    lost = store.settle([(stale, outcome)])
+
+    assert [stale] == lost
+    assert before == snapshot(store)
+    assert settle_one(store, current, COMPLETED)
+
+
+@by_kind
+def test_a_worker_that_lost_its_lease_cannot_settle_a_waiting_job(store, outcome):
+    enlist(store, "dead")
+    stale = put_and_take(store, worker="dead")
+    store.bury("dead", "stood still")
+    before = snapshot(store)
+
+    assert not settle_one(store, stale, outcome)
+    assert before == snapshot(store)
+
+
+@by_kind
+def test_a_worker_that_lost_its_lease_cannot_settle_a_finished_job(store, outcome):
+    stale, current = lose(store)
+    settle_one(store, current, FAILED)
+    before = snapshot(store)
+
+    assert not settle_one(store, stale, outcome)
+    assert before == snapshot(store)
+
+
+@by_kind
+def test_a_worker_that_lost_its_lease_cannot_settle_a_deleted_job(store, outcome):
+    stale, current = lose(store)
+    settle_one(store, current, COMPLETED)
+    store.delete(current.id)
+
+    assert not settle_one(store, stale, outcome)
+    assert [] == store.counts(("status",))
+
+
+def test_what_was_lost_leaves_the_rest_of_the_batch_alone(store):
+    stale, current = lose(store)
+    (other,) = [put_and_take(store)]
+
+    lost = store.settle([(other, COMPLETED), (stale, COMPLETED)])
+
+    assert [stale] == lost
+    assert [Status.COMPLETED, Status.PROCESSING] == [store.get(c.id).status for c in (other, current)]
+
+
+def test_follow_ups_of_a_lost_lease_are_not_stored(store):
+    stale, _ = lose(store)
+    follow_up = new_job("next")
+
+    settle_one(store, stale, Outcome(Kind.COMPLETED, follow_ups=(follow_up,)))
+
+    assert None is store.get(follow_up.id)
+
+
+def test_a_worker_that_lost_its_lease_cannot_report_progress(store):
+    stale, current = lose(store)
+    store.report([(current, Progress(0.5, "half"))])
+
+    store.report([(stale, Progress(0.9, "nearly"))])
+
+    assert Progress(0.5, "half") == store.get(current.id).progress
+
+
+def test_a_worker_that_lost_its_lease_cannot_extend_it(store):
+    stale, current = lose(store)
+
+    with pytest.raises(LeaseLost) as lost:
+        store.extend(stale, 600 * SECOND)
+
+    assert (stale.id, stale.number) == (lost.value.id, lost.value.number)
+    assert settle_one(store, current, COMPLETED)
+
+
+@pytest.mark.parametrize("outcome", FINAL_OUTCOMES, ids=lambda outcome: outcome.kind.value)
+def test_an_outcome_that_was_written_before_is_not_lost(store, outcome):
+    """The reply to the commit got lost, so the worker settles once more."""
+    claimed = put_and_take(store)
+    settle_one(store, claimed, outcome)
+    before = snapshot(store)
+
+    assert settle_one(store, claimed, outcome)
+    assert before == snapshot(store)
+
+
+def test_a_repeated_completion_stores_its_follow_ups_once(store):
+    claimed = put_and_take(store)
+    outcome = Outcome(Kind.COMPLETED, follow_ups=(new_job("next"),))
+    settle_one(store, claimed, outcome)
+
+    assert settle_one(store, claimed, outcome)
+    assert [{"type": "next", "count": 1}, {"type": "noop", "count": 1}] == store.counts(("type",))
+
+
+def test_a_job_that_the_rescuer_failed_is_lost_for_its_late_completer(store):
+    """It ended under the very number of the late one, but not by its word."""
+    enlist(store, "dead")
+    stale = put_and_take(store, worker="dead", max_attempts=1)
+    store.bury("dead", "stood still")
+
+    assert Status.FAILED == store.get(stale.id).status
+    assert not settle_one(store, stale, COMPLETED)
+    assert Status.FAILED == store.get(stale.id).status
+
+
+def test_an_outcome_written_before_a_manual_retry_is_lost_after_it(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, COMPLETED)
+    store.retry(claimed.id)
+
+    assert not settle_one(store, claimed, COMPLETED)
+    assert (Status.PENDING, 0) == place_of(store, claimed.id)
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, RETRIED, CANCELLED], ids=lambda outcome: outcome.kind.value)
+def test_a_worker_whose_job_was_reconciled_has_lost_it(store, outcome):
+    """Its result and its follow-ups were never written, so it must not be told that they were."""
+    claimed = put_and_take(store)
+    store.complete([claimed.id])
+    before = snapshot(store)
+
+    assert not settle_one(store, claimed, outcome)
+    assert before == snapshot(store)
+
+
+def test_a_late_completer_of_a_job_that_failed_and_was_reconciled_has_lost_it(store):
+    enlist(store, "dead")
+    stale = put_and_take(store, worker="dead", max_attempts=1)
+    store.bury("dead", "stood still")
+    store.complete([stale.id])
+
+    assert not settle_one(store, stale, COMPLETED)
+
+
+def test_the_newest_progress_is_shown(store):
+    first, second = (put_and_take(store) for _ in range(2))
+
+    store.report([(first, Progress(0.1)), (second, Progress(0.4, "waiting"))])
+    store.report([(first, Progress(0.2, "on it"))])
+
+    assert [Progress(0.2, "on it"), Progress(0.4, "waiting")] == [store.get(c.id).progress for c in (first, second)]
+
+
+def test_progress_is_gone_when_the_attempt_is(store):
+    claimed = put_and_take(store)
+    store.report([(claimed, Progress(0.9))])
+
+    settle_one(store, claimed, RETRIED)
+    assert None is store.get(claimed.id).progress
+    take(store)
+    assert None is store.get(claimed.id).progress
+
+
+def test_reporting_nothing_is_nothing(store):
+    store.report([])
+    assert [] == store.settle([])
+
+
+def test_an_extended_lease_lives_until_its_new_deadline(store, clock):
+    claimed = put_and_take(store, lease_for=10 * SECOND)
+    clock.advance(9)
+
+    extended = store.extend(claimed, 10 * SECOND)
+
+    assert clock() + 10 * SECOND == extended.deadline
+    clock.advance(10)
+    assert 0 == store.rescue()
+    clock.advance(0.000001)
+    assert 1 == store.rescue()
+
+
+def test_an_extended_lease_settles_under_its_number(store):
+    claimed = put_and_take(store, lease_for=10 * SECOND)
+
+    extended = store.extend(claimed, 20 * SECOND)
+
+    assert claimed.number == extended.number
+    assert settle_one(store, claimed, COMPLETED)
+
+
+def test_a_settled_lease_cannot_be_extended(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, RELEASED)
+
+    with pytest.raises(LeaseLost):
+        store.extend(claimed, SECOND)
+
+
+def test_two_leases_never_share_a_number_whatever_happens_between(store):
+    numbers = []
+    for outcome in EVERY_OUTCOME:
+        put_many(store, 2)
+        claimed = take(store)
+        numbers += [c.number for c in claimed]
+        store.settle([(c, outcome) for c in claimed])
+
+    assert sorted(set(numbers)) == numbers

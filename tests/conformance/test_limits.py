@@ -1,0 +1,123 @@
+"""Limits are exact over live leases: never one over, a freed slot used at once."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    EVERY_OUTCOME,
+    enlist,
+    ids,
+    limit,
+    put,
+    put_many,
+    settle_one,
+    take,
+)
+from windlass.job import Status
+from windlass.outcome import COMPLETED
+from windlass.stores.base import Filter, TypePolicy
+
+
+def test_no_more_than_the_limit_are_in_hand(open_store):
+    ours, theirs = open_store(), open_store()
+    limit(ours, "noop", 3)
+    put_many(ours, 10)
+
+    assert 2 == len(take(ours, 2))
+    assert 1 == len(take(theirs, 5))
+    assert [] == take(ours)
+
+
+@pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda outcome: outcome.kind.value)
+def test_a_freed_slot_is_used_at_once(store, outcome):
+    limit(store, "noop", 1)
+    put_many(store, 2)
+    (claimed,) = take(store)
+    assert [] == take(store)
+
+    settle_one(store, claimed, outcome)
+
+    assert 1 == len(take(store))
+
+
+def test_the_slots_of_a_buried_worker_are_free(store):
+    limit(store, "noop", 2)
+    enlist(store, "w1")
+    put_many(store, 4)
+    take(store, worker="w1")
+
+    store.bury("w1", "the process died")
+
+    assert 2 == len(take(store))
+
+
+def test_a_type_at_its_limit_costs_the_others_nothing(store):
+    limit(store, "full", 1)
+    put_many(store, 5, "full", priority=9)
+    others = put_many(store, 3, "free")
+
+    assert 1 + 3 == len(take(store))
+    assert {"full": 1, "free": 3} == {row["type"]: row["count"] for row in _processing(store)}
+    assert set(ids(others)) < set(ids(store.jobs(Filter(statuses=(Status.PROCESSING,)), 10).jobs))
+
+
+def _processing(store):
+    return [row for row in store.counts(("type", "status")) if row["status"] == "processing"]
+
+
+def test_the_limit_is_one_over_all_queues(store):
+    limit(store, "noop", 2)
+    for queue in ("a", "b", "c"):
+        put_many(store, 2, queue=queue)
+
+    assert 2 == len(take(store, queues=("a", "b")))
+    assert [] == take(store, queues=("c",))
+
+
+def test_the_limit_is_one_over_all_priorities(store):
+    limit(store, "noop", 2)
+    for priority in (1, 2, 3):
+        put(store, priority=priority)
+
+    assert [3, 2] == [store.get(c.id).priority for c in take(store)]
+
+
+def test_a_limit_of_zero_lets_nothing_run(store):
+    limit(store, "noop", 0)
+    put(store)
+
+    assert [] == take(store)
+
+
+def test_a_limit_can_be_lifted(store):
+    limit(store, "noop", 1)
+    put_many(store, 3)
+    take(store)
+
+    limit(store, "noop", None)
+
+    assert 2 == len(take(store))
+
+
+def test_a_limit_below_what_runs_already_lets_it_run_down(store):
+    put_many(store, 5)
+    running = take(store, 4)
+
+    limit(store, "noop", 2)
+
+    assert [] == take(store)
+    store.settle([(claimed, COMPLETED) for claimed in running[:2]])
+    assert [] == take(store)
+    store.settle([(running[2], COMPLETED)])
+    assert 1 == len(take(store))
+
+
+def test_each_type_has_its_own_limit(store):
+    store.publish([TypePolicy(type="a", concurrency=1), TypePolicy(type="b", concurrency=2)])
+    put_many(store, 3, "a")
+    put_many(store, 3, "b")
+
+    claimed = take(store)
+
+    assert ["a", "b", "b"] == sorted(c.type for c in claimed)

@@ -1,0 +1,244 @@
+"""What people do to jobs, and what each status allows."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    FAILED,
+    HOUR,
+    RETRIED,
+    SNOOZED,
+    finish,
+    place_of,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    snapshot,
+    take,
+)
+from windlass.clock import to_datetime
+from windlass.errors import JobNotFound, WrongStatus
+from windlass.ids import new_id
+from windlass.job import Status
+from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
+
+ended = pytest.mark.parametrize("outcome", [COMPLETED, FAILED, CANCELLED], ids=lambda outcome: outcome.kind.value)
+
+
+@pytest.mark.parametrize("verb", ["cancel", "retry", "delete"])
+def test_no_job_means_a_typed_answer_that_shows_the_id(store, verb):
+    id = new_id()
+
+    with pytest.raises(JobNotFound, match=id):
+        getattr(store, verb)(id)
+
+
+# Cancel
+
+
+def test_a_waiting_job_is_cancelled_at_once(store, clock):
+    job = put(store)
+    clock.advance(1)
+
+    cancelled = store.cancel(job.id)
+
+    assert cancelled == store.get(job.id)
+    assert (Status.CANCELLED, 0, "cancelled") == (cancelled.status, cancelled.attempts, cancelled.error)
+    assert (None, None, to_datetime(clock())) == (cancelled.worker_id, cancelled.started_at, cancelled.completed_at)
+    assert [] == take(store)
+
+
+def test_a_job_that_waits_for_its_retry_keeps_its_attempts_when_cancelled(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, RETRIED)
+
+    store.cancel(claimed.id)
+
+    assert (Status.CANCELLED, 1) == place_of(store, claimed.id)
+
+
+def test_a_job_in_hand_is_flagged_and_stays_its_workers(store):
+    claimed = put_and_take(store)
+
+    assert Status.PROCESSING == store.cancel(claimed.id).status
+    assert Status.PROCESSING == store.cancel(claimed.id).status
+    assert settle_one(store, claimed, CANCELLED)
+    assert (Status.CANCELLED, 0) == place_of(store, claimed.id)
+
+
+@ended
+def test_an_ended_job_cannot_be_cancelled(store, outcome):
+    job = finish(store, outcome)
+    before = snapshot(store)
+
+    with pytest.raises(WrongStatus, match=f"cannot cancel job {job.id}: it is {job.status}"):
+        store.cancel(job.id)
+
+    assert before == snapshot(store)
+
+
+def test_a_flag_is_gone_with_its_lease(store):
+    claimed = put_and_take(store)
+    store.cancel(claimed.id)
+    settle_one(store, claimed, COMPLETED)
+    store.retry(claimed.id)
+
+    (again,) = take(store)
+    settle_one(store, again, RETRIED)
+
+    assert Status.PENDING == store.get(claimed.id).status
+
+
+# Retry
+
+
+@ended
+def test_an_ended_job_runs_again_with_all_of_its_attempts(store, clock, outcome):
+    job = finish(store, outcome, max_attempts=1)
+    clock.advance(60)
+
+    again = store.retry(job.id)
+
+    assert again == store.get(job.id)
+    assert (Status.PENDING, 0, to_datetime(clock())) == (again.status, again.attempts, again.run_at)
+    assert [None] * 4 == [again.started_at, again.completed_at, again.error, again.result]
+    assert 1 == take(store)[0].attempt
+
+
+def test_a_retried_job_forgets_its_snoozes(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, SNOOZED)
+    settle_one(store, take(store)[0], FAILED)
+
+    store.retry(claimed.id)
+
+    assert 0 == take(store)[0].snoozes
+
+
+def test_a_retried_job_keeps_the_records_of_its_failures(store):
+    job = finish(store, FAILED)
+    store.retry(job.id)
+    settle_one(store, take(store)[0], FAILED)
+
+    assert [1, 1] == [attempt.attempt for attempt in store.attempts(job.id)]
+
+
+def test_a_retried_job_keeps_what_was_asked_for(store):
+    job = finish(store, FAILED, queue="q", priority=3, tenant="t", subject="s", payload='{"a":1}')
+
+    again = store.retry(job.id)
+
+    kept = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "created_at")
+    assert [getattr(job, name) for name in kept] == [getattr(again, name) for name in kept]
+
+
+@pytest.mark.parametrize("in_hand", [False, True], ids=["pending", "processing"])
+def test_a_job_that_has_not_ended_cannot_be_retried(store, in_hand):
+    id = put_and_take(store).id if in_hand else put(store).id
+    before = snapshot(store)
+
+    with pytest.raises(WrongStatus, match=f"cannot retry job {id}"):
+        store.retry(id)
+
+    assert before == snapshot(store)
+
+
+# Delete
+
+
+def test_a_deleted_job_leaves_nothing_behind(store, by_hand):
+    job = finish(store, FAILED, dedupe="k")
+
+    assert job == store.delete(job.id)
+
+    assert None is store.get(job.id)
+    assert [] == store.attempts(job.id)
+    assert [] == store.counts(("status",))
+    tables = ("jobs", "ready", "leases", "finished", "attempts", "dedupe")
+    assert [0] * 6 == [by_hand(f"SELECT count(*) FROM windlass_{table}")[0][0] for table in tables]
+
+
+@ended
+def test_an_ended_job_can_be_deleted(store, outcome):
+    job = finish(store, outcome)
+
+    store.delete(job.id)
+
+    assert None is store.get(job.id)
+
+
+def test_a_deleted_waiting_job_never_runs(store):
+    job = put(store)
+
+    assert job == store.delete(job.id)
+    assert [] == take(store)
+
+
+def test_a_job_in_hand_cannot_be_deleted(store):
+    claimed = put_and_take(store)
+
+    with pytest.raises(WrongStatus, match=r"cancel it first: wl\.cancel"):
+        store.delete(claimed.id)
+
+    assert settle_one(store, claimed, COMPLETED)
+
+
+def test_deleting_one_job_leaves_the_others(store):
+    one, other = put_many(store, 2)
+
+    store.delete(one.id)
+
+    assert other == store.get(other.id)
+
+
+# Complete: the work of these jobs exists
+
+
+def test_work_that_exists_completes_jobs_of_every_status(store, clock):
+    pending = put(store, delay=HOUR)
+    processing = put_and_take(store)
+    failed, cancelled = finish(store, FAILED), finish(store, CANCELLED)
+    ids = [pending.id, processing.id, failed.id, cancelled.id]
+    clock.advance(5)
+
+    assert 4 == store.complete(ids)
+
+    jobs = [store.get(id) for id in ids]
+    assert [Status.COMPLETED] * 4 == [job.status for job in jobs]
+    assert [to_datetime(clock())] * 4 == [job.completed_at for job in jobs]
+    assert [None] * 4 == [job.error for job in jobs]
+    assert [] == take(store)
+
+
+def test_what_was_completed_before_is_left_as_it_was(store, clock):
+    job = finish(store, Outcome(Kind.COMPLETED, result="1"))
+    clock.advance(5)
+
+    assert 0 == store.complete([job.id, new_id()])
+    assert job == store.get(job.id)
+
+
+def test_one_id_named_twice_is_completed_once(store):
+    job = put(store)
+
+    assert 1 == store.complete([job.id, job.id])
+
+
+def test_a_completed_job_that_was_reconciled_can_be_retried(store):
+    claimed = put_and_take(store)
+    store.complete([claimed.id])
+
+    store.retry(claimed.id)
+
+    assert claimed.id == take(store)[0].id
+
+
+def test_reconciling_a_cancelled_run_wins_over_the_flag(store):
+    claimed = put_and_take(store)
+    store.cancel(claimed.id)
+
+    store.complete([claimed.id])
+
+    assert Status.COMPLETED == store.get(claimed.id).status

@@ -1,0 +1,313 @@
+"""Any sequence of verbs, against a model small enough to be read: one dictionary of jobs."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from tests.conformance.helpers import (
+    DAY,
+    EVERY_OUTCOME,
+    FakeClock,
+    check_books,
+    enlist,
+    everything,
+    ids,
+    limit,
+    new_job,
+    take,
+)
+from windlass.clock import SECOND
+from windlass.errors import KeyHeld, WrongStatus
+from windlass.job import Claimed, Status, Suspicion, can_retry
+from windlass.outcome import COMPLETED, RELEASED, Kind, Outcome
+from windlass.stores.sqlite.store import SQLiteStore
+
+TYPES, QUEUES, TENANTS, WORKERS = ("a", "b"), ("q", "r"), ("", "t"), ("w1", "w2", "")
+LIMITS = {"b": 2}
+OUTCOMES = (
+    *EVERY_OUTCOME,
+    Outcome(Kind.RETRIED, delay=5 * SECOND, error="later"),
+    Outcome(Kind.COMPLETED, result="[1]"),
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """All that the model knows of a job."""
+
+    type: str
+    queue: str
+    tenant: str
+    priority: int
+    max_attempts: int
+    key: str | None
+    run_at: int
+    status: Status = Status.PENDING
+    attempts: int = 0
+    snoozes: int = 0
+    suspicion: int = 0
+    worker: str = ""
+    number: int = 0
+    ended_by: tuple[int, Status] | None = None
+    cancelled: bool = False
+    completed_at: int = 0
+    failures: int = 0
+
+
+class StoreMachine(RuleBasedStateMachine):
+    folder = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.clock = FakeClock()
+        path = f"{tempfile.mkdtemp(dir=self.folder)}/jobs.db"
+        self.store = SQLiteStore(f"sqlite:///{path}", clock=self.clock)
+        self.jobs: dict[str, Known] = {}
+        self.leases: list[Claimed] = []  # every one there ever was, stale ones too
+        self.workers = {name: name for name in WORKERS}
+        self.runs = 0
+
+    @initialize()
+    def begin(self) -> None:
+        for type, most in LIMITS.items():
+            limit(self.store, type, most)
+        for worker in WORKERS[:2]:
+            enlist(self.store, worker)
+
+    def teardown(self) -> None:
+        self.store.close()
+
+    # What the model answers
+
+    def holder(self, tenant: str, key: str) -> str | None:
+        held = (id for id, k in self.jobs.items() if (k.tenant, k.key) == (tenant, key) and not k.status.is_final)
+        return next(held, None)
+
+    def due(self, types: set[str] | None, most: int) -> list[str]:
+        room = {type: most - self.running(type) for type, most in LIMITS.items()}
+        chosen = []
+        waiting = [(-k.priority, k.run_at, id) for id, k in self.jobs.items() if k.status is Status.PENDING]
+        for _, run_at, id in sorted(waiting):
+            type = self.jobs[id].type
+            may_run = run_at <= self.clock() and (types is None or type in types) and room.get(type, 1) > 0
+            if may_run and len(chosen) < most:
+                chosen.append(id)
+                room[type] = room.get(type, 99) - 1
+        return chosen
+
+    def running(self, type: str) -> int:
+        return sum(k.type == type and k.status is Status.PROCESSING for k in self.jobs.values())
+
+    def end(self, id: str, outcome: Outcome) -> None:
+        """A lease that is held ends so."""
+        k = self.jobs[id]
+        stopped = k.cancelled and not outcome.kind.final
+        kind = Kind.CANCELLED if stopped else outcome.kind
+        self.runs += kind is not Kind.RELEASED
+        k = replace(
+            k,
+            attempts=k.attempts - 1 + (0 if stopped else outcome.charged),
+            cancelled=False,
+            failures=k.failures + (kind in (Kind.RETRIED, Kind.FAILED)),
+        )
+        if kind.final:
+            ended = (k.number, kind.final)
+            self.jobs[id] = replace(k, status=kind.final, ended_by=ended, completed_at=self.clock())
+            return
+        suspicion = k.suspicion if outcome.suspicion is None else outcome.suspicion
+        run_at = k.run_at if kind is Kind.RELEASED else self.clock() + outcome.delay
+        snoozes = k.snoozes + (kind is Kind.SNOOZED)
+        k = replace(k, suspicion=suspicion, run_at=run_at, snoozes=snoozes)
+        self.jobs[id] = replace(k, status=Status.PENDING, worker="")
+
+    # What happens
+
+    @rule(
+        type=st.sampled_from(TYPES),
+        queue=st.sampled_from(QUEUES),
+        tenant=st.sampled_from(TENANTS),
+        priority=st.integers(0, 2),
+        delay=st.sampled_from([0, 0, 0, 3 * SECOND]),
+        key=st.sampled_from([None, None, "k", "l"]),
+        max_attempts=st.integers(1, 3),
+        again=st.booleans(),
+    )
+    def insert(self, again: bool, delay: int, key: str | None, **options: Any) -> None:
+        new = new_job(delay=delay, dedupe=key, **options)
+        expected = (key and self.holder(new.tenant, key)) or new.id
+        for _ in range(1 + again):
+            assert [expected] == ids(self.store.insert([new]))
+        if expected == new.id:
+            self.jobs[new.id] = Known(key=key, run_at=self.clock() + delay, **options)
+
+    @rule(most=st.integers(1, 4), worker=st.sampled_from(WORKERS), types=st.none() | st.sets(st.sampled_from(TYPES)))
+    def claim(self, most: int, worker: str, types: set[str] | None) -> None:
+        expected = self.due(types, most)
+        worker = self.workers[worker]
+        claimed = take(self.store, most, worker, types=None if types is None else dict.fromkeys(types))
+
+        assert expected == ids(claimed)
+        for c in claimed:
+            k = self.jobs[c.id]
+            assert (k.attempts + 1, k.snoozes, k.suspicion) == (c.attempt, c.snoozes, c.suspicion)
+            self.jobs[c.id] = replace(
+                k, status=Status.PROCESSING, attempts=k.attempts + 1, worker=worker, number=c.number, ended_by=None
+            )
+        self.leases += claimed
+
+    @precondition(lambda self: self.leases)
+    @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
+    def settle(self, data: st.DataObject, outcome: Outcome) -> None:
+        held = [c for c in self.leases if self.holds(c)]
+        claimed = data.draw(st.sampled_from(held[-4:] * 3 + self.leases[-6:]))
+        lost = self.store.settle([(claimed, outcome)])
+
+        if self.holds(claimed):
+            assert [] == lost
+            self.end(claimed.id, outcome)
+        else:
+            known = self.jobs.get(claimed.id)
+            before = known is not None and known.ended_by == (claimed.number, outcome.kind.final)
+            assert ([] if before else [claimed]) == lost
+
+    def holds(self, c: Claimed) -> bool:
+        k = self.jobs.get(c.id)
+        return k is not None and k.status is Status.PROCESSING and k.number == c.number
+
+    @rule(worker=st.sampled_from(WORKERS[:2]), outside=st.booleans(), data=st.data())
+    def bury(self, worker: str, outside: bool, data: st.DataObject) -> None:
+        name = self.workers[worker]
+        held = {id: k for id, k in self.jobs.items() if k.status is Status.PROCESSING and k.worker == name}
+        started = data.draw(st.sets(st.sampled_from(sorted(k.number for k in held.values())))) if held else set()
+
+        assert len(held) == self.store.bury(name, "crash", started=started, outside=outside)
+
+        for id, k in held.items():
+            self.end(id, self.after_crash(k, len(started) == 1, outside) if k.number in started else RELEASED)
+        self.workers[worker] = enlist(self.store, f"{name}'")
+
+    def after_crash(self, k: Known, alone: bool, outside: bool) -> Outcome:
+        if outside:
+            kind = Kind.FAILED if k.attempts >= k.max_attempts else Kind.RETRIED
+            return Outcome(kind)
+        if not alone and k.suspicion == Suspicion.NONE:
+            return Outcome(Kind.RETRIED, suspicion=Suspicion.SUSPECTED, charged=0)
+        charged = 2 if k.suspicion == Suspicion.SUSPECTED else 1
+        kind = Kind.FAILED if k.attempts - 1 + charged >= k.max_attempts else Kind.RETRIED
+        return Outcome(kind, suspicion=Suspicion.GUILTY, charged=charged)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(list(self.jobs)))
+        k = self.jobs[id]
+        if k.status.is_final:
+            with pytest.raises(WrongStatus):
+                self.store.cancel(id)
+            return
+        self.store.cancel(id)
+        if k.status is Status.PROCESSING:
+            self.jobs[id] = replace(k, cancelled=True)
+        else:
+            self.jobs[id] = replace(k, status=Status.CANCELLED, completed_at=self.clock())
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def retry(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(list(self.jobs)))
+        k = self.jobs[id]
+        if not k.status.is_final:
+            with pytest.raises(WrongStatus):
+                self.store.retry(id)
+        elif k.key and self.holder(k.tenant, k.key):
+            with pytest.raises(KeyHeld):
+                self.store.retry(id)
+        else:
+            self.store.retry(id)
+            fresh = replace(k, status=Status.PENDING, attempts=0, snoozes=0, suspicion=0, run_at=self.clock())
+            self.jobs[id] = replace(fresh, worker="", ended_by=None)
+            assert can_retry(Status.PENDING, 0, k.max_attempts)
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(list(self.jobs)))
+        if self.jobs[id].status is Status.PROCESSING:
+            with pytest.raises(WrongStatus):
+                self.store.delete(id)
+            return
+        self.store.delete(id)
+        del self.jobs[id]
+
+    @precondition(lambda self: self.jobs)
+    @rule(data=st.data())
+    def complete(self, data: st.DataObject) -> None:
+        id = data.draw(st.sampled_from(list(self.jobs)))
+        k = self.jobs[id]
+        assert int(k.status is not Status.COMPLETED) == self.store.complete([id])
+        if k.status is Status.PROCESSING:
+            self.end(id, COMPLETED)
+        if k.status is not Status.COMPLETED:
+            self.jobs[id] = replace(
+                self.jobs[id], status=Status.COMPLETED, ended_by=None, completed_at=self.clock(), cancelled=False
+            )
+
+    @rule(statuses=st.sets(st.sampled_from([s for s in Status if s.is_final])), most=st.integers(1, 3))
+    def prune(self, statuses: set[Status], most: int) -> None:
+        until = self.clock() - DAY
+        old = sorted(id for id, k in self.jobs.items() if k.status in statuses and k.completed_at < until)[:most]
+
+        assert len(old) == self.store.prune(tuple(statuses), DAY, most)
+        for id in old:
+            del self.jobs[id]
+
+    @rule(seconds=st.sampled_from([1, 5, 2 * 86400]))
+    def advance(self, seconds: int) -> None:
+        self.clock.advance(seconds)
+
+    # What must always be true
+
+    @invariant()
+    def every_job_is_as_the_model_has_it(self) -> None:
+        stored = {job.id: (job.status, job.attempts) for job in everything(self.store)}
+        assert {id: (k.status, k.attempts) for id, k in self.jobs.items()} == stored
+
+    @invariant()
+    def the_books_balance(self) -> None:
+        expected = Counter((k.status, k.type, k.queue) for k in self.jobs.values())
+        rows = self.store.counts(("status", "type", "queue"))
+        tallied = {(row["status"], row["type"], row["queue"]): row["count"] for row in rows}
+        assert dict(expected) == tallied
+        check_books(self.store)
+        with self.store.database.read() as connection:
+            assert self.runs == connection.execute("SELECT coalesce(sum(runs), 0) FROM windlass_usage").fetchone()[0]
+            failures = dict(connection.execute("SELECT id, count(*) FROM windlass_attempts GROUP BY id"))
+        assert {id: k.failures for id, k in self.jobs.items() if k.failures} == failures
+
+    @invariant()
+    def no_limit_is_exceeded(self) -> None:
+        for type, most in LIMITS.items():
+            assert self.running(type) <= most
+
+
+@pytest.mark.parametrize("name", ["sqlite"])
+def test_any_sequence_of_verbs_does_what_the_model_does(name, memory):
+    class Machine(StoreMachine):
+        folder = str(memory)
+
+    run_state_machine_as_test(Machine, settings=settings(max_examples=120, stateful_step_count=50))

@@ -1,0 +1,132 @@
+"""Higher priority, then older run_at, then id, across all that may run."""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.conformance.helpers import FakeClock, ids, limit, new_job, put, put_many, settle_one, take
+from windlass.clock import SECOND
+from windlass.outcome import COMPLETED
+from windlass.stores.sqlite.store import SQLiteStore
+
+
+def test_higher_priority_comes_first_across_types_and_queues(store):
+    low, high, middle = put(store, "a", priority=-1), put(store, "b", queue="q", priority=9), put(store, "c")
+
+    assert ids([high, middle, low]) == ids(take(store))
+
+
+def test_of_one_priority_the_older_comes_first_across_types(store, clock):
+    jobs = []
+    for type in ("c", "a", "b"):
+        jobs.append(put(store, type))
+        clock.advance(1)
+
+    assert ids(jobs) == ids(take(store))
+
+
+def test_older_means_due_for_longer_not_made_earlier(store, clock):
+    later = put(store, delay=2 * SECOND)
+    sooner = put(store, delay=1 * SECOND)
+    clock.advance(5)
+
+    assert ids([sooner, later]) == ids(take(store))
+
+
+def test_of_one_moment_the_id_decides(store):
+    jobs = put_many(store, 10)
+
+    assert sorted(ids(jobs)) == ids(take(store))
+
+
+def test_claims_in_small_bites_keep_the_order(store):
+    jobs = [put(store, type, priority=p) for p in (1, 0) for type in ("a", "b", "a")]
+
+    bites = [take(store, 2) for _ in range(3)]
+
+    assert sorted(ids(jobs[:3])) + sorted(ids(jobs[3:])) == [c.id for bite in bites for c in bite]
+
+
+def test_what_is_not_due_does_not_hold_up_what_is(store):
+    put(store, priority=9, delay=60 * SECOND)
+    due = put(store, priority=0)
+
+    assert [due.id] == ids(take(store))
+
+
+def test_a_full_type_is_passed_over_and_found_again(store):
+    limit(store, "full", 1)
+    first, second = put_many(store, 2, "full", priority=5)
+    other = put(store, "other")
+    claimed = take(store)
+    assert [first.id, other.id] == ids(claimed)
+
+    settle_one(store, claimed[0], COMPLETED)
+
+    assert [second.id] == ids(take(store))
+
+
+TYPES, QUEUES = ("a", "b", "c"), ("q", "r")
+jobs = st.lists(
+    st.fixed_dictionaries(
+        {
+            "type": st.sampled_from(TYPES),
+            "queue": st.sampled_from(QUEUES),
+            "priority": st.integers(-2, 2) | st.sampled_from([-(1 << 31), 1 << 31]),
+            "delay": st.integers(-3, 3),
+        }
+    ),
+    max_size=25,
+)
+limits = st.dictionaries(st.sampled_from(TYPES), st.integers(0, 4))
+claims = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.none() | st.sets(st.sampled_from(TYPES)),
+        st.sets(st.sampled_from(QUEUES)),
+    ),
+    max_size=4,
+)
+
+
+def expected(waiting, wanted, room, now):
+    """The same claim, as a sort and a loop."""
+    size, types, queues = wanted
+    chosen = []
+    for job in sorted(waiting, key=lambda job: (-job.priority, job.run_at, job.id)):
+        may_run = (types is None or job.type in types) and (not queues or job.queue in queues)
+        if may_run and job.run_at <= now and len(chosen) < size and room.get(job.type, 1) > 0:
+            chosen.append(job)
+            if job.type in room:
+                room[job.type] -= 1
+    return chosen
+
+
+@settings(max_examples=150)
+@given(jobs, limits, claims)
+@pytest.mark.parametrize("name", ["sqlite"])
+def test_the_order_of_claims_is_that_of_a_sort(name, memory, jobs, limits, claims):
+    clock = FakeClock()
+    store = SQLiteStore(f"sqlite:///{tempfile.mkdtemp(dir=memory)}/jobs.db", clock=clock)
+    for type, concurrency in limits.items():
+        limit(store, type, concurrency)
+    waiting = [new_job(**{**job, "delay": None, "run_at": clock() + job["delay"]}) for job in jobs]
+    store.insert(waiting)
+
+    running = Counter()
+    for wanted in claims:
+        room = {type: most - running[type] for type, most in limits.items()}
+        chosen = expected(waiting, wanted, room, clock())
+        size, types, queues = wanted
+        named = None if types is None else dict.fromkeys(types)
+        claimed = take(store, size, types=named, queues=tuple(queues))
+
+        assert ids(chosen) == ids(claimed)
+        running.update(job.type for job in chosen)
+        waiting = [job for job in waiting if job not in chosen]
+    store.close()

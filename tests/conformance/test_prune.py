@@ -1,0 +1,117 @@
+"""Retention: only what is old, final and asked for, a chunk at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    DAY,
+    FAILED,
+    HOUR,
+    everything,
+    finish,
+    ids,
+    new_job,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    take,
+)
+from windlass.job import Status
+from windlass.outcome import CANCELLED, COMPLETED
+
+ALL = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+
+
+def test_only_old_jobs_are_pruned(store, clock):
+    old = finish(store, COMPLETED)
+    clock.now += 7 * DAY
+    young = finish(store, COMPLETED)
+    clock.now += HOUR
+
+    assert 1 == store.prune(ALL, 7 * DAY, 100)
+
+    assert None is store.get(old.id)
+    assert young == store.get(young.id)
+
+
+def test_a_job_is_as_old_as_its_end(store, clock):
+    """One that waited for weeks and ended today is not old."""
+    slow = put(store)
+    clock.now += 30 * DAY
+    settle_one(store, take(store)[0], COMPLETED)
+    clock.now += 6 * DAY
+
+    assert 0 == store.prune(ALL, 7 * DAY, 100)
+    clock.now += DAY + 1
+    assert 1 == store.prune(ALL, 7 * DAY, 100)
+    assert None is store.get(slow.id)
+
+
+@pytest.mark.parametrize("wanted", ALL)
+def test_only_the_statuses_asked_for_are_pruned(store, clock, wanted):
+    jobs = {outcome.kind.final: finish(store, outcome) for outcome in (COMPLETED, FAILED, CANCELLED)}
+    clock.now += 8 * DAY
+
+    assert 1 == store.prune((wanted,), 7 * DAY, 100)
+
+    assert {wanted} == {status for status, job in jobs.items() if store.get(job.id) is None}
+
+
+def test_what_has_not_ended_is_never_pruned(store, clock):
+    processing = put_and_take(store)
+    pending = put(store)
+    clock.now += 365 * DAY
+
+    assert 0 == store.prune((*Status,), 0, 100)
+
+    assert {pending.id, processing.id} == set(ids(everything(store)))
+
+
+def test_no_more_than_a_chunk_is_pruned_at_a_time(store, clock):
+    put_many(store, 7)
+    store.settle([(claimed, COMPLETED) for claimed in take(store)])
+    clock.now += DAY
+
+    assert [3, 3, 1, 0] == [store.prune(ALL, HOUR, 3) for _ in range(4)]
+    assert [] == store.counts(())
+
+
+def test_a_pruned_job_leaves_nothing_behind(store, clock, by_hand):
+    finish(store, FAILED, dedupe="k")
+    clock.now += DAY
+
+    store.prune(ALL, HOUR, 100)
+
+    tables = ("jobs", "ready", "leases", "finished", "attempts", "dedupe")
+    assert [0] * 6 == [by_hand(f"SELECT count(*) FROM windlass_{table}")[0][0] for table in tables]
+
+
+def test_pruning_an_old_job_leaves_the_key_to_its_new_holder(store, clock):
+    finish(store, COMPLETED, dedupe="k")
+    clock.now += DAY
+    holder = put(store, dedupe="k")
+
+    assert 1 == store.prune(ALL, HOUR, 100)
+
+    assert [holder] == store.insert([new_job(dedupe="k")])
+
+
+def test_a_retried_job_is_not_pruned_for_its_first_end(store, clock):
+    job = finish(store, COMPLETED)
+    clock.now += 30 * DAY
+    store.retry(job.id)
+
+    assert 0 == store.prune(ALL, DAY, 100)
+    settle_one(store, take(store)[0], COMPLETED)
+    assert 0 == store.prune(ALL, DAY, 100)
+
+
+def test_pruning_everything_asked_for_nothing_prunes_nothing(store, clock):
+    finish(store, COMPLETED)
+    clock.now += DAY
+
+    assert 0 == store.prune((), 0, 100)
+    assert 0 == store.prune(ALL, 0, 0)
+    assert 1 == len(everything(store))

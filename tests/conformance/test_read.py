@@ -1,0 +1,279 @@
+"""Reading: one job, pages of them, counts, and what went wrong."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    FAILED,
+    HOUR,
+    RETRIED,
+    enlist,
+    everything,
+    finish,
+    ids,
+    new_job,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    take,
+)
+from windlass.ids import new_id
+from windlass.job import Progress, Status
+from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from windlass.stores.base import Filter
+
+
+def one_of_each(store, **options):
+    """A job in each status, by that status."""
+    take(store)  # what others left waiting is not in our way then
+    jobs = {
+        Status.COMPLETED: finish(store, Outcome(Kind.COMPLETED, result='{"n":1}'), **options),
+        Status.FAILED: finish(store, FAILED, **options),
+        Status.CANCELLED: finish(store, CANCELLED, **options),
+        Status.PROCESSING: put_and_take(store, **options),
+        Status.PENDING: put(store, **options),
+    }
+    return {status: store.get(job.id) for status, job in jobs.items()}
+
+
+def test_an_id_that_nobody_made_is_no_job(store):
+    assert None is store.get(new_id())
+    assert None is store.get("no id at all")
+    assert [] == store.attempts(new_id())
+
+
+def test_each_status_is_shown_as_such(store):
+    for status, job in one_of_each(store).items():
+        assert status == job.status
+
+
+def test_jobs_are_listed_newest_first(store):
+    made = put_many(store, 5)
+
+    assert ids(reversed_(made)) == ids(everything(store))
+
+
+def reversed_(things):
+    return list(reversed(things))
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_list_by_status_has_just_those_jobs(store, status):
+    jobs = one_of_each(store)
+
+    assert [jobs[status]] == list(store.jobs(Filter(statuses=(status,)), 10))
+
+
+def test_a_list_by_several_statuses_is_in_one_order(store):
+    jobs = one_of_each(store)
+    wanted = (Status.FAILED, Status.PENDING, Status.COMPLETED)
+
+    listed = store.jobs(Filter(statuses=wanted), 10)
+
+    assert sorted((jobs[s].id for s in wanted), reverse=True) == ids(listed)
+
+
+def test_a_status_named_twice_is_listed_once(store):
+    job = put(store)
+
+    assert [job] == list(store.jobs(Filter(statuses=(Status.PENDING, Status.PENDING)), 10))
+
+
+@pytest.mark.parametrize("column", ["type", "queue", "tenant", "subject"])
+@pytest.mark.parametrize("statuses", [(), (Status.PENDING,), (Status.COMPLETED, Status.PENDING)], ids=len)
+def test_a_list_has_just_the_jobs_that_fit(store, column, statuses):
+    wanted = put(store, **{column: "this"})
+    put(store, **{column: "that"})
+
+    assert [wanted] == list(store.jobs(Filter(statuses=statuses, **{column: "this"}), 10))
+
+
+def test_everything_given_must_hold(store):
+    wanted = put(store, "a", tenant="t", subject="s", queue="q")
+    for other in ({"type": "b"}, {"tenant": "x"}, {"subject": "x"}, {"queue": "x"}):
+        put(store, **{"type": "a", "tenant": "t", "subject": "s", "queue": "q", **other})
+
+    full = Filter(statuses=(Status.PENDING,), type="a", tenant="t", subject="s", queue="q")
+
+    assert [wanted] == list(store.jobs(full, 10))
+
+
+def test_a_tenants_jobs_are_listed_by_status(store):
+    one_of_each(store, tenant="other")
+    jobs = one_of_each(store, tenant="acme")
+
+    for status in Status:
+        assert [jobs[status]] == list(store.jobs(Filter(statuses=(status,), tenant="acme"), 10))
+
+
+def test_jobs_without_a_tenant_can_be_asked_for(store):
+    put(store, tenant="acme")
+    nobodys = put(store)
+
+    assert [nobodys] == list(store.jobs(Filter(tenant=""), 10))
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [Filter(), Filter(tenant="t"), Filter(subject="s"), Filter(statuses=(Status.PENDING, Status.COMPLETED))],
+    ids=["all", "by tenant", "by subject", "by status"],
+)
+def test_pages_follow_each_other_without_gap_or_repeat(store, wanted):
+    made = store.insert([new_job(tenant="t", subject="s") for _ in range(7)])
+    for claimed in take(store, 3):
+        settle_one(store, claimed, COMPLETED)
+
+    seen, sizes, before = [], [], None
+    while True:
+        page = store.jobs(wanted, 3, before)
+        seen += ids(page.jobs)
+        sizes.append(len(page))
+        before = page.next
+        if before is None:
+            break
+
+    assert ids(reversed_(made)) == seen
+    assert [3, 3, 1] == sizes
+
+
+def test_the_last_page_has_no_next_even_if_it_is_full(store):
+    put_many(store, 4)
+
+    first = store.jobs(Filter(), 2)
+    second = store.jobs(Filter(), 2, first.next)
+
+    assert (2, None) == (len(second), second.next)
+
+
+def test_a_job_that_came_since_does_not_disturb_the_pages(store):
+    made = put_many(store, 4)
+    first = store.jobs(Filter(), 2)
+
+    put(store)
+
+    assert ids(reversed_(made))[2:] == ids(store.jobs(Filter(), 2, first.next).jobs)
+
+
+def test_counts_are_grouped_by_what_was_asked_for(store):
+    put_many(store, 3, "a")
+    put_many(store, 2, "b", queue="slow")
+    settle_one(store, take(store, 1, types={"a": None})[0], COMPLETED)
+
+    assert [{"count": 5}] == store.counts(())
+    assert [{"status": "completed", "count": 1}, {"status": "pending", "count": 4}] == store.counts(("status",))
+    assert [{"queue": "default", "count": 3}, {"queue": "slow", "count": 2}] == store.counts(("queue",))
+    assert [
+        {"type": "a", "status": "completed", "count": 1},
+        {"type": "a", "status": "pending", "count": 2},
+        {"type": "b", "status": "pending", "count": 2},
+    ] == store.counts(("type", "status"))
+
+
+def test_counts_by_tenant_and_subject(store):
+    put_and_take(store, tenant="acme", subject="s2")
+    put_many(store, 2, tenant="acme", subject="s1")
+    put(store, delay=HOUR)
+
+    by_tenant = store.counts(("tenant",))
+    by_both = store.counts(("tenant", "subject"))
+
+    assert [{"tenant": "", "count": 1}, {"tenant": "acme", "count": 3}] == by_tenant
+    assert [("", "", 1), ("acme", "s1", 2), ("acme", "s2", 1)] == [tuple(row.values()) for row in by_both]
+
+
+@pytest.mark.parametrize("extra", [(), ("tenant",)], ids=["tallied", "counted"])
+def test_counts_show_each_status(store, extra):
+    one_of_each(store)
+
+    rows = store.counts(("status", *extra))
+
+    assert sorted(Status) == sorted(row["status"] for row in rows)
+    assert {1} == {row["count"] for row in rows}
+
+
+def test_what_is_gone_is_not_counted_as_nothing(store):
+    store.delete(put(store).id)
+
+    assert [] == store.counts(("status", "type"))
+
+
+def test_progress_is_shown_while_the_job_runs(store):
+    claimed = put_and_take(store)
+
+    store.report([(claimed, Progress(0.25, "a quarter"))])
+
+    assert Progress(0.25, "a quarter") == store.jobs(Filter(statuses=(Status.PROCESSING,)), 1)[0].progress
+
+
+def test_the_last_error_is_shown_while_the_job_waits(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, Outcome(Kind.RETRIED, error="first"))
+    settle_one(store, take(store)[0], Outcome(Kind.RETRIED, error="second"))
+
+    assert "second" == store.get(claimed.id).error
+    assert "second" == store.jobs(Filter(statuses=(Status.PENDING,)), 1)[0].error
+
+
+def test_a_list_shows_what_get_shows(store):
+    jobs = one_of_each(store, tenant="t", subject="s")
+
+    for wanted in (Filter(), Filter(tenant="t"), Filter(subject="s"), Filter(statuses=tuple(Status))):
+        assert sorted(ids(list(jobs.values()))) == sorted(ids(store.jobs(wanted, 10).jobs))
+        assert [store.get(job.id) for job in store.jobs(wanted, 10)] == list(store.jobs(wanted, 10))
+
+
+def test_reading_waits_for_no_writer(open_store):
+    ours, theirs = open_store(), open_store()
+    job = put(ours)
+
+    with ours.database.write():
+        assert job == theirs.get(job.id)
+        assert [job] == list(theirs.jobs(Filter(), 10))
+        assert [{"count": 1}] == theirs.counts(())
+
+
+def test_changes_differ_when_somebody_else_has_committed(open_store):
+    ours, theirs = open_store(), open_store()
+    first = ours.changes()
+    assert first == ours.changes()
+
+    put(theirs)
+    second = ours.changes()
+
+    assert first != second
+    assert second == ours.changes()
+
+
+def test_reading_changes_nothing(open_store):
+    ours, theirs = open_store(), open_store()
+    put(ours)
+    before = ours.changes()
+
+    everything(theirs)
+    theirs.counts(("tenant",))
+    theirs.workers()
+    theirs.policies()
+
+    assert before == ours.changes()
+
+
+def test_a_status_for_people_names_the_database_and_its_schema(store):
+    put_and_take(store)
+
+    status = store.status()
+
+    assert store.where == status["where"]
+    assert status["newest_schema"] == status["schema"]
+    assert 1 == status["leases_given"]
+
+
+def test_attempts_of_one_job_are_not_those_of_another(store):
+    enlist(store, "w1")
+    one = put_and_take(store, worker="w1")
+    settle_one(store, one, RETRIED)
+    other = put(store)
+
+    assert 1 == len(store.attempts(one.id))
+    assert [] == store.attempts(other.id)

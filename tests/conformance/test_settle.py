@@ -1,0 +1,313 @@
+"""Settle: how an attempt ended, written down once, with all that follows from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    EVERY_OUTCOME,
+    FAILED,
+    FINAL_OUTCOMES,
+    HOUR,
+    MINUTE,
+    RETRIED,
+    SNOOZED,
+    enlist,
+    finish,
+    ids,
+    new_job,
+    place_of,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    take,
+)
+from windlass.clock import SECOND, to_datetime
+from windlass.job import Status, Suspicion
+from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+
+
+def test_a_completed_job_keeps_its_result(store, clock):
+    claimed = put_and_take(store)
+    began = clock()
+    clock.advance(3)
+
+    settle_one(store, claimed, Outcome(Kind.COMPLETED, result='{"tiles":[1,2]}'))
+
+    job = store.get(claimed.id)
+    assert (Status.COMPLETED, {"tiles": [1, 2]}, None) == (job.status, job.result, job.error)
+    assert (to_datetime(began), to_datetime(clock())) == (job.started_at, job.completed_at)
+    assert job.completed_at == job.updated_at
+
+
+@pytest.mark.parametrize("result", [None, "null", '"text"', "0", "false", "[]", '"\\"quoted\\""', '"日本"'])
+def test_every_kind_of_result_comes_back(store, result):
+    job = finish(store, Outcome(Kind.COMPLETED, result=result))
+
+    expected = {None: None, "null": None, "0": 0, "false": False, "[]": []}
+    assert expected.get(result, (result or "").replace("\\", "")[1:-1]) == job.result
+
+
+def test_a_completed_job_counts_its_attempt_and_leaves_no_record_of_failure(store):
+    job = finish(store, COMPLETED)
+
+    assert (Status.COMPLETED, 1) == place_of(store, job.id)
+    assert [] == store.attempts(job.id)
+
+
+def test_a_failed_attempt_waits_for_its_delay_and_is_spent(store, clock):
+    claimed = put_and_take(store)
+
+    settle_one(store, claimed, Outcome(Kind.RETRIED, delay=30 * SECOND, error="boom"))
+
+    job = store.get(claimed.id)
+    assert (Status.PENDING, 1, "boom") == (job.status, job.attempts, job.error)
+    assert to_datetime(clock() + 30 * SECOND) == job.run_at
+    assert to_datetime(clock()) == job.updated_at
+    assert [] == take(store)
+    clock.advance(30)
+    assert 2 == take(store)[0].attempt
+
+
+def test_a_job_keeps_its_urgency_when_it_waits_again(store):
+    """Its priority is in what was asked for; where it waits is built anew."""
+    urgent = put_and_take(store, priority=5)
+    settle_one(store, urgent, RETRIED)
+    put(store, priority=4)
+
+    assert urgent.id == take(store, 1)[0].id
+
+
+def test_a_failed_job_says_why(store, clock):
+    job = finish(store, FAILED)
+
+    assert (Status.FAILED, 1, FAILED.error) == (job.status, job.attempts, job.error)
+    assert to_datetime(clock()) == job.completed_at
+
+
+def test_each_unsuccessful_attempt_leaves_a_record(store, clock):
+    enlist(store, "w1")
+    job = put(store)
+    began = clock()
+    (first,) = take(store, worker="w1")
+    clock.advance(1)
+    settle_one(store, first, RETRIED)
+    (second,) = take(store, worker="w1")
+    settle_one(store, second, FAILED)
+
+    one, two = store.attempts(job.id)
+
+    assert (1, first.number, "w1", "retried") == (one.attempt, one.lease, one.worker_id, one.outcome)
+    assert (RETRIED.error, RETRIED.traceback) == (one.error, one.traceback)
+    assert (to_datetime(began), to_datetime(clock())) == (one.started_at, one.ended_at)
+    assert (2, second.number, "failed", FAILED.error) == (two.attempt, two.lease, two.outcome, two.error)
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, SNOOZED, CANCELLED, RELEASED], ids=lambda o: o.kind.value)
+def test_what_is_no_failure_leaves_no_record(store, outcome):
+    job = finish(store, outcome)
+
+    assert [] == store.attempts(job.id)
+
+
+@pytest.mark.parametrize("outcome", [SNOOZED, RELEASED, CANCELLED], ids=lambda o: o.kind.value)
+def test_a_given_back_attempt_is_not_spent(store, outcome):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, RETRIED)
+    (claimed,) = take(store)
+
+    settle_one(store, claimed, outcome)
+
+    assert 1 == store.get(claimed.id).attempts
+
+
+def test_a_snoozed_job_counts_its_snoozes(store, clock):
+    claimed = put_and_take(store)
+    for snoozes in range(3):
+        assert snoozes == claimed.snoozes
+        settle_one(store, claimed, Outcome(Kind.SNOOZED, delay=20 * SECOND, charged=0))
+        assert [] == take(store)
+        clock.advance(20)
+        (claimed,) = take(store)
+
+    assert (1, 3) == (claimed.attempt, claimed.snoozes)
+
+
+def test_failures_leave_the_count_of_snoozes_alone(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, SNOOZED)
+    settle_one(store, take(store)[0], RETRIED)
+    settle_one(store, take(store)[0], RELEASED)
+
+    (claimed,) = take(store)
+
+    assert (2, 1) == (claimed.attempt, claimed.snoozes)
+
+
+def test_a_released_job_has_its_old_place_in_the_line(store, clock):
+    """Shutting a worker down must not send its jobs to the back."""
+    claimed = put_and_take(store)
+    clock.advance(1)
+    younger = put(store)
+
+    settle_one(store, claimed, RELEASED)
+
+    assert [claimed.id, younger.id] == ids(take(store))
+
+
+def test_suspicion_is_kept_unless_the_outcome_says_otherwise(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, Outcome(Kind.RETRIED, suspicion=Suspicion.GUILTY))
+    for outcome in (RETRIED, SNOOZED, RELEASED):
+        (claimed,) = take(store)
+        assert Suspicion.GUILTY == claimed.suspicion
+        settle_one(store, claimed, outcome)
+
+    (claimed,) = take(store)
+    settle_one(store, claimed, Outcome(Kind.RETRIED, suspicion=Suspicion.NONE))
+    assert Suspicion.NONE == take(store)[0].suspicion
+
+
+def test_an_outcome_may_charge_more_than_one_attempt(store):
+    claimed = put_and_take(store, max_attempts=9)
+
+    settle_one(store, claimed, Outcome(Kind.RETRIED, charged=2))
+
+    assert 2 == store.get(claimed.id).attempts
+
+
+def test_outcomes_of_all_kinds_are_settled_together(store):
+    put_many(store, 6)
+    claimed = take(store)
+
+    lost = store.settle(list(zip(claimed, EVERY_OUTCOME, strict=True)))
+
+    assert [] == lost
+    expected = ["completed", "pending", "failed", "pending", "cancelled", "pending"]
+    assert expected == [store.get(c.id).status for c in claimed]
+
+
+def test_several_hundred_outcomes_are_settled_together(store):
+    put_many(store, 500)
+    claimed = take(store, 500)
+
+    store.settle([(c, FINAL_OUTCOMES[i % 3]) for i, c in enumerate(claimed)])
+
+    expected = [{"status": s, "count": n} for s, n in (("cancelled", 166), ("completed", 167), ("failed", 167))]
+    assert expected == store.counts(("status",))
+
+
+@pytest.mark.parametrize("outcome", [RETRIED, SNOOZED, RELEASED], ids=lambda o: o.kind.value)
+def test_a_cancelled_job_does_not_go_back_to_wait(store, outcome):
+    claimed = put_and_take(store)
+    store.cancel(claimed.id)
+
+    assert settle_one(store, claimed, outcome)
+
+    assert Status.CANCELLED == store.get(claimed.id).status
+    assert [] == take(store)
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED], ids=lambda o: o.kind.value)
+def test_an_end_that_came_first_wins_over_a_cancellation(store, outcome):
+    claimed = put_and_take(store)
+    store.cancel(claimed.id)
+
+    assert settle_one(store, claimed, outcome)
+    assert outcome.kind.final == store.get(claimed.id).status
+
+
+def test_follow_ups_are_stored_with_the_completion(store):
+    claimed = put_and_take(store)
+    follow_ups = (new_job("analyze", tenant="acme"), new_job("tile", delay=HOUR))
+
+    settle_one(store, claimed, Outcome(Kind.COMPLETED, follow_ups=follow_ups))
+
+    assert [Status.PENDING] * 2 == [store.get(id).status for id in ids(follow_ups)]
+    assert [follow_ups[0].id] == ids(take(store))
+
+
+def test_a_follow_up_whose_key_is_held_is_not_stored_twice(store):
+    holder = put(store, "analyze", dedupe="k", delay=HOUR)
+    claimed = put_and_take(store)
+    follow_up = new_job("analyze", dedupe="k")
+
+    assert settle_one(store, claimed, Outcome(Kind.COMPLETED, follow_ups=(follow_up,)))
+
+    assert None is store.get(follow_up.id)
+    assert Status.PENDING == store.get(holder.id).status
+
+
+def test_a_follow_up_takes_the_key_that_its_own_parent_held(store):
+    """A poll that enqueues its own successor under the same key."""
+    claimed = put_and_take(store, dedupe="k")
+    follow_up = new_job(dedupe="k")
+
+    settle_one(store, claimed, Outcome(Kind.COMPLETED, follow_ups=(follow_up,)))
+
+    assert Status.PENDING == store.get(follow_up.id).status
+
+
+def test_a_settlement_that_cannot_be_written_leaves_everything_in_hand(store):
+    put_many(store, 2)
+    first, second = take(store)
+    broken = Outcome(Kind.COMPLETED, follow_ups=(new_job(priority=1 << 70),))
+
+    with pytest.raises(OverflowError):
+        store.settle([(first, COMPLETED), (second, broken)])
+
+    assert [Status.PROCESSING] * 2 == [store.get(c.id).status for c in (first, second)]
+    assert [] == store.settle([(first, COMPLETED), (second, COMPLETED)])
+
+
+def usage(by_hand):
+    columns = "minute, type, queue, tenant, runs, failures, busy, waiting"
+    return by_hand(f"SELECT {columns} FROM windlass_usage ORDER BY minute, type, queue, tenant")
+
+
+def test_usage_adds_up_runs_failures_and_time(store, clock, by_hand):
+    minute = clock() // SECOND
+    put(store, tenant="acme")
+    clock.advance(2)
+    (claimed,) = take(store)
+    clock.advance(3)
+    settle_one(store, claimed, RETRIED)
+    (claimed,) = take(store)
+    clock.advance(5)
+    settle_one(store, claimed, COMPLETED)
+
+    assert [(minute, "noop", "default", "acme", 2, 1, 8 * SECOND, 2 * SECOND)] == usage(by_hand)
+
+
+def test_usage_is_kept_apart_by_minute_type_queue_and_tenant(store, clock, by_hand):
+    minute = clock() // SECOND
+    for options in ({}, {"type": "b"}, {"queue": "q"}, {"tenant": "t"}):
+        finish(store, COMPLETED, **options)
+    clock.now += MINUTE
+    finish(store, COMPLETED)
+
+    expected = [
+        (minute, "b", "default", ""),
+        (minute, "noop", "default", ""),
+        (minute, "noop", "default", "t"),
+        (minute, "noop", "q", ""),
+        (minute + 60, "noop", "default", ""),
+    ]
+    assert expected == [row[:4] for row in usage(by_hand)]
+    assert [1] * 5 == [row[4] for row in usage(by_hand)]
+
+
+def test_a_release_is_no_run(store, by_hand):
+    finish(store, RELEASED)
+
+    assert [] == usage(by_hand)
+
+
+def test_usage_never_goes_down_when_the_clock_steps_back(store, clock, by_hand):
+    claimed = put_and_take(store)
+    clock.step_back(3600)
+
+    settle_one(store, claimed, COMPLETED)
+
+    assert [(1, 0, 0, 0)] == [row[4:] for row in usage(by_hand)]

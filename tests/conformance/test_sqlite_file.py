@@ -1,0 +1,431 @@
+"""The SQLite file itself: where it may live, who may wait for it, and what a fork does."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.helpers import everything, finish, put, put_and_take, put_many, settle_one, take
+from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError
+from windlass.job import Status
+from windlass.outcome import COMPLETED
+from windlass.stores.base import Filter
+from windlass.stores.sqlite import checkpoint, read
+from windlass.stores.sqlite.store import SQLiteStore
+
+
+def url(path):
+    return f"sqlite:///{path}"
+
+
+# Settings that the promises stand on
+
+
+def connections(store):
+    """One of each kind that the store uses."""
+    with store.database.read() as reader, store.database.write() as tx:
+        yield from (reader, tx.connection, store.database.connect())
+
+
+def test_every_connection_syncs_each_commit_to_the_disk(store):
+    """2 is FULL: what was answered survives a power cut."""
+    assert [2] * 3 == [c.execute("PRAGMA synchronous").fetchone()[0] for c in connections(store)]
+    assert ("FULL", "wal") == (store.status()["synchronous"], store.status()["journal_mode"])
+
+
+def test_less_durability_is_an_explicit_choice(open_store):
+    store = open_store(synchronous="NORMAL")
+
+    assert [1] * 3 == [c.execute("PRAGMA synchronous").fetchone()[0] for c in connections(store)]
+
+
+@pytest.mark.parametrize("value", ["OFF", "", "EXTRA", None])
+def test_no_other_durability_can_be_chosen(folder, value):
+    with pytest.raises(BadOption, match="FULL survives a power cut"):
+        SQLiteStore(url(folder / "jobs.db"), synchronous=value)
+
+
+def test_no_connection_checkpoints_by_itself(store):
+    assert [0] * 3 == [c.execute("PRAGMA wal_autocheckpoint").fetchone()[0] for c in connections(store)]
+
+
+def test_a_reader_cannot_write(store):
+    with store.database.read() as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
+        reader.execute("DELETE FROM windlass_jobs")
+
+
+# Files that cannot be a store
+
+
+def test_a_missing_folder_is_named_with_the_way_out(folder):
+    path = folder / "missing" / "jobs.db"
+
+    text = f"{path}: its folder does not exist; create it first: mkdir -p {path.parent}"
+    with pytest.raises(StoreUnusable, match=text):
+        put(SQLiteStore(url(path)))
+
+    assert not path.parent.exists()
+
+
+def test_a_folder_is_no_store(folder):
+    with pytest.raises(StoreUnusable, match=f"{folder}: it is a folder; name a file in it"):
+        put(SQLiteStore(url(folder)))
+
+
+def test_a_file_that_is_no_database_is_left_as_it_was(folder):
+    path = folder / "notes.txt"
+    path.write_text("dear diary, " * 100)
+
+    with pytest.raises(StoreUnusable, match=f"{path}.*is not a database.*check that it is a SQLite file"):
+        put(SQLiteStore(url(path)))
+
+    assert "dear diary, " * 100 == path.read_text()
+
+
+def in_a_child(work):
+    """What `work` returned or raised, as text, in a forked child that is not root."""
+    reader, writer = os.pipe()
+    if pid := os.fork():
+        os.close(writer)
+        with open(reader) as pipe:
+            answer = pipe.read()
+        os.waitpid(pid, 0)
+        return answer
+    try:
+        if os.getuid() == 0:
+            os.setuid(65534)
+        answer = str(work())
+    except WindlassError as error:
+        answer = f"{type(error).__name__}: {error}"
+    except BaseException:
+        answer = traceback.format_exc()
+    os.write(writer, answer.encode())
+    os._exit(0)
+
+
+@pytest.fixture
+def public():
+    """A folder that a child which is not root can reach, as pytest's own are private."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+def test_an_unwritable_folder_is_named_with_the_way_out(public):
+    os.chmod(public, 0o555)
+
+    answer = in_a_child(lambda: put(SQLiteStore(url(public / "jobs.db"))))
+
+    assert answer.startswith(f"StoreUnusable: {public}/jobs.db: cannot be opened")
+    assert "the file and its folder must be writable" in answer
+
+
+def test_an_unwritable_file_is_named_with_the_way_out(public):
+    store = SQLiteStore(url(public / "jobs.db"))
+    put(store)
+    store.close()
+    os.chmod(public / "jobs.db", 0o444)
+
+    answer = in_a_child(lambda: put(SQLiteStore(url(public / "jobs.db"))))
+
+    assert answer.startswith(f"StoreUnusable: {public}/jobs.db")
+    assert "the file and its folder must be writable" in answer
+
+
+def test_a_store_that_could_not_be_opened_can_be_opened_later(folder):
+    store = SQLiteStore(url(folder / "later" / "jobs.db"))
+    with pytest.raises(StoreUnusable):
+        store.open()
+    (folder / "later").mkdir()
+
+    assert Status.PENDING == put(store).status
+    store.close()
+
+
+def test_two_names_of_one_file_are_one_store(open_store, folder):
+    store = open_store()
+    job = put(store)
+    (folder / "link").symlink_to(folder)
+
+    other = SQLiteStore(url(folder / "link" / "jobs.db"))
+
+    assert [job] == everything(other)
+    other.close()
+
+
+# Waiting
+
+
+def test_a_busy_store_gives_up_after_the_time_limit_and_asks_the_right_question(open_store):
+    ours, theirs = open_store(), open_store()
+    theirs.open()
+
+    text = r"was busy for 0\.05 s; are you in a transaction"
+    with ours.database.write(), pytest.raises(StoreBusy, match=text) as busy, theirs.database.write(seconds=0.05):
+        pass
+
+    assert theirs.where == busy.value.where
+    assert Status.PENDING == put(theirs).status
+
+
+def test_threads_of_one_handle_give_up_after_the_time_limit_too(store):
+    store.open()
+
+    with store.database.write(), pytest.raises(StoreBusy, match="pass it: using"), store.database.write(seconds=0.05):
+        pass
+
+    assert Status.PENDING == put(store).status
+
+
+def test_the_users_own_open_transaction_makes_the_store_busy(store, by_hand):
+    store.open()
+    by_hand("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreBusy), store.database.write(seconds=0.05):
+        pass
+
+    by_hand("COMMIT")
+    assert Status.PENDING == put(store).status
+
+
+def test_who_waits_goes_on_when_the_other_has_committed(open_store):
+    ours, theirs = open_store(), open_store()
+    theirs.open()
+    waiting = threading.Thread(target=put, args=(theirs,))
+
+    with ours.database.write():
+        waiting.start()
+    waiting.join()
+
+    assert 1 == len(everything(ours))
+
+
+def test_opening_waits_for_one_who_is_making_the_file(folder, open_store):
+    """SQLite answers at once that it is locked while somebody turns a new file to WAL."""
+    other = sqlite3.connect(folder / "jobs.db", isolation_level=None, check_same_thread=False)
+    other.execute("CREATE TABLE users (id)")
+    other.execute("BEGIN EXCLUSIVE")
+    store, opened = open_store(), []
+    waiting = threading.Thread(target=lambda: opened.append(put(store)))
+    waiting.start()
+    waiting.join(0.05)
+
+    other.execute("COMMIT")
+    waiting.join()
+
+    assert [Status.PENDING] == [job.status for job in opened]
+    other.close()
+
+
+# The log
+
+
+def test_the_log_is_moved_back_when_it_is_long(store, monkeypatch):
+    monkeypatch.setattr(checkpoint, "LONG", 1 << 16)
+    monkeypatch.setattr(checkpoint, "PAUSE", 0)
+
+    for _ in range(20):
+        put_many(store, 20, payload='{"text":"' + "x" * 1000 + '"}')
+
+    assert os.stat(f"{store.path}-wal").st_size < 1 << 18
+    assert ("ok", 400) == (store.check(), len(everything(store)))
+
+
+def test_a_commit_is_good_though_the_log_cannot_be_moved_back(store, folder, monkeypatch):
+    """The caller was promised durability, and has it: the next commit may have better luck."""
+    monkeypatch.setattr(checkpoint, "LONG", 0)
+    (folder / "jobs.db-checkpoint").mkdir()
+
+    job = put(store)
+
+    assert job == store.get(job.id)
+
+
+def test_one_who_checkpoints_elsewhere_is_not_waited_for(store, folder, monkeypatch):
+    """Two at once could corrupt the database, so there is one, and the others go on."""
+    checkpoints = []
+    monkeypatch.setattr(checkpoint, "LONG", 0)
+    monkeypatch.setattr(checkpoint, "PAUSE", 0)
+    monkeypatch.setattr(checkpoint.Checkpointer, "_run", lambda self: checkpoints.append(1))
+    store.open()
+    checkpoints.clear()
+    with open(folder / "jobs.db-checkpoint", "w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        put(store)
+    assert [] == checkpoints
+
+    put(store)
+    assert [1] == checkpoints
+
+
+# One snapshot
+
+
+def test_a_list_by_several_statuses_misses_no_job_that_moves_meanwhile(open_store, monkeypatch):
+    ours, theirs = open_store(), open_store()
+    ended = finish(ours, COMPLETED)
+    moving = put(ours)
+    to_job, moved = read.to_job, []
+
+    def claim_it_meanwhile(row):
+        if not moved:
+            moved.append(take(theirs))
+        return to_job(row)
+
+    monkeypatch.setattr(read, "to_job", claim_it_meanwhile)
+    statuses = (Status.PROCESSING, Status.COMPLETED, Status.PENDING)
+    listed = ours.jobs(Filter(statuses=statuses), 10)
+
+    assert [moving.id, ended.id] == [job.id for job in listed]
+
+
+# Fork
+
+
+def fork_and(work):
+    """A child that does `work` and exits with 0 if that went well."""
+    if pid := os.fork():
+        return pid
+    try:
+        work()
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
+
+
+def wait(pid):
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_forked_child_has_connections_of_its_own_and_both_can_write(store):
+    put(store)
+    before = store.database
+    ready, go = os.pipe()
+
+    def work():
+        os.read(ready, 1)
+        for _ in range(20):
+            put(store)
+        (claimed,) = take(store, 1)
+        assert settle_one(store, claimed, COMPLETED)
+        assert os.getpid() == store.database.pid != before.pid
+
+    child = fork_and(work)
+    os.write(go, b".")
+    for _ in range(20):
+        put(store)
+
+    assert 0 == wait(child)
+    assert before is store.database
+    assert 41 == len(everything(store))
+    assert "ok" == store.check()
+
+
+def test_children_of_children_can_write_too(store):
+    store.open()
+
+    def work():
+        put(store)
+        assert 0 == wait(fork_and(lambda: put(store)))
+        put(store)
+
+    assert 0 == wait(fork_and(work))
+    assert 3 == len(everything(store))
+
+
+def test_a_fork_waits_for_a_thread_that_writes(store):
+    """In the child that thread would never end its transaction."""
+    inside = threading.Event()
+
+    def hold():
+        with store.database.write() as tx:
+            inside.set()
+            tx.execute("UPDATE windlass_meta SET value = value")
+
+    store.open()
+    holder = threading.Thread(target=hold)
+    holder.start()
+    inside.wait()
+
+    assert 0 == wait(fork_and(lambda: put(store)))
+    holder.join()
+    assert 1 == len(everything(store))
+
+
+def test_what_a_child_was_answered_is_there_when_its_parent_has_closed(store, open_store):
+    """SQLite deletes the log when the last who has the file open closes it, so it must know that the child has."""
+    put(store)
+    opened, go_on = os.pipe(), os.pipe()
+
+    def work():
+        put(store)
+        os.write(opened[1], b".")
+        os.read(go_on[0], 1)
+        put(store)
+
+    child = fork_and(work)
+    os.read(opened[0], 1)
+    store.close()
+    os.write(go_on[1], b".")
+
+    assert 0 == wait(child)
+    assert 3 == len(everything(store))
+    assert "ok" == store.check()
+
+
+def test_a_child_forked_inside_a_transaction_must_do_without_the_store(store):
+    """It has inherited a connection that it can neither use nor close."""
+    claimed = put_and_take(store)
+
+    def work():
+        with pytest.raises(StoreUnusable, match="forked while its parent had a transaction open"):
+            put(store)
+        with pytest.raises(StoreUnusable, match="or spawn"):
+            store.get(claimed.id)
+
+    with store.transaction(claimed, lambda: COMPLETED):
+        child = fork_and(work)
+
+    assert 0 == wait(child)
+    assert Status.COMPLETED == store.get(claimed.id).status
+    assert 0 == wait(fork_and(lambda: put(store)))
+
+
+def test_changes_are_seen_across_a_fork_in_the_parent(store):
+    before = store.changes()
+
+    wait(fork_and(lambda: put(store)))
+
+    assert before != store.changes()
+
+
+def test_closing_in_a_child_leaves_the_parents_connections_alone(store):
+    put(store)
+
+    assert 0 == wait(fork_and(store.close))
+    assert Status.PENDING == put(store).status
+
+
+def test_processes_that_open_a_new_file_at_once_all_succeed(open_store):
+    store = open_store()
+    start, go = os.pipe()
+
+    def work():
+        os.close(go)
+        os.read(start, 1)
+        put(store)
+
+    children = [fork_and(work) for _ in range(8)]
+    os.close(start)
+    os.close(go)
+
+    assert [0] * 8 == [wait(child) for child in children]
+    assert 8 == len(everything(store))

@@ -1,0 +1,190 @@
+"""The plans of the statements whose cost must not grow with what does not concern them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import DAY, finish, limit, put_many, take
+from windlass.clock import SECOND
+from windlass.job import Status
+from windlass.outcome import CANCELLED, COMPLETED
+from windlass.stores.base import Filter
+from windlass.stores.sqlite import statements as sql
+
+IN_ORDER = "windlass_ready_in_order"
+
+
+def plan(store, statement, parameters=()):
+    with store.database.read() as connection:
+        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+
+
+def of_table(lines, *names):
+    return [line for line in lines if any(f" {name} " in f"{line} " for name in names)]
+
+
+def statements_of(store, call):
+    """The statements that `call` runs on a reader, with their parameters filled in."""
+    seen = []
+    store.open()
+    with store.database.read() as connection:
+        connection.set_trace_callback(seen.append)
+    call()  # it is given the same reader, which was put back last
+    with store.database.read() as connection:
+        connection.set_trace_callback(None)
+    return [statement for statement in seen if statement.lstrip().startswith("SELECT")]
+
+
+PLACE = {"queue": "q", "type": "t", "priority": 0, "now": 1, "limit": 1}
+
+
+@pytest.mark.parametrize(
+    ("statement", "parameters"),
+    [(sql.RANGE, PLACE), (sql.NEXT_PRIORITY, ("q", "t", 0))],
+    ids=["RANGE", "NEXT_PRIORITY"],
+)
+def test_a_claim_reads_ranges_of_the_index(store, statement, parameters):
+    lines = of_table(plan(store, statement, parameters), "windlass_ready")
+
+    assert lines
+    assert all(line.startswith("SEARCH windlass_ready USING") and IN_ORDER in line for line in lines)
+    assert not [line for line in plan(store, statement, parameters) if "TEMP B-TREE" in line]
+
+
+def test_lanes_are_found_by_jumps_over_the_index(store):
+    """The first is where the index begins: its SCAN is one step, as it ends at LIMIT 1. The others are searched."""
+    lines = plan(store, sql.LANES)
+    ready = of_table(lines, "windlass_ready", "r", "n")
+
+    scans = [line for line in ready if line.startswith("SCAN")]
+    assert [f"SCAN windlass_ready USING COVERING INDEX {IN_ORDER}"] == scans
+    jumps = of_table(lines, "n")
+    assert jumps
+    assert all(line.startswith(f"SEARCH n USING COVERING INDEX {IN_ORDER}") for line in jumps)
+    assert [] == [line for line in lines if "TEMP B-TREE" in line]
+
+
+def steps_of_a_claim(store, **wanted):
+    """How many steps SQLite's machine makes for a claim: a measure that no busy machine disturbs."""
+    steps = 0
+
+    def count():
+        nonlocal steps
+        steps += 1
+
+    connection = store.database._writer
+    connection.set_progress_handler(count, 1)
+    claimed = take(store, **wanted)
+    connection.set_progress_handler(None, 0)
+    assert 5 == len(claimed)
+    return steps
+
+
+def fill_with_a_full_type(store, n):
+    limit(store, "full", 0)
+    put_many(store, n, "full", priority=5)
+
+
+def fill_with_an_unknown_type(store, n):
+    put_many(store, n, "a_stranger", priority=5)
+
+
+def fill_with_jobs_for_later(store, n):
+    put_many(store, n, "free", priority=5, delay=60 * SECOND)
+
+
+def fill_with_another_queue(store, n):
+    put_many(store, n, "free", priority=5, queue="another")
+
+
+def fill_with_finished_jobs(store, n):
+    put_many(store, n, "free")
+    store.settle([(claimed, COMPLETED) for claimed in take(store, n)])
+
+
+def fill_with_due_jobs_behind(store, n):
+    put_many(store, n, "free", priority=-1)
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        fill_with_a_full_type,
+        fill_with_an_unknown_type,
+        fill_with_jobs_for_later,
+        fill_with_another_queue,
+        fill_with_finished_jobs,
+        fill_with_due_jobs_behind,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_a_backlog_costs_the_others_nothing(open_store, fill):
+    store = open_store()
+    steps = []
+    for n in (20, 1500):
+        fill(store, n)
+        put_many(store, 5, "free")
+        steps.append(steps_of_a_claim(store, limit=5, types={"free": None, "full": None}, queues=("default",)))
+
+    few, many = steps
+    assert many < few * 1.2
+
+
+@pytest.mark.parametrize(
+    ("wanted", "index"),
+    [
+        (Filter(tenant="acme"), "windlass_jobs_by_tenant"),
+        (Filter(tenant="acme", statuses=(Status.FAILED,)), "windlass_jobs_by_tenant"),
+        (Filter(tenant="acme", type="noop"), "windlass_jobs_by_tenant"),
+        (Filter(subject="call-7"), "windlass_jobs_by_subject"),
+        (Filter(subject="call-7", statuses=(Status.PENDING, Status.COMPLETED)), "windlass_jobs_by_subject"),
+        (Filter(statuses=(Status.FAILED,)), "windlass_finished_otherwise"),
+        (Filter(statuses=(Status.CANCELLED,)), "windlass_finished_otherwise"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("before", [None, "0190"], ids=["first page", "later page"])
+def test_a_list_uses_the_index_made_for_it(store, wanted, index, before):
+    (statement,) = statements_of(store, lambda: store.jobs(wanted, 10, before))
+
+    lines = plan(store, statement)
+
+    assert [line for line in lines if index in line and line.startswith("SEARCH")]
+    assert [] == [line for line in lines if "TEMP B-TREE" in line]
+
+
+@pytest.mark.parametrize("status", list(Status))
+def test_a_list_by_status_is_read_in_order_from_the_table_that_has_it(store, status):
+    """In order: so that a page ends after its last row, however many there are."""
+    (statement,) = statements_of(store, lambda: store.jobs(Filter(statuses=(status,)), 10, "0190"))
+
+    lines = plan(store, statement)
+
+    assert [] == [line for line in lines if "TEMP B-TREE" in line]
+    assert "SEARCH" == lines[0].split()[0]
+    assert [] == [line for line in lines if line.startswith("SCAN") and "LEFT-JOIN" not in line]
+
+
+def test_everything_is_listed_in_order_without_a_sort(store):
+    (statement,) = statements_of(store, lambda: store.jobs(Filter(), 10))
+
+    lines = plan(store, statement)
+
+    assert [] == [line for line in lines if "TEMP B-TREE" in line]
+    assert "windlass_ready" not in lines[0]
+
+
+def test_counts_by_status_type_and_queue_look_at_no_job(store):
+    (statement,) = statements_of(store, lambda: store.counts(("status", "type", "queue")))
+
+    assert ["SCAN windlass_tallies"] == plan(store, statement)
+
+
+def test_pruning_looks_at_old_jobs_only(store, clock):
+    finish(store, CANCELLED)
+    clock.now += DAY
+
+    lines = plan(store, sql.PRUNABLE, {"oldest": "0190", "before": 1, "statuses": "[]", "limit": 5})
+
+    assert [line for line in lines if line.startswith("SEARCH windlass_finished USING PRIMARY KEY (id<?)")]
+    assert [] == [line for line in lines if "TEMP B-TREE" in line]
