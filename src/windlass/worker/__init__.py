@@ -1,0 +1,1 @@
+"""Claim → run → settle."""

@@ -1,0 +1,84 @@
+"""Which leases a worker process has started, in memory that outlives it.
+
+When a child dies, its supervisor reads here whom to charge: writing every start to the database would cost a commit
+each. The first bytes name the worker, so that the supervisor needs none of the user's code.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from typing import NamedTuple
+
+import msgspec
+
+_HEADER = 4096
+VARIABLE = "WINDLASS_BOARD"
+
+
+class Owner(NamedTuple):
+    """The worker that writes on a board, and its database."""
+
+    worker: str
+    url: str
+
+
+class Board:
+    """One cell per slot: the number of the lease that was started there (negative: in a child of its own), or 0."""
+
+    def __init__(self, fd: int, cells: int) -> None:
+        self.fd = fd
+        self._map = mmap.mmap(fd, _HEADER + 8 * cells)
+        self._cells = memoryview(self._map)[_HEADER:].cast("q")
+        self._free = list(range(cells))
+
+    @classmethod
+    def create(cls, cells: int) -> Board:
+        """A new board, in a file without a name that child processes can inherit."""
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+        os.ftruncate(fd, _HEADER + 8 * cells)
+        os.set_inheritable(fd, True)
+        return cls(fd, cells)
+
+    @classmethod
+    def inherited(cls) -> Board | None:
+        """The board that a supervisor gave to this process, if one did."""
+        fd = os.environ.pop(VARIABLE, None)
+        if fd is None:
+            return None
+        number = int(fd)
+        os.set_inheritable(number, False)
+        return cls(number, (os.fstat(number).st_size - _HEADER) // 8)
+
+    def sign(self, owner: Owner) -> None:
+        """Say who writes here."""
+        data = msgspec.json.encode(owner)
+        self._map[:_HEADER] = data.ljust(_HEADER, b"\0")
+
+    def owner(self) -> Owner | None:
+        data = self._map[:_HEADER].rstrip(b"\0")
+        return msgspec.json.decode(data, type=Owner) if data else None
+
+    def start(self, number: int, *, apart: bool = False) -> int:
+        """Note that a lease is started, in this process or `apart` from it; the cell to give to `end`."""
+        cell = self._free.pop()
+        self._cells[cell] = -number if apart else number
+        return cell
+
+    def end(self, cell: int) -> None:
+        self._cells[cell] = 0
+        self._free.append(cell)
+
+    def started(self, *, apart: bool) -> list[int]:
+        """The leases that were started and have not ended, with those in children or without."""
+        return [abs(number) for number in self._cells if number > 0 or (apart and number)]
+
+    def clear(self) -> None:
+        self._map[:] = bytes(len(self._map))
+
+    def close(self) -> None:
+        self._cells.release()
+        self._map.close()
+        os.close(self.fd)

@@ -1,0 +1,207 @@
+"""Handlers in child processes, which can be killed, and which die alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import importlib
+import inspect
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from windlass.backoff import backoff_delay
+from windlass.context import Run
+from windlass.errors import UnknownType, WindlassError
+from windlass.function import JobFunction
+from windlass.job import Claimed, Progress
+from windlass.outcome import Crash, Outcome, after_crash, decide
+from windlass.stores import open_store
+from windlass.worker import host
+from windlass.worker.log import log
+from windlass.worker.runner import run_async, run_sync
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+    from windlass.app import Windlass
+    from windlass.registry import JobType
+    from windlass.worker.board import Board
+    from windlass.worker.slots import Running
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """What a child says: progress on the way, and at the end an outcome (None: the lease was lost)."""
+
+    progress: Progress | None = None
+    outcome: Outcome | None = None
+    broken: str | None = None
+
+
+class Places(NamedTuple):
+    """Where a child finds an attempt's handler, and the app that it belongs to."""
+
+    handler: str
+    app: str
+    name: str
+    """The app's name in its module; '' if it has none."""
+
+    @classmethod
+    def of(cls, app: Windlass, job_type: JobType) -> Places:
+        for module in list(sys.modules):
+            for name, value in _names(sys.modules.get(module)):
+                if value is app:
+                    return cls(job_type.handler.__module__, module, name)
+        return cls(job_type.handler.__module__, "", "")
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_answer = msgspec.msgpack.Decoder(Answer).decode
+_decode_attempt = msgspec.msgpack.Decoder(tuple[Places, str, Claimed]).decode
+
+
+def can_run(job_type: JobType) -> bool:
+    """Whether a child could find the handler again: by its module and a name at the top of it."""
+    return _find(sys.modules.get(job_type.handler.__module__), job_type.name) is not None
+
+
+class Child:
+    """A slot's child process. It is started when first needed, and again after it was killed or died."""
+
+    def __init__(self, app: Windlass, board: Board) -> None:
+        self._app = app
+        self._board = board
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+
+    def __call__(self, running: Running) -> Outcome | None:
+        """Have the child run one attempt, and wait for what it says."""
+        run, job_type = running.run, running.job_type
+        process, pipe = self._started()
+        running.kill = process.kill
+        cell = self._board.start(run.claimed.number, apart=True)
+        try:
+            if running.why is None:
+                pipe.send_bytes(_encode((Places.of(self._app, job_type), run.store.url, run.claimed)))
+            else:
+                process.kill()
+            while True:
+                answer = _decode_answer(pipe.recv_bytes())
+                if answer.progress is not None:
+                    run.report(run.claimed, answer.progress)
+                elif answer.broken is not None:
+                    return decide(run.claimed, Crash(answer.broken), job_type.backoff)
+                else:
+                    return answer.outcome
+        except (EOFError, OSError):
+            return self._died(running)
+        finally:
+            running.kill = None
+            self._board.end(cell)
+
+    def _started(self) -> tuple[SpawnProcess, Connection]:
+        if self._process is None or self._pipe is None or not self._process.is_alive():
+            self.close()
+            self._pipe, theirs = _spawn.Pipe()
+            self._process = _spawn.Process(target=_main, args=(theirs, os.getpid()), daemon=True)
+            self._process.start()
+            theirs.close()
+        return self._process, self._pipe
+
+    def _died(self, running: Running) -> Outcome | None:
+        """The child is gone: because we killed it, or by its handler's doing."""
+        process = self._process
+        assert process is not None
+        process.join(1)
+        process.kill()  # should it live on without its pipe, it is of no use
+        process.join()
+        how, run = how_it_ended(process.exitcode), running.run
+        self.close()
+        if running.why is not None:
+            return running.stopped()
+        log.warning("job %s (%s): its process %s", run.claimed.id, run.claimed.type, how)
+        delay = backoff_delay(running.job_type.backoff, run.claimed.attempt)
+        return after_crash(run.claimed, f"its process {how}", alone=True, delay=delay)
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._pipe = self._process = None
+
+
+def how_it_ended(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None or code >= 0:
+        return f"exited with {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+def _main(pipe: Connection, parent: int) -> None:
+    """The child: one attempt after another, until the pipe closes."""
+    host.be_killed_first()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            pipe.send_bytes(_encode(_attempt(pipe, *_decode_attempt(pipe.recv_bytes()))))
+
+
+def _attempt(pipe: Connection, places: Places, url: str, claimed: Claimed) -> Answer:
+    try:
+        app, function = _import(places, claimed.type)
+        if app.store.url != url:  # the worker was started on another database than the module names
+            app.use(open_store(url))
+    except BaseException as error:
+        return Answer(broken=f"its process could not import {places.handler}: {type(error).__name__}: {error}")
+
+    def report(_: Claimed, progress: Progress) -> None:
+        pipe.send_bytes(_encode(Answer(progress=progress)))
+
+    run, job_type = Run(claimed, app.store, report), function.job_type
+    if inspect.iscoroutinefunction(job_type.handler):
+        return Answer(outcome=asyncio.run(run_async(run, job_type)))
+    return Answer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
+
+
+def _import(places: Places, type: str) -> tuple[Windlass, JobFunction[..., ..., Any]]:
+    """The app and the job, in this process."""
+    app: Windlass | None = getattr(importlib.import_module(places.app), places.name) if places.name else None
+    function = _find(importlib.import_module(places.handler), type)
+    if function is None:
+        raise UnknownType(type, ())
+    if function.app is None and app is not None:  # the worker's own code has included it
+        app.include(function.registry)
+    if function.app is None:
+        raise WindlassError(f"the app of {type!r} has no name at the top of a module")
+    return function.app, function
+
+
+def _find(module: Any, type: str) -> JobFunction[..., ..., Any] | None:
+    """The job of that type among a module's names."""
+    return next((v for _, v in _names(module) if isinstance(v, JobFunction) and v.job_type.name == type), None)
+
+
+def _names(module: Any) -> list[tuple[str, Any]]:
+    return list(getattr(module, "__dict__", {}).items())
+
+
+def _die_with(parent: int) -> None:
+    """A killed worker cannot kill its children: they notice that somebody else is their parent now."""
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

@@ -1,0 +1,359 @@
+"""The worker: claim → run → settle."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError, WorkerLost
+from windlass.job import Claimed
+from windlass.outcome import Kind, Outcome
+from windlass.settings import at_least_one
+from windlass.stores.base import Beat, Wanted, WorkerRow
+from windlass.version import __version__
+from windlass.worker import host
+from windlass.worker.board import Board, Owner
+from windlass.worker.chores import bury_the_local_dead, do_chores
+from windlass.worker.hands import Hands
+from windlass.worker.keeper import Keeper
+from windlass.worker.log import log, tell
+from windlass.worker.settler import Settler
+from windlass.worker.signals import until_signalled
+from windlass.worker.slots import Why
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+T = TypeVar("T")
+
+POLL = 1.0
+"""Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
+FLAGS = 0.5
+"""Seconds between two looks for cancelled jobs, and between two writes of progress."""
+PAUSE = 0.5
+"""Seconds to wait before a store that could not be used is tried again."""
+WORN_OUT = 75
+"""The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
+
+
+class Worker:
+    """One incarnation of a process that claims and runs.
+
+    `concurrency`: how many jobs at once. `grace`: seconds that running jobs have to end when the worker stops; what
+    is left is released without burning an attempt. `beat`: seconds between two heartbeats.
+    """
+
+    def __init__(
+        self,
+        app: Windlass,
+        *,
+        concurrency: int = 10,
+        queues: tuple[str, ...] = (),
+        grace: float = 30.0,
+        beat: float = 5.0,
+        max_jobs: int | None = None,
+        board: Board | None = None,
+    ) -> None:
+        self.app = app
+        self.store = app.store
+        self.concurrency = at_least_one("concurrency", concurrency)
+        self.queues = queues
+        if grace < 0 or beat <= 0:
+            raise BadOption("grace, beat", (grace, beat), "seconds: a grace of 0 or more, a beat of more than 0")
+        self.grace = grace
+        self.id = ""
+        self.claimed_total = 0
+        self.outcomes: dict[Kind, int] = dict.fromkeys(Kind, 0)
+        self._every = beat
+        self._max_jobs = max_jobs
+        self._supervised = board is not None
+        self._board = board or Board.create(2 * self.concurrency)
+        self._verbose = log.isEnabledFor(logging.INFO)
+        self._hurry = asyncio.Event()
+        self._stopping = False
+        self._reborn = False
+        self._unheld: set[int] = set()
+        self._missing: set[int] = set()
+        self._listening: asyncio.Future[bool] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # Life
+
+    def run(self) -> int:
+        """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
+        hurries. The exit code: 0, or WORN_OUT."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> int:
+        supervisor = os.getppid() if self._supervised else None
+        if self._supervised:
+            host.be_killed_first()
+        stop = until_signalled(again=self.hurry)
+        async with self:
+            while not stop.is_set() and not self._worn_out() and supervisor in (None, os.getppid()):
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), 1.0)
+            log.info("worker %s stops; %d jobs are running", self.name, len(self._hands.running))
+            return WORN_OUT if self._worn_out() else 0  # decided now: its threads may end while it stops
+
+    @property
+    def name(self) -> str:
+        return host.name()
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._work, self._freed, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._claimer = ThreadPoolExecutor(1, "windlass-claim")
+        self._watcher = ThreadPoolExecutor(1, "windlass-watch")
+        self._settler = Settler(self.store, self._settled)
+        self._hands = Hands(self.app, self.concurrency, self._board, self._ended)
+        self._keeper = Keeper(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
+        await self._in(self._claimer, self._arrive)
+        self._watch = await self._in(self._watcher, self.store.watch)
+        self._keeper.start(self.id)
+        self.app.wakers.add(self._wake)
+        loops = [self._claim_loop(), self._settler.run(), self._flags_loop(), do_chores(self.app, self._every)]
+        self._tasks = [self._loop.create_task(coroutine) for coroutine in loops]
+        return self
+
+    def _arrive(self) -> None:
+        """Be seen: in the database, and on the board."""
+        bury_the_local_dead(self.store)
+        types = self.app.registry.types
+        self.store.publish([job_type.policy for job_type in types.values()])
+        self.id = str(uuid.uuid4())
+        self._board.sign(Owner(self.id, self.store.url))
+        self.store.register(
+            WorkerRow(
+                id=self.id,
+                name=self.name,
+                concurrency=self.concurrency,
+                queues=self.queues,
+                types=tuple(sorted(types)),
+                host=host.identity(os.getppid() if self._supervised else None),
+                version=__version__,
+            )
+        )
+        self._types = {name: job_type.policy.timeout for name, job_type in types.items()}
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        """Stop claiming, let what runs end within `grace`, release the rest, and be gone from the database."""
+        if not self._tasks:
+            return
+        claim, *others = self._tasks
+        self._tasks = []
+        self._stopping = True
+        self._work.set()
+        self._freed.set()
+        await claim
+        await self._hands_free(self.grace, self._hurry)
+        self._hands.stop(Why.RELEASED)
+        await self._hands_free(1.0)
+        self._hands.let_go()
+        await self._settler.none_left()
+        self.app.wakers.discard(self._wake)
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.to_thread(self._leave)
+
+    def hurry(self) -> None:
+        """Do not wait for what runs."""
+        self.grace = 0.0
+        self._hurry.set()
+
+    def _leave(self) -> None:
+        self._keeper.stop()
+        self._watch.close()
+        with contextlib.suppress(WindlassError):
+            self.store.bury(self.id, "its worker stopped", started=())
+            self._board.clear()  # so that the supervisor knows this exit from one that a handler made
+        self._hands.close()
+        for thread in (self._claimer, self._settler.thread, self._watcher):
+            thread.shutdown()
+
+    async def _hands_free(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
+        """Until nothing runs, at most so long."""
+        deadline = time.monotonic() + seconds
+        while self._hands.running and time.monotonic() < deadline and not (hurry and hurry.is_set()):
+            self._freed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._freed.wait(), min(0.2, max(0.0, deadline - time.monotonic())))
+
+    async def drained(self) -> None:
+        """Until nothing runs, nothing waits to be settled, and nothing is due (or enough was claimed)."""
+        self._idle.clear()
+        self._work.set()
+        await self._idle.wait()
+
+    def _worn_out(self) -> bool:
+        """Too many threads were given up: a new process is the only way to get them back."""
+        return self._supervised and len(self._hands.given_up) > self.concurrency // 2
+
+    # Claim
+
+    async def _claim_loop(self) -> None:
+        while not self._stopping:
+            free = self._room()
+            if free <= 0:
+                self._freed.clear()
+                if self._room() <= 0:
+                    await self._freed.wait()
+                continue
+            self._work.clear()
+            claimed = await self._claim(free)
+            for job in claimed:
+                self._hands.begin(job, self.app.registry[job.type])
+            if len(claimed) < free and not self._stopping:
+                await self._until_due()
+
+    def _room(self) -> int:
+        """How many more jobs may be taken: a free slot each, and not too many that are not settled yet."""
+        taken = self._hands.taken
+        room = min(self.concurrency - taken, 2 * self.concurrency - taken - len(self._settler))
+        if self._max_jobs is not None:
+            room = min(room, self._max_jobs - self.claimed_total)
+            if room <= 0:
+                self._tell_if_idle()
+        return room
+
+    async def _claim(self, limit: int) -> list[Claimed]:
+        try:
+            claimed = await self._in(self._claimer, self.store.claim, self.id, self._wanted(limit))
+        except WorkerLost:
+            await self._reincarnate()
+            return []
+        except (StoreBusy, StoreUnusable) as error:
+            log.warning("nothing claimed: %s", error)
+        except Exception:
+            log.exception("nothing claimed")
+        else:
+            self.claimed_total += len(claimed)
+            return claimed
+        await asyncio.sleep(PAUSE)
+        return []
+
+    def _wanted(self, limit: int) -> Wanted:
+        return Wanted(limit=limit, types=self._types, queues=self.queues)
+
+    async def _until_due(self) -> None:
+        """Wait until there may be something to claim: a hint, a job that becomes due, or the next poll."""
+        try:
+            due = await self._in(self._claimer, self.store.due, self._wanted(1))
+        except Exception as error:
+            log.warning("nothing seen: %s", error)
+            await asyncio.sleep(PAUSE)
+            return
+        if due.now or self._work.is_set():  # set meanwhile: there may be follow-ups of what was settled
+            return
+        self._tell_if_idle()
+        self._hear_of_commits()
+        seconds = POLL if due.in_seconds is None else min(POLL, due.in_seconds)
+        timer = self._loop.call_later(seconds, self._work.set)
+        try:
+            await self._work.wait()
+        finally:
+            timer.cancel()
+
+    def _hear_of_commits(self) -> None:
+        """Have a thread wait for commits while there is nothing to claim; it says so by setting `_work`."""
+        if self._listening is None or self._listening.done():
+            self._listening = self._loop.run_in_executor(self._watcher, self._watch.wait, POLL)
+            self._listening.add_done_callback(lambda _: self._work.set())
+
+    def _tell_if_idle(self) -> None:
+        if not self._hands.running and not len(self._settler):
+            self._idle.set()
+
+    # Run and settle
+
+    def _ended(self, claimed: Claimed, outcome: Outcome | None) -> None:
+        """A slot is free; its outcome will be settled with those that pile up meanwhile."""
+        if outcome is not None:
+            self.outcomes[outcome.kind] += 1
+            if outcome.kind is not Kind.COMPLETED or self._verbose:
+                tell(claimed, outcome)
+            if not outcome.written:
+                self._settler.add(claimed, outcome)
+        self._freed.set()
+
+    def _settled(self) -> None:
+        self._work.set()  # a limited type may have room now
+        self._freed.set()
+
+    # What others want
+
+    async def _flags_loop(self) -> None:
+        """Look for what others want of the jobs in hand, and tell how far those are."""
+        while True:
+            await asyncio.sleep(FLAGS)
+            if self._hands.running:
+                with contextlib.suppress(WindlassError):
+                    await self._look_at_flags()
+
+    async def _look_at_flags(self) -> None:
+        if progress := self._hands.newest_progress():
+            await self._in(self._settler.thread, self.store.report, progress)
+        for number in await self._in(self._settler.thread, self.store.cancelled, self.id):
+            self._hands.stop(Why.CANCELLED, number)
+
+    def _heard(self, beat: Beat) -> None:
+        """What the heartbeat found in our name: cancelled jobs, leases we do not know of, and leases that are gone."""
+        running = self._hands.running
+        unheld = beat.mine.keys() - running.keys() - self._settler.numbers
+        # A lease that is new, or just settled, may look wrong at one beat; not at two.
+        if lost_replies := unheld & self._unheld:
+            self._settler.thread.submit(self.store.release_unheld, self.id, lost_replies)
+        self._unheld = unheld
+        for number, cancelled in beat.mine.items():
+            if cancelled:
+                self._hands.stop(Why.CANCELLED, number)
+        missing = {number for number in running.keys() - beat.mine.keys() if not running[number].run.written}
+        for number in missing & self._missing:
+            self._hands.stop(Why.LOST, number)
+        self._missing = missing
+
+    def _lost(self) -> None:
+        self._loop.create_task(self._reincarnate())
+
+    async def _reincarnate(self) -> None:
+        """Declared dead: what runs is somebody else's now. Drop it, and start over under a new name."""
+        if self._stopping or self._reborn:
+            return
+        self._reborn = True
+        try:
+            self._hands.stop(Why.LOST)
+            await self._in(self._claimer, self._arrive)
+            self._keeper.worker = self.id
+            log.warning("worker %s goes on as %s", self.name, self.id)
+        except WindlassError as error:
+            log.warning("not registered anew yet: %s", error)
+            await asyncio.sleep(PAUSE)
+        finally:
+            self._reborn = False
+
+    # Threads
+
+    async def _in(self, executor: ThreadPoolExecutor, call: Callable[..., T], *args: Any) -> T:
+        return await self._loop.run_in_executor(executor, call, *args)
+
+    def _from_thread(self, call: Callable[..., None]) -> Callable[..., None]:
+        def threadsafe(*args: Any) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(call, *args)
+
+        return threadsafe
+
+    def _wake(self) -> None:
+        """May be called from any thread."""
+        self._from_thread(self._work.set)()

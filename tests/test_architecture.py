@@ -1,0 +1,201 @@
+"""Which way dependencies point, and the few things that may be nowhere else."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "windlass"
+LONGEST = 400
+"""Lines. A longer file has two ideas."""
+
+PURE = {"backoff", "clock", "codec", "dedupe", "errors", "ids", "job", "outcome", "settings", "signature", "version"}
+"""No I/O, no store, no worker: data and decisions."""
+MIDDLE = {"context", "function", "group", "lease", "registry", "waiting"}
+"""What an app is made of. Of a store it knows the contract only."""
+TOP = {"cli", "web", "testing", "contrib", "__main__"}
+"""Uses everything; used by nobody."""
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    """`worker.runner` for `src/windlass/worker/runner.py`; the package itself is ``."""
+    parts = path.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def imports(path: Path, *, for_types_too: bool) -> set[str]:
+    """What a file imports of windlass; with or without what only a type checker sees."""
+    hidden: set[ast.AST] = set()
+    if not for_types_too:
+        for node in ast.walk(tree(path)):
+            if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+                hidden.update(ast.walk(node))
+    found: set[str] = set()
+    for node in ast.walk(tree(path)):
+        if node in hidden:
+            continue
+        if isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                module = f"{node.module}.{alias.name}"
+                found.add(module if is_module(module) else node.module)
+    return {name.removeprefix("windlass").lstrip(".") for name in found if name.split(".")[0] == "windlass"}
+
+
+def is_module(name: str) -> bool:
+    path = SOURCE.joinpath(*name.split(".")[1:])
+    return path.with_suffix(".py").exists() or path.is_dir()
+
+
+def layer(name: str) -> str:
+    return name.split(".")[0]
+
+
+def may_import(importer: str, imported: str) -> bool:
+    """Dependencies point one way: cli, web, testing, contrib → app → worker → stores → pure."""
+    below = layer(imported)
+    match layer(importer):
+        case own if own in PURE:
+            return below in PURE
+        case own if own in MIDDLE:
+            return below in PURE | MIDDLE or imported == "stores.base"
+        case "stores":
+            return below in PURE | {"stores"}
+        case "worker":
+            return below in PURE | MIDDLE | {"stores", "worker"}
+        case "app" | "":  # the package itself only gathers the public names
+            return below not in TOP
+        case own if own in TOP:
+            return below not in TOP - {own} or (importer, below) == ("__main__", "cli")
+    return False
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_dependencies_point_one_way(path: Path) -> None:
+    wrong = [found for found in imports(path, for_types_too=False) if not may_import(name_of(path), found)]
+    assert not wrong, f"{name_of(path)} must not import {', '.join(sorted(wrong))}"
+
+
+def test_stores_know_nothing_of_apps_workers_and_handlers_not_even_their_types() -> None:
+    for path in FILES:
+        if layer(name_of(path)) == "stores":
+            assert {layer(found) for found in imports(path, for_types_too=True)} <= PURE | {"stores"}, path
+
+
+def test_the_runner_never_sees_the_database() -> None:
+    found = imports(SOURCE / "worker" / "runner.py", for_types_too=True)
+    assert not [name for name in found if layer(name) in ("stores", "app")]
+
+
+def test_pure_modules_do_no_io() -> None:
+    doors = {"sqlite3", "socket", "asyncio", "subprocess", "threading", "multiprocessing", "pathlib"}
+    allowed = {"ids": {"threading"}}  # a lock, for ids that rise
+    for path in FILES:
+        if name_of(path) in PURE:
+            used = {alias.name for n in ast.walk(tree(path)) if isinstance(n, ast.Import) for alias in n.names}
+            used |= {n.module or "" for n in ast.walk(tree(path)) if isinstance(n, ast.ImportFrom)}
+            assert not used & doors - allowed.get(name_of(path), set()), path
+
+
+def calls(path: Path) -> Iterator[tuple[str, ast.Call]]:
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Call):
+            function = node.func
+            name = function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+            yield name, node
+
+
+def test_nothing_is_unpickled_or_evaluated() -> None:
+    """JSON only. The one `eval` resolves the annotations of a handler, which are the user's code and not data."""
+    for path in FILES:
+        text = path.read_text("utf-8")
+        assert not re.search(r"\b(pickle|marshal|shelve|cloudpickle|dill)\b", text), path
+        evaluated = [name for name, node in calls(path) if name in ("eval", "exec") and isinstance(node.func, ast.Name)]
+        assert evaluated == (["eval"] if name_of(path) == "signature" else []), path
+
+
+def test_modules_are_imported_by_name_only_where_the_name_is_the_users_own_word() -> None:
+    """Never by a name from the database: `windlass worker app:wl` says one, and a child gets its worker's."""
+    for path in FILES:
+        if any(name in ("import_module", "__import__", "load_source") for name, _ in calls(path)):
+            assert name_of(path) == "worker.child" or layer(name_of(path)) == "cli", path
+
+
+SQL = re.compile(
+    r"\b(SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|CREATE\s+(TABLE|INDEX|VIEW))\b", re.S
+)
+OWN_SQL = {
+    "stores.sqlite.statements": "that is what it is for",
+    "stores.sqlite.read": "a list is filtered by what was asked for; values are bound",
+    "stores.sqlite.store": "asks for the schema of a database that may not have our tables",
+    "cli.target": "asks whether a file is ours without creating it",
+    "cli.bench": "measures the database below us, and fills it",
+}
+BUILT_SQL = {"stores.sqlite.read", "cli.bench"}
+"""May put more than constants into a statement."""
+
+
+def strings(path: Path) -> Iterator[ast.Constant | ast.JoinedStr]:
+    """All strings but docstrings; an f-string counts as one."""
+    inside: set[ast.AST] = set()
+    for node in ast.walk(tree(path)):
+        if isinstance(node, ast.Expr):
+            inside.add(node.value)
+        if isinstance(node, ast.JoinedStr):
+            inside.update(node.values)
+    for node in ast.walk(tree(path)):
+        if node not in inside and (
+            isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))
+        ):
+            yield node
+
+
+def text_of(node: ast.Constant | ast.JoinedStr) -> str:
+    parts = node.values if isinstance(node, ast.JoinedStr) else [node]
+    return "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts)
+
+
+def among(path: Path, allowed: set[str]) -> bool:
+    return any(name_of(path) == name or name_of(path).startswith(f"{name}.") for name in allowed)
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_sql_lives_with_the_statements(path: Path) -> None:
+    for node in strings(path):
+        if SQL.search(text_of(node)):
+            assert among(path, set(OWN_SQL)), f"{path}:{node.lineno}: SQL belongs in statements.py"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_sql_is_put_together_from_constants_only(path: Path) -> None:
+    if among(path, BUILT_SQL):
+        return
+    for node in strings(path):
+        if isinstance(node, ast.JoinedStr) and SQL.search(text_of(node)):
+            filled = [part.value for part in node.values if isinstance(part, ast.FormattedValue)]
+            assert all(isinstance(v, ast.Name) and v.id.isupper() for v in filled), f"{path}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=name_of)
+def test_no_file_is_too_long(path: Path) -> None:
+    lines = len(path.read_text("utf-8").splitlines())
+    assert lines <= LONGEST, f"{path.relative_to(SOURCE)} has {lines} lines: it has two ideas"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    for path in FILES:
+        if path.read_text("utf-8").strip() and path.stem != "__main__":
+            assert ast.get_docstring(tree(path)), f"{path} has no docstring"

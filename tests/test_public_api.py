@@ -1,0 +1,260 @@
+"""The names that users, examples and docs rely on. A change here is a change for them: see the changelog."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import windlass
+import windlass.testing
+from windlass.function import Enqueuer, JobFunction, Options
+
+ERRORS = [
+    "BadArguments",
+    "BadConnection",
+    "BadCursor",
+    "BadHandler",
+    "BadOption",
+    "BadPayload",
+    "BadURL",
+    "BlocksTheLoop",
+    "DuplicateType",
+    "JobFailed",
+    "JobNotFound",
+    "KeyHeld",
+    "LeaseLost",
+    "NotJSON",
+    "PayloadTooDeep",
+    "PayloadTooLarge",
+    "ResultTimeout",
+    "SchemaTooNew",
+    "StoreBusy",
+    "StoreUnusable",
+    "TransactionOver",
+    "UnknownOption",
+    "UnknownType",
+    "WaitsForItself",
+    "WindlassError",
+    "WorkerLost",
+    "WrongStatus",
+]
+
+NAMES = [
+    "Attempt",
+    "Context",
+    "Fail",
+    "Job",
+    "Lease",
+    "Page",
+    "Progress",
+    "Registry",
+    "Retry",
+    "Snooze",
+    "Status",
+    "Windlass",
+    "can_retry",
+    "exponential",
+    "fixed",
+    "make_dedupe_key",
+]
+
+TESTING = ["ManualClock", "adrain", "assert_enqueued", "drain", "enqueued", "refute_enqueued", "temporary"]
+
+WINDLASS = [
+    "aattempts",
+    "acancel",
+    "aclaim",
+    "acounts",
+    "adelete",
+    "aenqueue",
+    "aenqueue_many",
+    "aget",
+    "ajobs",
+    "aprune",
+    "areconcile",
+    "arescue",
+    "aresult",
+    "aretry",
+    "asubmit",
+    "atick",
+    "attempts",
+    "aworkers",
+    "cancel",
+    "claim",
+    "close",
+    "counts",
+    "delete",
+    "enqueue",
+    "enqueue_many",
+    "get",
+    "include",
+    "job",
+    "jobs",
+    "prune",
+    "reconcile",
+    "registry",
+    "request",
+    "rescue",
+    "result",
+    "retention",
+    "retry",
+    "store",
+    "submit",
+    "tick",
+    "use",
+    "wakers",
+    "worker",
+    "workers",
+]
+
+JOB = [
+    "id",
+    "type",
+    "queue",
+    "tenant",
+    "subject",
+    "payload",
+    "priority",
+    "status",
+    "run_at",
+    "attempts",
+    "max_attempts",
+    "worker_id",
+    "created_at",
+    "updated_at",
+    "started_at",
+    "completed_at",
+    "error",
+    "result",
+    "progress",
+]
+
+CONTEXT = [
+    "atransaction",
+    "attempt",
+    "cancelled",
+    "id",
+    "max_attempts",
+    "progress",
+    "queue",
+    "result",
+    "snoozes",
+    "subject",
+    "tenant",
+    "transaction",
+    "type",
+]
+
+USING = [
+    "connection",
+    "dedupe",
+    "delay",
+    "detached",
+    "max_attempts",
+    "priority",
+    "queue",
+    "run_at",
+    "subject",
+    "tenant",
+]
+
+LEASE = [
+    "acomplete",
+    "aextend",
+    "afail",
+    "arelease",
+    "asnooze",
+    "complete",
+    "deadline",
+    "extend",
+    "fail",
+    "number",
+    "release",
+    "snooze",
+]
+
+
+def public(thing: Any) -> list[str]:
+    return sorted(name for name in dir(thing) if not name.startswith("_"))
+
+
+def test_windlass_exports_exactly_these_names() -> None:
+    assert sorted(windlass.__all__) == sorted(NAMES + ERRORS)
+    assert all(hasattr(windlass, name) for name in windlass.__all__)
+
+
+def test_windlass_testing_exports_exactly_these_names() -> None:
+    assert sorted(windlass.testing.__all__) == sorted(TESTING)
+
+
+def test_every_error_is_exported_and_all_but_the_warning_have_one_base() -> None:
+    there = {n for n, e in vars(windlass.errors).items() if inspect.isclass(e) and issubclass(e, Exception)}
+    assert there == set(ERRORS)
+    for name in set(ERRORS) - {"BlocksTheLoop"}:
+        assert issubclass(getattr(windlass, name), windlass.WindlassError)
+
+
+def test_an_app_has_exactly_these_names(windlass_url: str) -> None:
+    assert public(windlass.Windlass(windlass_url)) == sorted(WINDLASS)
+
+
+def test_a_job_has_exactly_the_pinned_fields() -> None:
+    assert sorted(windlass.Job.__struct_fields__) == sorted(JOB)
+
+
+def test_a_context_a_lease_and_using_have_exactly_these_names() -> None:
+    assert public(windlass.Context) == sorted(CONTEXT)
+    assert public(windlass.Lease) == sorted(LEASE)
+    assert sorted(Options.__annotations__) == sorted(USING)
+
+
+def test_statuses_are_these_words() -> None:
+    assert [status.value for status in windlass.Status] == ["pending", "processing", "completed", "failed", "cancelled"]
+
+
+def test_every_verb_that_waits_for_the_database_has_an_async_twin_with_the_same_parameters() -> None:
+    for name in public(windlass.Windlass):
+        method = getattr(windlass.Windlass, name)
+        if not inspect.iscoroutinefunction(method):
+            continue
+        twin = getattr(windlass.Windlass, name[1:], None)
+        assert name.startswith("a"), name
+        assert twin, name
+        ours, theirs = inspect.signature(method).parameters, inspect.signature(twin).parameters
+        if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours.values()):
+            assert [*ours] == [*theirs], name
+
+
+def documented() -> Iterator[tuple[str, Any]]:
+    """Every public name, with what ought to have a docstring."""
+    for module in (windlass, windlass.testing):
+        for name in module.__all__:
+            yield f"{module.__name__}.{name}", getattr(module, name)
+    for owner in (
+        windlass.Windlass, windlass.Context, windlass.Lease, windlass.Registry, windlass.testing.ManualClock,
+        Enqueuer, JobFunction,
+    ):  # fmt: skip
+        for name, member in vars(owner).items():
+            twin = name.startswith("a") and hasattr(owner, name[1:])
+            if not name.startswith("_") and not twin and not isinstance(member, property):
+                yield f"{owner.__name__}.{name}", member
+
+
+@pytest.mark.parametrize(
+    ("name", "thing"), list(documented()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_public_name_has_a_docstring(name: str, thing: Any) -> None:
+    own = thing.__dict__.get("__doc__") if inspect.isclass(thing) else inspect.getdoc(thing)
+    assert own, f"{name} has no docstring"
+    first = own.strip().splitlines()[0]
+    assert len(first) > 10
+    assert not first.startswith(f"{thing.__name__}("), f"{name}: that is its signature, not what it does"
+
+
+def test_the_version_is_the_installed_one() -> None:
+    from importlib.metadata import version
+
+    assert windlass.__version__ == version("windlass")

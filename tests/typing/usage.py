@@ -1,0 +1,157 @@
+"""What type checkers must see in users' code. Never run: `test_types.py` has mypy and pyright check it.
+
+A line that must be an error says so in comments that both checkers refuse once it is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import datetime
+from typing import Any, assert_type
+
+from windlass import Context, Job, Registry, Status, Windlass, exponential, fixed
+from windlass.function import Enqueuer
+from windlass.job import NewJob, Progress
+from windlass.testing import ManualClock, assert_enqueued, drain, enqueued, refute_enqueued, temporary
+from windlass.worker.tick import TickReport
+
+wl = Windlass("sqlite:///jobs.db")
+registry = Registry()
+
+
+# Declared bare, called, async, with a context, on a registry
+
+
+@wl.job
+def bare(podcast_id: str, retries: int = 3) -> dict[str, int]:
+    return {podcast_id: retries}
+
+
+@wl.job(concurrency=3, max_attempts=5, timeout=300, backoff=exponential(base=30, cap=600))
+def called(podcast_id: str) -> int:
+    return len(podcast_id)
+
+
+@wl.job()
+async def asynchronous(podcast_id: str) -> int:
+    return len(podcast_id)
+
+
+@wl.job
+def with_context(ctx: Context, operation_id: str, *, force: bool = False) -> str:
+    return ctx.id + operation_id
+
+
+@wl.job(run="process", backoff=[1, 5, 25], dedupe=True, priority=1, queue="slow", type="other")
+async def async_with_context(ctx: Context, operation_id: str) -> None:
+    async with ctx.atransaction() as connection:
+        connection.execute("…")
+
+
+def key_of(n: int) -> str:
+    return f"key-{n}"
+
+
+@wl.job(backoff=lambda failures: failures * 2.0, dedupe=key_of)
+def without_arguments() -> None: ...
+
+
+@registry.job(backoff=fixed(3))
+def apart(ctx: Context, n: int) -> int:
+    return n
+
+
+# Still ordinary functions
+
+assert_type(bare("p1"), dict[str, int])
+assert_type(called(podcast_id="p1"), int)
+assert_type(without_arguments(), None)
+
+
+def call_with_context(ctx: Context) -> None:
+    assert_type(with_context(ctx, "o1", force=True), str)
+    assert_type(apart(ctx, 1), int)
+
+
+async def call_async(ctx: Context) -> None:
+    assert_type(await asynchronous("p1"), int)
+    await async_with_context(ctx, "o1")
+
+
+# Enqueued with the handler's own arguments, without the context
+
+assert_type(bare.enqueue("p1"), Job)
+assert_type(bare.enqueue(podcast_id="p1", retries=1), Job)
+assert_type(with_context.enqueue("o1", force=True), Job)
+assert_type(apart.enqueue(n=1), Job)
+assert_type(bare.using(delay=60, priority=5, tenant="acme", subject="call-7").enqueue(podcast_id="p1"), Job)
+assert_type(bare.using(run_at=datetime.now()).using(dedupe="k").request("p1"), NewJob)
+assert_type(with_context.request(operation_id="o1"), NewJob)
+assert_type(wl.enqueue("anything", {"a": 1}, tenant="acme"), Job)
+assert_type(wl.enqueue_many([bare.request(podcast_id="p1"), called.request("p2")]), list[Job])
+
+
+async def enqueue_async() -> None:
+    assert_type(await bare.aenqueue(podcast_id="p1"), Job)
+    assert_type(await asynchronous.using(detached=True).aenqueue("p1"), Job)
+    assert_type(await async_with_context.aenqueue(operation_id="o1"), Job)
+    assert_type(await wl.aenqueue("anything"), Job)
+    assert_type(await wl.aenqueue_many([called.request("p2")]), list[Job])
+
+
+def takes_an_enqueuer(job: Enqueuer[[str]]) -> Job:
+    return job.enqueue("p1")
+
+
+takes_an_enqueuer(called)
+takes_an_enqueuer(called.using(priority=1))
+
+
+# Managed
+
+assert_type(wl.get("id"), Job | None)
+assert_type(wl.retry("id").status, Status)
+assert_type(wl.retry("id").progress, Progress | None)
+assert_type([job.type for job in wl.jobs(status="failed")], list[str])
+assert_type(wl.counts(by=("status", "type")), list[dict[str, Any]])
+assert_type(wl.tick(max_jobs=5), TickReport)
+assert_type(wl.claim(5, types=["bare"])[0].job, Job)
+
+
+@bare.already_done
+def exists(jobs: Sequence[Job]) -> Collection[Job]:
+    return [job for job in jobs if job.payload["podcast_id"]]
+
+
+# Tested
+
+with temporary(wl) as clock:
+    assert_type(clock, ManualClock)
+    assert_type(drain(wl), TickReport)
+    assert_type(enqueued(wl, bare, podcast_id="p1"), list[Job])
+    assert_type(assert_enqueued(wl, with_context.using(priority=1), operation_id="o1"), Job)
+    refute_enqueued(wl, "anything", a=1)
+
+
+# Refused
+
+bare.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+bare.enqueue(podcast_id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+bare.enqueue("p1", retires=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+bare.request(podcast_id=None)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+bare.using(delay=1).enqueue(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+bare.using(priorty=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+bare.using(delay="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+with_context.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+with_context.enqueue("o1", True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+with_context("o1")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
+wl.enqueue("anything", {"a": 1}, tenat="acme")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+wl.enqueue_many([bare])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+wl.job(concurency=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+wl.job(run="fiber")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+takes_an_enqueuer(without_arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+async def refused() -> None:
+    await bare.aenqueue(7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await asynchronous.aenqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

@@ -1,0 +1,104 @@
+"""Short words for what the tests of the worker do again and again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from windlass import Job, Status, Windlass
+from windlass.worker.worker import Worker
+
+T = TypeVar("T")
+
+
+def eventually(condition: Callable[[], T], timeout: float = 15) -> T:
+    """Wait until the condition is true, and give its value."""
+    deadline = time.monotonic() + timeout
+    while not (value := condition()):
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:g} s: {condition.__name__}, last {value!r}")
+        time.sleep(0.002)
+    return value
+
+
+class Background:
+    """A worker in a thread of its own, with its own event loop."""
+
+    def __init__(self, wl: Windlass, **options: Any) -> None:
+        self._wl, self._options = wl, options
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self.worker: Worker
+        self.thread = threading.Thread(target=self._run)
+
+    def start(self) -> Background:
+        self.thread.start()
+        assert self._ready.wait(15)
+        if self._error:
+            raise self._error
+        return self
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except BaseException as error:
+            self._error = error
+            self._ready.set()
+
+    async def _main(self) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        async with self._wl.worker(**self._options) as self.worker:
+            self._ready.set()
+            await self._stop.wait()
+
+    def stop_soon(self) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+
+    def join(self) -> None:
+        self.thread.join(30)
+        assert not self.thread.is_alive(), "the worker did not stop"
+        if self._error:
+            raise self._error
+
+
+@contextmanager
+def working(wl: Windlass, **options: Any) -> Iterator[Background]:
+    """A worker works during the block."""
+    background = Background(wl, **options).start()
+    try:
+        yield background
+    finally:
+        background.stop_soon()
+        background.join()
+
+
+def ended(wl: Windlass, job: Job) -> Job:
+    """The job, once it has ended."""
+
+    def has_ended() -> Job | None:
+        found = wl.get(job.id)
+        assert found is not None
+        return found if found.status.is_final else None
+
+    return eventually(has_ended)  # type: ignore[return-value]
+
+
+def now(wl: Windlass, job: Job) -> Job:
+    """The job as it is now."""
+    found = wl.get(job.id)
+    assert found is not None
+    return found
+
+
+def is_processing(wl: Windlass, job: Job) -> Callable[[], bool]:
+    return lambda: now(wl, job).status is Status.PROCESSING
+
+
+def place(wl: Windlass, job: Job) -> tuple[Status, int]:
+    """What most tests ask of a job: its status, and its attempts."""
+    found = now(wl, job)
+    return found.status, found.attempts

@@ -1,0 +1,91 @@
+"""Jobs that run in child processes. They must be found by name, so they are at the top of a module."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import os
+import time
+from pathlib import Path
+
+from windlass import Context, Registry, Windlass
+
+wl = Windlass("sqlite:////nonexistent/never_used.db")
+"""Each test gives it another database, and the worker tells its children which."""
+
+apart = Registry()
+"""Joined to `wl` by the test, and by no module that a child imports."""
+
+mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="clean")
+
+
+@wl.job(run="process")
+def own_pid() -> int:
+    return os.getpid()
+
+
+@wl.job(run="process")
+async def own_pid_async() -> int:
+    await asyncio.sleep(0)
+    return os.getpid()
+
+
+@wl.job(run="process", timeout=0.3, max_attempts=1)
+def hang_with_timeout(path: str) -> None:
+    _hang(path)
+
+
+@wl.job(run="process")
+def hang(path: str) -> None:
+    _hang(path)
+
+
+@wl.job(run="process", max_attempts=2, backoff=0)
+def die(code: int) -> None:
+    os._exit(code)
+
+
+@wl.job(run="process", max_attempts=1)
+def complain(about: str) -> None:
+    raise ValueError(about)
+
+
+@wl.job(run="process")
+def tell(ctx: Context, path: str) -> None:
+    """Reports, and ends when the file is there."""
+    ctx.progress(0.25, "a quarter")
+    while not Path(path).exists():
+        time.sleep(0.005)
+
+
+@wl.job(run="process")
+def hand_on() -> str:
+    follow_up = own_pid.enqueue()
+    assert wl.get(follow_up.id) is None
+    return follow_up.id
+
+
+@wl.job(run="process")
+def write_and_complete(ctx: Context, word: str) -> None:
+    with ctx.transaction() as connection:
+        connection.execute("INSERT INTO words VALUES (?)", (word,))
+        own_pid.enqueue()
+        ctx.result = word
+
+
+@wl.job(run="process")
+def mark_and_tell() -> str:
+    found = mark.get()
+    mark.set("dirty")
+    return found
+
+
+@apart.job(run="process")
+def declared_apart() -> str:
+    return "ran"
+
+
+def _hang(path: str) -> None:
+    Path(f"{path}.new").write_text(str(os.getpid()))
+    Path(f"{path}.new").rename(path)
+    time.sleep(60)

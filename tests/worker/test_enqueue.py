@@ -1,0 +1,377 @@
+"""Enqueue and wait: from threads, from tasks, by name, with options."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import warnings
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.worker.helpers import eventually, now, working
+from windlass import (
+    BadArguments,
+    BadOption,
+    BlocksTheLoop,
+    Fail,
+    JobFailed,
+    NotJSON,
+    ResultTimeout,
+    Status,
+    StoreBusy,
+    UnknownOption,
+    Windlass,
+    WindlassError,
+)
+from windlass.job import NewJob
+from windlass.stores.base import Inserted
+from windlass.stores.sqlite.store import SQLiteStore
+from windlass.testing import ManualClock, drain, enqueued
+
+
+class Counting(SQLiteStore):
+    """Counts the commits of enqueues."""
+
+    commits = 0
+
+    def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
+        self.commits += 1
+        return super().insert_groups(groups)
+
+
+@pytest.fixture
+def counted(wl: Windlass, windlass_url: str) -> Counting:
+    store = Counting(windlass_url, synchronous="NORMAL")
+    wl.use(store)
+    return store
+
+
+def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(wl: Windlass, counted: Counting) -> None:
+    @wl.job
+    def note(n: int) -> None: ...
+
+    counted.open()
+    writer = sqlite3.connect(counted.path, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")  # until all of them are waiting
+    start, stored = threading.Barrier(65), []
+
+    def enqueue(n: int) -> None:
+        start.wait()
+        stored.append(note.enqueue(n=n))
+
+    threads = [threading.Thread(target=enqueue, args=(n,)) for n in range(64)]
+    for thread in threads:
+        thread.start()
+    start.wait()
+    eventually(lambda: len(wl._group._waiting) == 63)  # all but the one who commits for all
+    writer.execute("COMMIT")
+    for thread in threads:
+        thread.join()
+    writer.close()
+    assert sorted(job.payload["n"] for job in enqueued(wl, note)) == list(range(64))
+    assert {job.id for job in stored} == {job.id for job in enqueued(wl, note)}
+    assert counted.commits == 2
+
+
+def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(wl: Windlass, counted: Counting) -> None:
+    @wl.job
+    def note(n: int) -> None: ...
+
+    async def main() -> list[Any]:
+        return await asyncio.gather(*(note.aenqueue(n=n) for n in range(512)))
+
+    stored = asyncio.run(main())
+    assert [job.payload["n"] for job in stored] == list(range(512))
+    assert {job.id for job in stored} == {job.id for job in enqueued(wl, note)}
+    assert counted.commits < 50
+
+
+def test_one_caller_whose_job_cannot_be_stored_fails_alone(wl: Windlass) -> None:
+    import msgspec
+
+    @wl.job
+    def note(n: int) -> None: ...
+
+    async def main() -> list[Any]:
+        broken = msgspec.structs.replace(note.request(n=-1), priority=2**70)
+        return await asyncio.gather(
+            note.aenqueue(n=0), wl.aenqueue_many([broken]), note.aenqueue(n=2), return_exceptions=True
+        )
+
+    first, second, third = asyncio.run(main())
+    assert isinstance(second, Exception)
+    assert [job.id for job in enqueued(wl, note)] == [first.id, third.id]
+
+
+def test_a_busy_database_is_a_typed_error_that_asks_the_right_question(
+    wl: Windlass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wl.store.open()
+    defaults = list(type(wl.store.database).write.__wrapped__.__defaults__)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(wl.store.database).write.__wrapped__, "__defaults__", (0.1, *defaults[1:]))  # type: ignore[attr-defined]
+    writer = sqlite3.connect(wl.store.where, isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StoreBusy, match=r"pass it: using\(connection=…\)"):
+        wl.enqueue("work")
+    writer.execute("ROLLBACK")
+    writer.close()
+    assert wl.enqueue("work").status is Status.PENDING
+
+
+def test_a_job_on_the_users_connection_exists_if_and_only_if_that_commits(wl: Windlass) -> None:
+    @wl.job
+    def work(n: int) -> None: ...
+
+    wl.store.open()
+    connection = sqlite3.connect(wl.store.where)
+    connection.execute("CREATE TABLE orders (id)")
+    connection.execute("INSERT INTO orders VALUES (1)")
+    work.using(connection=connection).enqueue(n=1)
+    wl.enqueue_many([work.request(n=2)], connection=connection)
+    assert enqueued(wl, work) == []
+    connection.commit()
+    assert [job.payload["n"] for job in enqueued(wl, work)] == [1, 2]
+    connection.execute("INSERT INTO orders VALUES (2)")
+    work.using(connection=connection).enqueue(n=3)
+    connection.rollback()
+    connection.close()
+    assert len(enqueued(wl, work)) == 2
+
+
+def test_many_are_stored_all_or_none(wl: Windlass) -> None:
+    import msgspec
+
+    @wl.job
+    def work(n: int) -> None: ...
+
+    requests = [work.request(n=n) for n in range(5)]
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        wl.enqueue_many([*requests[:3], msgspec.structs.replace(requests[3], priority=2**70)])
+    assert enqueued(wl, work) == []
+    assert [job.payload["n"] for job in wl.enqueue_many(requests)] == [0, 1, 2, 3, 4]
+    assert wl.enqueue_many([]) == []
+    with pytest.raises(BadOption, match="a list of requests"):
+        wl.enqueue_many([{"n": 1}])  # type: ignore[list-item]
+
+
+# By name
+
+
+def test_an_enqueue_by_name_uses_the_policy_that_workers_have_published(wl: Windlass, windlass_url: str) -> None:
+    @wl.job(type="resize", queue="pictures", priority=7, max_attempts=2)
+    def resize(width: int) -> int:
+        return width
+
+    producer = Windlass(windlass_url, synchronous="NORMAL")
+    before = producer.enqueue("resize", {"width": 1})
+    assert (before.queue, before.priority, before.max_attempts) == ("default", 0, 5)
+    with working(wl):
+        pass
+    producer = Windlass(windlass_url, synchronous="NORMAL")
+    job = producer.enqueue("resize", {"width": 3}, tenant="acme")
+    assert (job.queue, job.priority, job.max_attempts, job.tenant) == ("pictures", 7, 2, "acme")
+    other = producer.enqueue("resize", {"width": 3}, priority=1, queue="now", max_attempts=9)
+    assert (other.queue, other.priority, other.max_attempts) == ("now", 1, 9)
+    drain(wl)
+    assert [now(wl, job).result, now(wl, other).result] == [3, 3]
+    producer.close()
+
+
+def test_an_enqueue_by_name_of_a_known_type_is_checked_against_its_handler(wl: Windlass) -> None:
+    @wl.job
+    def resize(width: int) -> None: ...
+
+    with pytest.raises(BadArguments, match="unknown argument 'widht'"):
+        wl.enqueue("resize", {"widht": 3})
+    with pytest.raises(NotJSON, match="width='wide'"):
+        wl.enqueue("resize", {"width": "wide"})
+    with pytest.raises(BadArguments, match="a payload is a JSON object"):
+        wl.enqueue("resize", [3])  # type: ignore[arg-type]
+    assert wl.counts() == []
+
+
+# Arguments and options
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (((), {}), "missing argument 'a'"),
+        (((1, 2, 3), {}), "3 positional arguments"),
+        (((1,), {"a": 1}), "'a' was given twice"),
+        (((1,), {"c": 1}), "unknown argument 'c'"),
+    ],
+)
+def test_arguments_that_the_handler_does_not_take_are_refused(wl: Windlass, arguments: Any, problem: str) -> None:
+    @wl.job
+    def work(a: int, b: int = 0) -> None: ...
+
+    args, kwargs = arguments
+    with pytest.raises(BadArguments, match=problem):
+        work.enqueue(*args, **kwargs)
+    assert wl.counts() == []
+
+
+def test_a_value_that_would_come_back_changed_is_refused_with_the_way_out(wl: Windlass) -> None:
+    @wl.job
+    def work(when: Any) -> None: ...
+
+    @wl.job
+    def dated(when: datetime) -> str:
+        return when.isoformat()
+
+    moment = datetime(2024, 2, 29, tzinfo=UTC)
+    with pytest.raises(NotJSON, match="annotate the parameter"):
+        work.enqueue(when=moment)
+    job = dated.enqueue(when=moment)
+    drain(wl)
+    assert now(wl, job).result == "2024-02-29T00:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"priorty": 1}, UnknownOption, "did you mean 'priority'"),
+        ({"colour": 1}, UnknownOption, "known options: connection, dedupe, delay"),
+        ({"delay": -1}, BadOption, "0 or more"),
+        ({"delay": 1, "run_at": datetime.now(UTC)}, BadOption, "either delay or run_at"),
+        ({"run_at": 17}, BadOption, "for seconds from now use delay"),
+        ({"priority": 1.5}, BadOption, "a whole number"),
+        ({"priority": 40_000}, BadOption, "32767"),
+        ({"max_attempts": 0}, BadOption, "at least 1"),
+        ({"tenant": None}, BadOption, "a text"),
+        ({"queue": ""}, BadOption, "cannot be empty"),
+        ({"subject": "x" * 201}, BadOption, "200 characters"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(wl: Windlass, options: Any, error: type[Exception], text: str) -> None:
+    @wl.job
+    def work() -> None: ...
+
+    with pytest.raises(error, match=text):
+        work.using(**options).enqueue()
+    with pytest.raises(error, match=text):
+        wl.enqueue("work", {}, **options)
+
+
+@pytest.mark.parametrize("key", ["", "x" * 600, "a\0b", 7])
+def test_dedupe_keys_that_cannot_be_are_refused(wl: Windlass, key: Any) -> None:
+    with pytest.raises(BadOption, match="key"):
+        wl.enqueue("work", dedupe=key)
+
+
+def test_using_options_is_seen_on_the_job(timed: Windlass, windlass_clock: ManualClock) -> None:
+    @timed.job
+    def work() -> None: ...
+
+    job = work.using(delay=60, priority=5, tenant="acme", subject="call-7").using(priority=6, queue="slow").enqueue()
+    assert (job.priority, job.tenant, job.subject, job.queue) == (6, "acme", "call-7", "slow")
+    assert job.run_at == windlass_clock.now() + timedelta(seconds=60)
+    moment = datetime(2099, 1, 1, tzinfo=UTC)
+    assert work.using(run_at=moment).enqueue().run_at == moment
+    assert now(timed, job) == job
+
+
+def test_the_same_key_twice_is_one_job_until_it_has_ended(wl: Windlass) -> None:
+    @wl.job(dedupe=True)
+    def sync(org: str) -> None: ...
+
+    @wl.job(dedupe=lambda video, quality: f"video-{video}")
+    def subtitle(video: int, quality: str) -> None: ...
+
+    first = sync.enqueue(org="a")
+    assert sync.enqueue(org="a").id == first.id
+    assert sync.enqueue(org="b").id != first.id
+    assert sync.using(tenant="acme").enqueue(org="a").id != first.id
+    assert sync.using(dedupe=None).enqueue(org="a").id != first.id
+    assert subtitle.enqueue(1, "low").id == subtitle.enqueue(1, "high").id
+    drain(wl)
+    assert sync.enqueue(org="a").id != first.id
+
+
+# Waiting for results
+
+
+def test_result_waits_and_says_when_it_has_waited_long_enough(wl: Windlass) -> None:
+    job = wl.enqueue("nobody_runs_this")
+    with pytest.raises(ResultTimeout, match=r"is still pending after 0\.05 s") as caught:
+        wl.result(job.id, timeout=0.05)
+    assert isinstance(caught.value, TimeoutError)
+    with pytest.raises(ResultTimeout):
+        asyncio.run(wl.aresult(job.id, timeout=0.05))
+
+
+def test_result_of_a_job_that_did_not_complete_says_why(wl: Windlass) -> None:
+    @wl.job
+    def hopeless() -> None:
+        raise Fail("no such video")
+
+    failed, cancelled = hopeless.enqueue(), wl.enqueue("other")
+    drain(wl, raising=False)
+    wl.cancel(cancelled.id)
+    with pytest.raises(JobFailed, match="failed: no such video"):
+        wl.result(failed.id)
+    with pytest.raises(JobFailed, match="cancelled"):
+        wl.result(cancelled.id)
+
+
+# On an event loop
+
+
+def test_a_sync_enqueue_on_a_running_loop_warns_where_it_is_called(wl: Windlass) -> None:
+    @wl.job
+    def work() -> None: ...
+
+    job = work.enqueue()
+    drain(wl)
+
+    async def main() -> None:
+        for call in (
+            lambda: work.enqueue(),
+            lambda: work.using(priority=1).enqueue(),
+            lambda: wl.enqueue("work"),
+            lambda: wl.enqueue_many([work.request()]),
+            lambda: wl.result(job.id),
+        ):
+            with pytest.warns(BlocksTheLoop, match="aenqueue") as caught:
+                call()
+            assert [(w.filename, w.lineno) for w in caught] == [(__file__, call.__code__.co_firstlineno)]
+
+    asyncio.run(main())
+
+
+def test_async_calls_and_follow_ups_do_not_warn(wl: Windlass) -> None:
+    @wl.job
+    async def first() -> None:
+        second.enqueue()
+
+    @wl.job
+    def second() -> None: ...
+
+    async def main() -> None:
+        await first.aenqueue()
+        await wl.aenqueue("first")
+        await wl.aenqueue_many([first.request()])
+        async with wl.worker() as worker:
+            await worker.drained()
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BlocksTheLoop)
+        asyncio.run(main())
+    assert len(enqueued(wl, second)) == 3
+
+
+def test_a_job_of_a_registry_without_an_app_cannot_be_enqueued() -> None:
+    from windlass import Registry
+
+    registry = Registry()
+
+    @registry.job
+    def work() -> None: ...
+
+    with pytest.raises(WindlassError, match=r"wl.include\(registry\)"):
+        work.enqueue()

@@ -1,0 +1,212 @@
+"""Declaring jobs: what is refused, and with what words."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.worker.helpers import now
+from windlass import BadHandler, BadOption, Context, DuplicateType, Registry, UnknownType, Windlass, WindlassError
+from windlass.testing import drain
+
+
+def test_the_type_is_the_functions_name_or_what_is_asked_for(wl: Windlass) -> None:
+    @wl.job
+    def podcast_import() -> None: ...
+
+    @wl.job(type="podcast.refresh")
+    def refresh() -> None: ...
+
+    assert (podcast_import.enqueue().type, refresh.enqueue().type) == ("podcast_import", "podcast.refresh")
+    assert repr(refresh) == "<job podcast.refresh>"
+    assert ("podcast_import" in wl.registry, len(wl.registry)) == (True, 2)
+
+
+def test_a_type_is_declared_once(wl: Windlass) -> None:
+    def work() -> None: ...
+
+    wl.job(work)
+    with pytest.raises(DuplicateType, match=r"registered already, by tests\.worker\.test_registration.*work_2"):
+        wl.job(work)
+
+
+def takes_many(*args: int) -> None: ...
+
+
+def takes_anything(**kwargs: int) -> None: ...
+
+
+def takes_by_position(a: int, /) -> None: ...
+
+
+def yields() -> Iterator[int]:
+    yield 1
+
+
+async def yields_slowly() -> AsyncIterator[int]:
+    yield 1
+
+
+class NoFunction:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (takes_many, r"it takes \*args; use parameters that have names"),
+        (takes_anything, r"it takes \*\*kwargs"),
+        (takes_by_position, "'a' is positional-only"),
+        (lambda: None, "it has no name; give it one"),
+        (yields, "it is a generator; return the result"),
+        (yields_slowly, "it is a generator"),
+        (NoFunction, "it is no function"),
+        (17, "it is no function"),
+    ],
+)
+def test_what_a_json_object_cannot_call_is_refused(wl: Windlass, handler: Any, problem: str) -> None:
+    with pytest.raises(BadHandler, match=problem):
+        wl.job()(handler)
+    assert len(wl.registry) == 0
+
+
+def test_a_lambda_with_a_type_is_a_job(wl: Windlass) -> None:
+    answer: Callable[[], int] = lambda: 42  # noqa: E731
+    job = wl.job(type="answer")(answer).enqueue()
+    drain(wl)
+    assert now(wl, job).result == 42
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"concurrency": 0}, "concurrency=0: a whole number, at least 1"),
+        ({"concurrency": 1.5}, "at least 1"),
+        ({"max_attempts": 0}, "max_attempts=0"),
+        ({"max_attempts": True}, "max_attempts=True"),
+        ({"timeout": 0}, "seconds, more than 0"),
+        ({"timeout": "5"}, "seconds, more than 0"),
+        ({"priority": "high"}, "a whole number"),
+        ({"queue": ""}, "cannot be empty"),
+        ({"type": "x" * 201}, "at most 200 characters"),
+        ({"type": "a\0b"}, "at most 200 characters"),
+        ({"backoff": "soon"}, "pass exponential"),
+        ({"dedupe": "one"}, "one key for all jobs would be one job"),
+        ({"run": "fiber"}, "one of 'auto', 'thread' and 'process'"),
+    ],
+)
+def test_options_that_cannot_work_are_refused_where_they_are_written(
+    wl: Windlass, options: dict[str, Any], text: str
+) -> None:
+    def work() -> None: ...
+
+    with pytest.raises(BadOption, match=text):
+        wl.job(**options)(work)
+    assert len(wl.registry) == 0
+
+
+def test_an_async_handler_cannot_run_in_a_thread(wl: Windlass) -> None:
+    async def work() -> None: ...
+
+    with pytest.raises(BadOption, match="an async def runs on the event loop"):
+        wl.job(run="thread")(work)
+
+
+def test_an_unknown_option_is_refused_with_what_was_meant(wl: Windlass) -> None:
+    def work() -> None: ...
+
+    with pytest.raises(TypeError, match="did you mean 'concurrency'"):
+        wl.job(concurency=3)(work)  # type: ignore[call-overload]
+
+
+def test_an_unknown_type_is_told_with_what_was_meant(wl: Windlass) -> None:
+    @wl.job
+    def resize() -> None: ...
+
+    with pytest.raises(UnknownType, match="did you mean 'resize'"):
+        wl.registry["rezise"]
+    with pytest.raises(UnknownType, match="import the module that does"):
+        wl.registry["mail"]
+
+
+def test_jobs_declared_elsewhere_are_included(wl: Windlass) -> None:
+    registry = Registry()
+
+    @registry.job(max_attempts=2)
+    def work(ctx: Context, n: int) -> list[int]:
+        return [n, ctx.max_attempts]
+
+    wl.include(registry)
+    job = work.enqueue(n=1)
+    drain(wl)
+    assert now(wl, job).result == [1, 2]
+
+
+def test_a_registry_belongs_to_one_app(wl: Windlass, tmp_path: Any) -> None:
+    registry, other = Registry(), Windlass(f"sqlite:///{tmp_path}/other.db")
+    wl.include(registry)
+    with pytest.raises(WindlassError, match=r"belongs to <Windlass .*windlass\.db> already"):
+        other.include(registry)
+
+
+def test_an_include_that_meets_a_type_twice_changes_nothing(wl: Windlass) -> None:
+    registry = Registry()
+
+    @registry.job
+    def fresh() -> None: ...
+
+    @registry.job(type="work")
+    def theirs() -> None: ...
+
+    @wl.job(type="work")
+    def ours() -> None: ...
+
+    with pytest.raises(DuplicateType):
+        wl.include(registry)
+    assert registry.app is None
+    assert "fresh" not in wl.registry
+
+
+def test_jobs_declared_after_the_include_belong_to_the_app_too(wl: Windlass) -> None:
+    registry = Registry()
+    wl.include(registry)
+
+    @registry.job
+    def late() -> str:
+        return "ran"
+
+    job = late.enqueue()
+    drain(wl)
+    assert now(wl, job).result == "ran"
+
+
+def test_including_a_registry_twice_is_no_error(wl: Windlass) -> None:
+    registry = Registry()
+
+    @registry.job
+    def work() -> None: ...
+
+    wl.include(registry)
+    wl.include(registry)
+    assert len(wl.registry) == 1
+
+
+def test_a_registry_may_include_another(wl: Windlass) -> None:
+    inner, outer = Registry(), Registry()
+
+    @inner.job
+    def work() -> str:
+        return "ran"
+
+    outer.include(inner)
+    wl.include(outer)
+
+    @inner.job
+    def late() -> str:
+        return "ran too"
+
+    jobs = [work.enqueue(), late.enqueue()]
+    drain(wl)
+    assert [now(wl, job).result for job in jobs] == ["ran", "ran too"]

@@ -1,0 +1,352 @@
+"""Attempts that end before their handler does: timeouts, cancels, and a worker that stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker import process_jobs
+from tests.worker.helpers import Background, ended, eventually, is_processing, now, place, working
+from windlass import Context, Status, Windlass, WrongStatus
+from windlass.testing import drain
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# Timeouts
+
+
+def test_an_async_handler_is_cancelled_at_its_timeout(wl: Windlass) -> None:
+    seen: list[str] = []
+
+    @wl.job(timeout=0.05, max_attempts=1)
+    async def slow() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    job = slow.enqueue()
+    with working(wl):
+        assert ended(wl, job).error == "timed out after 0.05 s"
+    assert seen == ["cancelled"]
+    assert now(wl, job).status is Status.FAILED
+
+
+def test_a_timeout_is_a_failure_that_is_retried(wl: Windlass) -> None:
+    @wl.job(timeout=0.05, max_attempts=2, backoff=0)
+    async def slow_at_first(ctx: Context) -> str:
+        if ctx.attempt == 1:
+            await asyncio.Event().wait()
+        return "quick"
+
+    job = slow_at_first.enqueue()
+    with working(wl):
+        assert wl.result(job.id) == "quick"
+    assert [attempt.error for attempt in wl.attempts(job.id)] == ["timed out after 0.05 s"]
+
+
+def test_a_handlers_own_timeout_error_is_not_taken_for_the_jobs(wl: Windlass) -> None:
+    @wl.job(timeout=30, max_attempts=1)
+    async def asks() -> None:
+        raise TimeoutError("the server does not answer")
+
+    job = asks.enqueue()
+    with working(wl):
+        assert ended(wl, job).error == "TimeoutError: the server does not answer"
+
+
+def test_an_async_handler_may_clean_up_at_its_timeout(wl: Windlass) -> None:
+    cleaned = threading.Event()
+
+    @wl.job(timeout=0.05, max_attempts=1)
+    async def tidy() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.01)
+            cleaned.set()
+
+    job = tidy.enqueue()
+    with working(wl):
+        assert ended(wl, job).status is Status.FAILED
+    assert cleaned.is_set()
+
+
+def test_a_thread_is_given_up_at_its_timeout_and_its_slot_stays_taken_until_it_ends(wl: Windlass) -> None:
+    let_go, told = threading.Event(), threading.Event()
+
+    @wl.job(timeout=0.05, max_attempts=1)
+    def stubborn(ctx: Context) -> str:
+        eventually(lambda: ctx.cancelled)
+        told.set()
+        let_go.wait(15)
+        return "too late"
+
+    @wl.job
+    def quick() -> None: ...
+
+    with working(wl, concurrency=1):
+        job = stubborn.enqueue()
+        assert ended(wl, job).error == "timed out after 0.05 s"
+        assert told.wait(15)
+        waiting = quick.enqueue()
+        with pytest.raises(TimeoutError):
+            wl.result(waiting.id, timeout=0.2)
+        assert place(wl, waiting) == (Status.PENDING, 0)
+        let_go.set()
+        assert ended(wl, waiting).status is Status.COMPLETED
+    assert now(wl, job).result is None  # its late word counts for nothing
+
+
+def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_children: Windlass, tmp_path: Path) -> None:
+    with working(in_children, concurrency=1):
+        first = in_children.result(process_jobs.own_pid.enqueue().id)  # the child is there now, with all it imports
+        job = process_jobs.hang_with_timeout.enqueue(path=str(tmp_path / "pid"))
+        assert ended(in_children, job).error == "timed out after 0.3 s"
+        assert int((tmp_path / "pid").read_text()) == first
+        assert not is_alive(first)
+        assert in_children.result(process_jobs.own_pid.enqueue().id) != first
+
+
+# Cancels
+
+
+def test_an_async_handler_that_is_cancelled_meets_cancelled_error(wl: Windlass) -> None:
+    seen: list[str] = []
+
+    @wl.job
+    async def wait() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            seen.append("cancelled")
+            raise
+
+    @wl.job
+    async def quick() -> str:
+        return "still here"
+
+    with working(wl, concurrency=1):
+        job = wait.enqueue()
+        eventually(is_processing(wl, job))
+        assert wl.cancel(job.id).status is Status.PROCESSING
+        cancelled = ended(wl, job)
+        assert wl.result(quick.enqueue().id) == "still here"
+    assert (cancelled.status, cancelled.attempts, cancelled.error) == (Status.CANCELLED, 0, "cancelled")
+    assert seen == ["cancelled"]
+
+
+def test_an_async_handler_that_ends_well_although_it_was_cancelled_has_completed(wl: Windlass) -> None:
+    @wl.job
+    async def wait() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "finished anyway"
+        return "never"
+
+    @wl.job
+    async def quick() -> str:
+        await asyncio.sleep(0.001)
+        return "still here"
+
+    with working(wl, concurrency=1):
+        job = wait.enqueue()
+        eventually(is_processing(wl, job))
+        wl.cancel(job.id)
+        assert wl.result(job.id) == "finished anyway"
+        assert wl.result(quick.enqueue().id) == "still here"
+
+
+def test_a_thread_sees_that_it_was_cancelled(wl: Windlass) -> None:
+    @wl.job
+    def wait(ctx: Context) -> None:
+        eventually(lambda: ctx.cancelled)
+        raise InterruptedError
+
+    with working(wl):
+        job = wait.enqueue()
+        eventually(is_processing(wl, job))
+        wl.cancel(job.id)
+        cancelled = ended(wl, job)
+    assert (cancelled.status, cancelled.error) == (Status.CANCELLED, "InterruptedError")
+
+
+def test_a_cancelled_child_is_killed(in_children: Windlass, tmp_path: Path) -> None:
+    with working(in_children):
+        job = process_jobs.hang.enqueue(path=str(tmp_path / "pid"))
+        eventually((tmp_path / "pid").exists)
+        in_children.cancel(job.id)
+        cancelled = ended(in_children, job)
+    assert (cancelled.status, cancelled.attempts) == (Status.CANCELLED, 0)
+    assert not is_alive(int((tmp_path / "pid").read_text()))
+
+
+def test_a_cancel_that_races_the_end_of_the_handler_leaves_each_job_with_one_end(wl: Windlass) -> None:
+    ran: list[int] = []
+
+    @wl.job
+    async def short(n: int) -> None:
+        await asyncio.sleep(random.uniform(0, 0.03))
+        ran.append(n)
+
+    with working(wl, concurrency=20):
+        jobs = [short.enqueue(n=n) for n in range(60)]
+        for job in random.sample(jobs, len(jobs)):
+            with contextlib.suppress(WrongStatus):  # it has completed
+                wl.cancel(job.id)
+        ends = [ended(wl, job) for job in jobs]
+    assert {job.status for job in ends} <= {Status.COMPLETED, Status.CANCELLED}
+    completed = {job.payload["n"] for job in ends if job.status is Status.COMPLETED}
+    assert completed <= set(ran)
+    assert len(ran) == len(set(ran))
+
+
+def test_a_waiting_job_that_is_cancelled_never_runs(wl: Windlass) -> None:
+    ran: list[int] = []
+
+    @wl.job
+    def note() -> None:
+        ran.append(1)
+
+    job = note.enqueue()
+    assert wl.cancel(job.id).status is Status.CANCELLED
+    drain(wl)
+    assert ran == []
+
+
+# A worker that stops
+
+
+def test_a_worker_that_stops_lets_what_runs_end_and_leaves_the_rest_unspent(wl: Windlass) -> None:
+    go = threading.Event()
+
+    @wl.job
+    def work() -> str:
+        go.wait(15)
+        return "done"
+
+    jobs = [work.enqueue() for _ in range(5)]
+    background = Background(wl, concurrency=2).start()
+    eventually(lambda: sum(now(wl, job).status is Status.PROCESSING for job in jobs) == 2)
+    background.stop_soon()
+    eventually(lambda: background.worker._stopping)
+    go.set()
+    background.join()
+    assert [place(wl, job) for job in jobs] == [(Status.COMPLETED, 1)] * 2 + [(Status.PENDING, 0)] * 3
+    assert wl.workers() == []
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "process"])
+def test_what_has_not_ended_after_the_grace_is_released_without_burning_an_attempt(
+    in_children: Windlass, tmp_path: Path, kind: str
+) -> None:
+    go = threading.Event()
+    path = tmp_path / "pid"
+
+    async def wait(path: str) -> None:
+        await asyncio.Event().wait()
+
+    def block(path: str) -> None:
+        go.wait(15)
+
+    handler: Any = process_jobs.hang
+    if kind != "process":
+        handler = in_children.job(type=f"stay_{kind}")(wait if kind == "async" else block)
+    try:
+        with working(in_children, grace=0):
+            job = handler.enqueue(path=str(path))
+            eventually(path.exists if kind == "process" else is_processing(in_children, job))
+        assert place(in_children, job) == (Status.PENDING, 0)
+        assert in_children.attempts(job.id) == []
+        if kind == "process":
+            pid = int(path.read_text())
+            eventually(lambda: not is_alive(pid))
+    finally:
+        go.set()
+        in_children.registry._functions.pop(f"stay_{kind}", None)
+
+
+def test_a_worker_lives_inside_a_running_loop_and_takes_no_signals(wl: Windlass) -> None:
+    import signal
+
+    @wl.job
+    async def where() -> int:
+        return id(asyncio.get_running_loop())
+
+    async def main() -> None:
+        before = signal.getsignal(signal.SIGTERM)
+        async with wl.worker(concurrency=2) as worker:
+            assert signal.getsignal(signal.SIGTERM) is before
+            assert [row.id for row in await wl.aworkers()] == [worker.id]
+            job = await where.aenqueue()
+            assert await wl.aresult(job.id) == id(asyncio.get_running_loop())
+        assert await wl.aworkers() == []
+
+    asyncio.run(main())
+
+
+def test_an_exception_inside_the_block_stops_the_worker_too(wl: Windlass) -> None:
+    async def main() -> None:
+        async with wl.worker():
+            raise KeyError("the web server broke")
+
+    with pytest.raises(KeyError):
+        asyncio.run(main())
+    assert wl.workers() == []
+
+
+def test_a_worker_that_leaves_has_no_threads_behind(wl: Windlass) -> None:
+    @wl.job
+    def work() -> None: ...
+
+    before = set(threading.enumerate())
+    with working(wl):
+        ended(wl, work.enqueue())
+    eventually(lambda: set(threading.enumerate()) <= before)
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"grace": -1}, {"beat": 0}, {"concurrency": True}])
+def test_a_worker_with_options_that_cannot_work_is_refused(wl: Windlass, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        wl.worker(**options)
+
+
+# A worker that was declared dead
+
+
+def test_a_worker_that_was_declared_dead_drops_its_jobs_and_goes_on_under_a_new_name(wl: Windlass) -> None:
+    runs: list[str] = []
+
+    @wl.job(backoff=0)
+    async def wait(ctx: Context) -> str:
+        runs.append(ctx.id)
+        if len(runs) == 1:
+            await asyncio.Event().wait()
+        return "done"
+
+    with working(wl, beat=0.05) as background:
+        job = wait.enqueue()
+        eventually(is_processing(wl, job))
+        first = background.worker.id
+        wl.store.bury(first, "it was silent")
+        assert wl.result(job.id) == "done"
+        assert [row.id for row in wl.workers()] == [background.worker.id]
+        assert background.worker.id != first
+    assert place(wl, job) == (Status.COMPLETED, 2)
+    assert [attempt.error for attempt in wl.attempts(job.id)] == ["it was silent"]

@@ -1,0 +1,316 @@
+"""`ctx.transaction()`: the user's rows, the follow-ups and the completion commit together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests.worker import process_jobs
+from tests.worker.helpers import ended, eventually, is_processing, now, place, working
+from windlass import Context, Status, TransactionOver, Windlass
+from windlass.testing import drain, enqueued
+
+Words = Callable[[], list[str]]
+
+
+def _words(app: Windlass) -> Iterator[Words]:
+    app.store.open()
+    connection = sqlite3.connect(app.store.where, isolation_level=None, check_same_thread=False)
+    connection.execute("CREATE TABLE words (word TEXT)")
+    yield lambda: [row[0] for row in connection.execute("SELECT word FROM words ORDER BY rowid")]
+    connection.close()
+
+
+@pytest.fixture
+def words(wl: Windlass) -> Iterator[Words]:
+    """The words in a table of the user's own, in the same file."""
+    yield from _words(wl)
+
+
+def test_rows_follow_ups_result_and_completion_are_committed_together(wl: Windlass, words: Words) -> None:
+    seen: list[Any] = []
+
+    @wl.job
+    def work(ctx: Context) -> str:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('done')")
+            after.enqueue()
+            ctx.result = {"words": 1}
+            seen.extend([words(), now(wl, job).status, enqueued(wl, after)])
+        seen.extend([words(), now(wl, job).status, len(enqueued(wl, after))])
+        return "not this"
+
+    @wl.job
+    def after() -> None: ...
+
+    job = work.enqueue()
+    drain(wl)
+    assert seen == [[], Status.PROCESSING, [], ["done"], Status.COMPLETED, 1]
+    done = now(wl, job)
+    assert (done.status, done.attempts, done.result) == (Status.COMPLETED, 1, {"words": 1})
+
+
+def test_an_exception_inside_the_block_rolls_all_of_it_back(wl: Windlass, words: Words) -> None:
+    @wl.job(max_attempts=2, backoff=0)
+    def work(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES (?)", (f"attempt {ctx.attempt}",))
+            after.enqueue(n=ctx.attempt)
+            if ctx.attempt == 1:
+                raise ValueError("in the middle")
+
+    @wl.job
+    def after(n: int) -> None: ...
+
+    job = work.enqueue()
+    drain(wl)
+    assert words() == ["attempt 2"]
+    assert [after.payload for after in enqueued(wl, after)] == [{"n": 2}]
+    assert [attempt.error for attempt in wl.attempts(job.id)] == ["ValueError: in the middle"]
+    assert place(wl, job) == (Status.COMPLETED, 2)
+
+
+def test_a_block_that_failed_may_be_tried_again_in_the_same_attempt(wl: Windlass, words: Words) -> None:
+    @wl.job(max_attempts=1)
+    def work(ctx: Context) -> None:
+        with pytest.raises(ValueError, match="once"), ctx.transaction() as connection:  # noqa: PT012
+            connection.execute("INSERT INTO words VALUES ('first')")
+            after.enqueue(n=1)
+            raise ValueError("once")
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('second')")
+            after.enqueue(n=2)
+
+    @wl.job
+    def after(n: int) -> None: ...
+
+    job = work.enqueue()
+    drain(wl)
+    assert (place(wl, job), words()) == ((Status.COMPLETED, 1), ["second"])
+    assert [after.payload for after in enqueued(wl, after)] == [{"n": 2}]
+
+
+def test_a_second_block_is_an_error(wl: Windlass, words: Words) -> None:
+    @wl.job
+    def work(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('first')")
+        with pytest.raises(TransactionOver, match="in one block"), ctx.transaction():
+            raise AssertionError("not reached")
+
+    job = work.enqueue()
+    drain(wl)
+    assert (place(wl, job), words()) == ((Status.COMPLETED, 1), ["first"])
+
+
+def test_an_exception_after_the_block_is_only_logged(
+    wl: Windlass, words: Words, caplog: pytest.LogCaptureFixture
+) -> None:
+    @wl.job
+    def work(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('done')")
+        raise ValueError("too late to matter")
+
+    job = work.enqueue()
+    with caplog.at_level(logging.WARNING, "windlass"):
+        drain(wl)
+    assert (place(wl, job), words()) == ((Status.COMPLETED, 1), ["done"])
+    assert "raised after its transaction had completed it: ValueError('too late to matter')" in caplog.text
+    assert wl.attempts(job.id) == []
+
+
+def test_an_enqueue_after_the_block_is_direct(wl: Windlass) -> None:
+    seen: list[int] = []
+
+    @wl.job
+    def work(ctx: Context) -> None:
+        with ctx.transaction():
+            pass
+        after.enqueue()
+        seen.append(len(enqueued(wl, after)))
+
+    @wl.job
+    def after() -> None: ...
+
+    work.enqueue()
+    drain(wl)
+    assert seen == [1]
+
+
+def test_a_worker_that_lost_the_job_writes_nothing(wl: Windlass, words: Words) -> None:
+    began, go = threading.Event(), threading.Event()
+
+    @wl.job(backoff=0)
+    def work(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            began.set()
+            go.wait(15)
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES (?)", (f"attempt {ctx.attempt}",))
+            after.enqueue(n=ctx.attempt)
+
+    @wl.job
+    def after(n: int) -> None: ...
+
+    with working(wl, beat=0.05) as background:
+        job = work.enqueue()
+        assert began.wait(15)
+        wl.store.bury(background.worker.id, "it was silent")
+        assert ended(wl, job).status is Status.COMPLETED
+        go.set()  # the first attempt goes on, long after the second has ended
+    assert words() == ["attempt 2"]
+    assert [after.payload for after in enqueued(wl, after)] == [{"n": 2}]
+    assert place(wl, job) == (Status.COMPLETED, 2)
+
+
+def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(wl: Windlass, words: Words) -> None:
+    from windlass import LeaseLost
+
+    told: list[int] = []
+
+    @wl.job(backoff=0)
+    def work(ctx: Context) -> None:
+        if ctx.attempt == 1:
+            wl.store.bury(background.worker.id, "it was silent")
+        try:
+            with ctx.transaction() as connection:
+                connection.execute("INSERT INTO words VALUES (?)", (f"attempt {ctx.attempt}",))
+        except LeaseLost:
+            told.append(ctx.attempt)
+            raise
+
+    with working(wl, beat=0.05) as background:
+        job = work.enqueue()
+        assert ended(wl, job).status is Status.COMPLETED
+    assert (told, words()) == ([1], ["attempt 2"])
+    assert [attempt.error for attempt in wl.attempts(job.id)] == ["it was silent"]
+
+
+def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
+    wl: Windlass, words: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.stores.sqlite.store.TRANSACTION_SECONDS", 0.2)
+    let_go = threading.Event()
+
+    @wl.job(max_attempts=1)
+    def slow(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('never seen')")
+            let_go.wait(15)
+
+    @wl.job
+    def other() -> None: ...
+
+    with working(wl):
+        job = slow.enqueue()
+        eventually(is_processing(wl, job))
+        assert ended(wl, other.enqueue()).status is Status.COMPLETED  # others can write although the block goes on
+        assert now(wl, job).status is Status.PROCESSING
+        let_go.set()
+        error = ended(wl, job).error or ""
+    assert error.startswith("TransactionOver: ctx.transaction() was held for ")
+    assert "the limit is 0.2 s" in error
+    assert words() == []
+
+
+def test_the_connection_of_a_block_that_took_too_long_is_of_no_use(
+    wl: Windlass, words: Words, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("windlass.stores.sqlite.store.TRANSACTION_SECONDS", 0.1)
+
+    @wl.job(max_attempts=1)
+    def slow(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            while True:
+                connection.execute("INSERT INTO words VALUES ('never seen')")
+
+    job = slow.enqueue()
+    drain(wl, raising=False)
+    assert (now(wl, job).error or "").startswith("TransactionOver: ")
+    assert words() == []
+
+
+def test_atransaction_does_the_same_for_an_async_handler(wl: Windlass, words: Words) -> None:
+    @wl.job(max_attempts=2, backoff=0)
+    async def work(ctx: Context) -> None:
+        async with ctx.atransaction() as connection:
+            connection.execute("INSERT INTO words VALUES (?)", (f"attempt {ctx.attempt}",))
+            await asyncio.sleep(0)
+            await after.aenqueue(n=ctx.attempt)
+            ctx.result = "stored"
+            if ctx.attempt == 1:
+                raise ValueError("in the middle")
+        with pytest.raises(TransactionOver):
+            async with ctx.atransaction():
+                raise AssertionError("not reached")
+
+    @wl.job
+    def after(n: int) -> None: ...
+
+    job = work.enqueue()
+    drain(wl)
+    assert words() == ["attempt 2"]
+    assert [after.payload for after in enqueued(wl, after)] == [{"n": 2}]
+    assert (*place(wl, job), now(wl, job).result) == (Status.COMPLETED, 2, "stored")
+
+
+def test_a_cancel_inside_atransaction_rolls_back(wl: Windlass, words: Words) -> None:
+    began = threading.Event()
+
+    @wl.job(timeout=0.1, max_attempts=1)
+    async def work(ctx: Context) -> None:
+        async with ctx.atransaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('never seen')")
+            began.set()
+            await asyncio.Event().wait()
+
+    job = work.enqueue()
+    with working(wl):
+        assert ended(wl, job).error == "timed out after 0.1 s"
+    assert began.is_set()
+    assert words() == []
+
+
+def test_a_result_that_cannot_be_stored_rolls_the_block_back(wl: Windlass, words: Words) -> None:
+    @wl.job(max_attempts=1)
+    def work(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('never seen')")
+            ctx.result = object()
+
+    job = work.enqueue()
+    drain(wl, raising=False)
+    assert (now(wl, job).error or "").startswith("NotJSON: the result=<object ")
+    assert words() == []
+
+
+def test_a_block_that_commits_by_itself_is_an_error(wl: Windlass, words: Words) -> None:
+    @wl.job(max_attempts=1)
+    def work(ctx: Context) -> None:
+        with ctx.transaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('kept')")
+            connection.commit()
+
+    job = work.enqueue()
+    drain(wl, raising=False)
+    assert (now(wl, job).status, words()) == (Status.FAILED, ["kept"])
+    assert (now(wl, job).error or "").startswith("TransactionOver: the block committed or rolled back by itself")
+
+
+def test_a_handler_in_a_child_has_the_transaction_of_the_workers_database(in_children: Windlass) -> None:
+    fixture = _words(in_children)
+    words = next(fixture)
+    with working(in_children):
+        job = process_jobs.write_and_complete.enqueue(word="from a child")
+        assert in_children.result(job.id) == "from a child"
+        (follow_up,) = enqueued(in_children, process_jobs.own_pid)
+        assert ended(in_children, follow_up).status is Status.COMPLETED
+    assert words() == ["from a child"]
+    assert list(fixture) == []
