@@ -1,0 +1,5 @@
+"""`windlass bench`: what this machine gives, beside what its disk and SQLite could give at the most."""
+
+from windlass.cli.bench.command import bench
+
+__all__ = ["bench"]

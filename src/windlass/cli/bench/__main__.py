@@ -1,0 +1,3 @@
+from windlass.cli.bench.command import bench
+
+bench(prog_name="windlass bench")

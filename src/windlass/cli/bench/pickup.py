@@ -1,0 +1,63 @@
+"""Pickup: from an enqueue in one process to the start of the handler in another, idle one."""
+
+from __future__ import annotations
+
+import random
+import time
+
+from windlass import Windlass
+from windlass.cli.bench.measure import Sample, percentile
+from windlass.cli.bench.report import Row, Target
+from windlass.cli.bench.scratch import Scratch
+from windlass.cli.bench.setting import Setting
+from windlass.cli.bench.workers import wait_for, working
+
+GAPS = (0.020, 0.120)
+"""Seconds between two enqueues: at random, so that they do not fall in step with the worker's looks."""
+
+
+async def _stamp() -> int:
+    """Runs in the worker, which has it in its own app."""
+    return 0
+
+
+def measure(setting: Setting) -> list[Row]:
+    """Milliseconds, the middle one and the worst but one in a hundred; from the call, and from its return."""
+    from_call, from_return = latencies(setting)
+    rows = []
+    for name, words, values in (("return", "from enqueue's return", from_return), ("call", "from its call", from_call)):
+        for percent in (50, 99):
+            sample = Sample((percentile(values, percent),))
+            target = Target(below=5) if (name, percent) == ("return", 50) else None
+            row = Row.of("pickup", f"pickup_{name}_p{percent}", f"p{percent} {words}", "ms", sample, target=target)
+            row.low, row.high = (min(values), max(values)) if percent == 50 else (row.value, row.value)
+            rows.append(row)
+    return rows
+
+
+def latencies(setting: Setting) -> tuple[list[float], list[float]]:
+    """Of each job: milliseconds from the call of `enqueue`, and from its return, to the start of the handler."""
+    scratch = Scratch(setting.directory, "pickup")
+    app = Windlass(scratch.url)
+    stamp = app.job(type="stamp")(_stamp)
+    sent: dict[str, tuple[int, int]] = {}
+    setting.say(f"pickup: {setting.sizes.pickups} jobs, one by one")
+    try:
+        with working(scratch, 1, setting.concurrency) as workers:
+            stamp.enqueue()  # the first one finds the worker starting, and is not counted
+            wait_for(workers, lambda: scratch.completed("stamp"), 1)
+            for _ in range(setting.sizes.pickups):
+                time.sleep(random.uniform(*GAPS))
+                called = time.time_ns()
+                job = stamp.enqueue()
+                sent[job.id] = (called, time.time_ns())
+            wait_for(workers, lambda: scratch.completed("stamp"), 1 + len(sent))
+        query = "SELECT id, CAST(result AS INTEGER) FROM windlass_finished"
+        started = {id: at for id, at in scratch.connection.execute(query) if id in sent}
+    finally:
+        app.close()
+        scratch.close()
+    return (
+        [(at - sent[id][0]) / 1e6 for id, at in started.items()],
+        [(at - sent[id][1]) / 1e6 for id, at in started.items()],
+    )

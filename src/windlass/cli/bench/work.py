@@ -1,0 +1,30 @@
+"""A worker process of the benchmark: `python -m windlass.cli.bench.work CONCURRENCY [PROFILE]`.
+
+It says "ready" when everything is imported and connected and starts on a line from its parent, so that a
+measurement holds nothing of Python's start, and two processes start together.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from windlass.cli.bench import sample
+
+
+def main(concurrency: int, profile: str | None) -> None:
+    if profile is not None:
+        sample.time_statements()  # before the store connects
+    from windlass.cli.bench.app import wl
+
+    wl.store.open()
+    print("ready", flush=True)
+    if not sys.stdin.readline():
+        return
+    if profile is None:
+        wl.worker(concurrency=concurrency).run()
+    else:
+        sample.profiled(wl.worker(concurrency=concurrency).run, profile)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else None)

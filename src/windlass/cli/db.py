@@ -1,0 +1,108 @@
+"""`windlass db`: the database itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator
+from typing import TYPE_CHECKING
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from windlass.cli import units
+from windlass.cli.base import Group, Shared, pass_shared
+from windlass.cli.target import database, schema_of, url_of
+from windlass.job import Status
+from windlass.stores.sqlite.place import path_of
+from windlass.stores.sqlite.store import schema_sql
+from windlass.worker.chores import PRUNED, prune
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+FINAL = [status.value for status in Status if status.is_final]
+
+
+@click.group("db", cls=Group, help="The database: status, upgrade, sql, prune.")
+def db() -> None:
+    pass
+
+
+@db.command("status", help="Where the database is, its schema and its size.")
+@pass_shared
+def status(shared: Shared) -> None:
+    found = database(shared).store.status()
+    if shared.json:
+        shared.data(found)
+        return
+    current = found["schema"] == found["newest_schema"]
+    lines = {
+        "database": f"{found['store']} {found['where']}",
+        "schema": f"{found['schema']} ({'current' if current else 'newest: ' + str(found['newest_schema'])})",
+        "size": f"{units.size(found['bytes'])}, and {units.size(found['log_bytes'])} of log",
+        "leases given": f"{found['leases_given']:,}",
+        "journal": f"{found['journal_mode']}, synchronous {found['synchronous']}",
+        "SQLite": found["sqlite_version"],
+        "file system": found["file_system"] or "unknown",
+    }
+    for name, value in lines.items():
+        shared.print((f"{name:<14}", "dim"), str(value))
+
+
+@db.command("upgrade", help="Create the tables, or bring them up to date. Safe to repeat.")
+@pass_shared
+def upgrade(shared: Shared) -> None:
+    before = schema_of(path_of(url_of(shared)))
+    found = database(shared, create=True).store.status()
+    how = "was current already" if before == found["schema"] else f"upgraded from {before}" if before else "created"
+    if shared.json:
+        shared.data({"where": found["where"], "schema": found["schema"], "before": before})
+    else:
+        shared.print(("✓ ", "green"), f"{found['where']}: schema {found['schema']}, {how}")
+
+
+@db.command("sql", help="Print the tables as SQL, without connecting.")
+@pass_shared
+def sql(shared: Shared) -> None:
+    if shared.json:
+        shared.data({"sql": schema_sql()})
+    else:
+        click.echo(schema_sql(), nl=False)
+
+
+@db.command("prune", help="Delete jobs that ended long ago, in small steps that hold nobody up.")
+@click.option(
+    "--older-than", type=units.Duration(), default="7d", show_default=True, help="Ended longer ago than this."
+)
+@click.option(
+    "-s",
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(FINAL),
+    default=[status.value for status in PRUNED],
+    show_default=True,
+    help="How they ended; may be repeated.",
+)
+@pass_shared
+def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> None:
+    app = database(shared)
+    deleted = 0
+    with _progress(shared, app, statuses) as bar:
+        for count in prune(app.store, [Status(name) for name in statuses], older_than):
+            deleted += count
+            bar.advance(bar.task_ids[0], count)
+    if shared.json:
+        shared.data({"deleted": deleted})
+    else:
+        shared.print(f"{units.plural(deleted, 'job')} deleted", (f" in {app.store.where}", "dim"))
+
+
+@contextlib.contextmanager
+def _progress(shared: Shared, app: Windlass, statuses: tuple[Status, ...]) -> Generator[Progress]:
+    """How many of all ended jobs are gone; some of them are too young, so it may end before the bar is full."""
+    ended = sum(row["count"] for row in app.counts(("status",)) if row["status"] in statuses)
+    columns = (TextColumn("pruning"), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
+    with Progress(*columns, console=shared.err, transient=True, disable=not shared.err.is_terminal) as bar:
+        bar.add_task("", total=ended)
+        yield bar

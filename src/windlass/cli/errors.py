@@ -1,0 +1,110 @@
+"""What a person is told when something went wrong: what failed, the likely cause, the next command."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+from rich.console import Console
+from rich.text import Text
+
+from windlass import errors
+from windlass.cli.base import Shared
+
+PROBLEMS, USAGE, DATABASE, NOT_FOUND, CONFLICT, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 5, 124, 130
+
+_CODES: list[tuple[type[BaseException], int]] = [
+    (errors.JobFailed, PROBLEMS),
+    (errors.JobNotFound, NOT_FOUND),
+    (errors.WrongStatus, CONFLICT),
+    (errors.KeyHeld, CONFLICT),
+    (errors.ResultTimeout, TIMED_OUT),
+    (errors.StoreUnusable, DATABASE),
+    (errors.StoreBusy, DATABASE),
+    (errors.SchemaTooNew, DATABASE),
+    (sqlite3.Error, DATABASE),
+]
+
+
+class Problem(click.ClickException):
+    """An error as it is printed; no traceback."""
+
+    def __init__(self, what: str, cause: str = "", *, next: str = "", code: int = USAGE) -> None:
+        super().__init__(what)
+        self.cause = cause
+        self.next = next
+        self.exit_code = code  # type: ignore[misc]  # click's own way: main() asks the instance
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        context = click.get_current_context(silent=True)
+        shared = context.find_object(Shared) if context else None
+        console = (shared or Shared()).err if file is None else Console(file=file)
+        console.print(Text.assemble(("✗ ", "red"), self.message), soft_wrap=True)
+        if self.cause:
+            console.print(Text(self.cause), soft_wrap=True)
+        if self.next:
+            console.print(Text.assemble(("→ ", "dim"), self.next), soft_wrap=True)
+
+
+@contextmanager
+def caught() -> Generator[None]:
+    """Errors of windlass and of the database become problems; everything else is a bug and keeps its traceback."""
+    try:
+        yield
+    except (errors.WindlassError, sqlite3.Error) as error:
+        raise explained(error) from None
+    except (KeyboardInterrupt, click.Abort):
+        click.echo(err=True)  # after ^C, or an open question
+        raise Problem("interrupted", code=INTERRUPTED) from None
+
+
+def explained(error: Exception) -> Problem:
+    """The problem that an error is. The library speaks of Python; here the way out is a command."""
+    what, cause, next = str(error), "", ""
+    match error:
+        case errors.JobNotFound():
+            what = f"there is no job {error.id}"
+            cause = "It was deleted or pruned, or it lives in another database."
+            next = "windlass jobs ls"
+        case errors.WrongStatus():
+            what, cause = f"cannot {error.verb} job {error.id}: it is {error.status}", _hint(error)
+            next = f"windlass jobs show {error.id}"
+        case errors.KeyHeld():
+            what = f"cannot retry job {error.id}: its dedupe key is held by job {error.holder}"
+            cause = "Two jobs with one key never wait at once. Let that one end, or cancel it."
+            next = f"windlass jobs show {error.holder}"
+        case errors.ResultTimeout():
+            what = f"job {error.id} is still {error.status}"
+            cause = "It is not cancelled: it goes on, or waits for a worker."
+            next = f"windlass jobs show {error.id}"
+        case errors.JobFailed():
+            what = f"job {error.id} {error.status}: {error.error or 'no error was recorded'}"
+            next = f"windlass jobs show {error.id}"
+        case errors.StoreBusy():
+            what = f"{error.where} was busy for too long"
+            cause = "Another process holds its write lock: a long transaction, a backup, a debugger."
+            next = "windlass doctor --quick"
+        case errors.BadCursor():
+            next = "windlass jobs ls   (prints the cursor of the page after it)"
+        case sqlite3.Error():
+            what, cause = f"the database said: {error}", "The file is damaged, or not a SQLite database."
+            next = "windlass doctor"
+        case _:
+            what, _, cause = what.partition("; ")
+    return Problem(what, cause, next=next, code=code_of(error))
+
+
+def code_of(error: BaseException) -> int:
+    """The exit code of an error; what was asked for cannot be, unless it says otherwise."""
+    return next((code for kind, code in _CODES if isinstance(error, kind)), USAGE)
+
+
+def _hint(error: errors.WrongStatus) -> str:
+    if error.verb == "delete":
+        return "A worker has it in hand: cancel it first, and delete it when it has ended."
+    if error.verb == "retry":
+        return "Only a job that has ended can be retried; this one runs by itself."
+    return "It has ended already."

@@ -1,0 +1,95 @@
+"""Times, durations and sizes, as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
+_LONGEST = 10**10
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """`90`, `5m`, `1h30m`, `7d`: seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        seconds = parsed(value)
+        if seconds is None or seconds > _LONGEST:
+            self.fail(f"{value!r} is no duration; write 90 (seconds), 5m, 1h30m or 7d", param, ctx)
+        return seconds
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]
+    """An ISO time. Without a zone it is local time."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(value).astimezone(UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is no time; write 2026-11-01T08:30, with +01:00 or Z for a zone", param, ctx)
+
+
+def parsed(text: str) -> float | None:
+    """A duration in seconds, or None if it is none."""
+    text = text.strip().lower()
+    try:
+        seconds = float(text)
+        return seconds if 0 <= seconds < float("inf") else None
+    except ValueError:
+        pass
+    if not re.fullmatch(rf"(?:{_PART.pattern}\s*)+", text):
+        return None
+    return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
+
+
+def span(seconds: float) -> str:
+    """A duration in at most two units."""
+    seconds = max(0.0, seconds)
+    if seconds < 0.9995:
+        return f"{seconds * 1000:.0f}ms"
+    if seconds < 9.95:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    for unit, next_unit, size, next_size in (("d", "h", 86_400, 3600), ("h", "m", 3600, 60), ("m", "s", 60, 1)):
+        if whole >= size:
+            rest = whole % size // next_size
+            return f"{whole // size}{unit} {rest}{next_unit}" if rest else f"{whole // size}{unit}"
+    return f"{whole}s"
+
+
+def relative(moment: datetime, now: datetime | None = None) -> str:
+    """`12s ago`, `in 5m`, `now`."""
+    seconds = (moment - (now or datetime.now(UTC))).total_seconds()
+    if abs(seconds) < 0.5:
+        return "now"
+    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
+def local(moment: datetime) -> str:
+    """The date and the time of day here, to the millisecond."""
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def size(number: float) -> str:
+    """Bytes, in thousands."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000 or unit == "GB":
+            return f"{number:.0f} {unit}" if number >= 10 or unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    raise AssertionError

@@ -1,0 +1,57 @@
+"""`windlass workers`: who is working."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.text import Text
+
+from windlass import clock
+from windlass.cli import output, units
+from windlass.cli.base import Shared, command, pass_shared
+from windlass.cli.health import is_live, silence
+from windlass.cli.target import database
+from windlass.stores.base import WorkerRow
+
+
+@command("workers", help="Who is working: their heartbeat, and how many jobs they have in hand.")
+@pass_shared
+def workers(shared: Shared) -> None:
+    rows = database(shared).workers()
+    if shared.json:
+        shared.data({"items": [_as_json(worker) for worker in rows]})
+        return
+    if not rows:
+        shared.note("no worker is running on this database")
+        shared.note(("→ ", "dim"), "windlass worker app:wl")
+        return
+    table = output.table(
+        "WORKER", "BUSY", "QUEUES", "TYPES", "VERSION", "UP", "HEARTBEAT", right=("BUSY", "UP"), clip="TYPES"
+    )
+    for worker in rows:
+        table.add_row(*_cells(worker))
+    output.show(shared, table)
+
+
+def _cells(worker: WorkerRow) -> list[Text]:
+    alive, quiet = is_live(worker), units.span(silence(worker))
+    up = units.span((clock.now() - worker.started_at) / clock.SECOND)
+    return [
+        Text.assemble(("● ", "green") if alive else ("◌ ", "red"), output.clean(worker.name)),
+        Text(f"{worker.leases}/{worker.concurrency}"),
+        Text(output.clean(", ".join(worker.queues)) or "all"),
+        Text(output.clean(", ".join(worker.types))),
+        Text(worker.version),
+        Text(up),
+        Text(f"{quiet} ago") if alive else Text(f"{quiet} ago: lost", style="red"),
+    ]
+
+
+def _as_json(worker: WorkerRow) -> dict[str, Any]:
+    return {
+        **msgspec.structs.asdict(worker),
+        "started_at": clock.to_datetime(worker.started_at),
+        "seen_at": clock.to_datetime(worker.seen_at),
+        "live": is_live(worker),
+    }

@@ -1,0 +1,82 @@
+"""`windlass db`."""
+
+from __future__ import annotations
+
+import itertools
+import sqlite3
+
+import pytest
+
+from tests.cli.helpers import completed, failed
+from windlass import Windlass, clock, function
+
+
+def test_status_says_where_it_is_and_which_schema_it_has(windlass, as_json, wl, folder):
+    assert f"sqlite {folder / 'windlass.db'}" in windlass("db", "status").stdout
+    assert "1 (current)" in windlass("db", "status").stdout
+    assert tuple(as_json("db", "status")[name] for name in ("schema", "journal_mode")) == (1, "wal")
+
+
+def test_upgrade_creates_the_database_and_may_be_repeated(windlass, folder):
+    first, second = windlass("db", "upgrade"), windlass("db", "upgrade")
+    assert "created" in first.stdout
+    assert "was current already" in second.stdout
+    assert windlass("stats").exit_code == 0
+
+
+def test_upgrade_puts_the_tables_into_a_file_that_has_others(windlass, as_json, folder):
+    with sqlite3.connect(folder / "mine.db") as connection:
+        connection.execute("CREATE TABLE mine (id INTEGER)")
+    connection.close()
+    assert {"where": str(folder / "mine.db"), "schema": 1, "before": 0} == as_json(
+        "db", "upgrade", "--db", "sqlite:///mine.db"
+    )
+
+
+def test_sql_prints_the_tables_and_touches_nothing(windlass, as_json, folder):
+    script = windlass("db", "sql").stdout
+    sqlite3.connect(":memory:").executescript(script)
+    assert {"sql": script} == as_json("db", "sql")
+    assert list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def old(folder, monkeypatch):
+    """The database as it was used some days ago: the clock was another, and so were the ids."""
+    numbers = itertools.count()
+
+    def open_(days: float) -> Windlass:
+        then = clock.now() - clock.seconds(days * 86_400)
+        text = f"{then // 1000:012x}"
+        ids = (f"{text[:8]}-{text[8:]}-7000-8000-{number:012x}" for number in numbers)
+        monkeypatch.setattr(function, "new_id", lambda: next(ids))
+        return Windlass(f"sqlite:///{folder}/windlass.db", clock=lambda: then)
+
+    return open_
+
+
+def test_prune_deletes_what_ended_long_ago(windlass, wl, old):
+    kept = [completed(wl)]
+    before = old(8)
+    for _ in range(3):
+        completed(before)
+    kept.append(failed(before))
+    before.close()
+    result = windlass("db", "prune")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("3 jobs deleted")
+    assert {job.id for job in kept} == {job.id for job in wl.jobs()}
+
+
+def test_prune_takes_an_age_and_statuses(as_json, wl, old):
+    before = old(1)
+    completed(before), failed(before)
+    before.close()
+    assert as_json("db", "prune", "--older-than", "2d", "--status", "failed") == {"deleted": 0}
+    assert as_json("db", "prune", "--older-than", "12h", "--status", "failed") == {"deleted": 1}
+    assert as_json("db", "prune", "--older-than", "12h") == {"deleted": 1}
+
+
+@pytest.mark.parametrize("words", [["--status", "pending"], ["--older-than", "long"]], ids=" ".join)
+def test_a_prune_that_cannot_be_is_exit_code_2(windlass, wl, words):
+    assert windlass("db", "prune", *words).exit_code == 2

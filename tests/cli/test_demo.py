@@ -1,0 +1,54 @@
+"""`windlass demo`, as it is run from the README."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from windlass import Windlass
+from windlass.cli.demo import pid_of
+from windlass.stores.base import WorkerRow
+
+pytestmark = pytest.mark.timeout(180)
+
+
+def test_the_demo_ends_by_itself_and_shows_what_happened(start):
+    process = start("demo")
+    shown, said = process.communicate(timeout=150)
+    assert process.returncode == 0, shown + said
+    assert "kill -9" in shown
+    assert "jobs are back in the queue" in shown
+    assert "✓ all 412 jobs completed" in shown
+    table = {line.split()[0]: line.split()[1:] for line in shown.splitlines() if line[:1].isalpha()}
+    assert table["charge_card"][:2] == ["60", "60"]
+    assert table["publish_post"][:2] == ["12", "12"]
+    assert table["resize_image"][:2] == ["80", "80"]
+    assert table["send_mail"][:2] == ["260", "260"]
+    place = next(line.rpartition(" ")[2] for line in shown.splitlines() if "jobs stored in" in line)
+    assert not Path(place).parent.exists()
+
+
+def test_the_demo_tells_the_truth_about_its_database(start, folder):
+    process = start("demo", "--json", "--db", "sqlite:///kept.db")
+    shown, said = process.communicate(timeout=150)
+    assert process.returncode == 0, said
+    report = json.loads(shown)
+    app = Windlass("sqlite:///kept.db")
+    assert [{"status": "completed", "count": report["jobs"]}] == app.counts()
+    assert report["unfinished"] == 0
+    assert report["held_when_killed"] == sum(row["killed_and_completed"] for row in report["types"]) > 0
+    assert app.workers() == []
+    app.close()
+
+
+def test_the_demo_refuses_a_database_that_others_may_use(windlass, wl):
+    result = windlass("demo", "--db", "sqlite:///windlass.db")
+    assert result.exit_code == 2
+    assert "wants a database of its own" in result.stderr
+
+
+def test_the_pid_of_a_worker_is_known_without_proc():
+    assert pid_of(WorkerRow(id="x", name="my-host-77", concurrency=1)) == 77
+    assert pid_of(WorkerRow(id="x", name="my-host-77", concurrency=1, host={"pid": 88})) == 88
