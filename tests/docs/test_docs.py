@@ -1,0 +1,72 @@
+"""Every code block of the README and the docs runs as printed, and every link leads somewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.docs.blocks import PAGES, ROOT, blocks_of, prose_of
+from tests.docs.run import Page
+
+OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def _name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_name)
+def test_every_block_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delenv("WINDLASS_URL", raising=False)
+    running = Page(page, tmp_path)
+    try:
+        for block in blocks_of(page):
+            running.run(block)
+    finally:
+        for module in running.modules:
+            sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=_name)
+def test_indented_blocks_are_commands_of_the_repository(page: Path) -> None:
+    """They are not run here, as they install and test everything; so they must be there, and nothing else may be."""
+    for paragraph in re.split(r"\n\s*\n", prose_of(page)):
+        lines = paragraph.strip("\n").split("\n")
+        if all(line.startswith("    ") for line in lines):
+            for command in (line.split()[0] for line in lines):
+                known = command in ("pip", ".venv/bin/ruff") or os.access(ROOT / command, os.X_OK)
+                assert known, f"{command} is no command of the repository; put it in a ```console block, which is run"
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=_name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    broken = []
+    for link in _LINK.findall(prose_of(page)):
+        if re.match(r"\w+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (anchor and anchor not in _anchors(target)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=_name)
+def test_the_pages_are_plain(page: Path) -> None:
+    """No machine of ours, and no line that ends in spaces."""
+    text = page.read_text("utf-8")
+    assert re.findall(r"/work/|/root/|/home/\w+|localhost:\d+/simple", text) == []
+    assert [line for line in text.splitlines() if line != line.rstrip()] == []
+
+
+def _anchors(page: Path) -> set[str]:
+    """Headings as GitHub names them."""
+    headings = re.findall(r"^#+ (.+)$", prose_of(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
