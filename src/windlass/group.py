@@ -7,6 +7,7 @@ so nothing is lost at fork or exit, and nothing runs in the user's process that 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Callable, Sequence
 
@@ -19,13 +20,17 @@ InsertGroups = Callable[[Sequence[Sequence[NewJob]]], list[Inserted]]
 class _Waiting:
     """One caller's jobs, until somebody has stored them."""
 
-    __slots__ = ("answer", "jobs", "turn")
+    __slots__ = ("answer", "jobs", "left", "neighbour", "turn")
 
     def __init__(self, jobs: Sequence[NewJob]) -> None:
         self.jobs = jobs
         self.answer: Inserted | None = None
         self.turn = threading.Lock()
         self.turn.acquire()
+        self.left = False
+        """Whether the caller was interrupted and does not wait any more."""
+        self.neighbour: _Waiting | None = None
+        """Whom to wake next. All at once, they would fight for the interpreter; one by one, each finds it free."""
 
 
 class Group:
@@ -47,16 +52,35 @@ class Group:
             self._waiting.append(mine)
             lead, self._led = not self._led, True
         if not lead:
-            mine.turn.acquire()  # until it is done, or ours to do
+            self._wait(mine)
         if mine.answer is None:
             self._lead()
+        else:
+            self._wake_neighbour(mine)
         answer = mine.answer
         assert answer is not None
         if isinstance(answer, Exception):
             raise answer
         return answer
 
+    def _wait(self, mine: _Waiting) -> None:
+        """Until the jobs are stored, or it is our turn to store them."""
+        try:
+            mine.turn.acquire()
+        except BaseException:  # a Ctrl-C: whoever counts on us must not wait for ever
+            with self._lock:
+                mine.left = True
+                has_turn = mine.turn.acquire(blocking=False)
+                if mine in self._waiting and not has_turn:
+                    self._waiting.remove(mine)
+            if has_turn and mine.answer is None:
+                self._lead()
+            elif has_turn:
+                self._wake_neighbour(mine)
+            raise
+
     def _lead(self) -> None:
+        """Store a group, the caller's own jobs first."""
         with self._lock:
             group = self._take()
         try:
@@ -78,14 +102,24 @@ class Group:
         return group
 
     def _answer(self, group: list[_Waiting], answers: Sequence[Inserted]) -> None:
-        with self._lock:
-            successor = self._waiting[0] if self._waiting else None
-            self._led = successor is not None
-        if successor:
-            successor.turn.release()
         for waiting, answer in zip(group, answers, strict=True):
             waiting.answer = answer
-            waiting.turn.release()
+        with self._lock:
+            for waiting, neighbour in itertools.pairwise(group):
+                waiting.neighbour = neighbour
+            if self._waiting:
+                self._waiting[0].turn.release()  # the next to lead
+            else:
+                self._led = False
+        self._wake_neighbour(group[0])
+
+    def _wake_neighbour(self, waiting: _Waiting) -> None:
+        with self._lock:
+            neighbour = waiting.neighbour
+            while neighbour is not None and neighbour.left:
+                neighbour = neighbour.neighbour
+            if neighbour is not None:
+                neighbour.turn.release()
 
 
 class AsyncGroup:
