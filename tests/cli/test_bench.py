@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 SECTIONS = {
-    "ceiling": {"fsync", "raw_insert", "raw_move"},
+    "ceiling": {"fsync", "raw_insert", "raw_insert_json", "raw_move", "raw_move_json"},
     "enqueue": {"enqueue_singly", "enqueue_threads", "enqueue_tasks", "enqueue_bulk"},
     "drain": {f"drain_{kind}_{n}" for kind in ("async", "thread", "process") for n in (1, 2)} | {"memory_after_drain"},
     "pickup": {f"pickup_{since}_p{percent}" for since in ("call", "return") for percent in (50, 99)},
