@@ -140,7 +140,7 @@ SQL = re.compile(
 OWN_SQL = {
     "stores.sqlite.statements": "that is what it is for",
     "stores.sqlite.read": "a list is filtered by what was asked for; values are bound",
-    "stores.sqlite.store": "asks for the schema of a database that may not have our tables",
+    "stores.sqlite.upgrade": "asks for the schema of a database that may not have our tables",
     "cli.target": "asks whether a file is ours without creating it",
     "cli.bench": "measures the database below us, and fills it",
 }

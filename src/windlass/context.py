@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
@@ -114,17 +116,18 @@ class Context:
     @asynccontextmanager
     async def atransaction(self) -> AsyncGenerator[Any]:
         """`transaction` for an `async def` handler. The connection is the store's own, so its calls are sync."""
-        import asyncio
-
-        block = self._ending()
-        connection = await asyncio.to_thread(block.__enter__)
-        try:
-            yield connection
-        except BaseException as error:
-            if not await asyncio.to_thread(block.__exit__, type(error), error, error.__traceback__):
-                raise
-        else:
-            await asyncio.to_thread(block.__exit__, None, None, None)
+        loop, block = asyncio.get_running_loop(), self._ending()
+        # A thread of its own: in a pool, those who wait for the writer could keep it from committing.
+        with ThreadPoolExecutor(1, "windlass-transaction") as thread:
+            connection = await loop.run_in_executor(thread, block.__enter__)
+            try:
+                yield connection
+            except BaseException as error:
+                left = (type(error), error, error.__traceback__)
+                if not await loop.run_in_executor(thread, block.__exit__, *left):
+                    raise
+            else:
+                await loop.run_in_executor(thread, block.__exit__, None, None, None)
 
     def _ending(self) -> AbstractContextManager[Any]:
         return _ending(self._run)

@@ -22,6 +22,8 @@ class Kind(StrEnum):
     CANCELLED = "cancelled"
     RELEASED = "released"
 
+    __hash__ = str.__hash__  # an enum's own is written in Python, and this one is hashed for every job
+
     @property
     def final(self) -> Status | None:
         """The status a job has ended in, or None if it goes back to wait."""

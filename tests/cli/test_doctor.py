@@ -75,7 +75,7 @@ def test_the_wal_reset_race_is_a_warning_and_no_problem(found, wl, monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.40.1")
     [(level, text)] = found("sqlite", code=0)
     assert level == "warning"
-    assert "behind a lock file" in text
+    assert "while nobody can commit" in text
 
 
 def test_jobs_without_any_worker_are_a_problem(found, wl):

@@ -11,7 +11,7 @@ from tests.conformance.view_cases import CASES, make
 from windlass.errors import SchemaTooNew
 from windlass.job import Job, Progress, Status
 from windlass.stores import migrate
-from windlass.stores.sqlite import store as sqlite_store
+from windlass.stores.sqlite import upgrade
 
 PACKAGE = "windlass.stores.sqlite"
 
@@ -43,7 +43,7 @@ def test_migrations_are_numbered_without_gaps():
 def test_the_printed_script_makes_the_same_tables(store, folder):
     store.open()
     by_script = sqlite3.connect(folder / "script.db")
-    by_script.executescript(sqlite_store.schema_sql())
+    by_script.executescript(upgrade.schema_sql())
     ours = sqlite3.connect(store.path)
 
     schema = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
@@ -71,7 +71,7 @@ def test_a_database_that_a_newer_windlass_has_changed_for_good_is_left_alone(sto
         store.get(job.id)
 
     assert (99, store.where in str(error.value)) == (error.value.found, True)
-    by_hand("UPDATE windlass_meta SET value = ? WHERE key IN ('schema', 'oldest')", sqlite_store.newest_schema())
+    by_hand("UPDATE windlass_meta SET value = ? WHERE key IN ('schema', 'oldest')", upgrade.newest_schema())
 
 
 def test_an_older_database_is_upgraded_when_it_is_opened(store, open_store, monkeypatch):

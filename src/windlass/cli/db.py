@@ -14,7 +14,7 @@ from windlass.cli.base import Group, Shared, pass_shared
 from windlass.cli.target import database, schema_of, url_of
 from windlass.job import Status
 from windlass.stores.sqlite.place import path_of
-from windlass.stores.sqlite.store import schema_sql
+from windlass.stores.sqlite.upgrade import schema_sql
 from windlass.worker.chores import PRUNED, prune
 
 if TYPE_CHECKING:

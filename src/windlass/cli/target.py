@@ -19,7 +19,7 @@ from windlass.cli.errors import DATABASE, Problem
 from windlass.errors import WindlassError
 from windlass.settings import DEFAULT_URL, URL_VARIABLE, database_url
 from windlass.stores.sqlite.place import path_of
-from windlass.stores.sqlite.store import newest_schema
+from windlass.stores.sqlite.upgrade import newest_schema
 
 if TYPE_CHECKING:
     from windlass.app import Windlass

@@ -27,8 +27,9 @@ class Owner(NamedTuple):
 class Board:
     """One cell per slot: the number of the lease that was started there (negative: in a child of its own), or 0."""
 
-    def __init__(self, fd: int, cells: int) -> None:
+    def __init__(self, fd: int, cells: int, supervisor: int | None = None) -> None:
         self.fd = fd
+        self.supervisor = supervisor
         self._map = mmap.mmap(fd, _HEADER + 8 * cells)
         self._cells = memoryview(self._map)[_HEADER:].cast("q")
         self._free = list(range(cells))
@@ -45,12 +46,17 @@ class Board:
     @classmethod
     def inherited(cls) -> Board | None:
         """The board that a supervisor gave to this process, if one did."""
-        fd = os.environ.pop(VARIABLE, None)
-        if fd is None:
+        given = os.environ.pop(VARIABLE, None)
+        if given is None:
             return None
-        number = int(fd)
-        os.set_inheritable(number, False)
-        return cls(number, (os.fstat(number).st_size - _HEADER) // 8)
+        fd, supervisor = map(int, given.split(":"))
+        os.set_inheritable(fd, False)
+        return cls(fd, (os.fstat(fd).st_size - _HEADER) // 8, supervisor)
+
+    @property
+    def for_a_child(self) -> str:
+        """What `inherited` reads in the child. The parent is named, as the child may look for it too late."""
+        return f"{self.fd}:{os.getpid()}"
 
     def sign(self, owner: Owner) -> None:
         """Say who writes here."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import ctypes
 import importlib
 import inspect
 import multiprocessing
@@ -43,6 +44,7 @@ _spawn = multiprocessing.get_context("spawn")
 class Answer(msgspec.Struct, array_like=True):
     """What a child says: progress on the way, and at the end an outcome (None: the lease was lost)."""
 
+    started: bool = False
     progress: Progress | None = None
     outcome: Outcome | None = None
     broken: str | None = None
@@ -56,14 +58,6 @@ class Places(NamedTuple):
     name: str
     """The app's name in its module; '' if it has none."""
 
-    @classmethod
-    def of(cls, app: Windlass, job_type: JobType) -> Places:
-        for module in list(sys.modules):
-            for name, value in _names(sys.modules.get(module)):
-                if value is app:
-                    return cls(job_type.handler.__module__, module, name)
-        return cls(job_type.handler.__module__, "", "")
-
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_answer = msgspec.msgpack.Decoder(Answer).decode
@@ -75,11 +69,20 @@ def can_run(job_type: JobType) -> bool:
     return _find(sys.modules.get(job_type.handler.__module__), job_type.name) is not None
 
 
+def home_of(app: Windlass) -> tuple[str, str]:
+    """The module in which an app is known, and its name there; two empty texts if there is none."""
+    for module in list(sys.modules):
+        for name, value in _names(sys.modules.get(module)):
+            if value is app:
+                return module, name
+    return "", ""
+
+
 class Child:
     """A slot's child process. It is started when first needed, and again after it was killed or died."""
 
     def __init__(self, app: Windlass, board: Board) -> None:
-        self._app = app
+        self._home = home_of(app)
         self._board = board
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
@@ -92,12 +95,14 @@ class Child:
         cell = self._board.start(run.claimed.number, apart=True)
         try:
             if running.why is None:
-                pipe.send_bytes(_encode((Places.of(self._app, job_type), run.store.url, run.claimed)))
+                pipe.send_bytes(_encode((Places(job_type.handler.__module__, *self._home), run.store.url, run.claimed)))
             else:
                 process.kill()
             while True:
                 answer = _decode_answer(pipe.recv_bytes())
-                if answer.progress is not None:
+                if answer.started:
+                    running.started()
+                elif answer.progress is not None:
                     run.report(run.claimed, answer.progress)
                 elif answer.broken is not None:
                     return decide(run.claimed, Crash(answer.broken), job_type.backoff)
@@ -173,6 +178,7 @@ def _attempt(pipe: Connection, places: Places, url: str, claimed: Claimed) -> An
         pipe.send_bytes(_encode(Answer(progress=progress)))
 
     run, job_type = Run(claimed, app.store, report), function.job_type
+    pipe.send_bytes(_encode(Answer(started=True)))
     if inspect.iscoroutinefunction(job_type.handler):
         return Answer(outcome=asyncio.run(run_async(run, job_type)))
     return Answer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
@@ -201,7 +207,9 @@ def _names(module: Any) -> list[tuple[str, Any]]:
 
 
 def _die_with(parent: int) -> None:
-    """A killed worker cannot kill its children: they notice that somebody else is their parent now."""
+    """A killed worker cannot kill its children. On Linux the kernel does; else they notice that they are orphans."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -35,8 +34,6 @@ class Hands:
         self._async_slots = AsyncSlots(self._left_its_slot, board)
         self._thread_slots = ThreadSlots(self._left_its_slot, lambda: in_this_thread(board), concurrency)
         self._process_slots = ThreadSlots(self._left_its_slot, lambda: child.Child(app, board), concurrency)
-        # A crowd of suspects at once could be what killed the worker: they come few at a time.
-        self._suspect_slots = ThreadSlots(self._left_its_slot, lambda: child.Child(app, board), os.cpu_count() or 1)
         self.running: dict[int, Running] = {}
         self.given_up: set[int] = set()
         """Attempts that timed out in a thread. They are settled; their slots are still taken."""
@@ -51,8 +48,8 @@ class Hands:
         running = Running(Run(claimed, self._store, self._report), job_type)
         self.running[claimed.number] = running
         slots = self._slots_for(claimed, job_type)
-        if job_type.timeout is not None and slots is not self._async_slots:
-            running.timer = self._loop.call_later(job_type.timeout, self._timed_out, running)
+        if (timeout := job_type.timeout) is not None and slots is not self._async_slots:
+            running.started = lambda: self._loop.call_soon_threadsafe(self._started, running, timeout)
         slots.put(running)
 
     def stop(self, why: Why, number: int | None = None) -> None:
@@ -71,18 +68,20 @@ class Hands:
         return list(progress.values())
 
     def close(self) -> None:
-        for slots in (self._async_slots, self._thread_slots, self._process_slots, self._suspect_slots):
+        for slots in (self._async_slots, self._thread_slots, self._process_slots):
             slots.close()
 
     def _slots_for(self, claimed: Claimed, job_type: JobType) -> AsyncSlots | ThreadSlots:
-        if claimed.suspicion and child.can_run(job_type):
-            return self._suspect_slots
-        if job_type.run == "process":
+        if job_type.run == "process" or (claimed.suspicion and child.can_run(job_type)):
             return self._process_slots
         return self._async_slots if job_type.run == "async" else self._thread_slots
 
     def _report(self, claimed: Claimed, progress: Progress) -> None:
         self._progress[claimed.number] = (claimed, progress)
+
+    def _started(self, running: Running, timeout: float) -> None:
+        if not running.ended:
+            running.timer = self._loop.call_later(timeout, self._timed_out, running)
 
     def _timed_out(self, running: Running) -> None:
         """A child is killed. A thread is given up: its job is settled now, its slot stays taken until it ends."""

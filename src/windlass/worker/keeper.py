@@ -24,7 +24,7 @@ class Keeper:
     outage or a suspend everybody's first beat comes late, and nobody's is counted as more than one.
     """
 
-    def __init__(self, store: Store, every: float, heard: Callable[[Beat], None], lost: Callable[[], None]) -> None:
+    def __init__(self, store: Store, every: float, heard: Callable[[Beat], None], lost: Callable[[str], None]) -> None:
         self._store = store
         self._every = every
         self._heard = heard
@@ -50,7 +50,7 @@ class Keeper:
             except WorkerLost as error:
                 log.warning("%s", error)
                 self._seen.clear()
-                self._lost()
+                self._lost(error.worker)
             except WindlassError as error:
                 log.warning("no heartbeat: %s", error)  # nor does anybody else's count: the store is out for all
             except Exception:

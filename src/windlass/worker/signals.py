@@ -1,11 +1,14 @@
-"""SIGTERM and SIGINT: the first stops, a second one hurries."""
+"""The main loop of a worker process, and the signals that end it: the first stops, a second one hurries."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 ONE_SIGNAL = 1.0
 """Seconds within which signals count as one: a service manager and a supervisor may both send the first."""
@@ -27,3 +30,19 @@ def until_signalled(again: Callable[[], None]) -> asyncio.Event:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled)
     return stop
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, which does not wait for threads that a handler has left behind in the loop's pool."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()

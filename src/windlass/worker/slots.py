@@ -32,10 +32,13 @@ class Why(Enum):
     LOST = "lost"
 
 
+def _nothing() -> None: ...
+
+
 class Running:
     """One attempt in a slot."""
 
-    __slots__ = ("ended", "job_type", "kill", "run", "timer", "why")
+    __slots__ = ("ended", "job_type", "kill", "run", "started", "timer", "why")
 
     def __init__(self, run: Run, job_type: JobType) -> None:
         self.run = run
@@ -43,6 +46,8 @@ class Running:
         self.why: Why | None = None
         self.kill: Callable[[], object] | None = None
         """Ends the handler by force, where that can be done: not in a thread."""
+        self.started: Callable[[], object] = _nothing
+        """To be called, in whatever thread, when the handler starts: its time runs from then on."""
         self.ended = False
         self.timer: asyncio.TimerHandle | None = None
 
@@ -217,6 +222,7 @@ def in_this_thread(board: Board) -> Execute:
 
     def execute(running: Running) -> Outcome | None:
         cell = board.start(running.run.claimed.number)
+        running.started()
         try:
             # In a copy: what the handler leaves in context variables must not reach the next one on this thread.
             return contextvars.copy_context().run(run_sync, running.run, running.job_type)

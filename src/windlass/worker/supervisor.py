@@ -44,7 +44,7 @@ class Seat:
         self._started_at = time.monotonic()
         self._memory_kills = host.out_of_memory_kills()
         self.vacant_until = None
-        environment = {**os.environ, VARIABLE: str(self.board.fd)}
+        environment = {**os.environ, VARIABLE: self.board.for_a_child}
         self.process = subprocess.Popen(
             self._command, env=environment, pass_fds=(self.board.fd,), stdin=subprocess.DEVNULL, process_group=0
         )

@@ -25,7 +25,7 @@ from windlass.worker.hands import Hands
 from windlass.worker.keeper import Keeper
 from windlass.worker.log import log, tell
 from windlass.worker.settler import Settler
-from windlass.worker.signals import until_signalled
+from windlass.worker.signals import run_loop, until_signalled
 from windlass.worker.slots import Why
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ class Worker:
         self._every = beat
         self._max_jobs = max_jobs
         self._supervised = board is not None
+        self._claiming = False
         self._board = board or Board.create(2 * self.concurrency)
         self._verbose = log.isEnabledFor(logging.INFO)
         self._hurry = asyncio.Event()
@@ -89,10 +90,10 @@ class Worker:
     def run(self) -> int:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
         hurries. The exit code: 0, or WORN_OUT."""
-        return asyncio.run(self._run())
+        return run_loop(self._run())
 
     async def _run(self) -> int:
-        supervisor = os.getppid() if self._supervised else None
+        supervisor = self._board.supervisor
         if self._supervised:
             host.be_killed_first()
         stop = until_signalled(again=self.hurry)
@@ -137,7 +138,7 @@ class Worker:
                 concurrency=self.concurrency,
                 queues=self.queues,
                 types=tuple(sorted(types)),
-                host=host.identity(os.getppid() if self._supervised else None),
+                host=host.identity(self._board.supervisor),
                 version=__version__,
             )
         )
@@ -211,9 +212,11 @@ class Worker:
                     await self._freed.wait()
                 continue
             self._work.clear()
+            self._claiming = True
             claimed = await self._claim(free)
             for job in claimed:
                 self._hands.begin(job, self.app.registry[job.type])
+            self._claiming = False
             if len(claimed) < free and not self._stopping:
                 await self._until_due()
 
@@ -230,8 +233,8 @@ class Worker:
     async def _claim(self, limit: int) -> list[Claimed]:
         try:
             claimed = await self._in(self._claimer, self.store.claim, self.id, self._wanted(limit))
-        except WorkerLost:
-            await self._reincarnate()
+        except WorkerLost as error:
+            await self._reincarnate(error.worker)
             return []
         except (StoreBusy, StoreUnusable) as error:
             log.warning("nothing claimed: %s", error)
@@ -311,10 +314,12 @@ class Worker:
         """What the heartbeat found in our name: cancelled jobs, leases we do not know of, and leases that are gone."""
         running = self._hands.running
         unheld = beat.mine.keys() - running.keys() - self._settler.numbers
-        # A lease that is new, or just settled, may look wrong at one beat; not at two.
-        if lost_replies := unheld & self._unheld:
-            self._settler.thread.submit(self.store.release_unheld, self.id, lost_replies)
-        self._unheld = unheld
+        # A lease that was just settled may look wrong at one beat; not at two. One that is being claimed may do so
+        # at many, if a handler blocks the loop.
+        if not self._claiming:
+            if lost_replies := unheld & self._unheld:
+                self._settler.thread.submit(self.store.release_unheld, self.id, lost_replies)
+            self._unheld = unheld
         for number, cancelled in beat.mine.items():
             if cancelled:
                 self._hands.stop(Why.CANCELLED, number)
@@ -323,12 +328,12 @@ class Worker:
             self._hands.stop(Why.LOST, number)
         self._missing = missing
 
-    def _lost(self) -> None:
-        self._loop.create_task(self._reincarnate())
+    def _lost(self, worker: str) -> None:
+        self._loop.create_task(self._reincarnate(worker))
 
-    async def _reincarnate(self) -> None:
+    async def _reincarnate(self, worker: str) -> None:
         """Declared dead: what runs is somebody else's now. Drop it, and start over under a new name."""
-        if self._stopping or self._reborn:
+        if self._stopping or self._reborn or worker != self.id:  # others may have noticed too, and told us later
             return
         self._reborn = True
         try:

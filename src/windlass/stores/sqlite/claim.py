@@ -7,7 +7,7 @@ A type at its limit, unknown to the claimer, or not yet due must cost the others
 from __future__ import annotations
 
 import heapq
-from collections import Counter, defaultdict
+from collections import Counter
 from typing import NamedTuple
 
 import msgspec
@@ -86,20 +86,28 @@ def _find(tx: Transaction, wanted: Wanted) -> Found:
             lower = tx.value(sql.NEXT_PRIORITY, (queue, type, -level))
             if lower is not None:
                 heapq.heappush(lanes, (-lower, queue, type))
-        for _, id, type in sorted(candidates):
-            if len(jobs) < wanted.limit and room.get(type, 1) > 0:
-                jobs.append((id, type))
-                if type in room:
-                    room[type] -= 1
+        jobs += _fitting(sorted(candidates), wanted.limit - len(jobs), room)
     return Found(jobs, next_at)
 
 
+def _fitting(candidates: list[tuple[int, str, str]], limit: int, room: dict[str, int]) -> list[tuple[str, str]]:
+    """The first of the candidates that there is room for. A type that is found in several queues has one limit."""
+    if room.keys().isdisjoint({type for _, _, type in candidates}):
+        return [(id, type) for _, id, type in candidates[:limit]]
+    jobs: list[tuple[str, str]] = []
+    for _, id, type in candidates:
+        if len(jobs) < limit and room.get(type, 1) > 0:
+            jobs.append((id, type))
+            if type in room:
+                room[type] -= 1
+    return jobs
+
+
 def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: list[tuple[str, str]]) -> list[Claimed]:
-    by_deadline: defaultdict[int | None, list[str]] = defaultdict(list)
-    for id, type in jobs:
-        by_deadline[_deadline(tx.now, type, wanted)].append(id)
+    deadlines = {type: _deadline(tx.now, type, wanted) for type in {type for _, type in jobs}}
     first: int = tx.value(sql.NUMBERS, (len(jobs),)) - len(jobs) + 1
-    for deadline, ids in by_deadline.items():
+    for deadline in set(deadlines.values()):
+        ids = [id for id, type in jobs if deadlines[type] == deadline]
         row = {"first": first, "worker": worker, "now": tx.now, "deadline": deadline, "rows": _json(ids)}
         tx.execute(sql.INSERT_LEASES, row)
         first += len(ids)

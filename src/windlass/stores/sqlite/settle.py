@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +15,8 @@ from windlass.outcome import Kind, Outcome
 from windlass.stores.sqlite import statements as sql
 from windlass.stores.sqlite.connection import Transaction
 from windlass.stores.sqlite.insert import insert, tally
+
+MINUTE = 60 * SECOND
 
 Ended = tuple[Claimed, Outcome]
 
@@ -29,7 +31,7 @@ def settle(tx: Transaction, ended: Sequence[Ended]) -> list[Claimed]:
 
 def settle_held(tx: Transaction, ended: Sequence[Ended]) -> list[Ended]:
     """Write down what is still ours to write. The rest is returned, even if it was written before."""
-    all_final = all(outcome.kind.final for _, outcome in ended)
+    all_final = all(outcome.kind is Kind.COMPLETED or outcome.kind.final for _, outcome in ended)
     if all_final and _finish(tx, ended) == len(ended):  # as nearly always: the fence has let all of them through
         _leave(tx, ended)
         return []
@@ -94,22 +96,28 @@ def _waiting_again(now: int, claimed: Claimed, outcome: Outcome) -> tuple[Any, .
 
 
 def _count(tx: Transaction, ended: Iterable[Ended]) -> None:
-    """Tallies and usage, from what was just written."""
-    moved: Counter[tuple[str, str, str]] = Counter()
-    usage: defaultdict[tuple[str, str, str], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    """Tallies and usage, from what was just written. This runs for every job, so it adds up first."""
+    now = tx.now
+    sums: dict[tuple[Kind, str, str, str], list[int]] = {}
     for c, outcome in ended:
-        moved[outcome.kind.final or Status.PENDING, c.type, c.queue] += 1
-        moved[Status.PROCESSING, c.type, c.queue] -= 1
-        if outcome.kind is not Kind.RELEASED:
-            used = usage[c.type, c.queue, c.tenant]
-            used[0] += 1
-            used[1] += outcome.kind in (Kind.RETRIED, Kind.FAILED)
-            used[2] += max(0, tx.now - c.started_at)
-            used[3] += max(0, c.started_at - c.run_at)
+        place = (outcome.kind, c.type, c.queue, c.tenant)
+        sum = sums.get(place)
+        if sum is None:
+            sum = sums[place] = [0, 0, 0]
+        sum[0] += 1
+        sum[1] += now - c.started_at
+        sum[2] += c.started_at - c.run_at
+    moved: Counter[tuple[str, str, str]] = Counter()
+    usage: list[tuple[Any, ...]] = []
+    for (kind, type, queue, tenant), (runs, busy, waiting) in sums.items():
+        moved[kind.final or Status.PENDING, type, queue] += runs
+        moved[Status.PROCESSING, type, queue] -= runs
+        if kind is not Kind.RELEASED:
+            failures = runs if kind in (Kind.RETRIED, Kind.FAILED) else 0
+            usage.append((now // MINUTE * 60, type, queue, tenant, runs, failures, max(0, busy), max(0, waiting)))
     tally(tx, [(*place, n) for place, n in moved.items()])
     if usage:
-        minute = tx.now // (60 * SECOND) * 60
-        tx.execute(sql.USE, (_json([(minute, *place, *used) for place, used in usage.items()]),))
+        tx.execute(sql.USE, (_json(usage),))
 
 
 def _json(rows: Any) -> str:

@@ -104,6 +104,8 @@ SELECT json_group_object(t.type, t.concurrency - (
 
 IS_ALIVE = "SELECT 1 FROM windlass_workers WHERE id = ?"
 
+META = "SELECT key, value FROM windlass_meta"
+
 CLOCK = "SELECT value FROM windlass_meta WHERE key = 'clock'"
 
 # The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets

@@ -15,17 +15,16 @@ import msgspec
 
 from windlass import codec
 from windlass.clock import Clock, now
-from windlass.errors import BadConnection, BadOption, LeaseLost, SchemaTooNew, StoreBusy, StoreUnusable, TransactionOver
+from windlass.errors import BadConnection, BadOption, LeaseLost, StoreBusy, StoreUnusable, TransactionOver
 from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
 from windlass.outcome import Outcome
-from windlass.stores import migrate
 from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
 from windlass.stores.sqlite import claim, insert, manage, place, read, rescue, settle
 from windlass.stores.sqlite import statements as sql
 from windlass.stores.sqlite.connection import BUSY_SECONDS, Database, Transaction, text
+from windlass.stores.sqlite.upgrade import newest_schema, upgrade
 from windlass.stores.sqlite.watch import Watch
 
-PACKAGE = "windlass.stores.sqlite"
 OLDEST_SQLITE = (3, 38)
 """The first with `->>`; STRICT tables came with 3.37, RETURNING with 3.35."""
 TRANSACTION_SECONDS = 5.0
@@ -71,7 +70,7 @@ class SQLiteStore:
                 place.check(self.path)
                 database = Database(self.path, self._synchronous, self._clock)
                 try:
-                    _upgrade(database, self.where)
+                    upgrade(database, self.where)
                 except BaseException:
                     database.close()
                     raise
@@ -97,7 +96,7 @@ class SQLiteStore:
     def status(self) -> Mapping[str, Any]:
         with self.database.read() as connection:
             pages = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")}
-            meta = dict(connection.execute("SELECT key, value FROM windlass_meta"))
+            meta = dict(connection.execute(sql.META))
             log = f"{self.path}-wal"
             return {
                 "store": "sqlite",
@@ -328,54 +327,6 @@ class SQLiteStore:
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         with self.database.write() as tx:
             return manage.prune(tx, statuses, before, limit)
-
-
-def newest_schema() -> int:
-    return migrate.migrations(PACKAGE)[-1].number
-
-
-def schema_sql() -> str:
-    """All tables as SQL, for people."""
-    return migrate.script(PACKAGE)
-
-
-def _upgrade(database: Database, where: str) -> None:
-    """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
-    newest = newest_schema()
-    with database.read() as connection:
-        found, oldest = _schema(connection, where)
-    if oldest > newest:
-        raise SchemaTooNew(where, found, newest)
-    if found >= newest:
-        return
-    with database.write() as tx:
-        found, _ = _schema(tx.connection, where)
-        for migration in migrate.migrations(PACKAGE):
-            if migration.number > found:
-                for statement in _statements(migration.sql):
-                    tx.execute(statement)
-                tx.execute("UPDATE windlass_meta SET value = ? WHERE key = 'schema'", (migration.number,))
-
-
-def _schema(connection: sqlite3.Connection, where: str) -> tuple[int, int]:
-    """The newest migration that the file has, and the oldest schema whose windlass can work with it."""
-    try:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'windlass_meta'").fetchone():
-            return 0, 0
-        meta = dict(connection.execute("SELECT key, value FROM windlass_meta"))
-        return meta["schema"], meta["oldest"]
-    except (sqlite3.DatabaseError, KeyError) as error:
-        raise StoreUnusable(where, f"the database said {error}", "is it a SQLite file of ours? name another") from error
-
-
-def _statements(script: str) -> Generator[str]:
-    """The script's statements; `executescript` would commit between them."""
-    statement = ""
-    for line in script.splitlines(keepends=True):
-        statement += line
-        if sqlite3.complete_statement(statement):
-            yield statement
-            statement = ""
 
 
 def _cut_off(connection: sqlite3.Connection) -> None:
