@@ -1,0 +1,209 @@
+"""The handlers of these tests, in the workers' processes. Each says in the journal that it runs."""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import resource
+import time
+from pathlib import Path
+
+from tests.process.journal import journalled, note
+from windlass import Context, Retry, Snooze, Windlass, fixed
+
+wl = Windlass()
+
+
+def is_open(gate: str) -> bool:
+    """Gates are files beside the database: a test opens them. The one without a name is open."""
+    return (Path(wl.store.where).parent / gate).exists()
+
+
+async def through(gate: str) -> None:
+    while not is_open(gate):  # noqa: ASYNC110 - opened by another process
+        await asyncio.sleep(0.01)
+
+
+# Storms
+
+
+@wl.job(max_attempts=1000)
+async def storm_async(ctx: Context) -> str:
+    with journalled(ctx) as token:
+        await asyncio.sleep(0.005)
+    return token
+
+
+@wl.job(max_attempts=1000)
+def storm_thread(ctx: Context) -> str:
+    with journalled(ctx) as token:
+        time.sleep(0.005)
+    return token
+
+
+# Zombies: the first worker waits at one gate, the one that takes over at another
+
+
+class Role:
+    """Which of the two this process is, from its environment."""
+
+    name = os.environ.get("WINDLASS_TEST_ROLE", "")
+    is_victim = name == "victim"
+
+
+@wl.job
+async def zombie(ctx: Context, how: str, waits: bool) -> str:
+    """The victim comes to itself after its death, and would end what is another's now."""
+    note("start", ctx.id, ctx.attempt, f"{Role.name}:{ctx.id}")
+    if Role.is_victim:
+        await through("victim")
+        note("woke", how)
+        if how == "fail":
+            raise Retry("by a zombie", delay=0)
+        if how == "snooze":
+            raise Snooze(0)
+        if how == "progress":
+            ctx.progress(0.75, "by a zombie")
+            await asyncio.sleep(1.5)  # the worker stores it within half a second
+    elif waits:
+        await through("second")
+    return f"{Role.name} {how}"
+
+
+@wl.job
+def zombie_in_a_transaction(ctx: Context, how: str, waits: bool) -> str:
+    note("start", ctx.id, ctx.attempt, f"{Role.name}:{ctx.id}")
+    while not is_open("victim" if Role.is_victim else "second" if waits else ""):
+        time.sleep(0.01)
+    if Role.is_victim:
+        note("woke", how)
+        with ctx.transaction() as connection:
+            ctx.result = "by a zombie"
+            connection.execute("INSERT INTO effects VALUES (?)", (ctx.id,))
+    return f"{Role.name} {how}"
+
+
+@wl.job(queue="victim")
+async def whose_are_you() -> str:
+    return Role.name
+
+
+# Limits
+
+
+@wl.job(concurrency=3, max_attempts=1000)
+async def three_at_once(ctx: Context, seconds: float) -> str:
+    with journalled(ctx) as token:
+        await asyncio.sleep(seconds)
+    return token
+
+
+# One file
+
+
+@wl.job
+async def quick(ctx: Context) -> None:
+    note("ran", ctx.id)
+
+
+@wl.job
+def slow(ctx: Context, seconds: float) -> None:
+    with journalled(ctx):
+        time.sleep(seconds)
+
+
+@wl.job
+async def slow_async(ctx: Context, seconds: float) -> None:
+    with journalled(ctx):
+        await asyncio.sleep(seconds)
+
+
+# Poison
+
+
+def die(how: str) -> None:
+    """What a handler does that takes its process with it. (MemoryError does not, if nobody takes it badly.)"""
+    if how.startswith("exit"):
+        os._exit(int(how.removeprefix("exit ")))
+    elif how == "segfault":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        ctypes.string_at(0)
+    elif how == "memory":
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 39, -1))  # much, so that nobody else in this process meets it
+        bytearray(1 << 40)
+    elif how == "all memory":
+        hoard = []
+        while True:
+            hoard.append(b"x" * (1 << 24))
+
+
+@wl.job(max_attempts=2, backoff=fixed(0.05))
+async def dose_async(ctx: Context, poison: str, seconds: float = 0.05) -> None:
+    with journalled(ctx):
+        await asyncio.sleep(seconds)
+        die(poison)
+
+
+@wl.job(max_attempts=2, backoff=fixed(0.05))
+def dose_thread(ctx: Context, poison: str, seconds: float = 0.05) -> None:
+    with journalled(ctx):
+        time.sleep(seconds)
+        die(poison)
+
+
+@wl.job(max_attempts=2, backoff=fixed(0.05), run="process")
+def dose_process(ctx: Context, poison: str, seconds: float = 0.05) -> None:
+    with journalled(ctx):
+        time.sleep(seconds)
+        die(poison)
+
+
+# Ends
+
+
+@wl.job(run="process")
+def slow_process(ctx: Context, seconds: float) -> None:
+    with journalled(ctx):
+        time.sleep(seconds)
+
+
+@wl.job(timeout=0.5, backoff=fixed(0))
+def stuck(ctx: Context, seconds: float) -> None:
+    """In a thread, which cannot be stopped; but only at its first attempt."""
+    with journalled(ctx):
+        if ctx.attempt == 1:
+            time.sleep(seconds)
+
+
+@wl.job
+async def blocks_the_loop(ctx: Context, seconds: float) -> None:
+    with journalled(ctx):
+        await asyncio.sleep(0.2)  # so that the next claim is under way
+        time.sleep(seconds)  # noqa: ASYNC251 - what must not be done
+
+
+@wl.job
+def holds_the_interpreter(ctx: Context, seconds: float) -> None:
+    with journalled(ctx):
+        ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
+
+
+@wl.job(max_attempts=2, timeout=2, backoff=fixed(0.05))
+async def within_two_seconds(ctx: Context, poison: str) -> None:
+    with journalled(ctx):
+        await asyncio.sleep(0.6)
+        die(poison)
+
+
+@wl.job
+async def ends_in_a_transaction(ctx: Context) -> None:
+    with journalled(ctx):
+        async with ctx.atransaction() as connection:
+            connection.execute("INSERT INTO effects VALUES (?)", (ctx.id,))
+
+
+@wl.job
+async def slow_in_a_pool(ctx: Context, seconds: float) -> None:
+    with journalled(ctx):
+        await asyncio.to_thread(time.sleep, seconds)

@@ -1,0 +1,184 @@
+"""Real processes on a real database, and nothing left of them afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import psutil
+
+from tests.process import journal
+from tests.process.handlers import wl
+from tests.process.run import OPTIONS
+from windlass.stores import open_store
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+
+
+def size(name: str, usual: int) -> int:
+    """How large a test is: `WINDLASS_TEST_STORM=100000` makes one of the same test that takes longer."""
+    return int(os.environ.get(f"WINDLASS_TEST_{name}", usual))
+
+
+def eventually(look: Callable[[], T], within: float = 60) -> T:
+    """What `look` gives as soon as it is true. A deadline says that something is broken, not that it is slow."""
+    deadline = time.monotonic() + within
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"still {found!r} after {within:g} s"
+        time.sleep(0.02)
+    return found
+
+
+class Kill(NamedTuple):
+    pid: int
+    at: int
+
+
+class Place:
+    """A folder with a database, the handlers' journals, and the processes that use them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = f"sqlite:///{folder}/jobs.db"
+        self.journals = folder / "journal"
+        self.journals.mkdir()
+        self.environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "WINDLASS_URL": self.url,
+            journal.FOLDER: str(self.journals),
+        }
+        self.started: list[subprocess.Popen[bytes]] = []
+        wl.use(open_store(self.url))
+
+    def worker(
+        self, *, processes: int = 0, concurrency: int = 10, env: Mapping[str, str] | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start a worker, or a supervisor of `processes` of them."""
+        options = {"processes": processes, "concurrency": concurrency, **options}
+        return self.python("-m", "tests.process.run", env={OPTIONS: json.dumps(options), **(env or {})})
+
+    def python(self, *arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
+        """Start Python here. What it says goes to the log."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                cwd=ROOT,
+                env={**self.environment, **(env or {})},
+                **{"stdout": log, "stderr": log, **options},
+            )
+        self.started.append(process)
+        return process
+
+    @property
+    def log(self) -> Path:
+        return self.folder / "log"
+
+    def said(self, text: str) -> int:
+        """How many lines of the log have that text."""
+        return sum(text in line for line in self.log.read_text().splitlines())
+
+    # What there is
+
+    def runs(self) -> list[journal.Run]:
+        return journal.runs(self.journals)
+
+    def noted(self, what: str) -> list[list[str]]:
+        """The notes of that name, each with its pid in front."""
+        return [words for words in journal.lines(self.journals) if words[1] == what]
+
+    def count(self, status: str) -> int:
+        return sum(row["count"] for row in wl.counts() if row["status"] == status)
+
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        connection = sqlite3.connect(self.folder / "jobs.db", timeout=30)
+        try:
+            return connection.execute(query).fetchall()
+        finally:
+            connection.close()
+
+    def open_gate(self, name: str) -> None:
+        (self.folder / name).touch()
+
+    # Processes
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process of this place, whoever its parent is now."""
+        return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._is_ours(process)]
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE:
+                return False
+            return process.environ().get(journal.FOLDER) == str(self.journals)
+        except psutil.Error:
+            return False
+
+    def worker_pids(self, supervisor: subprocess.Popen[bytes] | None = None) -> list[int]:
+        """The processes of the workers in the database; of one supervisor, if given."""
+        pids = [row.host["pid"] for row in wl.workers()]
+        if supervisor is None:
+            return pids
+        children = {child.pid for child in psutil.Process(supervisor.pid).children()}
+        return [pid for pid in pids if pid in children]
+
+    def stop_apart_from_the_writer(self, pids: list[int]) -> None:
+        """SIGSTOP, but not while one of them holds the database's only write lock: then all others would stop too."""
+        while True:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            connection = sqlite3.connect(self.folder / "jobs.db", timeout=0.2, isolation_level=None)
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+                connection.execute("ROLLBACK")
+                return
+            except sqlite3.OperationalError:
+                for pid in pids:
+                    os.kill(pid, signal.SIGCONT)
+            finally:
+                connection.close()
+
+    def clean_up(self) -> None:
+        wl.close()
+        while left := self.processes():
+            for process in left:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            for started in self.started:
+                started.poll()
+        for started in self.started:
+            started.wait()
+
+
+def kill_every(
+    seconds: float, place: Place, supervisor: subprocess.Popen[bytes], done: Callable[[], bool], within: float
+) -> list[Kill]:
+    """kill -9 a worker of the supervisor's, again and again, until it is done."""
+    kills: list[Kill] = []
+    deadline = time.monotonic() + within
+    while not done():
+        assert time.monotonic() < deadline, f"not done after {within:g} s and {len(kills)} kills: {wl.counts()}"
+        time.sleep(seconds)
+        if pids := set(place.worker_pids(supervisor)) - {kill.pid for kill in kills}:
+            pid = random.choice(sorted(pids))
+            kills.append(Kill(pid, time.monotonic_ns()))
+            os.kill(pid, signal.SIGKILL)
+    return kills
+
+
+def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> int:
+    """Ask it to end, and wait until it has. Its exit code."""
+    process.send_signal(number)
+    return process.wait(60)

@@ -1,0 +1,225 @@
+"""What must be true of a history: who enqueued what, what the handlers say they did, what the database says.
+
+For runs that were only ever interrupted by kill -9 of their process. Each rule answers with the breaches it found.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.process.journal import Run
+
+
+class Ended(NamedTuple):
+    """A row of `finished`."""
+
+    id: str
+    lease: int
+    status: str
+    attempts: int
+    result: str | None
+
+
+class Lost(NamedTuple):
+    """A row of `attempts`."""
+
+    id: str
+    lease: int
+    attempt: int
+    outcome: str
+    error: str
+
+
+class Books(NamedTuple):
+    """All that the database says, read at one moment."""
+
+    jobs: list[str]
+    waiting: list[str]
+    in_hand: list[str]
+    ended: list[Ended]
+    lost: list[Lost]
+    tallies: dict[str, int]
+    runs: int
+    failures: int
+    last_lease: int
+
+
+class History(NamedTuple):
+    """Everything that is known of what happened."""
+
+    acked: list[str]
+    """The jobs whose enqueue returned."""
+    runs: list[Run]
+    """In the order in which they started."""
+    kills: Mapping[int, int]
+    """The processes killed, and when."""
+    books: Books
+
+
+def read(path: Path) -> Books:
+    """The books of a database."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+
+    def rows(query: str) -> list[Any]:
+        return connection.execute(query).fetchall()
+
+    try:
+        connection.execute("BEGIN")
+        runs, failures = rows("SELECT coalesce(sum(runs), 0), coalesce(sum(failures), 0) FROM windlass_usage")[0]
+        return Books(
+            jobs=[id for (id,) in rows("SELECT id FROM windlass_jobs")],
+            waiting=[id for (id,) in rows("SELECT id FROM windlass_ready")],
+            in_hand=[id for (id,) in rows("SELECT id FROM windlass_leases")],
+            ended=[
+                Ended(*row) for row in rows("SELECT id, lease, status, attempts, result ->> '$' FROM windlass_finished")
+            ],
+            lost=[Lost(*row) for row in rows("SELECT id, lease, attempt, outcome, error FROM windlass_attempts")],
+            tallies={
+                status: count
+                for status, count in rows("SELECT status, sum(count) FROM windlass_tallies GROUP BY 1")
+                if count
+            },
+            runs=runs,
+            failures=failures,
+            last_lease=rows("SELECT value FROM windlass_meta WHERE key = 'lease'")[0][0],
+        )
+    finally:
+        connection.close()
+
+
+def breaches(history: History) -> list[str]:
+    """Every rule that was broken, by whom."""
+    return [f"{rule.__name__}: {breach}" for rule in RULES for breach in rule(history)]
+
+
+def none_lost(h: History) -> Iterator[str]:
+    """What was enqueued is there, and ended well."""
+    there, ended = set(h.books.jobs), {row.id: row for row in h.books.ended}
+    for id in h.acked:
+        if id not in there:
+            yield f"{id} was enqueued, and there is no row of it"
+        elif id not in ended:
+            yield f"{id} never ended"
+        elif ended[id].status != "completed":
+            yield f"{id} is {ended[id].status}"
+
+
+def none_made_up(h: History) -> Iterator[str]:
+    """Nothing is there, nor ran, that was not enqueued."""
+    asked = set(h.acked)
+    yield from (f"{id} was never enqueued" for id in h.books.jobs if id not in asked)
+    yield from (f"{run.token} ran {run.id}, which was never enqueued" for run in h.runs if run.id not in asked)
+
+
+def in_one_place(h: History) -> Iterator[str]:
+    """A job waits, or is in hand, or has ended."""
+    places = Counter([*h.books.waiting, *h.books.in_hand, *(row.id for row in h.books.ended)])
+    yield from (f"{id} is in {places[id]} places" for id in h.books.jobs if places[id] != 1)
+    yield from (f"{id} has a place but no job" for id in places.keys() - set(h.books.jobs))
+
+
+def ended_by_a_run(h: History) -> Iterator[str]:
+    """The stored result is that of a run which got to its end, and the attempts are counted up to that run."""
+    runs = {run.token: run for run in h.runs}
+    for row in h.books.ended:
+        run = runs.get(row.result or "")
+        if run is None or run.id != row.id:
+            yield f"{row.id} has the result {row.result!r}, and no run of it has that"
+        elif run.ended is None:
+            yield f"{row.id} has the result of {run.token}, which never ended"
+        elif run.attempt != row.attempts:
+            yield f"{row.id} ended with {row.attempts} attempts, by the run of attempt {run.attempt}"
+
+
+def every_run_accounted_for(h: History) -> Iterator[str]:
+    """A run is the one that completed its job, or died and is in the books, or had ended when its process died."""
+    completing = {row.result for row in h.books.ended}
+    lost = Counter((row.id, row.attempt) for row in h.books.lost)
+    for run in h.runs:
+        if run.token in completing:
+            continue
+        if run.pid not in h.kills:
+            yield f"{run.token} of {run.id} did not count, and its process was not killed"
+        elif run.last_seen > h.kills[run.pid] + SHUDDER:
+            yield f"{run.token} of {run.id} went on after its process was killed"
+        elif run.ended is None:
+            lost[run.id, run.attempt] -= 1
+            if lost[run.id, run.attempt] < 0:
+                yield f"{run.token} of {run.id} was killed in attempt {run.attempt}, and nothing says so"
+
+
+def every_loss_has_a_death(h: History) -> Iterator[str]:
+    """An attempt that the books call lost was lost with a process; and it is counted."""
+    ended = {row.id: row for row in h.books.ended}
+    for row in h.books.lost:
+        if row.outcome != "retried" or "killed by SIGKILL" not in row.error:
+            yield f"attempt {row.attempt} of {row.id} was {row.outcome}: {row.error}"
+    for id, n in Counter(row.id for row in h.books.lost).items():
+        if id in ended and ended[id].attempts != n + 1:
+            yield f"{id} lost {n} attempts and completed in attempt {ended[id].attempts}"
+
+
+def one_lease_one_number(h: History) -> Iterator[str]:
+    """No two leases share a number, and the one that ended the job is its newest."""
+    numbers = Counter(row.lease for row in (*h.books.ended, *h.books.lost))
+    for number, n in numbers.items():
+        if n > 1 or not 0 < number <= h.books.last_lease:
+            yield f"lease {number} is in the books {n} times, and the counter at {h.books.last_lease}"
+    newest = {row.id: row.lease for row in h.books.ended}
+    for row in h.books.lost:
+        if row.lease > newest.get(row.id, row.lease):
+            yield f"{row.id} ended by lease {newest[row.id]}, after lease {row.lease} had been given"
+
+
+def one_at_a_time(h: History) -> Iterator[str]:
+    """A job runs again only when the run before has ended or its process is dead."""
+    of_job = defaultdict(list)
+    for run in h.runs:
+        of_job[run.id].append(run)
+    for id, runs in of_job.items():
+        for before, after in pairwise(runs):
+            over = before.ended or h.kills.get(before.pid)
+            if over is None or over > after.started:
+                yield f"{id} ran as {after.token} while {before.token} was running"
+
+
+def books_balance(h: History) -> Iterator[str]:
+    """Tallies and usage say what a count of the rows says."""
+    counted = Counter(row.status for row in h.books.ended)
+    counted.update({"pending": len(h.books.waiting), "processing": len(h.books.in_hand)})
+    if +counted != h.books.tallies:
+        yield f"the tallies are {h.books.tallies}, a count gives {dict(+counted)}"
+    retried = sum(row.outcome == "retried" for row in h.books.lost)
+    if (h.books.runs, h.books.failures) != (len(h.books.ended) + retried, len(h.books.lost)):
+        booked = f"usage has {h.books.runs} runs, {h.books.failures} failures"
+        yield f"{booked}: {len(h.books.ended)} ended, {retried} retried"
+
+
+SHUDDER = 1_000_000_000
+"""Nanoseconds that a process may go on after the kill: one that waits for the disk dies when the disk answers."""
+
+RULES: Sequence[Callable[[History], Iterator[str]]] = (
+    none_lost,
+    none_made_up,
+    in_one_place,
+    ended_by_a_run,
+    every_run_accounted_for,
+    every_loss_has_a_death,
+    one_lease_one_number,
+    one_at_a_time,
+    books_balance,
+)
+
+
+def told(h: History) -> str:
+    """The figures. Those in flight at a kill are what a claim of 'none lost' rests on."""
+    unfinished = sum(run.ended is None for run in h.runs)
+    return (
+        f"{len(h.acked)} jobs, {len(h.kills)} kills, {len(h.runs)} runs: {unfinished} killed on the way, "
+        f"{len(h.runs) - len(h.acked) - unfinished} done but not settled; {len(h.books.lost)} attempts charged"
+    )

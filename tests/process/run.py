@@ -1,0 +1,58 @@
+"""A worker as `windlass worker` starts it: a supervisor, whose children are this module again.
+
+What it should be comes in $WINDLASS_TEST_WORKER; with 0 processes it is a worker without a supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+
+from windlass.errors import WorkerLost
+from windlass.worker.board import VARIABLE, Board
+from windlass.worker.supervisor import supervise
+from windlass.worker.worker import Worker
+
+OPTIONS = "WINDLASS_TEST_WORKER"
+
+
+class DeafWorker(Worker):
+    """Believes that it is dead only when all it held has been settled, so that every stale write reaches the store."""
+
+    async def _reincarnate(self, worker: str) -> None:
+        from tests.process.journal import note
+
+        for _ in range(50):
+            try:
+                await self._in(self._claimer, self.store.claim, self.id, self._wanted(1))
+                note("claimed")
+            except WorkerLost:
+                note("refused")
+        while self._hands.running or len(self._settler):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        await super()._reincarnate(worker)
+
+
+def main() -> int:
+    options = json.loads(os.environ[OPTIONS])
+    processes, deaf = options.pop("processes"), options.pop("deaf", False)
+    module = options.pop("module", "tests.process.handlers")
+    if processes and VARIABLE not in os.environ:
+        return supervise([sys.executable, "-m", "tests.process.run"], processes, 2 * options["concurrency"])
+    board = Board.inherited()
+    app = importlib.import_module(module).wl
+    return (DeafWorker if deaf else Worker)(app, board=board, **options).run()
+
+
+if __name__ == "__main__":
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # `kill -USR1` shows where it hangs
+    logging.basicConfig(level=logging.WARNING, format="%(process)d %(message)s")
+    code = main()
+    sys.stderr.flush()
+    os._exit(code)  # as `windlass worker` does: nobody waits for threads that handlers have left behind

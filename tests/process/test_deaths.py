@@ -1,0 +1,115 @@
+"""Who dies, who notices, and what becomes of the jobs."""
+
+from __future__ import annotations
+
+import time
+
+import psutil
+
+from tests.process.handlers import (
+    blocks_the_loop,
+    holds_the_interpreter,
+    quick,
+    slow,
+    slow_async,
+    slow_process,
+    stuck,
+    wl,
+)
+from tests.process.harness import Place, end, eventually
+from windlass import Status
+
+
+def test_when_the_supervisor_is_killed_its_workers_stop_and_give_their_jobs_back(place: Place) -> None:
+    jobs = wl.enqueue_many([handler.request(seconds=120) for handler in (slow, slow_async, slow_process)])
+    supervisor = place.worker(processes=2, grace=0)
+    eventually(lambda: len(place.runs()) == len(jobs))
+    supervisor.kill()
+    eventually(lambda: not place.processes())
+    now = [wl.get(job.id) for job in jobs]
+    assert [(job.status, job.attempts) for job in now if job is not None] == [(Status.PENDING, 0)] * len(jobs)
+    assert wl.workers() == []
+
+
+def test_when_the_supervisor_is_killed_while_a_worker_starts_it_ends_too(place: Place) -> None:
+    supervisor = place.worker(processes=1, module="tests.process.slow_app")
+    eventually(lambda: place.noted("importing"))
+    supervisor.kill()
+    supervisor.wait()
+    place.open_gate("imported")
+    eventually(lambda: not place.processes())
+
+
+def test_a_starting_worker_returns_the_jobs_of_a_dead_process_at_once(place: Place) -> None:
+    jobs = wl.enqueue_many([slow_async.request(seconds=120) for _ in range(5)])
+    first = place.worker(beat=60)
+    eventually(lambda: len(place.runs()) == len(jobs))
+    first.kill()
+    first.wait()
+    place.worker(beat=60)
+    eventually(lambda: len(place.runs()) > len(jobs))  # a heartbeat would tell after three minutes
+    errors = {str(attempt.error) for job in jobs for attempt in wl.attempts(job.id)}
+    assert errors == {"its process is gone; it ran beside others and runs again alone"}
+
+
+def test_a_worker_that_cannot_be_imported_ends_the_supervisor_with_its_exit_code(place: Place) -> None:
+    assert place.worker(processes=2, module="tests.process.broken_app").wait(60) == 3
+
+
+def test_a_process_whose_threads_are_stuck_is_replaced(place: Place) -> None:
+    jobs = wl.enqueue_many([stuck.request(seconds=120) for _ in range(2)])
+    supervisor = place.worker(processes=1, concurrency=2)
+    assert [wl.result(job.id) for job in jobs] == [None, None]
+    first, second = sorted({run.pid for run in place.runs()}, key=[run.pid for run in place.runs()].index)
+    assert first != second
+    assert not psutil.pid_exists(first)
+    assert [a.error for job in jobs for a in wl.attempts(job.id)] == ["timed out after 0.5 s"] * 2
+    assert end(supervisor) == 0
+
+
+def test_it_is_replaced_even_if_the_threads_end_while_it_stops(place: Place) -> None:
+    wl.enqueue_many([stuck.request(seconds=2.5), stuck.request(seconds=2.5), slow_async.request(seconds=4)])
+    supervisor = place.worker(processes=1, concurrency=3)
+    eventually(lambda: place.count("completed") == 3)
+    assert wl.result(quick.enqueue().id) is None
+    assert end(supervisor) == 0
+
+
+def test_a_handler_that_blocks_the_loop_is_not_taken_for_dead(place: Place) -> None:
+    """Ten beats long, while more jobs are claimed and settled."""
+    beat = 0.4
+    place.worker(beat=beat, concurrency=4)
+    place.worker(beat=beat, concurrency=4)
+    eventually(lambda: len(wl.workers()) == 2)
+    workers = {row.id for row in wl.workers()}
+    blocker = blocks_the_loop.request(seconds=10 * beat)
+    jobs = wl.enqueue_many([blocker, *(quick.request() for _ in range(3000))])
+    eventually(lambda: place.count("completed") == len(jobs))
+    assert {row.id for row in wl.workers()} == workers
+    assert len(place.noted("start")) + len(place.noted("ran")) == len(jobs)
+    assert place.sql("SELECT * FROM windlass_attempts") == []
+
+
+def test_one_that_holds_the_interpreter_is_taken_for_dead_and_then_runs_where_it_harms_nobody(place: Place) -> None:
+    """No thread of that process can beat then. The job's next attempt is in a process of its own."""
+    beat = 0.4
+    place.worker(beat=beat, concurrency=1)
+    place.worker(beat=beat, concurrency=1)
+    eventually(lambda: len(wl.workers()) == 2)
+    job = holds_the_interpreter.enqueue(seconds=8 * beat)
+    assert wl.result(job.id) is None
+    # If it stopped a thread in the middle of a transaction, nobody else could write either: then nobody was dead.
+    errors = [attempt.error for attempt in wl.attempts(job.id)]
+    assert errors in (["its worker stopped beating"], [])
+    assert len(place.runs()) == len(errors) + 1
+
+
+def test_children_die_with_their_killed_worker(place: Place) -> None:
+    jobs = wl.enqueue_many([slow_process.request(seconds=120) for _ in range(4)])
+    worker = place.worker(concurrency=4)
+    eventually(lambda: len(place.runs()) == len(jobs))
+    began = time.monotonic()
+    worker.kill()
+    worker.wait()
+    eventually(lambda: not place.processes())
+    print(f"children gone {time.monotonic() - began:.2f} s after the kill")

@@ -1,0 +1,24 @@
+"""Ten thousand jobs, four worker processes, a kill -9 every 250 ms."""
+
+from __future__ import annotations
+
+from tests.process import history
+from tests.process.handlers import storm_async, storm_thread, wl
+from tests.process.harness import Place, end, kill_every, size
+
+
+def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(place: Place) -> None:
+    n = size("STORM", 10_000)
+    acked = wl.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
+    supervisor = place.worker(processes=4, beat=1.0)
+
+    kills = kill_every(0.25, place, supervisor, lambda: place.count("completed") == n, within=60 + n / 50)
+
+    assert end(supervisor) == 0
+    found = history.History(
+        [job.id for job in acked], place.runs(), dict(kills), history.read(place.folder / "jobs.db")
+    )
+    print(history.told(found))
+    assert history.breaches(found) == []
+    assert wl.workers() == []
+    assert wl.store.check() == "ok"

@@ -1,0 +1,68 @@
+"""Many processes on one SQLite file."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections import Counter
+
+import pytest
+
+from tests.process.handlers import ends_in_a_transaction, slow, slow_async, wl
+from tests.process.harness import Place, end, eventually, size
+from tests.process.journal import FOLDER
+
+
+def test_sixteen_processes_enqueue_and_work_and_no_error_reaches_a_caller(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = size("ONE_FILE_SECONDS", 10)
+    wl.store.open()
+    processes = [place.python("-m", "tests.process.produce_and_work", str(seconds)) for _ in range(16)]
+    assert [process.wait(seconds + 90) for process in processes] == [0] * 16
+    assert place.log.read_text() == ""
+
+    monkeypatch.setenv(FOLDER, str(place.journals))
+    assert wl.tick(max_jobs=100_000, max_seconds=60).next_due_at is None  # what the last producer left
+    acked = [words[2] for words in place.noted("acked")]
+    slowest = sorted(float(words[2]) for words in place.noted("slowest"))
+    print(f"{len(acked)} jobs, {len(acked) / seconds:.0f}/s; the slowest enqueue took {slowest[-1]:.2f} s")
+    assert Counter(words[2] for words in place.noted("ran")) == Counter(acked)
+    assert wl.counts() == [{"status": "completed", "count": len(acked)}]
+    assert place.sql("SELECT count(*) FROM windlass_attempts") == [(0,)]
+    assert wl.store.check() == "ok"
+
+
+def test_a_stop_of_everything_rescues_nothing_that_still_lives(place: Place) -> None:
+    """As when a laptop sleeps: for twelve beats nobody beats, and then everybody goes on."""
+    beat = 0.5
+    jobs = wl.enqueue_many([handler.request(seconds=4) for handler in (slow, slow_async) for _ in range(20)])
+    supervisors = [place.worker(processes=2, concurrency=10, beat=beat) for _ in range(2)]
+    eventually(lambda: len(place.noted("start")) == len(jobs))
+    before = {row.id for row in wl.workers()}
+    assert len(before) == 4
+
+    everybody = place.processes()
+    for process in everybody:
+        process.suspend()
+    try:
+        time.sleep(12 * beat)
+    finally:
+        for process in everybody:
+            process.send_signal(signal.SIGCONT)
+
+    eventually(lambda: place.count("completed") == len(jobs))
+    assert {row.id for row in wl.workers()} == before
+    assert len(place.noted("start")) == len(jobs)
+    assert place.sql("SELECT * FROM windlass_attempts") == []
+    assert [end(supervisor) for supervisor in supervisors] == [0, 0]
+
+
+def test_many_async_transactions_at_once_do_not_keep_each_other_from_ending(place: Place) -> None:
+    place.sql("CREATE TABLE effects (id TEXT)")
+    jobs = wl.enqueue_many([ends_in_a_transaction.request() for _ in range(50)])
+    worker = place.worker(concurrency=50)
+    eventually(lambda: place.count("completed") == len(jobs), within=10)
+    assert sorted(place.sql("SELECT id FROM effects")) == sorted((job.id,) for job in jobs)
+    assert place.sql("SELECT * FROM windlass_attempts") == []
+    assert end(worker) == 0

@@ -1,0 +1,106 @@
+"""Jobs that kill their process, among innocent ones: each is failed, with the reason, and takes nobody with it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.handlers import dose_async, dose_process, dose_thread, within_two_seconds, wl
+from tests.process.harness import Place, end, eventually
+from windlass import Job, Status
+
+REASONS = {
+    "exit 1": "exited with 1",
+    "exit 0": "exited with 0",
+    "exit 75": "exited with 75",
+    "segfault": "was killed by SIGSEGV",
+    "memory": "MemoryError",
+    "all memory": "was killed by SIGKILL",
+}
+
+
+DOSES = [dose_async, dose_thread, dose_process]
+
+
+def check(place: Place, jobs: list[Job], poisons: list[str]) -> None:
+    """Each poison ran exactly twice and failed for its reason; everybody else completed."""
+    runs = Counter(run.id for run in place.runs())
+    print(f"{sum(runs.values())} runs of {len(jobs)} jobs")
+    for job, poison in zip(jobs, poisons, strict=True):
+        ended = wl.get(job.id)
+        assert ended is not None
+        if poison:
+            assert ended.status == Status.FAILED, wl.attempts(job.id)
+            # The kernel may kill the worker too, while the memory of the guilty one is not free yet.
+            assert runs[job.id] == 2 or poison == "all memory", wl.attempts(job.id)
+            assert REASONS[poison] in str(ended.error)
+        else:
+            assert ended.status == Status.COMPLETED, wl.attempts(job.id)
+
+
+def all_ended(place: Place, jobs: list[Job]) -> bool:
+    return place.count("completed") + place.count("failed") == len(jobs)
+
+
+@pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
+def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(place: Place, dose: Any) -> None:
+    kinds = ["exit 1", "exit 0", "segfault", "memory", "exit 75"]
+    poisons = [kinds[i // 21] if i % 21 == 3 else "" for i in range(105)]
+    jobs = wl.enqueue_many([dose.request(poison=poison) for poison in poisons])
+    supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
+    eventually(lambda: all_ended(place, jobs))
+    assert end(supervisor) == 0
+    check(place, jobs, poisons)
+
+
+def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
+    """It runs in a process of its own by then, and so cannot have killed the worker."""
+    poisons = ["", "", "", "", "exit 1", "exit 1", "exit 1"]
+    slow = [dose_async.request(poison="", seconds=1.0) for _ in range(4)]
+    one_after_the_other = [dose_async.using(delay=i).request(poison="exit 1") for i in range(3)]
+    jobs = wl.enqueue_many(slow + one_after_the_other)
+    supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
+    eventually(lambda: all_ended(place, jobs))
+    assert end(supervisor) == 0
+    check(place, jobs, poisons)
+
+
+@pytest.fixture
+def little_memory() -> Iterator[Path]:
+    """A control group whose processes the kernel kills when they want more than 300 MB."""
+    group = Path("/sys/fs/cgroup/memory/windlass-test")
+    try:
+        group.mkdir()
+        (group / "memory.limit_in_bytes").write_text("300M")
+    except OSError as error:
+        pytest.skip(f"the kernel's own kill needs a memory control group that we may write to: {error}")
+    yield group
+    eventually(lambda: not (group / "cgroup.procs").read_text())
+    group.rmdir()
+
+
+@pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
+def test_one_that_takes_all_memory_is_found_out(little_memory: Path, place: Place, dose: Any) -> None:
+    poisons = ["all memory" if i in (3, 17) else "" for i in range(22)]
+    supervisor = place.worker(processes=1, concurrency=4, beat=1.0)
+    (little_memory / "cgroup.procs").write_text(str(supervisor.pid))  # its children will be born there
+    jobs = wl.enqueue_many([dose.request(poison=poison) for poison in poisons])
+    eventually(lambda: all_ended(place, jobs))
+    assert end(supervisor) == 0
+    check(place, jobs, poisons)
+
+
+def test_a_suspect_that_waits_for_its_turn_does_not_time_out(place: Place) -> None:
+    """Suspects run a few at a time; the time they have starts when they do."""
+    poisons = ["exit 1"] + [""] * 15
+    jobs = wl.enqueue_many([within_two_seconds.request(poison=poison) for poison in poisons])
+    supervisor = place.worker(processes=1, concurrency=16, beat=1.0)
+    eventually(lambda: all_ended(place, jobs))
+    assert end(supervisor) == 0
+    check(place, jobs, poisons)
+    errors = {attempt.error for job in jobs for attempt in wl.attempts(job.id)}
+    assert not any("timed out" in str(error) or "stuck" in str(error) for error in errors), errors

@@ -1,0 +1,71 @@
+"""A worker that is asked to end: what runs may finish, what does not is given back, and nothing is left behind."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from tests.process.handlers import slow, slow_async, slow_in_a_pool, slow_process, wl
+from tests.process.harness import Place, end, eventually
+from windlass import Job, Status
+
+HANDLERS = slow, slow_async, slow_process
+
+
+def enqueue(seconds: float) -> list[Job]:
+    return wl.enqueue_many([handler.request(seconds=seconds) for handler in HANDLERS])
+
+
+def places(jobs: list[Job]) -> set[tuple[Status, int]]:
+    return {(job.status, job.attempts) for job in map(wl.get, [job.id for job in jobs]) if job is not None}
+
+
+def nothing_is_left(place: Place) -> bool:
+    no_rows = place.sql("SELECT id FROM windlass_workers UNION ALL SELECT id FROM windlass_attempts") == []
+    return no_rows and place.processes() == []
+
+
+@pytest.mark.parametrize(("processes", "number"), [(2, signal.SIGTERM), (0, signal.SIGINT)])
+def test_short_jobs_finish_and_long_ones_are_released_uncharged(place: Place, processes: int, number: int) -> None:
+    short, long = enqueue(seconds=1.5), enqueue(seconds=120)
+    worker = place.worker(processes=processes, grace=3)
+    eventually(lambda: len(place.runs()) == 6)
+    assert end(worker, number) == 0
+    assert places(short) == {(Status.COMPLETED, 1)}
+    assert places(long) == {(Status.PENDING, 0)}
+    assert nothing_is_left(place)
+
+
+def test_a_second_signal_hurries(place: Place) -> None:
+    long = enqueue(seconds=120)
+    worker = place.worker(processes=2, grace=120)
+    eventually(lambda: len(place.runs()) == 3)
+    began = time.monotonic()
+    worker.send_signal(signal.SIGTERM)
+    time.sleep(1.5)  # sooner it would count as the same one
+    assert worker.poll() is None
+    assert end(worker) == 0
+    assert time.monotonic() - began < 60
+    assert places(long) == {(Status.PENDING, 0)}
+    assert nothing_is_left(place)
+
+
+def test_what_a_handler_left_in_the_thread_pool_does_not_delay_the_end(place: Place) -> None:
+    job = slow_in_a_pool.enqueue(seconds=10)
+    worker = place.worker(processes=1, grace=0)
+    eventually(place.runs)
+    began = time.monotonic()
+    assert end(worker) == 0
+    assert places([job]) == {(Status.PENDING, 0)}
+    assert time.monotonic() - began < 8
+
+
+def test_a_worker_that_is_told_to_end_while_it_starts_ends(place: Place) -> None:
+    for _ in range(5):
+        worker = place.worker(processes=2)
+        eventually(lambda: len(place.processes()) > 1)
+        assert end(worker) == 0
+        assert place.processes() == []
+    assert wl.workers() == []
