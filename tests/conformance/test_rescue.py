@@ -446,3 +446,18 @@ def test_snoozed_and_retried_jobs_carry_nothing_over_to_the_next_worker(store):
 
     assert 0 == store.bury("w1", "stopped")
     assert (Status.PENDING, 1) == place_of(store, claimed.id)
+
+
+def test_the_time_of_a_suspect_does_not_run_while_it_waits_for_a_process_of_its_own(store):
+    """A worker sets the deadline when the handler starts. By hand there is nobody who would."""
+    enlist(store, "dead")
+    put_many(store, 2)
+    take(store, worker="dead", types={"noop": 60 * SECOND})
+    store.bury("dead", "it crashed")
+    enlist(store, "w1")
+
+    [first] = take(store, 1, worker="w1", types={"noop": 60 * SECOND})
+    [by_hand] = take(store, 1, lease_for=60 * SECOND)
+
+    assert (Suspicion.SUSPECTED, None) == (first.suspicion, first.deadline)
+    assert by_hand.deadline == by_hand.started_at + 60 * SECOND

@@ -30,7 +30,7 @@ class DeafWorker(Worker):
 
         for _ in range(50):
             try:
-                await self._in(self._claimer, self.store.claim, self.id, self._wanted(1))
+                await self._in(self._claimer, self.store.claim, worker, self._wanted(1))
                 note("claimed")
             except WorkerLost:
                 note("refused")

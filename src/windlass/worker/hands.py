@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from windlass import clock
 from windlass.context import Run
+from windlass.errors import WindlassError
 from windlass.job import Claimed, Progress
 from windlass.outcome import Outcome
 from windlass.worker import child
@@ -34,6 +38,8 @@ class Hands:
         self._async_slots = AsyncSlots(self._left_its_slot, board)
         self._thread_slots = ThreadSlots(self._left_its_slot, lambda: in_this_thread(board), concurrency)
         self._process_slots = ThreadSlots(self._left_its_slot, lambda: child.Child(app, board), concurrency)
+        # A crowd of them at once could be what killed the worker, and each costs the start of a process.
+        self._suspect_slots = ThreadSlots(self._left_its_slot, lambda: child.Child(app, board), os.cpu_count() or 1)
         self.running: dict[int, Running] = {}
         self.given_up: set[int] = set()
         """Attempts that timed out in a thread. They are settled; their slots are still taken."""
@@ -68,11 +74,13 @@ class Hands:
         return list(progress.values())
 
     def close(self) -> None:
-        for slots in (self._async_slots, self._thread_slots, self._process_slots):
+        for slots in (self._async_slots, self._thread_slots, self._process_slots, self._suspect_slots):
             slots.close()
 
     def _slots_for(self, claimed: Claimed, job_type: JobType) -> AsyncSlots | ThreadSlots:
-        if job_type.run == "process" or (claimed.suspicion and child.can_run(job_type)):
+        if claimed.suspicion and child.can_run(job_type):
+            return self._suspect_slots
+        if job_type.run == "process":
             return self._process_slots
         return self._async_slots if job_type.run == "async" else self._thread_slots
 
@@ -80,8 +88,15 @@ class Hands:
         self._progress[claimed.number] = (claimed, progress)
 
     def _started(self, running: Running, timeout: float) -> None:
-        if not running.ended:
-            running.timer = self._loop.call_later(timeout, self._timed_out, running)
+        if running.ended:
+            return
+        running.timer = self._loop.call_later(timeout, self._timed_out, running)
+        if running.run.claimed.deadline is None:  # a suspect, which had to wait for its turn
+            self._loop.run_in_executor(None, self._set_deadline, running.run.claimed, timeout)
+
+    def _set_deadline(self, claimed: Claimed, timeout: float) -> None:
+        with contextlib.suppress(WindlassError):  # if the lease is lost, settling it will say so
+            self._store.extend(claimed, clock.seconds(timeout))
 
     def _timed_out(self, running: Running) -> None:
         """A child is killed. A thread is given up: its job is settled now, its slot stays taken until it ends."""

@@ -118,12 +118,13 @@ SET_CLOCK = "UPDATE windlass_meta SET value = :now WHERE key = 'clock'"
 # The next numbers of the fence: the answer is the last of them.
 NUMBERS = "UPDATE windlass_meta SET value = value + ? WHERE key = 'lease' RETURNING value"
 
-# Put jobs in hand. [id, …], numbered from :first on in that order.
+# Put jobs in hand. [id, …], numbered from :first on in that order. A suspect may have to wait for a process of its
+# own: its time runs from then on.
 INSERT_LEASES = """
 INSERT INTO windlass_leases
        (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
 SELECT r.id, :first + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker, r.run_at,
-       :now, :deadline
+       :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :deadline END
   FROM json_each(:rows) e JOIN windlass_ready r ON r.id = e.value
 """
 
