@@ -118,16 +118,23 @@ class Context:
         """`transaction` for an `async def` handler. The connection is the store's own, so its calls are sync."""
         loop, block = asyncio.get_running_loop(), self._ending()
         # A thread of its own: in a pool, those who wait for the writer could keep it from committing.
-        with ThreadPoolExecutor(1, "windlass-transaction") as thread:
-            connection = await loop.run_in_executor(thread, block.__enter__)
+        thread = ThreadPoolExecutor(1, "windlass-transaction")
+        try:
+            entering = loop.run_in_executor(thread, block.__enter__)
+            try:
+                connection = await asyncio.shield(entering)
+            except asyncio.CancelledError as error:  # while it waits for the writer: let go as soon as it has it
+                thread.submit(block.__exit__, type(error), error, None)
+                raise
             try:
                 yield connection
             except BaseException as error:
-                left = (type(error), error, error.__traceback__)
-                if not await loop.run_in_executor(thread, block.__exit__, *left):
+                if not await loop.run_in_executor(thread, block.__exit__, type(error), error, error.__traceback__):
                     raise
             else:
                 await loop.run_in_executor(thread, block.__exit__, None, None, None)
+        finally:
+            thread.shutdown(wait=False)
 
     def _ending(self) -> AbstractContextManager[Any]:
         return _ending(self._run)

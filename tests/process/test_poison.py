@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +73,7 @@ def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
 @pytest.fixture
 def little_memory() -> Iterator[Path]:
     """A control group whose processes the kernel kills when they want more than 300 MB."""
-    group = Path("/sys/fs/cgroup/memory/windlass-test")
+    group = Path(f"/sys/fs/cgroup/memory/windlass-test-{os.getpid()}")
     try:
         group.mkdir()
         (group / "memory.limit_in_bytes").write_text("300M")

@@ -278,6 +278,24 @@ def test_a_cancel_inside_atransaction_rolls_back(wl: Windlass, words: Words) -> 
     assert words() == []
 
 
+def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loop(wl: Windlass, words: Words) -> None:
+    """The writer is let go by the loop itself, which could not if it waited for the transaction's thread."""
+    writer = sqlite3.connect(wl.store.where, isolation_level=None, check_same_thread=False)
+
+    @wl.job(timeout=0.1, max_attempts=1)
+    async def work(ctx: Context) -> None:
+        writer.execute("BEGIN IMMEDIATE")
+        asyncio.get_running_loop().call_later(0.3, writer.execute, "ROLLBACK")
+        async with ctx.atransaction() as connection:
+            connection.execute("INSERT INTO words VALUES ('never seen')")
+
+    job = work.enqueue()
+    with working(wl):
+        assert ended(wl, job).error == "timed out after 0.1 s"
+    writer.close()
+    assert words() == []
+
+
 def test_a_result_that_cannot_be_stored_rolls_the_block_back(wl: Windlass, words: Words) -> None:
     @wl.job(max_attempts=1)
     def work(ctx: Context) -> None:

@@ -65,7 +65,10 @@ class Board:
 
     def owner(self) -> Owner | None:
         data = self._map[:_HEADER].rstrip(b"\0")
-        return msgspec.json.decode(data, type=Owner) if data else None
+        try:
+            return msgspec.json.decode(data, type=Owner) if data else None
+        except msgspec.MsgspecError:  # it died while it signed: it had no time to claim
+            return None
 
     def start(self, number: int, *, apart: bool = False) -> int:
         """Note that a lease is started, in this process or `apart` from it; the cell to give to `end`."""

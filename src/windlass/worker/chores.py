@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from windlass import clock
@@ -32,13 +33,19 @@ async def do_chores(app: Windlass, every: float) -> None:
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
     ]
-    await asyncio.gather(*(_repeat(chore, seconds) for chore, seconds in chores))
+    # Not in the loop's own pool: handlers may fill that, and a rescue must not wait for them.
+    threads = ThreadPoolExecutor(len(chores), "windlass-chores")
+    try:
+        await asyncio.gather(*(_repeat(chore, seconds, threads) for chore, seconds in chores))
+    finally:
+        threads.shutdown(wait=False)
 
 
-async def _repeat(chore: Callable[[], int], every: float) -> None:
+async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExecutor) -> None:
+    loop = asyncio.get_running_loop()
     while True:
         try:
-            await asyncio.to_thread(chore)
+            await loop.run_in_executor(threads, chore)
         except WindlassError as error:
             log.warning("a chore has to wait: %s", error)
         except Exception:
