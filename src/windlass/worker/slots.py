@@ -108,7 +108,8 @@ class AsyncSlots:
             task.add_done_callback(self._tasks.discard)
 
     async def _serve(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
         before = contextvars.copy_context()
         while True:
             self._waking = False
@@ -117,7 +118,7 @@ class AsyncSlots:
                 running = self._inbox.popleft()
                 if self._inbox:
                     self._wake()
-                if not await self._run(running) or contextvars.copy_context() != before:
+                if not await self._run(running, task) or contextvars.copy_context() != before:
                     if self._inbox:
                         self._wake()
                     return
@@ -128,13 +129,11 @@ class AsyncSlots:
             self._idle.append(idle)
             await idle
 
-    async def _run(self, running: Running) -> bool:
+    async def _run(self, running: Running, task: asyncio.Task[None]) -> bool:
         """Whether the Task is as good as new afterwards."""
         if running.why is not None:
             self._ended(running, running.stopped())
             return True
-        task = asyncio.current_task()
-        assert task is not None
         running.kill = task.cancel
         cell = self._board.start(running.run.claimed.number)
         try:
