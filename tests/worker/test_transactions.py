@@ -14,6 +14,7 @@ import pytest
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, eventually, is_processing, now, place, working
 from windlass import Context, Status, TransactionOver, Windlass
+from windlass.stores.sqlite.connection import BUSY_SECONDS
 from windlass.testing import drain, enqueued
 
 Words = Callable[[], list[str]]
@@ -280,12 +281,20 @@ def test_a_cancel_inside_atransaction_rolls_back(wl: Windlass, words: Words) -> 
 
 def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loop(wl: Windlass, words: Words) -> None:
     """The writer is let go by the loop itself, which could not if it waited for the transaction's thread."""
+    late: list[float] = []
     writer = sqlite3.connect(wl.store.where, isolation_level=None, check_same_thread=False)
 
     @wl.job(timeout=0.1, max_attempts=1)
     async def work(ctx: Context) -> None:
         writer.execute("BEGIN IMMEDIATE")
-        asyncio.get_running_loop().call_later(0.3, writer.execute, "ROLLBACK")
+        loop = asyncio.get_running_loop()
+        due = loop.time() + 0.3
+
+        def let_go() -> None:
+            late.append(loop.time() - due)
+            writer.execute("ROLLBACK")
+
+        loop.call_at(due, let_go)
         async with ctx.atransaction() as connection:
             connection.execute("INSERT INTO words VALUES ('never seen')")
 
@@ -294,6 +303,7 @@ def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loo
         assert ended(wl, job).error == "timed out after 0.1 s"
     writer.close()
     assert words() == []
+    assert late[0] < BUSY_SECONDS / 2, "the loop stood still until the transaction gave up"
 
 
 def test_a_result_that_cannot_be_stored_rolls_the_block_back(wl: Windlass, words: Words) -> None:
