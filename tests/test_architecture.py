@@ -139,12 +139,12 @@ SQL = re.compile(
 )
 OWN_SQL = {
     "stores.sqlite.statements": "that is what it is for",
-    "stores.sqlite.read": "a list is filtered by what was asked for; values are bound",
+    "stores.sql.read": "a list is filtered by what was asked for; values are bound",
     "stores.sqlite.upgrade": "asks for the schema of a database that may not have our tables",
     "cli.target": "asks whether a file is ours without creating it",
     "cli.bench": "measures the database below us, and fills it",
 }
-BUILT_SQL = {"stores.sqlite.read", "cli.bench"}
+BUILT_SQL = {"stores.sql.read", "cli.bench"}
 """May put more than constants into a statement."""
 
 

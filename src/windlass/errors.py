@@ -233,7 +233,7 @@ class StoreBusy(WindlassError, TimeoutError):
             f"{where} was busy for {seconds:g} s; are you in a transaction of your own? "
             "pass it: using(connection=…), or commit it first"
         )
-        self.where = where
+        self.where, self.seconds = where, seconds
 
 
 class SchemaTooNew(WindlassError):

@@ -17,7 +17,8 @@ from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError
 from windlass.job import Status
 from windlass.outcome import COMPLETED
 from windlass.stores.base import Filter
-from windlass.stores.sqlite import checkpoint, read
+from windlass.stores.sql import read
+from windlass.stores.sqlite import checkpoint
 from windlass.stores.sqlite.store import SQLiteStore
 
 

@@ -29,6 +29,11 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     lease_for: int | None = None
     """For leases taken by hand: microseconds until the deadline."""
 
+    def deadline(self, now: int, type: str) -> int | None:
+        """Until when a job of this type may be held, if it is claimed now."""
+        limit = self.lease_for if self.types is None or self.lease_for is not None else self.types.get(type)
+        return None if limit is None else now + limit
+
 
 class Due(msgspec.Struct, frozen=True):
     """Whether there is something to claim, and if not, when there will be."""

@@ -7,34 +7,40 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from windlass.clock import Clock
 from windlass.errors import StoreBusy, StoreUnusable
-from windlass.stores.sqlite import forking
+from windlass.stores.sqlite import forking, moves, statements
 from windlass.stores.sqlite.checkpoint import SHORT, Checkpointer
 
 BUSY_SECONDS = 10.0
+NOTHING: Mapping[str, Any] = {}
 
 
 class Transaction:
-    """A connection inside `BEGIN IMMEDIATE`, and the moment at which all of it happens."""
+    """A connection, inside `BEGIN IMMEDIATE` if it is to write, and the moment at which all of it happens."""
 
-    __slots__ = ("connection", "execute", "executemany", "now")
+    __slots__ = ("connection", "execute", "now")
+
+    sql = statements
+    moves = moves
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
         self.connection = connection
         self.now = now
         self.execute = connection.execute
-        self.executemany = connection.executemany
 
-    def value(self, sql: str, parameters: Any = ()) -> Any:
+    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
         """The first column of the first row, or None."""
         row = self.execute(sql, parameters).fetchone()
         return row[0] if row else None
+
+    def tick(self) -> None:
+        self.execute(statements.TICK, {"now": self.now})
 
 
 class Database:
@@ -107,7 +113,7 @@ class Database:
             raise
 
     @contextmanager
-    def read(self) -> Generator[sqlite3.Connection]:
+    def read(self) -> Generator[Transaction]:
         """A connection to read on: each statement sees the newest commit and waits for nobody."""
         with self._in_use():
             try:
@@ -116,7 +122,7 @@ class Database:
                 connection = self.connect()
                 connection.execute("PRAGMA query_only = ON")
             try:
-                yield connection
+                yield Transaction(connection, self._clock())
             finally:
                 self._readers.append(connection)
 

@@ -24,37 +24,37 @@ SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM jso
 """
 
 # The ids that an earlier try has stored already.
-EXISTING = "SELECT id FROM windlass_jobs WHERE id IN (SELECT value FROM json_each(?))"
+EXISTING = "SELECT id FROM windlass_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # Take a dedupe key, or learn by the row count that it is held.
-TAKE_KEY = "INSERT INTO windlass_dedupe (tenant, key, id) VALUES (?, ?, ?) ON CONFLICT DO NOTHING"
+TAKE_KEY = "INSERT INTO windlass_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
 
 # Who holds a dedupe key.
-KEY_HOLDER = "SELECT id FROM windlass_dedupe WHERE tenant = ? AND key = ?"
+KEY_HOLDER = "SELECT id FROM windlass_dedupe WHERE tenant = :tenant AND key = :key"
 
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
-PASS_KEY = "UPDATE windlass_dedupe SET id = ? WHERE tenant = ? AND key = ?"
+PASS_KEY = "UPDATE windlass_dedupe SET id = :id WHERE tenant = :tenant AND key = :key"
 
-IS_STORED = "SELECT 1 FROM windlass_jobs WHERE id = ?"
+IS_STORED = "SELECT 1 FROM windlass_jobs WHERE id = :id"
 
 # Give back the keys of jobs that have ended.
 DROP_KEYS = """
 DELETE FROM windlass_dedupe WHERE (tenant, key, id) IN (
-    SELECT j.tenant, j.dedupe, j.id FROM json_each(?) e JOIN windlass_jobs j ON j.id = e.value
+    SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN windlass_jobs j ON j.id = e.value
      WHERE j.dedupe IS NOT NULL)
 """
 
 # Count rows where they moved. [[status, type, queue, by how many], …]
 TALLY = """
 INSERT INTO windlass_tallies (status, type, queue, count)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(?) WHERE true
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
     ON CONFLICT DO UPDATE SET count = count + excluded.count
 """
 
 # Say how a type is run.
 PUBLISH = """
 INSERT INTO windlass_types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
-VALUES (?, ?, ?, ?, ?, ?, ?)
+VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
     ON CONFLICT DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
        max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
        updated_at = excluded.updated_at
@@ -78,7 +78,7 @@ WITH RECURSIVE lane (queue, type, priority) AS (
 SELECT json_group_array(json_array(queue, type, priority)) FROM lane
 """
 
-# The first due jobs of one (queue, type, priority), and when its next one will be due.
+# The first due jobs of one (queue, type, priority), when its next one will be due, and the next lower priority.
 RANGE = """
 SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
            SELECT run_at, id FROM windlass_ready
@@ -86,12 +86,9 @@ SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
             ORDER BY run_at, id LIMIT :limit)),
        (SELECT run_at FROM windlass_ready
          WHERE queue = :queue AND type = :type AND priority = :priority AND run_at > :now
-         ORDER BY run_at LIMIT 1)
-"""
-
-# The next lower priority of a (queue, type).
-NEXT_PRIORITY = """
-SELECT priority FROM windlass_ready WHERE queue = ? AND type = ? AND priority < ? ORDER BY priority DESC LIMIT 1
+         ORDER BY run_at LIMIT 1),
+       (SELECT priority FROM windlass_ready
+         WHERE queue = :queue AND type = :type AND priority < :priority ORDER BY priority DESC LIMIT 1)
 """
 
 # How many more of each limited type may run. A lease long past its deadline is stuck, and not counted.
@@ -102,9 +99,11 @@ SELECT json_group_object(t.type, t.concurrency - (
   FROM windlass_types t WHERE t.concurrency IS NOT NULL
 """
 
-IS_ALIVE = "SELECT 1 FROM windlass_workers WHERE id = ?"
+IS_ALIVE = "SELECT 1 FROM windlass_workers WHERE id = :worker"
 
 META = "SELECT key, value FROM windlass_meta"
+
+SET_SCHEMA = "UPDATE windlass_meta SET value = :number WHERE key = 'schema'"
 
 CLOCK = "SELECT value FROM windlass_meta WHERE key = 'clock'"
 
@@ -116,7 +115,7 @@ UPDATE windlass_ready SET run_at = min(:now, run_at - :step) WHERE run_at > :now
 SET_CLOCK = "UPDATE windlass_meta SET value = :now WHERE key = 'clock'"
 
 # The next numbers of the fence: the answer is the last of them.
-NUMBERS = "UPDATE windlass_meta SET value = value + ? WHERE key = 'lease' RETURNING value"
+NUMBERS = "UPDATE windlass_meta SET value = value + :n WHERE key = 'lease' RETURNING value"
 
 # Put jobs in hand. [id, …], numbered from :first on in that order. A suspect may have to wait for a process of its
 # own: its time runs from then on.
@@ -128,7 +127,7 @@ SELECT r.id, :first + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snooze
   FROM json_each(:rows) e JOIN windlass_ready r ON r.id = e.value
 """
 
-DELETE_READY = "DELETE FROM windlass_ready WHERE id IN (SELECT value FROM json_each(?))"
+DELETE_READY = "DELETE FROM windlass_ready WHERE id IN (SELECT value FROM json_each(:ids))"
 
 _CLAIMED = """json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
@@ -136,14 +135,14 @@ _CLAIMED = """json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.
 # What was claimed, as Claimed has it and in the order of the ids: a CROSS JOIN is not turned round.
 CLAIMED = f"""
 SELECT json_group_array({_CLAIMED})
-  FROM json_each(?) e CROSS JOIN windlass_leases l ON l.id = e.value CROSS JOIN windlass_jobs j ON j.id = e.value
+  FROM json_each(:ids) e CROSS JOIN windlass_leases l ON l.id = e.value CROSS JOIN windlass_jobs j ON j.id = e.value
 """
 
 # The same of a worker's leases, of those without a living worker, and of those long past their deadline.
 LEASES_OF_WORKER = f"""
-SELECT {_CLAIMED} FROM windlass_leases l JOIN windlass_jobs j ON j.id = l.id WHERE l.worker = ?
+SELECT {_CLAIMED} FROM windlass_leases l JOIN windlass_jobs j ON j.id = l.id WHERE l.worker = :worker
 """
-LEASE_OF_JOB = f"SELECT {_CLAIMED} FROM windlass_leases l JOIN windlass_jobs j ON j.id = l.id WHERE l.id = ?"
+LEASE_OF_JOB = f"SELECT {_CLAIMED} FROM windlass_leases l JOIN windlass_jobs j ON j.id = l.id WHERE l.id = :id"
 LEASES_OF_THE_DEAD = """
 SELECT DISTINCT worker FROM windlass_leases WHERE worker <> '' AND worker NOT IN (SELECT id FROM windlass_workers)
 """
@@ -157,12 +156,12 @@ SELECT {_CLAIMED} FROM windlass_leases l JOIN windlass_jobs j ON j.id = l.id
 # Which of [[id, number], …] are still held, and whether they were cancelled.
 HELD = """
 SELECT json_group_array(json_array(l.lease, l.cancel))
-  FROM json_each(?) e JOIN windlass_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
+  FROM json_each(:rows) e JOIN windlass_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
 """
 
 # Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
 WRITTEN_BEFORE = """
-SELECT f.lease FROM json_each(?) e JOIN windlass_finished f
+SELECT f.lease FROM json_each(:rows) e JOIN windlass_finished f
     ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
 """
 
@@ -199,7 +198,7 @@ SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.
   FROM json_each(:rows) e JOIN windlass_leases l ON l.id = e.value ->> 0
 """
 
-DELETE_LEASES = "DELETE FROM windlass_leases WHERE id IN (SELECT value FROM json_each(?))"
+DELETE_LEASES = "DELETE FROM windlass_leases WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
 FORGET_LEASES = """
@@ -211,31 +210,31 @@ RETURNING type, queue
 USE = """
 INSERT INTO windlass_usage (minute, type, queue, tenant, runs, failures, busy, waiting)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
-  FROM json_each(?) WHERE true
+  FROM json_each(:rows) WHERE true
     ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, failures = failures + excluded.failures,
        busy = busy + excluded.busy, waiting = waiting + excluded.waiting
 """
 
-REPORT = "UPDATE windlass_leases SET fraction = ?, message = ? WHERE id = ? AND lease = ?"
+REPORT = "UPDATE windlass_leases SET fraction = :fraction, message = :message WHERE id = :id AND lease = :number"
 
-EXTEND = "UPDATE windlass_leases SET deadline = ? WHERE id = ? AND lease = ?"
+EXTEND = "UPDATE windlass_leases SET deadline = :deadline WHERE id = :id AND lease = :number"
 
 # ---- liveness
 
 REGISTER = """
 INSERT INTO windlass_workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
-VALUES (?, ?, 0, ?, ?, ?, ?, ?, ?, ?)
+VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
 """
 
-BEAT = "UPDATE windlass_workers SET beats = beats + 1, seen_at = ? WHERE id = ?"
+BEAT = "UPDATE windlass_workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
 
 BEATS = "SELECT id, beats FROM windlass_workers"
 
-LEASES_MINE = "SELECT lease, cancel FROM windlass_leases WHERE worker = ?"
+LEASES_MINE = "SELECT lease, cancel FROM windlass_leases WHERE worker = :worker"
 
-UNREGISTER = "DELETE FROM windlass_workers WHERE id = :id AND (:beats IS NULL OR beats = :beats)"
+UNREGISTER = "DELETE FROM windlass_workers WHERE id = :worker AND (:beats IS NULL OR beats = :beats)"
 
-UNREGISTER_SILENT = "DELETE FROM windlass_workers WHERE seen_at < ?"
+UNREGISTER_SILENT = "DELETE FROM windlass_workers WHERE seen_at < :before"
 
 WORKERS = """
 SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at,
@@ -244,6 +243,16 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 """
 
 # ---- manage
+
+# Hold a job where it is: nothing to do here, as there is one writer, who holds everything.
+HOLD: tuple[str, ...] = ()
+
+# Several reads of one moment.
+SNAPSHOT = "BEGIN"
+
+# One of several statuses, where a list is not of one table.
+STATUS_IS_ONE_OF = """coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)
+    IN (SELECT value FROM json_each(:statuses))"""
 
 # Everything there is to know of some jobs; `row` in read.py has the names. Each list starts from the rows it wants.
 _JOB = """
@@ -259,7 +268,7 @@ _PLACES = """
   LEFT JOIN windlass_leases l ON l.id = j.id
   LEFT JOIN windlass_finished f ON f.id = j.id
 """
-GET = f"{_JOB} FROM windlass_jobs j {_PLACES} WHERE j.id = ?"
+GET = f"{_JOB} FROM windlass_jobs j {_PLACES} WHERE j.id = :id"
 LIST = f"{_JOB} FROM windlass_jobs j {_PLACES}"
 LIST_PENDING = f"""{_JOB} FROM windlass_ready r CROSS JOIN windlass_jobs j ON j.id = r.id
   LEFT JOIN windlass_leases l ON false LEFT JOIN windlass_finished f ON false"""
@@ -270,10 +279,10 @@ LIST_FINISHED = f"""{_JOB} FROM windlass_finished f CROSS JOIN windlass_jobs j O
 
 ATTEMPTS = """
 SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
-  FROM windlass_attempts WHERE id = ? ORDER BY lease
+  FROM windlass_attempts WHERE id = :id ORDER BY lease
 """
 
-FLAG_CANCEL = "UPDATE windlass_leases SET cancel = 1 WHERE id = ?"
+FLAG_CANCEL = "UPDATE windlass_leases SET cancel = 1 WHERE id = :id"
 
 # End a job that waits.
 FINISH_READY = """
@@ -282,25 +291,24 @@ INSERT INTO windlass_finished
 SELECT id, 0, :status, queue, type, tenant, attempts, '', run_at, NULL, :now, NULL, :error
   FROM windlass_ready WHERE id = :id
 """
-DELETE_READY_JOB = "DELETE FROM windlass_ready WHERE id = ?"
 
 # Turn what ended otherwise into a completed job.
 COMPLETE_FINISHED = """
 UPDATE windlass_finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = :id
 """
 # ... which was not ended by whoever held it: a later word under that number was never written.
-DISOWN = "UPDATE windlass_finished SET lease = 0 WHERE id = ?"
+DISOWN = "UPDATE windlass_finished SET lease = 0 WHERE id = :id"
 
 # Let an ended job wait again, with no attempt made.
 RETRY = """
 INSERT INTO windlass_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass_jobs WHERE id = :id
 """
-DEDUPE_OF = "SELECT tenant, dedupe FROM windlass_jobs WHERE id = ? AND dedupe IS NOT NULL"
+DEDUPE_OF = "SELECT tenant, dedupe FROM windlass_jobs WHERE id = :id AND dedupe IS NOT NULL"
 
-DELETE_JOBS = "DELETE FROM windlass_jobs WHERE id IN (SELECT value FROM json_each(?))"
-DELETE_FINISHED = "DELETE FROM windlass_finished WHERE id IN (SELECT value FROM json_each(?))"
-DELETE_ATTEMPTS = "DELETE FROM windlass_attempts WHERE id IN (SELECT value FROM json_each(?))"
+DELETE_JOBS = "DELETE FROM windlass_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+DELETE_FINISHED = "DELETE FROM windlass_finished WHERE id IN (SELECT value FROM json_each(:ids))"
+DELETE_ATTEMPTS = "DELETE FROM windlass_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
 # before :oldest need to be looked at.

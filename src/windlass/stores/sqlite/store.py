@@ -1,4 +1,4 @@
-"""The store on a SQLite file. Each verb is one transaction; what happens in it is in the file of that name."""
+"""The store on a SQLite file: how it connects, how it takes part in a transaction of yours, and how it waits."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
-
-from windlass import codec
 from windlass.clock import Clock, now
-from windlass.errors import BadConnection, BadOption, LeaseLost, StoreBusy, StoreUnusable, TransactionOver
-from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
+from windlass.errors import BadConnection, BadOption, LeaseLost, StoreUnusable, TransactionOver
+from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
-from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
-from windlass.stores.sqlite import claim, insert, manage, place, read, rescue, settle
+from windlass.stores.sql import insert, settle
+from windlass.stores.sql.store import SQLStore
+from windlass.stores.sqlite import place
 from windlass.stores.sqlite import statements as sql
-from windlass.stores.sqlite.connection import BUSY_SECONDS, Database, Transaction, text
+from windlass.stores.sqlite.connection import Database, Transaction, text
 from windlass.stores.sqlite.upgrade import newest_schema, upgrade
 from windlass.stores.sqlite.watch import Watch
+
+T = TypeVar("T")
 
 OLDEST_SQLITE = (3, 38)
 """The first with `->>`; STRICT tables came with 3.37, RETURNING with 3.35."""
@@ -31,7 +31,7 @@ TRANSACTION_SECONDS = 5.0
 """How long `ctx.transaction()` may hold the only writer."""
 
 
-class SQLiteStore:
+class SQLiteStore(SQLStore):
     """Jobs in one file, shared by all processes of one machine."""
 
     one_machine = True
@@ -94,7 +94,8 @@ class SQLiteStore:
             database.close()
 
     def status(self) -> Mapping[str, Any]:
-        with self.database.read() as connection:
+        with self.database.read() as tx:
+            connection = tx.connection
             pages = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")}
             meta = dict(connection.execute(sql.META))
             log = f"{self.path}-wal"
@@ -114,8 +115,8 @@ class SQLiteStore:
 
     def check(self) -> str:
         """SQLite's own check of the file: 'ok', or what is wrong. Reads all of it."""
-        with self.database.read() as connection:
-            answer: str = connection.execute("PRAGMA integrity_check").fetchone()[0]
+        with self.database.read() as tx:
+            answer: str = tx.execute("PRAGMA integrity_check").fetchone()[0]
             return answer
 
     def changes(self) -> int:
@@ -123,6 +124,16 @@ class SQLiteStore:
 
     def watch(self) -> Watch:
         return Watch(Path(f"{self.path}-wal"), self.database.changes)
+
+    # Transactions
+
+    def _write(self, verb: str, steps: Callable[[Transaction], T]) -> T:
+        with self.database.write() as tx:
+            return steps(tx)
+
+    def _read(self, steps: Callable[[Transaction], T]) -> T:
+        with self.database.read() as tx:
+            return steps(tx)
 
     # Enqueue
 
@@ -136,23 +147,6 @@ class SQLiteStore:
         except sqlite3.IntegrityError:  # an id that is there already
             with self.database.write() as tx:
                 return insert.insert_again(tx, jobs)
-
-    def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
-        if len(groups) > 1:
-            try:
-                with self.database.write() as tx:
-                    return [insert.insert(tx, group) for group in groups]
-            except StoreBusy:  # each for itself would wait as long again
-                return [StoreBusy(self.where, BUSY_SECONDS) for _ in groups]
-            except Exception:
-                pass  # one of them cannot be stored: each for itself, then
-        return [self._insert_or_error(group) for group in groups]
-
-    def _insert_or_error(self, jobs: Sequence[NewJob]) -> Inserted:
-        try:
-            return self.insert(jobs)
-        except Exception as error:
-            return error
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
@@ -188,31 +182,6 @@ class SQLiteStore:
                 )
             connection.execute("BEGIN IMMEDIATE")
 
-    def publish(self, policies: Sequence[TypePolicy]) -> None:
-        rows = [(p.type, p.queue, p.priority, p.max_attempts, p.concurrency, p.timeout) for p in policies]
-        with self.database.write() as tx:
-            tx.executemany(sql.PUBLISH, [(*row, tx.now) for row in rows])
-
-    def policies(self) -> dict[str, TypePolicy]:
-        with self.database.read() as connection:
-            rows = connection.execute(sql.POLICIES).fetchall()
-        names = TypePolicy.__struct_fields__
-        return {row[0]: TypePolicy(**dict(zip(names, row, strict=True))) for row in rows}
-
-    # Claim and settle
-
-    def due(self, wanted: Wanted) -> Due:
-        with self.database.read() as connection:
-            return claim.due(Transaction(connection, self._clock()), wanted)
-
-    def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
-        with self.database.write() as tx:
-            return claim.claim(tx, worker, wanted)
-
-    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> list[Claimed]:
-        with self.database.write() as tx:
-            return settle.settle(tx, ended)
-
     @contextmanager
     def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[sqlite3.Connection]:
         with self.database.write_apart() as tx:
@@ -238,95 +207,6 @@ class SQLiteStore:
             tx.now = self._clock()
             if settle.settle_held(tx, [(claimed, outcome())]):
                 raise LeaseLost(claimed.id, claimed.number)
-
-    def report(self, progress: Sequence[tuple[Claimed, Progress]]) -> None:
-        with self.database.write() as tx:
-            tx.executemany(sql.REPORT, [(p.fraction, p.message, c.id, c.number) for c, p in progress])
-
-    def extend(self, claimed: Claimed, until: int) -> Claimed:
-        with self.database.write() as tx:
-            deadline = tx.now + until
-            if not tx.execute(sql.EXTEND, (deadline, claimed.id, claimed.number)).rowcount:
-                raise LeaseLost(claimed.id, claimed.number)
-        return msgspec.structs.replace(claimed, deadline=deadline)
-
-    # Liveness
-
-    def register(self, worker: WorkerRow) -> None:
-        lists = [codec.encode(value).decode() for value in (worker.queues, worker.types, worker.host)]
-        with self.database.write() as tx:
-            row = (worker.id, worker.name, tx.now, tx.now, worker.concurrency, *lists, worker.version)
-            tx.execute(sql.REGISTER, row)
-
-    def beat(self, worker: str) -> Beat:
-        with self.database.write() as tx:
-            return rescue.beat(tx, worker)
-
-    def cancelled(self, worker: str) -> list[int]:
-        with self.database.read() as connection:
-            return [number for number, cancelled in connection.execute(sql.LEASES_MINE, (worker,)) if cancelled]
-
-    def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
-        with self.database.write() as tx:
-            return rescue.release_unheld(tx, worker, numbers)
-
-    def bury(
-        self,
-        worker: str,
-        reason: str,
-        *,
-        beats: int | None = None,
-        started: Collection[int] | None = None,
-        outside: bool = False,
-    ) -> int:
-        with self.database.write() as tx:
-            return rescue.bury(tx, worker, reason, beats=beats, started=started, outside=outside)
-
-    def rescue(self, *, silent_for: int | None = None) -> int:
-        with self.database.write() as tx:
-            return rescue.rescue(tx, silent_for)
-
-    def workers(self) -> list[WorkerRow]:
-        with self.database.read() as connection:
-            return read.workers(connection)
-
-    # Manage
-
-    def get(self, id: str) -> Job | None:
-        with self.database.read() as connection:
-            return read.get(connection, id)
-
-    def attempts(self, id: str) -> list[Attempt]:
-        with self.database.read() as connection:
-            return read.attempts(connection, id)
-
-    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        with self.database.read() as connection:
-            return read.jobs(connection, wanted, limit, before)
-
-    def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
-        with self.database.read() as connection:
-            return read.counts(connection, by)
-
-    def cancel(self, id: str) -> Job:
-        with self.database.write() as tx:
-            return manage.cancel(tx, id)
-
-    def retry(self, id: str) -> Job:
-        with self.database.write() as tx:
-            return manage.retry(tx, id)
-
-    def delete(self, id: str) -> Job:
-        with self.database.write() as tx:
-            return manage.delete(tx, id)
-
-    def complete(self, ids: Sequence[str]) -> int:
-        with self.database.write() as tx:
-            return manage.complete(tx, ids)
-
-    def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
-        with self.database.write() as tx:
-            return manage.prune(tx, statuses, before, limit)
 
 
 def _cut_off(connection: sqlite3.Connection) -> None:

@@ -25,8 +25,8 @@ def schema_sql() -> str:
 def upgrade(database: Database, where: str) -> None:
     """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
     newest = newest_schema()
-    with database.read() as connection:
-        found, oldest = _schema(connection, where)
+    with database.read() as tx:
+        found, oldest = _schema(tx.connection, where)
     if oldest > newest:
         raise SchemaTooNew(where, found, newest)
     if found >= newest:
@@ -37,7 +37,7 @@ def upgrade(database: Database, where: str) -> None:
             if migration.number > found:
                 for statement in _statements(migration.sql):
                     tx.execute(statement)
-                tx.execute("UPDATE windlass_meta SET value = ? WHERE key = 'schema'", (migration.number,))
+                tx.execute(sql.SET_SCHEMA, {"number": migration.number})
 
 
 def _schema(connection: sqlite3.Connection, where: str) -> tuple[int, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,22 +13,19 @@ from windlass import clock, codec
 from windlass.errors import JobNotFound
 from windlass.job import Attempt, Job, Page, Progress, Status
 from windlass.stores.base import Filter, WorkerRow
-from windlass.stores.sqlite import statements as sql
-from windlass.stores.sqlite.connection import Transaction
-
-Reader = sqlite3.Connection | Transaction
+from windlass.stores.sql.transaction import Reader
 
 _FIRST, _LAST = (clock.from_datetime(moment.replace(tzinfo=UTC)) for moment in (datetime.min, datetime.max))
 
 
-def get(connection: Reader, id: str) -> Job | None:
-    row = connection.execute(sql.GET, (id,)).fetchone()
+def get(reader: Reader, id: str) -> Job | None:
+    row = reader.execute(reader.sql.GET, {"id": id}).fetchone()
     return to_job(row) if row else None
 
 
-def job(connection: Reader, id: str) -> Job:
+def job(reader: Reader, id: str) -> Job:
     """The job, which must be there."""
-    found = get(connection, id)
+    found = get(reader, id)
     if found is None:
         raise JobNotFound(id)
     return found
@@ -86,63 +82,64 @@ def to_job(row: tuple[Any, ...]) -> Job:
     )
 
 
-_SOURCES = {
-    Status.PENDING: (sql.LIST_PENDING, "r.id"),
-    Status.PROCESSING: (sql.LIST_PROCESSING, "l.id"),
-    Status.COMPLETED: (sql.LIST_FINISHED, "f.id"),
-    Status.FAILED: (sql.LIST_FINISHED, "f.id"),
-    Status.CANCELLED: (sql.LIST_FINISHED, "f.id"),
-}
+def _source(sql: Any, status: Status) -> tuple[str, str, Status]:
+    """The list that has just the jobs of a status, and where their ids are in it."""
+    if status is Status.PENDING:
+        return sql.LIST_PENDING, "r.id", status
+    if status is Status.PROCESSING:
+        return sql.LIST_PROCESSING, "l.id", status
+    return sql.LIST_FINISHED, "f.id", status
 
 
-def jobs(connection: sqlite3.Connection, wanted: Filter, limit: int, before: str | None) -> Page:
+def jobs(reader: Reader, wanted: Filter, limit: int, before: str | None) -> Page:
     """Newest first. One statement per status asked for, each starting from the table that has just those rows."""
     parts: list[tuple[str, str, Status | None]]
     if wanted.statuses and wanted.tenant is None and wanted.subject is None:
-        parts = [_SOURCES[status] + (status,) for status in wanted.statuses]
+        parts = [_source(reader.sql, status) for status in wanted.statuses]
     else:  # the indexes by tenant and subject are on the jobs themselves
-        parts = [(sql.LIST, "j.id", None)]
+        parts = [(reader.sql.LIST, "j.id", None)]
     found: dict[str, Job] = {}
-    connection.execute("BEGIN")  # one snapshot: a job that moves meanwhile is neither missed nor seen twice
+    reader.execute(reader.sql.SNAPSHOT)  # one snapshot: a job that moves meanwhile is neither missed nor seen twice
     try:
         for source, id, status in parts:
-            where, parameters = _where(wanted, id, status, before)
-            cursor = connection.execute(f"{source} WHERE {where} ORDER BY {id} DESC LIMIT ?", (*parameters, limit + 1))
-            found.update((job.id, job) for job in map(to_job, cursor))
+            where, parameters = _where(reader, wanted, id, status, before)
+            rows = reader.execute(
+                f"{source} WHERE {where} ORDER BY {id} DESC LIMIT :limit", {**parameters, "limit": limit + 1}
+            )
+            found.update((job.id, job) for job in map(to_job, rows))
     finally:
-        connection.execute("COMMIT")
-    rows = sorted(found.values(), key=lambda job: job.id, reverse=True)
-    return Page(rows[:limit], rows[limit - 1].id if len(rows) > limit else None)
+        reader.execute("COMMIT")
+    newest = sorted(found.values(), key=lambda job: job.id, reverse=True)
+    return Page(newest[:limit], newest[limit - 1].id if len(newest) > limit else None)
 
 
-_STATUS = "coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)"
-
-
-def _where(wanted: Filter, id: str, status: Status | None, before: str | None) -> tuple[str, list[Any]]:
+def _where(
+    reader: Reader, wanted: Filter, id: str, status: Status | None, before: str | None
+) -> tuple[str, dict[str, Any]]:
     terms: list[str] = ["true"]
-    parameters: list[Any] = []
+    parameters: dict[str, Any] = {}
     if before is not None:
-        terms.append(f"{id} < ?")
-        parameters.append(before)
-    if status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
-        terms.append("f.status = ?")
-        parameters.append(status)
+        terms.append(f"{id} < :before")
+        parameters["before"] = before
+    if status is not None and status.is_final:
+        terms.append("f.status = :status")
+        parameters["status"] = status
         if status is not Status.COMPLETED:
             terms.append("f.status <> 'completed'")  # so that the index on the few others is seen to fit
     if status is None and wanted.statuses:
-        terms.append(f"{_STATUS} IN (SELECT value FROM json_each(?))")
-        parameters.append(codec.encode(wanted.statuses).decode())
+        terms.append(reader.sql.STATUS_IS_ONE_OF)
+        parameters["statuses"] = codec.encode(wanted.statuses).decode()
     for column in ("type", "queue", "tenant", "subject"):
         value = getattr(wanted, column)
         if value is not None:
-            terms.append(f"j.{column} = ?")
-            parameters.append(value)
+            terms.append(f"j.{column} = :{column}")
+            parameters[column] = value
             if column in ("tenant", "subject") and value:
                 terms.append(f"j.{column} <> ''")
     return " AND ".join(terms), parameters
 
 
-def attempts(connection: sqlite3.Connection, id: str) -> list[Attempt]:
+def attempts(reader: Reader, id: str) -> list[Attempt]:
     return [
         Attempt(
             attempt=attempt,
@@ -154,24 +151,24 @@ def attempts(connection: sqlite3.Connection, id: str) -> list[Attempt]:
             error=error,
             traceback=traceback,
         )
-        for attempt, lease, worker, started_at, ended_at, outcome, error, traceback in connection.execute(
-            sql.ATTEMPTS, (id,)
+        for attempt, lease, worker, started_at, ended_at, outcome, error, traceback in reader.execute(
+            reader.sql.ATTEMPTS, {"id": id}
         )
     ]
 
 
-def counts(connection: sqlite3.Connection, by: Sequence[str]) -> list[dict[str, Any]]:
+def counts(reader: Reader, by: Sequence[str]) -> list[dict[str, Any]]:
     """From the tallies where they have the answer; by tenant or subject, every job is counted."""
     tallied = {"status", "type", "queue"} >= set(by)
     columns = ("status", "type", "queue") if tallied else ("status", "type", "queue", "tenant", "subject")
     total: Counter[tuple[Any, ...]] = Counter()
-    for row in connection.execute(sql.COUNTS if tallied else sql.COUNT_EACH):
+    for row in reader.execute(reader.sql.COUNTS if tallied else reader.sql.COUNT_EACH):
         total[tuple(row[columns.index(name)] for name in by)] += row[-1]
     return [{**dict(zip(by, key, strict=True)), "count": n} for key, n in sorted(total.items()) if n]
 
 
-def workers(connection: sqlite3.Connection) -> list[WorkerRow]:
-    rows = connection.execute(sql.WORKERS)
+def workers(reader: Reader) -> list[WorkerRow]:
+    rows = reader.execute(reader.sql.WORKERS)
     return [
         WorkerRow(
             id=id,

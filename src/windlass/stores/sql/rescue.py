@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 
 import msgspec
@@ -10,26 +11,26 @@ from windlass.errors import WorkerLost
 from windlass.job import Claimed, Status
 from windlass.outcome import RELEASED, Kind, Outcome, after_crash
 from windlass.stores.base import RECLAIM_AFTER, Beat
-from windlass.stores.sqlite import statements as sql
-from windlass.stores.sqlite.claim import forget
-from windlass.stores.sqlite.connection import Transaction
-from windlass.stores.sqlite.settle import settle
+from windlass.stores.sql.insert import tally
+from windlass.stores.sql.settle import settle
+from windlass.stores.sql.transaction import Transaction
 
 decode_claimed = msgspec.json.Decoder(Claimed).decode
 
 
 def beat(tx: Transaction, worker: str) -> Beat:
     """Count up, and look around."""
-    if not tx.execute(sql.BEAT, (tx.now, worker)).rowcount:
+    if not tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker}).rowcount:
         raise WorkerLost(worker)
-    mine = {number: bool(cancelled) for number, cancelled in tx.execute(sql.LEASES_MINE, (worker,))}
-    return Beat(dict(tx.execute(sql.BEATS)), mine)
+    mine = {number: bool(cancelled) for number, cancelled in tx.execute(tx.sql.LEASES_MINE, {"worker": worker})}
+    return Beat(dict(tx.execute(tx.sql.BEATS).fetchall()), mine)
 
 
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
     """Give back what the worker never learnt that it has."""
     unheld = [(c, RELEASED) for c in leases_of(tx, worker) if c.number in numbers]
-    settle(tx, unheld)
+    if unheld:
+        settle(tx, unheld)
     return len(unheld)
 
 
@@ -45,40 +46,46 @@ def bury(
     """A worker's row and leases go together: it can neither claim nor settle from now on."""
     if not worker:  # leases by hand live by their deadlines
         return 0
-    gone = tx.execute(sql.UNREGISTER, {"id": worker, "beats": beats}).rowcount
-    if not gone and tx.value(sql.IS_ALIVE, (worker,)):
+    gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
+    if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}):
         return 0  # it has beaten since: alive after all
     leases = leases_of(tx, worker)
     running = [c for c in leases if started is None or c.number in started]
     alone = len(running) == 1
     crashed = {c.number for c in running}
-    settle(
-        tx,
-        [
-            (c, after_crash(c, reason, alone=alone, outside=outside) if c.number in crashed else RELEASED)
-            for c in leases
-        ],
-    )
+    if leases:
+        settle(
+            tx,
+            [
+                (c, after_crash(c, reason, alone=alone, outside=outside) if c.number in crashed else RELEASED)
+                for c in leases
+            ],
+        )
     return len(leases)
 
 
 def rescue(tx: Transaction, silent_for: int | None = None) -> int:
     """Return what has no living owner, and what is long overdue."""
     if silent_for is not None:
-        tx.execute(sql.UNREGISTER_SILENT, (tx.now - silent_for,))
-    dead = [row[0] for row in tx.execute(sql.LEASES_OF_THE_DEAD)]
+        tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
+    dead = [row[0] for row in tx.execute(tx.sql.LEASES_OF_THE_DEAD)]
     rescued = sum(bury(tx, worker, "its worker was lost") for worker in dead)
-    overdue = [
-        decode_claimed(row[0]) for row in tx.execute(sql.LEASES_OVERDUE, {"grace": RECLAIM_AFTER, "now": tx.now})
-    ]
+    long_ago = {"grace": RECLAIM_AFTER, "now": tx.now}
+    overdue = [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OVERDUE, long_ago)]
     if overdue:
         settle(tx, [(c, _overdue(c)) for c in overdue])
     forget(tx, Status.PROCESSING)
     return rescued + len(overdue)
 
 
+def forget(tx: Transaction, counted_as: Status) -> None:
+    """Drop the leases of jobs that somebody deleted by hand."""
+    if gone := Counter(tx.execute(tx.sql.FORGET_LEASES).fetchall()):
+        tally(tx, [(counted_as, type, queue, -n) for (type, queue), n in gone.items()])
+
+
 def leases_of(tx: Transaction, worker: str) -> list[Claimed]:
-    return [decode_claimed(row[0]) for row in tx.execute(sql.LEASES_OF_WORKER, (worker,))]
+    return [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OF_WORKER, {"worker": worker})]
 
 
 def _overdue(claimed: Claimed) -> Outcome:

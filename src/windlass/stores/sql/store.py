@@ -1,0 +1,172 @@
+"""The verbs, written once for all databases that speak SQL. Each is one transaction, and what happens in it is in the
+file of that name; a store adds how it connects, how it waits, and what only it can do."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from windlass.errors import JobNotFound, LeaseLost, StoreBusy
+from windlass.ids import is_id
+from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
+from windlass.outcome import Outcome
+from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
+from windlass.stores.sql import insert, manage, read, rescue, settle
+from windlass.stores.sql.insert import as_json
+from windlass.stores.sql.transaction import Transaction
+
+T = TypeVar("T")
+
+
+class SQLStore(ABC):
+    """Jobs in tables."""
+
+    @abstractmethod
+    def _write(self, verb: str, steps: Callable[[Transaction], T]) -> T:
+        """Take the steps in one transaction."""
+
+    @abstractmethod
+    def _read(self, steps: Callable[[Transaction], T]) -> T:
+        """Take steps that only read, each of which sees the newest commit."""
+
+    # Enqueue
+
+    @abstractmethod
+    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
+
+    def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
+        if len(groups) > 1:
+            try:
+                return self._write("insert", lambda tx: [insert.insert(tx, group) for group in groups])
+            except StoreBusy as error:  # each for itself would wait as long again
+                return [StoreBusy(error.where, error.seconds) for _ in groups]
+            except Exception:
+                pass  # one of them cannot be stored: each for itself, then
+        return [self._insert_or_error(group) for group in groups]
+
+    def _insert_or_error(self, jobs: Sequence[NewJob]) -> Inserted:
+        try:
+            return self.insert(jobs)
+        except Exception as error:
+            return error
+
+    def publish(self, policies: Sequence[TypePolicy]) -> None:
+        def steps(tx: Transaction) -> None:
+            for policy in sorted(policies, key=lambda policy: policy.type):
+                tx.execute(tx.sql.PUBLISH, {**msgspec.structs.asdict(policy), "now": tx.now})
+
+        self._write("publish", steps)
+
+    def policies(self) -> dict[str, TypePolicy]:
+        rows = self._read(lambda tx: tx.execute(tx.sql.POLICIES).fetchall())
+        names = TypePolicy.__struct_fields__
+        return {row[0]: TypePolicy(**dict(zip(names, row, strict=True))) for row in rows}
+
+    # Claim and settle
+
+    def due(self, wanted: Wanted) -> Due:
+        return self._read(lambda tx: tx.moves.due(tx, wanted))
+
+    def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
+        return self._write("claim", lambda tx: tx.moves.take(tx, worker, wanted))
+
+    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> list[Claimed]:
+        return self._write("settle", lambda tx: settle.settle(tx, ended)) if ended else []
+
+    def report(self, progress: Sequence[tuple[Claimed, Progress]]) -> None:
+        def steps(tx: Transaction) -> None:
+            for c, p in progress:
+                row = {"fraction": p.fraction, "message": p.message, "id": c.id, "number": c.number}
+                tx.execute(tx.sql.REPORT, row)
+
+        self._write("report", steps)
+
+    def extend(self, claimed: Claimed, until: int) -> Claimed:
+        def steps(tx: Transaction) -> Claimed:
+            deadline = tx.now + until
+            row = {"deadline": deadline, "id": claimed.id, "number": claimed.number}
+            if not tx.execute(tx.sql.EXTEND, row).rowcount:
+                raise LeaseLost(claimed.id, claimed.number)
+            return msgspec.structs.replace(claimed, deadline=deadline)
+
+        return self._write("extend", steps)
+
+    # Liveness
+
+    def register(self, worker: WorkerRow) -> None:
+        row = {
+            "id": worker.id,
+            "name": worker.name,
+            "concurrency": worker.concurrency,
+            "queues": as_json(worker.queues),
+            "types": as_json(worker.types),
+            "host": as_json(worker.host),
+            "version": worker.version,
+        }
+        self._write("register", lambda tx: tx.execute(tx.sql.REGISTER, {**row, "now": tx.now}))
+
+    def beat(self, worker: str) -> Beat:
+        return self._write("beat", lambda tx: rescue.beat(tx, worker))
+
+    def cancelled(self, worker: str) -> list[int]:
+        rows = self._read(lambda tx: tx.execute(tx.sql.LEASES_MINE, {"worker": worker}).fetchall())
+        return [number for number, cancelled in rows if cancelled]
+
+    def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
+        return self._write("settle", lambda tx: rescue.release_unheld(tx, worker, numbers))
+
+    def bury(
+        self,
+        worker: str,
+        reason: str,
+        *,
+        beats: int | None = None,
+        started: Collection[int] | None = None,
+        outside: bool = False,
+    ) -> int:
+        return self._write(
+            "rescue", lambda tx: rescue.bury(tx, worker, reason, beats=beats, started=started, outside=outside)
+        )
+
+    def rescue(self, *, silent_for: int | None = None) -> int:
+        return self._write("rescue", lambda tx: rescue.rescue(tx, silent_for))
+
+    def workers(self) -> list[WorkerRow]:
+        return self._read(read.workers)
+
+    # Manage
+
+    def get(self, id: str) -> Job | None:
+        return self._read(lambda tx: read.get(tx, id)) if is_id(id) else None
+
+    def attempts(self, id: str) -> list[Attempt]:
+        return self._read(lambda tx: read.attempts(tx, id)) if is_id(id) else []
+
+    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
+        return self._read(lambda tx: read.jobs(tx, wanted, limit, before))
+
+    def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
+        return self._read(lambda tx: read.counts(tx, by))
+
+    def cancel(self, id: str) -> Job:
+        return self._manage(id, manage.cancel)
+
+    def retry(self, id: str) -> Job:
+        return self._manage(id, manage.retry)
+
+    def delete(self, id: str) -> Job:
+        return self._manage(id, manage.delete)
+
+    def _manage(self, id: str, verb: Callable[[Transaction, str], Job]) -> Job:
+        if not is_id(id):
+            raise JobNotFound(id)
+        return self._write("manage", lambda tx: verb(tx, id))
+
+    def complete(self, ids: Sequence[str]) -> int:
+        return self._write("manage", lambda tx: manage.complete(tx, [id for id in ids if is_id(id)]))
+
+    def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
+        return self._write("manage", lambda tx: manage.prune(tx, statuses, before, limit))

@@ -1,0 +1,156 @@
+"""How rows move in SQLite: one writer at a time, so that what was read cannot change before it is written."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.clock import SECOND
+from windlass.errors import WorkerLost
+from windlass.job import Claimed, NewJob, Status
+from windlass.outcome import Kind
+from windlass.stores.base import RECLAIM_AFTER, Due, Wanted
+from windlass.stores.sql.find import Candidate, Found, Lane, Range, allowed, find
+from windlass.stores.sql.insert import as_json, tally
+from windlass.stores.sql.rescue import forget
+from windlass.stores.sql.settle import minding_cancel, waiting_again
+from windlass.stores.sql.transaction import Ended
+from windlass.stores.sqlite import statements as sql
+
+if TYPE_CHECKING:
+    from windlass.stores.sqlite.connection import Transaction
+
+_decode_claimed = msgspec.json.Decoder(list[Claimed]).decode
+_decode_lanes = msgspec.json.Decoder(list[Lane]).decode
+_decode_range = msgspec.json.Decoder(list[tuple[int, str]]).decode
+_decode_room = msgspec.json.Decoder(dict[str, int]).decode
+_decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
+
+
+# Into `jobs` and `ready`
+
+_PLACE = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "traceparent", "run_at")
+
+
+def store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
+    """Jobs that differ in their payloads only go together."""
+    alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
+    for j in jobs:
+        place = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts, j.dedupe, j.traceparent)
+        alike[*place, j.due(tx.now)][j.id] = j.payload
+    moved: Counter[tuple[str, str]] = Counter()
+    for place, payloads in alike.items():
+        row = {**dict(zip(_PLACE, place, strict=True)), "now": tx.now, "rows": as_json(payloads)}
+        tx.execute(sql.INSERT_JOBS, row)
+        tx.execute(sql.INSERT_READY, row)
+        moved[place[0], place[1]] += len(payloads)
+    tally(tx, [(Status.PENDING, type, queue, n) for (type, queue), n in moved.items()])
+    tx.tick()
+
+
+# From `ready` to `leases`
+
+
+def due(tx: Transaction, wanted: Wanted) -> Due:
+    now = tx.now
+    tx.now = max(now, tx.value(sql.CLOCK))  # if the clock stepped back, a claim will set right what was due before
+    found = _find(tx, msgspec.structs.replace(wanted, limit=1))
+    seconds = None if found.next_at is None else max(0.0, (found.next_at - now) / SECOND)
+    return Due(bool(found.jobs), found.next_at, seconds)
+
+
+def take(tx: Transaction, worker: str, wanted: Wanted) -> list[Claimed]:
+    if worker and tx.value(sql.IS_ALIVE, {"worker": worker}) is None:
+        raise WorkerLost(worker)
+    _mind_the_clock(tx)
+    found = _find(tx, wanted)
+    return _take(tx, worker, wanted, found.jobs) if found.jobs else []
+
+
+def _mind_the_clock(tx: Transaction) -> None:
+    """If the clock stepped back, what should run at once would wait until it has caught up."""
+    latest = tx.value(sql.CLOCK)
+    if tx.now < latest:
+        tx.execute(sql.CATCH_UP, {"now": tx.now, "step": latest - tx.now})
+        tx.execute(sql.SET_CLOCK, {"now": tx.now})
+
+
+def _find(tx: Transaction, wanted: Wanted) -> Found:
+    room = _decode_room(tx.value(sql.ROOM, {"now": tx.now, "grace": RECLAIM_AFTER}))
+    lanes = allowed(_decode_lanes(tx.value(sql.LANES)), wanted, room)
+    return find(lanes, wanted.limit, room, lambda heads: [_range(tx, lane, limit) for lane, limit in heads])
+
+
+def _range(tx: Transaction, lane: Lane, limit: int) -> Range:
+    place = {**lane._asdict(), "now": tx.now, "limit": limit}
+    rows, next_at, lower = tx.execute(sql.RANGE, place).fetchone()
+    return Range(_decode_range(rows), next_at, lower)
+
+
+def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: Sequence[Candidate]) -> list[Claimed]:
+    deadlines = {type: wanted.deadline(tx.now, type) for type in {job.lane.type for job in jobs}}
+    first: int = tx.value(sql.NUMBERS, {"n": len(jobs)}) - len(jobs) + 1
+    for deadline in set(deadlines.values()):
+        ids = [job.id for job in jobs if deadlines[job.lane.type] == deadline]
+        row = {"first": first, "worker": worker, "now": tx.now, "deadline": deadline, "rows": as_json(ids)}
+        tx.execute(sql.INSERT_LEASES, row)
+        first += len(ids)
+    rows = {"ids": as_json([job.id for job in jobs])}
+    tx.execute(sql.DELETE_READY, rows)
+    claimed = _decode_claimed(tx.value(sql.CLAIMED, rows))
+    if len(claimed) < len(jobs):
+        forget(tx, Status.PENDING)
+    moved = Counter((c.type, c.queue) for c in claimed)
+    tally(
+        tx,
+        [(Status.PENDING, type, queue, -n) for (type, queue), n in moved.items()]
+        + [(Status.PROCESSING, type, queue, n) for (type, queue), n in moved.items()],
+    )
+    tx.tick()
+    return claimed
+
+
+# From `leases` to `finished`, or back to `ready`
+
+
+def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
+    tx.tick()
+    all_final = all(outcome.kind.final for _, outcome in ended)
+    if all_final and _finish(tx, ended) == len(ended):  # as nearly always: the fence has let all of them through
+        _leave(tx, ended)
+        return {c.number: 0 for c, _ in ended}
+    held = dict(_decode_held(tx.value(sql.HELD, {"rows": as_json([(c.id, c.number) for c, _ in ended])})))
+    ours = [(c, minding_cancel(outcome, held[c.number])) for c, outcome in ended if c.number in held]
+    if ours:
+        if not all_final:
+            _finish(tx, [e for e in ours if e[1].kind.final])
+            _give_back(tx, [e for e in ours if not e[1].kind.final])
+        _leave(tx, ours)
+    return held
+
+
+def _finish(tx: Transaction, ended: Sequence[Ended]) -> int:
+    """Write how jobs have ended, as far as their leases are held. How many."""
+    plain = {c.id: c.number for c, o in ended if o.kind is Kind.COMPLETED and o.result is None}
+    written = tx.execute(sql.COMPLETE, {"now": tx.now, "rows": as_json(plain)}).rowcount if plain else 0
+    if len(plain) < len(ended):
+        others = [(c, o) for c, o in ended if c.id not in plain]
+        rows = as_json([(c.id, c.number, o.kind, o.charged, o.result, o.error) for c, o in others])
+        written += tx.execute(sql.FINISH, {"now": tx.now, "rows": rows}).rowcount
+    return written
+
+
+def _give_back(tx: Transaction, ended: Iterable[Ended]) -> None:
+    """Let jobs wait again."""
+    rows = as_json([(c.id, *waiting_again(tx.now, c, o)) for c, o in ended])
+    tx.execute(sql.GIVE_BACK, {"now": tx.now, "rows": rows})
+
+
+def _leave(tx: Transaction, ended: Sequence[Ended]) -> None:
+    if failures := [(c, o) for c, o in ended if o.kind in (Kind.RETRIED, Kind.FAILED)]:
+        rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
+        tx.execute(sql.INSERT_ATTEMPTS, {"now": tx.now, "rows": rows})
+    tx.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
