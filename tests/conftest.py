@@ -1,4 +1,4 @@
-"""What all tests share: how hypothesis behaves. Fixtures live beside the tests that use them."""
+"""What all tests share: how hypothesis behaves, and servers. Other fixtures live beside the tests that use them."""
 
 from __future__ import annotations
 
@@ -15,3 +15,6 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("windlass")
+
+# Here and not beside the tests that use it, so that they all share one server.
+pytest_plugins = ["tests.servers.fixtures"]

@@ -1,0 +1,232 @@
+"""A TCP proxy in front of PostgreSQL that breaks connections where it hurts."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from collections.abc import Callable
+from urllib.parse import urlsplit, urlunsplit
+
+from tests.servers.postgres import free_port
+from tests.servers.wire import CANCEL, GSS, SSL, Answers, Statements, is_commit, read_message, read_startup
+
+
+class Cut:
+    """One connection that ends at a statement of its choice."""
+
+    def __init__(self, match: Callable[[str], bool], nth: int, before: bool) -> None:
+        self.match = match
+        self.before = before
+        self.sql: str | None = None
+        self._left = nth
+        self._done = threading.Event()
+
+    def wait(self, timeout: float = 30) -> None:
+        """Until it has happened and the server knows: nothing of the connection's goes on."""
+        assert self._done.wait(timeout), f"no connection was cut within {timeout:g} s"
+
+    @property
+    def happened(self) -> bool:
+        return self._done.is_set()
+
+    def is_for(self, sql: str) -> bool:
+        if not self.match(sql):
+            return False
+        self._left -= 1
+        if not self._left:
+            self.sql = sql
+        return not self._left
+
+    def tell(self) -> None:
+        self._done.set()
+
+
+class Proxy:
+    """`with Proxy(server.url()) as proxy:` then connect to `proxy.url(...)`."""
+
+    def __init__(self, target: str) -> None:
+        parts = urlsplit(target)
+        self.target = target
+        self.server = (parts.hostname or "127.0.0.1", parts.port or 5432)
+        self.port = free_port()
+        self.flowing = threading.Event()
+        self.flowing.set()
+        self._lock = threading.Lock()
+        self._cuts: list[Cut] = []
+        self._links: set[Link] = set()
+        self._listener: socket.socket | None = None
+
+    def __enter__(self) -> Proxy:
+        self.accept()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.refuse()
+        self.drop_all()
+        self.thaw()
+
+    def url(self, url: str | None = None) -> str:
+        """A URL of the server's, by way of this proxy."""
+        parts = urlsplit(url or self.target)
+        user, at, _ = parts.netloc.rpartition("@")
+        return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}"))
+
+    # Faults
+
+    def cut_next_commit(self, *, nth: int = 1, before: bool = False, match: Callable[[str], bool] = is_commit) -> Cut:
+        """Let a COMMIT through, wait until the server has done it, and end the connection without the answer.
+
+        With `before`, end it instead of sending the COMMIT: the server rolls back. To the client both look the same.
+        `match` chooses other statements, such as one that commits by itself.
+        """
+        cut = Cut(match, nth, before)
+        with self._lock:
+            self._cuts.append(cut)
+        return cut
+
+    def drop_all(self) -> None:
+        """End every connection, as a server that crashes."""
+        with self._lock:
+            links = list(self._links)
+        for link in links:
+            link.end()
+
+    def freeze(self) -> None:
+        """Send nothing on, in either direction, and end nothing.
+
+        Our side of the connection still acknowledges what it gets: keepalives and `tcp_user_timeout` see no fault, so
+        that only a deadline of the client's own helps. For a peer that is silent on TCP too, see `namespaces.py`.
+        """
+        self.flowing.clear()
+
+    def thaw(self) -> None:
+        self.flowing.set()
+
+    def refuse(self) -> None:
+        """New connections are refused by the system, as when nobody listens."""
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            self._accepting.join()
+            listener.close()
+
+    def accept(self) -> None:
+        if self._listener is None:
+            self._listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
+            self._listener.settimeout(0.2)  # where a shutdown does not wake
+            self._accepting = threading.Thread(target=self._accept, args=[self._listener], daemon=True)
+            self._accepting.start()
+
+    # How
+
+    def _accept(self, listener: socket.socket) -> None:
+        while self._listener is listener:
+            try:
+                client, _ = listener.accept()
+            except TimeoutError:
+                continue
+            except OSError:
+                return
+            client.settimeout(None)
+            threading.Thread(target=self._serve, args=[client], daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        try:
+            server = socket.create_connection(self.server, timeout=30)
+        except OSError:
+            client.close()
+            return
+        server.settimeout(None)
+        link = Link(self, client, server)
+        with self._lock:
+            self._links.add(link)
+        try:
+            link.run()
+        finally:
+            with self._lock:
+                self._links.discard(link)
+
+    def cut_for(self, sql: str) -> Cut | None:
+        with self._lock:
+            for cut in self._cuts:
+                if cut.is_for(sql):
+                    self._cuts.remove(cut)
+                    return cut
+        return None
+
+
+class Link:
+    """One client's connection and the one to the server for it."""
+
+    def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
+        self.proxy = proxy
+        self.client = client
+        self.server = server
+        self.statements = Statements()
+        self.answers = Answers()
+        self.cut: Cut | None = None
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def run(self) -> None:
+        back = threading.Thread(target=self._pump, args=[self._to_client], daemon=True)
+        back.start()
+        self._pump(self._to_server)
+        back.join()
+        if self.cut is not None:
+            self.cut.tell()
+        self.client.close()
+        self.server.close()
+
+    def end(self) -> None:
+        """The client is gone at once. The server hangs up by itself, when it has rolled back."""
+        for end, how in ((self.client, socket.SHUT_RDWR), (self.server, socket.SHUT_WR)):
+            with contextlib.suppress(OSError):
+                end.shutdown(how)
+
+    def _pump(self, way: Callable[[], None]) -> None:
+        try:
+            way()
+        except OSError:
+            pass  # either side may go at any time; that is what this is for
+        finally:
+            self.end()
+
+    def _to_server(self) -> None:
+        stream = self.client.makefile("rb")
+        if not self._greet(stream):
+            return
+        while message := read_message(stream):
+            self.proxy.flowing.wait()
+            sql = self.statements.run_by(message)
+            cut = self.proxy.cut_for(sql) if sql else None
+            self.cut = cut or self.cut
+            if cut and cut.before:
+                return
+            self.answers.expect(message, sql, cut is not None)
+            self.server.sendall(message.raw)
+
+    def _greet(self, stream) -> bool:
+        """Encryption is refused, since then nobody could read along."""
+        while first := read_startup(stream):
+            self.proxy.flowing.wait()
+            code, message = first
+            if code in (SSL, GSS):
+                self.client.sendall(b"N")
+                continue
+            self.server.sendall(message.raw)
+            return code != CANCEL
+        return False
+
+    def _to_client(self) -> None:
+        stream = self.server.makefile("rb")
+        held = False
+        while message := read_message(stream):
+            self.proxy.flowing.wait()
+            held = held or self.answers.held
+            if self.answers.complete(message):
+                self.end()
+            if not held:
+                self.client.sendall(message.raw)

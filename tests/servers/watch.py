@@ -1,0 +1,36 @@
+"""What has to happen when the tests are dead, however they died."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+
+
+class Watch:
+    """A shell script that reads lines from us. Their end is ours: then it cleans up."""
+
+    def __init__(self, script: str, *arguments: str) -> None:
+        # A session of its own, so that what ends our whole process group does not end it too.
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", script, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def tell(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n".encode())
+        self._process.stdin.flush()
+
+    def finish(self) -> None:
+        """Let it clean up now."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._process.wait(60)
