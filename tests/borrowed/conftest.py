@@ -13,9 +13,9 @@ import time
 from glob import glob
 from pathlib import Path
 
+import psycopg
 import pytest
 
-psycopg = pytest.importorskip("psycopg")
 numbers = itertools.count(1)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 
+import psycopg
 import pytest
 
 from tests.borrowed.kinds import ASYNC, KINDS, done
 from windlass.errors import BadConnection
 from windlass.stores.borrowed import aborrow, borrow, identity, is_async, savepoint, sqlstate
-
-psycopg = pytest.importorskip("psycopg")
-sqlalchemy = pytest.importorskip("sqlalchemy")
 
 INSERT = "INSERT INTO orders VALUES (CAST(%(id)s AS bigint), %(note)s::text) RETURNING id, note"
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from windlass.errors import BadConnection
@@ -24,8 +25,14 @@ class Psycopg(Driver):
         psycopg = sys.modules["psycopg"]
         # Not connection.cursor(): users choose what kind of cursor and rows that gives.
         with psycopg.Cursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
-            cursor.execute(sql, parameters)
+            with self.connection.pipeline() if in_pipeline(self.connection) else nullcontext():
+                cursor.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else []
+
+
+def in_pipeline(connection: Any) -> bool:
+    """In a pipeline answers come later, errors too. The end of an inner one brings them now."""
+    return bool(connection.info.pipeline_status)
 
 
 class Psycopg2(Driver):
@@ -102,7 +109,7 @@ def connection_of(connection: Any) -> Any:
 
 def unusable(connection: Any, error: Exception) -> BadConnection:
     """SQLAlchemy's own word for a Connection or Session that is closed, has failed, or has no bind."""
-    return BadConnection(connection, f"SQLAlchemy says: {error}", "pass one that is open, and has not failed")
+    return BadConnection(connection, f"SQLAlchemy says: {error.args[0]}", "pass one that is open, and has not failed")
 
 
 def not_postgresql(found: str) -> tuple[str, str]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from windlass.stores.borrowed.base import CLOSED, KEEP, SAVE, UNDO, Driver, Rows
-from windlass.stores.borrowed.direct import run_sqlalchemy, unusable
+from windlass.stores.borrowed.direct import in_pipeline, run_sqlalchemy, unusable
 from windlass.stores.borrowed.placeholders import numbered
 
 
@@ -55,7 +56,8 @@ class AsyncPsycopg(Looped):
     async def arun(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         psycopg = sys.modules["psycopg"]
         async with psycopg.AsyncCursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:
-            await cursor.execute(sql, parameters)
+            async with self.connection.pipeline() if in_pipeline(self.connection) else nullcontext():
+                await cursor.execute(sql, parameters)
             return await cursor.fetchall() if cursor.description else []
 
 
