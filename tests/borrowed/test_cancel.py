@@ -1,0 +1,113 @@
+"""A caller who is cancelled while a thread works on their connection."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg
+import pytest
+
+from tests.borrowed.kinds import ASYNC, KINDS, done
+from tests.borrowed.test_borrowed import INSERT, on_a_loop, orders
+from windlass.stores.borrowed import lend, savepoint
+
+KEPT_TO_A_TASK = "async_scoped_session, asyncpg"
+"""Another task would have another session."""
+LENT = [name for name in ASYNC if name != KEPT_TO_A_TASK]
+NATIVE = ["async psycopg", "asyncpg", "asyncpg, pool"]
+
+
+class Slow:
+    """Work that writes a row and then waits for a lock; on another thread, so that it can be waited for."""
+
+    def __init__(self) -> None:
+        self.writing, self.ended = asyncio.Event(), False
+        self._loop = asyncio.get_running_loop()
+
+    def __call__(self, borrowed):
+        try:
+            with savepoint(borrowed):
+                borrowed.execute(INSERT, {"id": 2, "note": "ours"})
+                self._loop.call_soon_threadsafe(self.writing.set)
+                borrowed.execute("SELECT pg_advisory_xact_lock(1)", {})
+        finally:
+            self.ended = True
+
+
+@pytest.fixture
+def locked(postgres_url):
+    with psycopg.connect(postgres_url) as connection:
+        connection.execute("SELECT pg_advisory_xact_lock(1)")
+        yield
+
+
+async def waits_for_the_lock(url):
+    """No event tells that a statement waits, so one asks."""
+    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
+        while not await (await connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted")).fetchone():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+async def cancel_within(user, url):
+    slow = Slow()
+    task = asyncio.create_task(lend(user.connection, slow))
+    await slow.writing.wait()
+    await waits_for_the_lock(url)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert slow.ended
+
+
+@pytest.mark.parametrize("kind", NATIVE)
+@on_a_loop
+async def test_nothing_of_it_stays_and_the_transaction_goes_on(kind, postgres_url, locked):
+    async with KINDS[kind](postgres_url) as user:
+        await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
+        await cancel_within(user, postgres_url)
+        await user.execute("INSERT INTO orders VALUES (3, 'theirs')")
+        await done(user.commit())
+
+    assert [(1, "theirs"), (3, "theirs")] == orders(postgres_url)
+
+
+@pytest.mark.parametrize("kind", [name for name in LENT if name not in NATIVE])
+@on_a_loop
+async def test_sqlalchemy_gives_up_a_connection_whose_statement_was_cancelled(kind, postgres_url, locked):
+    """As it does for statements of the user's own."""
+    async with KINDS[kind](postgres_url) as user:
+        await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
+        await cancel_within(user, postgres_url)
+        await done(user.rollback())
+        await user.execute("INSERT INTO orders VALUES (3, 'theirs')")
+        await done(user.commit())
+
+    assert [(3, "theirs")] == orders(postgres_url)
+
+
+@pytest.mark.parametrize("kind", LENT)
+@on_a_loop
+async def test_a_statement_that_is_still_to_come_is_not_sent(kind, postgres_url):
+    """The thread is between two statements when the caller is cancelled."""
+    loop, between, cancelled = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
+
+    def work(borrowed):
+        with savepoint(borrowed):
+            borrowed.execute(INSERT, {"id": 2, "note": "ours"})
+            loop.call_soon_threadsafe(between.set)
+            asyncio.run_coroutine_threadsafe(cancelled.wait(), loop).result()
+
+    async with KINDS[kind](postgres_url) as user:
+        await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
+        task = asyncio.create_task(lend(user.connection, work))
+        await between.wait()
+        task.cancel()
+        loop.call_later(0.05, cancelled.set)
+        task_again = loop.call_later(0.01, task.cancel)  # and once more, while it waits for the thread
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        task_again.cancel()
+        await user.execute("INSERT INTO orders VALUES (3, 'theirs')")
+        await done(user.commit())
+
+    assert [(1, "theirs"), (3, "theirs")] == orders(postgres_url)

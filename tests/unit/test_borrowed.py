@@ -1,0 +1,108 @@
+"""Borrowed connections, as far as no server is needed."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from windlass.errors import BadConnection
+from windlass.stores.borrowed import borrow, is_async, savepoint, sqlstate, unwrap
+from windlass.stores.borrowed.placeholders import numbered
+
+
+@pytest.mark.parametrize(
+    ("named", "expected", "names"),
+    [
+        ("SELECT 1", "SELECT 1", ()),
+        ("SELECT CAST(%(rows)s AS text)", "SELECT CAST($1 AS text)", ("rows",)),
+        ("SELECT %(rows)s::text, a::int", "SELECT $1::text, a::int", ("rows",)),
+        ("%(b)s, %(a)s, %(b)s, %(c)s", "$1, $2, $1, $3", ("b", "a", "c")),
+        ("SELECT 'a:b', ':c', %(x)s", "SELECT 'a:b', ':c', $1", ("x",)),
+        ("%(a)s%(ab)s", "$1$2", ("a", "ab")),
+    ],
+)
+def test_names_become_numbers(named, expected, names):
+    assert (expected, names) == numbered(named)
+
+
+def test_ten_names_have_ten_numbers():
+    sql, names = numbered(" ".join(f"%(n{i})s" for i in range(1, 13)))
+
+    assert " ".join(f"${i}" for i in range(1, 13)) == sql
+    assert 12 == len(names)
+
+
+def test_no_driver_is_imported():
+    import subprocess
+
+    drivers = ("psycopg", "psycopg2", "asyncpg", "sqlalchemy", "django")
+    code = f"import sys, windlass.stores.borrowed; assert not set({drivers!r}) & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+class Pool:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("given", "shown", "way_out"),
+    [
+        (7, "connection=7", "pass one of psycopg"),
+        (Pool(), "Pool object", "pass a connection of it"),
+        ("postgresql://joe:se:c@ret@host/db", "'postgresql://joe:***@host/db'", "pass one of psycopg"),
+        ("host=db password=secret user=joe", "'host=db password=*** user=joe'", "pass one of psycopg"),
+    ],
+)
+def test_what_is_no_connection_is_shown_without_its_password(given, shown, way_out):
+    with pytest.raises(BadConnection) as raised:
+        borrow(given)
+
+    assert shown in str(raised.value)
+    assert way_out in str(raised.value)
+    assert not is_async(given)
+    assert given is unwrap(given)
+
+
+class Wrapped(Exception):
+    def __init__(self, orig: BaseException | None = None, sqlstate: str | None = None) -> None:
+        self.orig, self.sqlstate = orig, sqlstate
+
+
+def test_the_servers_code_is_found_in_wrapped_errors():
+    djangos = Exception()
+    djangos.__cause__ = Wrapped(sqlstate="23505")
+
+    assert "23505" == sqlstate(Wrapped(sqlstate="23505"))
+    assert "23505" == sqlstate(Wrapped(orig=Wrapped(sqlstate="23505")))
+    assert "23505" == sqlstate(djangos)
+    assert None is sqlstate(Exception())
+
+
+class Spy:
+    """Notes its statements, and fails at those it was told to."""
+
+    def __init__(self, *failing: str) -> None:
+        self.failing, self.seen = failing, []
+
+    def execute(self, sql, parameters):
+        self.seen.append(sql)
+        if sql in self.failing:
+            raise OSError(sql)
+        return []
+
+
+def test_an_error_undoes_what_came_after_the_savepoint():
+    spy = Spy("INSERT")
+
+    with pytest.raises(OSError, match="INSERT"), savepoint(spy):
+        spy.execute("INSERT", {})
+
+    assert ["SAVEPOINT windlass", "INSERT", "ROLLBACK TO SAVEPOINT windlass", "RELEASE SAVEPOINT windlass"] == spy.seen
+
+
+def test_of_two_errors_the_first_is_raised():
+    spy = Spy("INSERT", "ROLLBACK TO SAVEPOINT windlass")
+
+    with pytest.raises(OSError, match="INSERT"), savepoint(spy):
+        spy.execute("INSERT", {})
