@@ -23,6 +23,7 @@ from windlass.registry import Registry
 from windlass.settings import checked_name, database_url
 from windlass.stores import open_store
 from windlass.stores.base import Filter, Store, TypePolicy, Wanted, WorkerRow
+from windlass.stores.borrowed import is_async, lend
 from windlass.waiting import Waiting, result_of, warn_on_a_loop
 from windlass.worker.chores import PRUNED, prune, reconcile
 from windlass.worker.tick import TickReport, tick
@@ -130,6 +131,8 @@ class Windlass:
         if not jobs:
             return []
         if (connection := options.get("connection")) is not None:
+            if is_async(connection):
+                return await lend(connection, lambda theirs: self.store.insert(jobs, theirs))
             return self.store.insert(jobs, connection)
         if self._joins_the_run(options):
             return self._follow_up(jobs)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 Clock = Callable[[], int]
 
 SECOND = 1_000_000
+MINUTE = 60 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 

@@ -244,6 +244,21 @@ class SchemaTooNew(WindlassError):
         self.found, self.known = found, known
 
 
+class SchemaTooOld(WindlassError):
+    """The database has not been upgraded to what this windlass needs."""
+
+    def __init__(self, where: str, found: int, needed: int) -> None:
+        super().__init__(f"{where} has schema {found} and this windlass needs {needed}; run: windlass db upgrade")
+        self.found, self.needed = found, needed
+
+
+class MissingExtra(WindlassError, ImportError):
+    """A store whose driver is not installed."""
+
+    def __init__(self, scheme: str, module: str, extra: str) -> None:
+        super().__init__(f"{scheme} needs {module}, which is not installed: pip install 'windlass[{extra}]'")
+
+
 class BadConnection(WindlassError, TypeError):
     """`using(connection=…)` was given something that this store cannot enqueue on."""
 

@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.conformance.helpers import FakeClock, check_books
+from windlass import stores
 from windlass.stores.base import Store
-from windlass.stores.sqlite.store import SQLiteStore
+from windlass.stores.postgres.store import PostgresStore
 
 OpenStore = Callable[..., Any]
 
@@ -44,13 +46,31 @@ def folder(memory: Path) -> Path:
     return Path(tempfile.mkdtemp(dir=memory))
 
 
-@pytest.fixture(params=["sqlite"])
-def open_store(request: pytest.FixtureRequest, folder: Path, clock: FakeClock) -> Iterator[OpenStore]:
+def make_tables(url: str) -> None:
+    store = PostgresStore(url)
+    store.open()
+    store.close()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, folder: Path) -> str:
+    """A database of its own for each test."""
+    if request.param == "sqlite":
+        return f"sqlite:///{folder}/jobs.db"
+    if request.node.get_closest_marker("sqlite_only"):
+        pytest.skip("of SQLite only")
+    databases = request.getfixturevalue("postgres_databases")
+    reused: str = databases.reused(make_tables)
+    return reused
+
+
+@pytest.fixture
+def open_store(request: pytest.FixtureRequest, url: str, clock: FakeClock) -> Iterator[OpenStore]:
     """Handles on one database. When the test is over, its books must balance."""
     handles: list[Store] = []
 
     def open_(**options: Any) -> Store:
-        handle = SQLiteStore(f"sqlite:///{folder}/jobs.db", **{"clock": clock, **options})
+        handle = stores.open_store(url, **{"clock": clock, **options})
         handles.append(handle)
         return handle
 
@@ -70,10 +90,25 @@ def store(open_store: OpenStore) -> Any:
 def by_hand(store: Any) -> Iterator[Callable[..., list[Any]]]:
     """SQL as an administrator would run it, each statement committed."""
     store.open()
+    if isinstance(store, PostgresStore):
+        yield from _by_hand_on_postgres(store)
+        return
     connection = sqlite3.connect(store.path, isolation_level=None)
 
     def execute(sql: str, *parameters: Any) -> list[Any]:
         return connection.execute(sql, parameters).fetchall()
+
+    yield execute
+    connection.close()
+
+
+def _by_hand_on_postgres(store: PostgresStore) -> Iterator[Callable[..., list[Any]]]:
+    """The tests speak of SQLite's names; here they are in a schema."""
+    connection = psycopg.connect(store.url, autocommit=True)
+
+    def execute(sql: str, *parameters: Any) -> list[Any]:
+        rows = connection.execute(sql.replace("windlass_", "windlass.").replace("?", "%s"), parameters)
+        return rows.fetchall() if rows.description else []
 
     yield execute
     connection.close()

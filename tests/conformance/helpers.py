@@ -123,15 +123,18 @@ def check_books(store: Any) -> None:
     tallied = {tuple(row[name] for name in by): row["count"] for row in store.counts(by)}
     assert dict(counted) == tallied
 
-    with store.database.read() as connection:
-        places = " UNION ALL ".join(f"SELECT id FROM windlass_{table}" for table in ("ready", "leases", "finished"))
-        placed = sorted(row[0] for row in connection.execute(places))
-        there = sorted(row[0] for row in connection.execute("SELECT id FROM windlass_jobs"))
-        keys = connection.execute("SELECT tenant, key, id FROM windlass_dedupe ORDER BY id").fetchall()
-        held = connection.execute(
-            "SELECT tenant, dedupe, id FROM windlass_jobs WHERE dedupe IS NOT NULL"
-            " AND id NOT IN (SELECT id FROM windlass_finished) ORDER BY id"
-        ).fetchall()
+    def select(sql: str) -> list[Any]:
+        separator = "." if store.url.startswith("postgresql") else "_"
+        return store._read("read", lambda tx: tx.execute(sql.replace("windlass.", f"windlass{separator}")).fetchall())
+
+    places = " UNION ALL ".join(f"SELECT id FROM windlass.{table}" for table in ("ready", "leases", "finished"))
+    placed = sorted(str(row[0]) for row in select(places))
+    there = sorted(str(row[0]) for row in select("SELECT id FROM windlass.jobs"))
+    keys = select("SELECT tenant, key, id FROM windlass.dedupe ORDER BY id")
+    held = select(
+        "SELECT tenant, dedupe, id FROM windlass.jobs WHERE dedupe IS NOT NULL"
+        " AND id NOT IN (SELECT id FROM windlass.finished) ORDER BY id"
+    )
     assert there == placed
     assert held == keys
 

@@ -267,6 +267,10 @@ class Store(Protocol):
         """The work of these jobs exists: whatever their status, they are completed now. How many were not before."""
         ...
 
+    def fold(self) -> int:
+        """Add up what was counted piece by piece, where it is. How many rows are left of that."""
+        ...
+
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. How many."""
         ...

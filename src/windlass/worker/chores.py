@@ -1,4 +1,4 @@
-"""The small periodic duties of every worker: rescue, reconcile, prune. There is no leader to lose."""
+"""The small periodic duties of every worker: rescue, fold, reconcile, prune. There is no leader to lose."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ async def do_chores(app: Windlass, every: float) -> None:
     """Do each chore now and then, until cancelled. One that fails is tried again, and holds up no other."""
     chores: list[tuple[Callable[[], int], float]] = [
         (app.store.rescue, every),
+        (app.store.fold, 2 * every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
     ]

@@ -47,7 +47,7 @@ def retry(tx: Transaction, id: str) -> Job:
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})
     tally(tx, [(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
-    tx.tick()
+    tx.waiting(job.queue)
     return read.job(tx, id)
 
 

@@ -6,13 +6,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from windlass.clock import SECOND
+from windlass.clock import MINUTE
 from windlass.job import Claimed, Status
 from windlass.outcome import Kind, Outcome
 from windlass.stores.sql.insert import as_json, insert, tally
 from windlass.stores.sql.transaction import Ended, Transaction
-
-MINUTE = 60 * SECOND
 
 
 def settle(tx: Transaction, ended: Sequence[Ended]) -> list[Claimed]:

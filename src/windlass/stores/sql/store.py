@@ -29,7 +29,7 @@ class SQLStore(ABC):
         """Take the steps in one transaction."""
 
     @abstractmethod
-    def _read(self, steps: Callable[[Transaction], T]) -> T:
+    def _read(self, verb: str, steps: Callable[[Transaction], T]) -> T:
         """Take steps that only read, each of which sees the newest commit."""
 
     # Enqueue
@@ -61,14 +61,14 @@ class SQLStore(ABC):
         self._write("publish", steps)
 
     def policies(self) -> dict[str, TypePolicy]:
-        rows = self._read(lambda tx: tx.execute(tx.sql.POLICIES).fetchall())
+        rows = self._read("read", lambda tx: tx.execute(tx.sql.POLICIES).fetchall())
         names = TypePolicy.__struct_fields__
         return {row[0]: TypePolicy(**dict(zip(names, row, strict=True))) for row in rows}
 
     # Claim and settle
 
     def due(self, wanted: Wanted) -> Due:
-        return self._read(lambda tx: tx.moves.due(tx, wanted))
+        return self._read("claim", lambda tx: tx.moves.due(tx, wanted))
 
     def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
         return self._write("claim", lambda tx: tx.moves.take(tx, worker, wanted))
@@ -112,7 +112,7 @@ class SQLStore(ABC):
         return self._write("beat", lambda tx: rescue.beat(tx, worker))
 
     def cancelled(self, worker: str) -> list[int]:
-        rows = self._read(lambda tx: tx.execute(tx.sql.LEASES_MINE, {"worker": worker}).fetchall())
+        rows = self._read("settle", lambda tx: tx.execute(tx.sql.LEASES_MINE, {"worker": worker}).fetchall())
         return [number for number, cancelled in rows if cancelled]
 
     def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
@@ -135,21 +135,21 @@ class SQLStore(ABC):
         return self._write("rescue", lambda tx: rescue.rescue(tx, silent_for))
 
     def workers(self) -> list[WorkerRow]:
-        return self._read(read.workers)
+        return self._read("read", read.workers)
 
     # Manage
 
     def get(self, id: str) -> Job | None:
-        return self._read(lambda tx: read.get(tx, id)) if is_id(id) else None
+        return self._read("read", lambda tx: read.get(tx, id)) if is_id(id) else None
 
     def attempts(self, id: str) -> list[Attempt]:
-        return self._read(lambda tx: read.attempts(tx, id)) if is_id(id) else []
+        return self._read("read", lambda tx: read.attempts(tx, id)) if is_id(id) else []
 
     def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        return self._read(lambda tx: read.jobs(tx, wanted, limit, before))
+        return self._read("read", lambda tx: read.jobs(tx, wanted, limit, before))
 
     def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
-        return self._read(lambda tx: read.counts(tx, by))
+        return self._read("read", lambda tx: read.counts(tx, by))
 
     def cancel(self, id: str) -> Job:
         return self._manage(id, manage.cancel)

@@ -44,13 +44,14 @@ class Reader(Protocol):
 class Transaction(Reader, Protocol):
     """Statements that are committed together, or not at all."""
 
-    now: int
+    @property
+    def now(self) -> int: ...
 
     @property
     def moves(self) -> Moves: ...
 
-    def tick(self) -> None:
-        """Keep in mind that this moment was written, where the clock may step back."""
+    def waiting(self, queue: str) -> None:
+        """A job waits in this queue now: those who look for work are to learn of it when this is committed."""
         ...
 
 

@@ -39,7 +39,12 @@ class Transaction:
         row = self.execute(sql, parameters).fetchone()
         return row[0] if row else None
 
+    def waiting(self, queue: str) -> None:
+        """Whoever looks for work sees every commit. But if the clock steps back, what waits must not wait for it."""
+        self.tick()
+
     def tick(self) -> None:
+        """Keep in mind that this moment was written."""
         self.execute(statements.TICK, {"now": self.now})
 
 

@@ -15,6 +15,7 @@ from windlass.clock import Clock, now
 from windlass.errors import BadConnection, BadOption, LeaseLost, StoreUnusable, TransactionOver
 from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
+from windlass.stores.borrowed import unwrap
 from windlass.stores.sql import insert, settle
 from windlass.stores.sql.store import SQLStore
 from windlass.stores.sqlite import place
@@ -131,9 +132,12 @@ class SQLiteStore(SQLStore):
         with self.database.write() as tx:
             return steps(tx)
 
-    def _read(self, steps: Callable[[Transaction], T]) -> T:
+    def _read(self, verb: str, steps: Callable[[Transaction], T]) -> T:
         with self.database.read() as tx:
             return steps(tx)
+
+    def fold(self) -> int:
+        return 0  # one writer at a time: everything is added up as it is written
 
     # Enqueue
 
@@ -151,6 +155,7 @@ class SQLiteStore(SQLStore):
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
         """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
+        connection = unwrap(connection)
         if not isinstance(connection, sqlite3.Connection):
             raise BadConnection(connection, "it is no sqlite3 connection", f"pass one to {self.where}")
         self.open()

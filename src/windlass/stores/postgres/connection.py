@@ -1,0 +1,241 @@
+"""The connections of one process to a PostgreSQL server, and what becomes of a transaction when one of them breaks."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from windlass.clock import Clock
+from windlass.errors import StoreBusy, StoreUnusable
+from windlass.stores.postgres import moves, statements
+from windlass.stores.postgres.cursor import Cursors
+
+T = TypeVar("T")
+Connection = psycopg.Connection[tuple[Any, ...]]
+
+BUSY_SECONDS = 10.0
+NOTHING: Mapping[str, Any] = {}
+QUIET = 0.05
+"""Seconds after a notification in which this process sends no other for the same queue. Who listens knows that."""
+CHANNEL = "windlass"
+
+LANES = {"claim": 1, "settle": 1, "beat": 1, "insert": 4, "read": 4, "apart": 20, "other": 4}
+"""Connections by what they are for, so that none starves another, and how many of each there may be."""
+KEPT = 2
+"""Idle connections of a lane that are not closed."""
+
+DEFAULTS = {
+    "application_name": "windlass",
+    "connect_timeout": "5",
+    # A peer that is gone without a word is noticed within half a minute.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+
+
+class CommitUnknown(StoreUnusable):
+    """The connection broke while a commit was under way: it may have happened."""
+
+
+@cache
+def named(sql: str) -> str:
+    """Our statements have :names, as SQLite's; psycopg wants %(names)s."""
+    return re.sub(r"(?<![:\w]):([a-z_]+)", r"%(\1)s", sql)
+
+
+class Transaction:
+    """A connection, and the moment at which all of it happens: the server's, unless the store has a clock."""
+
+    sql = statements
+    moves = moves
+
+    def __init__(self, connection: Any, clock: Clock | None, cursors: Cursors, now: int | None = None) -> None:
+        self.connection = connection
+        self.cursors = cursors
+        self.queues: set[str] = set()
+        self._clock = clock
+        self._now = now if clock is None else clock()
+
+    @property
+    def now(self) -> int:
+        if self._now is None:
+            self._now = int(self.value(statements.NOW))
+        return self._now
+
+    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
+        return self.connection.execute(named(sql), parameters)
+
+    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
+        """The first column of the first row, or None."""
+        row = self.execute(sql, parameters).fetchone()
+        return row[0] if row else None
+
+    def waiting(self, queue: str) -> None:
+        """Workers of this queue are to be told, when all of this is committed."""
+        self.queues.add(queue)
+
+    def later(self) -> None:
+        """Let the moment be another one: time has passed since the transaction began."""
+        self._now = None if self._clock is None else self._clock()
+
+
+class _Lane:
+    """The connections that are for one thing."""
+
+    def __init__(self, size: int) -> None:
+        self.free = threading.BoundedSemaphore(size)
+        self.idle: list[Connection] = []
+
+
+class Database:
+    """The connections of one process. A forked child has a Database of its own, and leaves these alone."""
+
+    def __init__(self, conninfo: str, where: str, clock: Clock | None) -> None:
+        self.pid = os.getpid()
+        self.where = where
+        self._conninfo = conninfo
+        self._clock = clock
+        self._lanes = {name: _Lane(size) for name, size in LANES.items()}
+        self._told: dict[str, float] = {}
+        self.cursors = Cursors()
+
+    def connect(self) -> Connection:
+        """A connection set up as all of ours are. Each statement is a transaction unless it says BEGIN."""
+        try:
+            connection = psycopg.connect(self._conninfo, autocommit=True)
+        except psycopg.Error as error:
+            raise self._unusable(error, "cannot be reached") from error
+        connection.add_notice_handler(lambda _: None)
+        return connection
+
+    def write(self, lane: str, steps: Callable[[Transaction], T]) -> T:
+        """Take the steps in one transaction. Nothing of them stays if they raise.
+
+        They are taken again if it is certain that nothing was committed: after a deadlock, and once if the connection
+        broke before the commit, as all of them do when the server restarts.
+        """
+        broken = 0
+        for tries in range(10):
+            try:
+                return self._write_once(lane, steps)
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+                time.sleep(random.uniform(0, 0.01 * (tries + 1)))
+            except psycopg.OperationalError as error:
+                if broken or isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
+                    raise self._translated(error) from error
+                broken += 1
+            except psycopg.Error as error:
+                if isinstance(error, psycopg.IntegrityError):
+                    raise
+                raise self._translated(error) from error
+        raise StoreBusy(self.where, BUSY_SECONDS)
+
+    def _write_once(self, lane: str, steps: Callable[[Transaction], T]) -> T:
+        with self.borrow(lane) as connection, self.begun(connection) as tx:
+            answer = steps(tx)
+            self.tell(tx)
+            self.commit(connection)
+        return answer
+
+    @contextmanager
+    def begun(self, connection: Connection) -> Generator[Transaction]:
+        """A transaction that is rolled back unless it is committed in the block."""
+        rows = connection.execute(statements.BEGIN)
+        while rows.nextset():
+            pass
+        (now,) = rows.fetchone() or (None,)
+        try:
+            yield Transaction(connection, self._clock, self.cursors, now)
+        finally:
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                with suppress(psycopg.Error):
+                    connection.execute("ROLLBACK")
+
+    def commit(self, connection: Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            problem = f"the connection broke during a commit ({_line(error)})"
+            raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
+
+    def read(self, lane: str, steps: Callable[[Transaction], T]) -> T:
+        """Take steps that only read, each of which sees the newest commit."""
+        for last in (False, True):
+            try:
+                with self.borrow(lane) as connection:
+                    return steps(Transaction(connection, self._clock, self.cursors))
+            except psycopg.Error as error:
+                if last or not isinstance(error, psycopg.OperationalError):
+                    raise self._translated(error) from error
+        raise AssertionError("unreachable")
+
+    @contextmanager
+    def borrow(self, name: str) -> Generator[Connection]:
+        """A connection of a lane. One that was broken in the block is not used again."""
+        lane = self._lanes[name]
+        if not lane.free.acquire(timeout=BUSY_SECONDS):
+            raise StoreBusy(self.where, BUSY_SECONDS)
+        try:
+            connection = self._idle(lane) or self.connect()
+            try:
+                yield connection
+            finally:
+                if connection.info.transaction_status == TransactionStatus.IDLE and len(lane.idle) < KEPT:
+                    lane.idle.append(connection)
+                else:
+                    connection.close()
+        finally:
+            lane.free.release()
+
+    def _idle(self, lane: _Lane) -> Connection | None:
+        while lane.idle:
+            connection = lane.idle.pop()
+            if not connection.closed:
+                return connection
+        return None
+
+    def tell(self, tx: Transaction) -> None:
+        """Have the commit wake the workers of these queues, unless this process did so a moment ago."""
+        now = time.monotonic()
+        for queue in tx.queues:
+            if now - self._told.get(queue, -QUIET) >= QUIET:
+                self._told[queue] = now
+                tx.execute(statements.TELL, {"channel": CHANNEL, "queue": queue})
+
+    def close(self) -> None:
+        for lane in self._lanes.values():
+            while connection := self._idle(lane):
+                connection.close()
+
+    def _translated(self, error: psycopg.Error) -> Exception:
+        if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
+            return StoreBusy(self.where, BUSY_SECONDS)
+        if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+            return StoreUnusable(self.where, "it has no tables of windlass", "create them: windlass db upgrade")
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return StoreUnusable(self.where, _line(error), "its role lacks a right: windlass db roles")
+        if isinstance(error, psycopg.OperationalError):
+            return self._unusable(error, "was lost")
+        return error
+
+    def _unusable(self, error: psycopg.Error, what: str) -> StoreUnusable:
+        return StoreUnusable(
+            self.where, f"{what} ({_line(error)})", "is the server up, and the URL right? windlass doctor"
+        )
+
+
+def _line(error: psycopg.Error) -> str:
+    """An error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

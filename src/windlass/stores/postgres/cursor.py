@@ -1,0 +1,62 @@
+"""How far a process has claimed, so that it does not step over what it took before.
+
+A row that was deleted stays in the index until vacuum may remove it, and that is never while somebody holds an old
+snapshot. A claim that begins at the start of a lane would step over more and more of them. So it begins where the last
+one ended. What falls behind that (late commits, jobs given back, rows that were skipped because a claim that was
+rolled back had them) is found by a full look: with every claim while looks are cheap, else after a short batch and
+once a second, but never for more than a tenth of the time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from windlass.stores.sql.find import Lane
+
+START = (-(1 << 63), "00000000-0000-0000-0000-000000000000")
+Position = tuple[int, str]
+
+CHEAP = 0.001
+"""Seconds that a look may take to be made with every claim."""
+
+
+class Cursors:
+    """Of one process, for all of its claims."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._positions: dict[Lane, Position] = {}
+        self.lanes: list[tuple[Lane, int | None]] = []
+        """What the last full look has found, each with the room that its type had, if it is limited."""
+        self._looked = -1e9
+        self._cost = self._last_cost = 0.0
+        self._short = True
+
+    def must_look(self) -> bool:
+        """Whether the next claim should begin with a full look."""
+        since = time.monotonic() - self._looked
+        if self._cost <= CHEAP:
+            return True
+        return since >= 9 * self._cost and (self._short or since >= 1.0)
+
+    def looked(self, seconds: float, lanes: list[tuple[Lane, int | None]], heads: list[Position]) -> None:
+        """A full look took so long and found these, which begin there."""
+        self._looked = time.monotonic()
+        self._cost, self._last_cost = min(seconds, self._last_cost), seconds  # one slow look may be anything
+        with self._lock:
+            self.lanes = lanes
+            self._positions = {lane: head for (lane, _), head in zip(lanes, heads, strict=True)}
+
+    def start(self, lane: Lane) -> Position:
+        return self._positions.get(lane, START)
+
+    def passed(self, lane: Lane, position: Position) -> None:
+        """A claim has come so far in this lane."""
+        with self._lock:
+            if position > self._positions.get(lane, START):
+                self._positions[lane] = position
+
+    def ended(self, *, short: bool) -> None:
+        """Whether a claim has found less than it wanted."""
+        self._short = short

@@ -1,0 +1,178 @@
+"""How rows move in PostgreSQL: many writers at once, each of whom locks what it takes by taking it."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from windlass.clock import SECOND
+from windlass.errors import WorkerLost
+from windlass.job import Claimed, NewJob, Status
+from windlass.outcome import Kind
+from windlass.stores.base import RECLAIM_AFTER, Due, Wanted
+from windlass.stores.postgres import statements as sql
+from windlass.stores.sql.find import Candidate, Lane, Range, allowed, find
+from windlass.stores.sql.insert import as_json
+from windlass.stores.sql.rescue import forget
+from windlass.stores.sql.settle import waiting_again
+from windlass.stores.sql.transaction import Ended
+
+if TYPE_CHECKING:
+    from windlass.stores.postgres.connection import Transaction
+    from windlass.stores.postgres.cursor import Position
+
+_decode_claimed = msgspec.json.Decoder(list[Claimed]).decode
+_decode_range = msgspec.json.Decoder(list[tuple[int, str]]).decode
+_decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
+
+
+# Into `jobs` and `ready`
+
+
+def store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
+    now = tx.now
+    rows = [
+        (
+            j.id,
+            j.type,
+            j.queue,
+            j.tenant,
+            j.subject,
+            j.payload,
+            j.priority,
+            j.max_attempts,
+            j.dedupe,
+            j.traceparent,
+            j.due(now),
+        )
+        for j in jobs
+    ]
+    tx.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
+    for queue in {job.queue for job in jobs}:
+        tx.waiting(queue)
+
+
+# From `ready` to `leases`
+
+
+def due(tx: Transaction, wanted: Wanted) -> Due:
+    lanes, room = _look(tx, wanted)
+    found = find(lanes, 1, room, lambda heads: _ranges(tx, heads))
+    seconds = None if found.next_at is None else max(0.0, (found.next_at - tx.now) / SECOND)
+    return Due(bool(found.jobs), found.next_at, seconds)
+
+
+def take(tx: Transaction, worker: str, wanted: Wanted) -> list[Claimed]:
+    if worker and tx.value(sql.IS_ALIVE, {"worker": worker}) is None:
+        raise WorkerLost(worker)
+    lanes, room = _lanes(tx, wanted)
+    if room:
+        lanes, room = _with_limits_held(tx, lanes, wanted, room)
+    claimed: list[Claimed] = []
+    if len(lanes) == 1 and not room:  # as nearly always: there is nothing to merge, so nothing to look at first
+        claimed = _take(tx, worker, wanted, [(lanes[0], wanted.limit, tx.cursors.start(lanes[0]))])
+    if lanes and len(claimed) < wanted.limit:
+        found = find(lanes, wanted.limit - len(claimed), room, lambda heads: _ranges(tx, heads))
+        if found.jobs:
+            claimed += _take(tx, worker, wanted, _heads(found.jobs))
+    tx.cursors.ended(short=len(claimed) < wanted.limit)
+    return claimed
+
+
+def _lanes(tx: Transaction, wanted: Wanted) -> tuple[list[Lane], dict[str, int]]:
+    """The lanes that may be taken from, and the room of the limited types among them."""
+    if tx.cursors.must_look():
+        return _look(tx, wanted)
+    return _allowed(tx.cursors.lanes, wanted)
+
+
+def _look(tx: Transaction, wanted: Wanted) -> tuple[list[Lane], dict[str, int]]:
+    began = time.monotonic()
+    rows = tx.execute(sql.LANES, {"grace": RECLAIM_AFTER, "now": tx.now}).fetchall()
+    lanes = [(Lane(queue, type, priority), room) for queue, type, priority, _, _, room in rows]
+    heads = [(run_at, id) for _, _, _, run_at, id, _ in rows]
+    tx.cursors.looked(time.monotonic() - began, lanes, heads)
+    return _allowed(lanes, wanted)
+
+
+def _allowed(lanes: Iterable[tuple[Lane, int | None]], wanted: Wanted) -> tuple[list[Lane], dict[str, int]]:
+    rooms = {lane.type: room for lane, room in lanes if room is not None}
+    fitting = allowed((lane for lane, _ in lanes), wanted, rooms)
+    return fitting, {lane.type: rooms[lane.type] for lane in fitting if lane.type in rooms}
+
+
+def _with_limits_held(
+    tx: Transaction, lanes: Sequence[Lane], wanted: Wanted, room: dict[str, int]
+) -> tuple[list[Lane], dict[str, int]]:
+    """The room of the limited types, once nobody else can take any of it."""
+    types = sorted(room)
+    tx.execute(sql.LOCK_TYPES, {"types": types})
+    rows = tx.execute(sql.ROOM, {"types": types, "grace": RECLAIM_AFTER, "now": tx.now})
+    exact: dict[str, int] = dict(rows.fetchall())
+    return allowed(lanes, wanted, exact), {type: n for type, n in exact.items() if n > 0}
+
+
+def _ranges(tx: Transaction, heads: Sequence[tuple[Lane, int]]) -> list[Range]:
+    lanes = as_json([(*lane, limit, *tx.cursors.start(lane)) for lane, limit in heads])
+    rows = tx.execute(sql.RANGE, {"lanes": lanes, "now": tx.now}).fetchall()
+    return [Range(_decode_range(due), next_at, lower) for due, next_at, lower in rows]
+
+
+def _heads(jobs: Sequence[Candidate]) -> list[tuple[Lane, int, Position]]:
+    """How many to take of each lane, and from where on: others may have taken these very jobs meanwhile."""
+    counts = Counter(job.lane for job in jobs)
+    first: dict[Lane, Position] = {}
+    for job in jobs:
+        first.setdefault(job.lane, (job.run_at, job.id))
+    return [(lane, n, first[lane]) for lane, n in counts.items()]
+
+
+def _take(tx: Transaction, worker: str, wanted: Wanted, heads: Sequence[tuple[Lane, int, Position]]) -> list[Claimed]:
+    now = tx.now
+    rows = as_json([(*lane, limit, *position) for lane, limit, position in heads])
+    deadlines = as_json({lane.type: wanted.deadline(now, lane.type) for lane, _, _ in heads})
+    parameters = {"lanes": rows, "now": now, "worker": worker, "deadlines": deadlines}
+    text, taken = tx.execute(sql.INSERT_LEASES, parameters).fetchone()
+    claimed = _decode_claimed(text)
+    if len(claimed) < taken:
+        forget(tx, Status.PROCESSING)
+    if len(heads) == 1 and claimed:  # of several lanes, a claim does not say which had which job's priority
+        tx.cursors.passed(heads[0][0], max((c.run_at, c.id) for c in claimed))
+    return claimed
+
+
+# From `leases` to `finished`, or back to `ready`
+
+
+def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
+    now = tx.now
+    if all(outcome.kind is Kind.COMPLETED and outcome.result is None for _, outcome in ended):
+        parameters: dict[str, Any] = {"ids": [c.id for c, _ in ended], "numbers": [c.number for c, _ in ended]}
+        return dict(_decode_held(tx.value(sql.COMPLETE, {**parameters, "now": now})))
+    rows = [
+        (
+            c.id,
+            c.number,
+            o.kind.final,
+            o.charged,
+            o.result,
+            o.error,
+            *_back(now, c, o),
+            o.kind if o.kind in (Kind.RETRIED, Kind.FAILED) else None,
+            o.traceback,
+        )
+        for c, o in ended
+    ]
+    for claimed, outcome in ended:
+        if not outcome.kind.final:
+            tx.waiting(claimed.queue)
+    return dict(_decode_held(tx.value(sql.LEAVE, {"rows": as_json(rows), "now": now})))
+
+
+def _back(now: int, claimed: Claimed, outcome: Any) -> tuple[int | None, int, int | None]:
+    run_at, _, snoozed, suspicion = waiting_again(now, claimed, outcome)
+    return run_at, snoozed, suspicion

@@ -1,0 +1,448 @@
+"""All of the SQL, a sentence each: the same names in the same order as SQLite's, where they do the same.
+
+What several statements do there, one does here: each is a journey to the server. A row that is taken from one table
+is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
+Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: that keeps to the index in any state of the
+statistics.
+"""
+
+# What a transaction begins with: nobody waits for ever, and the server's clock decides.
+BEGIN = """
+BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '30s';
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+"""
+NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+# ... and for a transaction that runs the user's own code, which has limits of its own.
+NO_LIMITS = "SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT"
+
+HAS_SCHEMA = "SELECT to_regnamespace('windlass') IS NOT NULL"
+CREATE_SCHEMA = "CREATE SCHEMA windlass"
+HAS_META = "SELECT to_regclass('windlass.meta') IS NOT NULL"
+UPGRADING = "SELECT pg_advisory_xact_lock(hashtext('windlass.upgrade'))"
+
+# Size of our tables, the age of the oldest transaction, leases given so far, and dead rows where rows come and go.
+STATUS = """
+SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+         WHERE c.relnamespace = to_regnamespace('windlass') AND c.relkind = 'r'),
+       (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0)::float8 FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid()),
+       (SELECT coalesce(pg_sequence_last_value(to_regclass('windlass.lease')), 0)),
+       (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables
+         WHERE schemaname = 'windlass' AND relname IN ('ready', 'leases'))
+"""
+
+# A number that differs if anybody has committed in between.
+CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
+
+LISTEN = "LISTEN windlass"
+
+# A hint to who listens, when this is committed.
+TELL = "SELECT pg_notify(:channel, :queue)"
+
+# ---- enqueue
+
+# What was asked for, and that it waits.
+# [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, run_at], …]
+INSERT_JOBS = """
+WITH e AS MATERIALIZED (
+    SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
+           (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
+           v ->> 8 AS dedupe, v ->> 9 AS traceparent, (v ->> 10)::bigint AS run_at
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
+job AS (
+    INSERT INTO windlass.jobs
+           (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, created_at)
+    SELECT id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent,
+           CAST(:now AS bigint) FROM e),
+tally AS (
+    INSERT INTO windlass.tallies (status, type, queue, count)
+    SELECT 'pending', type, queue, count(*) FROM e GROUP BY type, queue)
+INSERT INTO windlass.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) FROM e
+"""
+
+# The ids that an earlier try has stored already.
+EXISTING = """
+SELECT id::text FROM windlass.jobs
+ WHERE id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
+"""
+
+# Take a dedupe key, or learn by the row count that it is held: by a job that is stored, once this does not wait.
+TAKE_KEY = """
+INSERT INTO windlass.dedupe (tenant, key, id)
+VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
+RETURNING 1
+"""
+
+# Who holds a dedupe key.
+KEY_HOLDER = """
+SELECT id::text FROM windlass.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
+"""
+
+# Give the key of a job that is no more (somebody deleted it by hand) to another.
+PASS_KEY = """
+UPDATE windlass.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
+ WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
+"""
+
+IS_STORED = "SELECT 1 FROM windlass.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
+
+# Give back the keys of jobs that have ended.
+DROP_KEYS = """
+DELETE FROM windlass.dedupe d USING windlass.jobs j
+ WHERE j.id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
+   AND d.tenant = j.tenant AND d.key = j.dedupe AND d.id = j.id
+"""
+
+# Count rows where they moved. [[status, type, queue, by how many], …]
+TALLY = """
+INSERT INTO windlass.tallies (status, type, queue, count)
+SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+"""
+
+# Say how a type is run.
+PUBLISH = """
+INSERT INTO windlass.types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
+VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
+    ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
+       max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
+       updated_at = excluded.updated_at
+"""
+
+POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM windlass.types"
+
+# ---- claim
+
+# Every (queue, type) that has somebody waiting, with its highest priority, where that begins and, if the type is
+# limited, how many more of it may run: a jump over the index per pair. A lease long past its deadline is stuck, and not
+# counted.
+LANES = """
+WITH RECURSIVE lane (queue, type, priority, run_at, id) AS (
+    (SELECT queue, type, priority, run_at, id FROM windlass.ready
+      ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.type, n.priority, n.run_at, n.id FROM lane CROSS JOIN LATERAL (
+        SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM windlass.ready r
+         WHERE (r.queue, r.type) > (lane.queue, lane.type)
+         ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n
+)
+SELECT lane.queue, lane.type, lane.priority, lane.run_at, lane.id::text,
+       CASE WHEN t.concurrency IS NOT NULL THEN t.concurrency - (
+           SELECT count(*) FROM windlass.leases l
+            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)) END
+  FROM lane LEFT JOIN windlass.types t ON t.type = lane.type
+"""
+
+# The first due jobs of lanes of one priority, from where the cursor stands; of each, when its next one will be due and
+# the next lower priority. [[queue, type, priority, limit, run_at, id], …]
+RANGE = """
+SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
+           SELECT r.run_at, r.id FROM windlass.ready r
+            WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+              AND (r.run_at, r.id) >= (e.run_at, e.id)
+            ORDER BY r.run_at, r.id LIMIT e.n) due), '[]')::text,
+       (SELECT r.run_at FROM windlass.ready r
+         WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at > :now
+         ORDER BY r.run_at LIMIT 1),
+       (SELECT r.priority FROM windlass.ready r
+         WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority ORDER BY r.priority DESC LIMIT 1)
+  FROM (SELECT ordinality, v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
+               (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
+          FROM jsonb_array_elements(CAST(:lanes AS text)::jsonb) WITH ORDINALITY a (v, ordinality)) e
+ ORDER BY e.ordinality
+"""
+
+# Have these limited types to ourselves until we commit. Sorted, so that no two wait for each other.
+LOCK_TYPES = """
+SELECT type FROM windlass.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE
+"""
+
+# How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
+# would be older than the lock.
+ROOM = """
+SELECT t.type, t.concurrency - (
+           SELECT count(*) FROM windlass.leases l
+            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now))
+  FROM windlass.types t WHERE t.concurrency IS NOT NULL AND t.type = ANY(:types)
+"""
+
+# A worker that is declared dead meanwhile has to wait until its claim is committed, so that nothing is overlooked.
+IS_ALIVE = "SELECT 1 FROM windlass.workers WHERE id = :worker FOR KEY SHARE"
+
+META = "SELECT key, value FROM windlass.meta"
+
+SET_SCHEMA = "UPDATE windlass.meta SET value = :number WHERE key = 'schema'"
+
+_CLAIMED = """json_build_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt,
+       j.max_attempts, l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline,
+       (j.dedupe IS NOT NULL)::integer, j.traceparent)"""
+
+# Put jobs in hand: of each lane the first due ones that nobody else is about to take. The answer is as Claimed has it.
+# A suspect may have to wait for a process of its own: its time runs from then on.
+# [[queue, type, priority, limit, run_at, id, deadline], …]
+INSERT_LEASES = f"""
+WITH gone AS (
+    DELETE FROM windlass.ready WHERE ctid = ANY(ARRAY(
+        SELECT p.ctid
+          FROM (SELECT v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
+                       (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
+                  FROM jsonb_array_elements(CAST(:lanes AS text)::jsonb) v) e
+         CROSS JOIN LATERAL (
+               SELECT r.ctid FROM windlass.ready r
+                WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+                  AND (r.run_at, r.id) >= (e.run_at, e.id)
+                ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p))
+    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion),
+l AS (
+    INSERT INTO windlass.leases
+           (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+    SELECT id, nextval('windlass.lease'), queue, type, tenant, attempts + 1, snoozes, suspicion, :worker, run_at, :now,
+           CASE WHEN suspicion = 0 OR :worker = '' THEN (CAST(:deadlines AS text)::jsonb ->> type)::bigint END
+      FROM gone
+    RETURNING id, lease, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
+tally AS (
+    INSERT INTO windlass.tallies (status, type, queue, count)
+    SELECT s.status, type, queue, s.sign * count(*)
+      FROM gone CROSS JOIN (VALUES ('pending', -1), ('processing', 1)) s (status, sign)
+     GROUP BY s.status, s.sign, type, queue)
+SELECT coalesce(json_agg({_CLAIMED} ORDER BY j.priority DESC, l.run_at, l.id), '[]')::text, (SELECT count(*) FROM gone)
+  FROM l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+"""
+
+DELETE_READY = """
+DELETE FROM windlass.ready
+ WHERE id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
+"""
+
+# As Claimed has it: a worker's leases, and those long past their deadline.
+LEASES_OF_WORKER = f"""
+SELECT {_CLAIMED}::text FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ WHERE l.worker = :worker
+"""
+LEASE_OF_JOB = f"""
+SELECT {_CLAIMED}::text FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ WHERE l.id = CAST(:id AS uuid)
+"""
+LEASES_OF_THE_DEAD = """
+SELECT DISTINCT worker FROM windlass.leases l
+ WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM windlass.workers w WHERE w.id = l.worker)
+"""
+LEASES_OVERDUE = f"""
+SELECT {_CLAIMED}::text FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
+"""
+
+# ---- settle
+
+# Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
+WRITTEN_BEFORE = """
+SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+  JOIN windlass.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
+"""
+
+# Completed without a result, as most jobs are. The answer: the numbers of those that were held.
+COMPLETE = """
+WITH gone AS (
+    DELETE FROM windlass.leases WHERE id = ANY(CAST(:ids AS uuid[])) AND lease = ANY(CAST(:numbers AS bigint[]))
+    RETURNING id, lease, queue, type, tenant, attempt, worker, run_at, started_at),
+done AS (
+    INSERT INTO windlass.finished
+           (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
+    SELECT id, lease, 'completed', queue, type, tenant, attempt, worker, run_at, started_at, :now FROM gone)
+SELECT coalesce(json_agg(json_build_array(lease, 0)), '[]')::text FROM gone
+"""
+
+# Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
+# held, and whether they were cancelled.
+# [[id, number, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
+#   suspicion or null for as it was, outcome if it was a failure, traceback], …]
+LEAVE = """
+WITH e AS MATERIALIZED (
+    SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, v ->> 2 AS status, (v ->> 3)::integer AS charged,
+           (v ->> 4)::json AS result, v ->> 5 AS error, (v ->> 6)::bigint AS run_at, (v ->> 7)::integer AS snoozed,
+           (v ->> 8)::integer AS suspicion, v ->> 9 AS outcome, v ->> 10 AS traceback
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
+gone AS (
+    DELETE FROM windlass.leases
+     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND lease = ANY(ARRAY(SELECT lease FROM e))
+    RETURNING *),
+ended AS (
+    SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,
+           e.outcome, e.traceback, e.status IS NULL AND l.cancel <> 0 AS cancelled
+      FROM gone l JOIN e ON e.lease = l.lease),
+done AS (
+    INSERT INTO windlass.finished
+           (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+    SELECT id, lease, CASE WHEN cancelled THEN 'cancelled' ELSE status END, queue, type, tenant,
+           attempt - 1 + CASE WHEN cancelled THEN 0 ELSE charged END, worker, run_at, started_at, :now, result,
+           CASE WHEN cancelled THEN coalesce(error, 'cancelled') ELSE error END
+      FROM ended WHERE status IS NOT NULL OR cancelled),
+back AS (
+    INSERT INTO windlass.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+    SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM windlass.jobs j
+                                                      WHERE j.id = l.id AND j.tenant = l.tenant), 0),
+           coalesce(l.next_at, least(l.run_at, :now)), l.attempt - 1 + l.charged, l.snoozes + l.snoozed,
+           coalesce(l.suspected, l.suspicion), :now
+      FROM ended l WHERE status IS NULL AND NOT cancelled),
+failure AS (
+    INSERT INTO windlass.attempts (id, tenant, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
+    SELECT id, tenant, lease, attempt, worker, started_at, :now, outcome, error, traceback
+      FROM ended WHERE outcome IS NOT NULL AND NOT cancelled)
+SELECT coalesce(json_agg(json_build_array(lease, cancel)), '[]')::text FROM gone
+"""
+
+# Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
+FORGET_LEASES = """
+DELETE FROM windlass.leases l
+ WHERE NOT EXISTS (SELECT 1 FROM windlass.jobs j WHERE j.id = l.id AND j.tenant = l.tenant)
+RETURNING type, queue
+"""
+
+# [[minute, type, queue, tenant, runs, failures, busy, waiting], …]
+USE = """
+INSERT INTO windlass.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
+SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
+       (v ->> 7)::bigint
+  FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+"""
+
+# Add up what was appended; two who do it at once would count twice, so that only one may.
+FOLDING = "SELECT pg_try_advisory_xact_lock(hashtext('windlass.fold'))"
+FOLD_TALLIES = """
+WITH gone AS (DELETE FROM windlass.tallies RETURNING *)
+INSERT INTO windlass.tallies (status, type, queue, count)
+SELECT status, type, queue, sum(count) FROM gone GROUP BY status, type, queue HAVING sum(count) <> 0
+"""
+FOLD_USAGE = """
+WITH gone AS (DELETE FROM windlass.usage WHERE minute >= :since RETURNING *)
+INSERT INTO windlass.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
+SELECT minute, type, queue, tenant, sum(runs), sum(failures), sum(busy), sum(waiting)
+  FROM gone GROUP BY minute, type, queue, tenant
+"""
+
+REPORT = """
+UPDATE windlass.leases SET fraction = :fraction, message = :message WHERE id = CAST(:id AS uuid) AND lease = :number
+"""
+
+EXTEND = "UPDATE windlass.leases SET deadline = :deadline WHERE id = CAST(:id AS uuid) AND lease = :number"
+
+# ---- liveness
+
+REGISTER = """
+INSERT INTO windlass.workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
+VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
+"""
+
+BEAT = "UPDATE windlass.workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
+
+BEATS = "SELECT id, beats FROM windlass.workers"
+
+LEASES_MINE = "SELECT lease, cancel FROM windlass.leases WHERE worker = :worker"
+
+UNREGISTER = """
+DELETE FROM windlass.workers WHERE id = :worker AND (CAST(:beats AS bigint) IS NULL OR beats = CAST(:beats AS bigint))
+"""
+
+UNREGISTER_SILENT = "DELETE FROM windlass.workers WHERE seen_at < :before"
+
+WORKERS = """
+SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at,
+       (SELECT count(*) FROM windlass.leases l WHERE l.worker = w.id)
+  FROM windlass.workers w ORDER BY started_at, id
+"""
+
+# ---- manage
+
+# Hold a job where it is, until we commit: in one of these places.
+HOLD = tuple(
+    f"SELECT 1 FROM windlass.{place} WHERE id = CAST(:id AS uuid) FOR UPDATE"
+    for place in ("ready", "leases", "finished")
+)
+
+# Several reads of one moment.
+SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+
+# One of several statuses, where a list is not of one table.
+STATUS_IS_ONE_OF = """coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)
+    = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb)))"""
+
+# Everything there is to know of some jobs; `row` in read.py has the names. Each list starts from the rows it wants.
+_JOB = """
+SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
+       r.run_at, r.attempts, r.updated_at,
+       l.lease, l.run_at, l.attempt, l.worker, l.started_at, l.fraction, l.message,
+       f.status, f.run_at, f.attempts, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
+       CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+            (SELECT error FROM windlass.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
+              ORDER BY lease DESC LIMIT 1) END
+"""
+_PLACES = """
+  LEFT JOIN windlass.ready r ON r.id = j.id AND r.tenant = j.tenant
+  LEFT JOIN windlass.leases l ON l.id = j.id AND l.tenant = j.tenant
+  LEFT JOIN windlass.finished f ON f.id = j.id AND f.tenant = j.tenant
+"""
+GET = f"{_JOB} FROM windlass.jobs j {_PLACES} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
+LIST = f"{_JOB} FROM windlass.jobs j {_PLACES}"
+LIST_PENDING = f"""{_JOB} FROM windlass.ready r JOIN windlass.jobs j ON j.id = r.id AND j.tenant = r.tenant
+  LEFT JOIN windlass.leases l ON false LEFT JOIN windlass.finished f ON false"""
+LIST_PROCESSING = f"""{_JOB} FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+  LEFT JOIN windlass.ready r ON false LEFT JOIN windlass.finished f ON false"""
+LIST_FINISHED = f"""{_JOB} FROM windlass.finished f JOIN windlass.jobs j ON j.id = f.id AND j.tenant = f.tenant
+  LEFT JOIN windlass.ready r ON false LEFT JOIN windlass.leases l ON false"""
+
+ATTEMPTS = """
+SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
+  FROM windlass.attempts WHERE id = CAST(:id AS uuid) ORDER BY lease
+"""
+
+FLAG_CANCEL = "UPDATE windlass.leases SET cancel = 1 WHERE id = CAST(:id AS uuid)"
+
+# End a job that waits.
+FINISH_READY = """
+INSERT INTO windlass.finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+SELECT id, 0, :status, queue, type, tenant, attempts, '', run_at, NULL, :now, NULL, :error
+  FROM windlass.ready WHERE id = CAST(:id AS uuid)
+"""
+
+# Turn what ended otherwise into a completed job.
+COMPLETE_FINISHED = """
+UPDATE windlass.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
+"""
+# ... which was not ended by whoever held it: a later word under that number was never written.
+DISOWN = "UPDATE windlass.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
+
+# Let an ended job wait again, with no attempt made.
+RETRY = """
+INSERT INTO windlass.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass.jobs WHERE id = CAST(:id AS uuid)
+"""
+DEDUPE_OF = "SELECT tenant, dedupe FROM windlass.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
+
+_THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
+DELETE_JOBS = f"DELETE FROM windlass.jobs WHERE id = {_THESE}"
+DELETE_FINISHED = f"DELETE FROM windlass.finished WHERE id = {_THESE}"
+DELETE_ATTEMPTS = f"DELETE FROM windlass.attempts WHERE id = {_THESE}"
+
+# Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
+# before :oldest need to be looked at. What somebody else is pruning is left to him.
+PRUNABLE = """
+SELECT id::text, status, type, queue FROM windlass.finished
+ WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
+   AND status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb)))
+ ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+"""
+
+COUNTS = """
+SELECT status, type, queue, sum(count)::bigint FROM windlass.tallies GROUP BY status, type, queue HAVING sum(count) <> 0
+"""
+
+# Where there is no tally: every job, counted one by one.
+COUNT_EACH = """
+SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END), j.type, j.queue, j.tenant,
+       j.subject, count(*)
+  FROM windlass.jobs j LEFT JOIN windlass.leases l ON l.id = j.id AND l.tenant = j.tenant
+  LEFT JOIN windlass.finished f ON f.id = j.id AND f.tenant = j.tenant
+ GROUP BY 1, 2, 3, 4, 5
+"""

@@ -1,0 +1,223 @@
+"""The store on a PostgreSQL server: how it connects, how it takes part in a transaction of yours, and how it waits."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from windlass.clock import MINUTE, Clock, now
+from windlass.errors import BadConnection, JobNotFound, LeaseLost, TransactionOver
+from windlass.job import Claimed, Job, NewJob
+from windlass.outcome import Outcome
+from windlass.stores.base import Inserted
+from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
+from windlass.stores.postgres import place
+from windlass.stores.postgres import statements as sql
+from windlass.stores.postgres.connection import CHANNEL, LANES, CommitUnknown, Database, Transaction
+from windlass.stores.postgres.listen import Watch
+from windlass.stores.postgres.upgrade import check, newest_schema, upgrade
+from windlass.stores.sql import insert, settle
+from windlass.stores.sql.store import SQLStore
+
+T = TypeVar("T")
+
+
+class _Answers:
+    """A borrowed connection, as our own statements want it."""
+
+    def __init__(self, theirs: Borrowed) -> None:
+        self._theirs = theirs
+
+    def execute(self, statement: str, parameters: Mapping[str, Any]) -> Answer:
+        return Answer(self._theirs.execute(statement, parameters))
+
+
+class Answer(list[tuple[Any, ...]]):
+    """The rows of a statement. (Of what it changed, a statement on a borrowed connection has to return a row.)"""
+
+    @property
+    def rowcount(self) -> int:
+        return len(self)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        return self[0] if self else None
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self
+
+
+class _Rows:
+    """Our own connection, as a borrowed one would be."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+
+    def execute(self, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._tx.connection.execute(statement, parameters).fetchall()
+        return rows
+
+
+class PostgresStore(SQLStore):
+    """Jobs in the schema `windlass` of one database, shared by as many machines as there are."""
+
+    one_machine = False
+
+    def __init__(self, url: str, *, clock: Clock = now) -> None:
+        self.url = url
+        self._conninfo, self.where = place.read(url)
+        self._clock = None if clock is now else clock
+        self._pid = os.getpid()
+        self._opening = threading.Lock()
+        self._database: Database | None = None
+
+    # Life of the store
+
+    @property
+    def database(self) -> Database:
+        """This process's connections."""
+        database = self._database
+        return database if database is not None and database.pid == os.getpid() else self._connect()
+
+    def _connect(self) -> Database:
+        if self._pid != os.getpid():  # a thread of the parent may have held the lock
+            self._pid, self._opening = os.getpid(), threading.Lock()
+        with self._opening:
+            if self._database is None or self._database.pid != os.getpid():
+                database = Database(self._conninfo, self.where, self._clock)
+                try:
+                    check(database)
+                except BaseException:
+                    database.close()
+                    raise
+                self._database = database
+            return self._database
+
+    def open(self) -> None:
+        _ = self.database
+
+    def close(self) -> None:
+        database = self._database
+        if database is not None and database.pid == os.getpid():
+            self._database = None
+            database.close()
+
+    def upgrade(self) -> int:
+        """Bring the tables to the newest schema; its number."""
+        database = Database(self._conninfo, self.where, self._clock)
+        try:
+            return upgrade(database)
+        finally:
+            database.close()
+
+    def status(self) -> Mapping[str, Any]:
+        def steps(tx: Transaction) -> Mapping[str, Any]:
+            meta = dict(tx.execute(sql.META).fetchall())
+            size, oldest, given, dead = tx.execute(sql.STATUS).fetchone()
+            return {
+                "store": "postgresql",
+                "where": self.where,
+                "schema": meta["schema"],
+                "newest_schema": newest_schema(),
+                "leases_given": given,
+                "bytes": size,
+                "server_version": tx.connection.info.parameter_status("server_version"),
+                "oldest_transaction_seconds": oldest,
+                "dead_rows": dead,
+            }
+
+        return self.database.read("read", steps)
+
+    def changes(self) -> int:
+        number: int = self.database.read("read", lambda tx: tx.value(sql.CHANGES))
+        return number
+
+    def watch(self) -> Watch:
+        return Watch(self.database)
+
+    # Transactions
+
+    def _write(self, verb: str, steps: Callable[[Any], T]) -> T:
+        return self.database.write(verb if verb in LANES else "other", steps)
+
+    def _read(self, verb: str, steps: Callable[[Any], T]) -> T:
+        return self.database.read(verb, steps)
+
+    # Enqueue
+
+    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
+        if connection is not None:
+            with self._within(connection) as tx:
+                return insert.insert_again(tx, jobs)
+        try:
+            return self._write("insert", lambda tx: insert.insert(tx, jobs))
+        except (CommitUnknown, psycopg.errors.UniqueViolation, JobNotFound):
+            # It may be there already, by this very try; or who held the key was deleted as we looked.
+            return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+
+    @contextmanager
+    def _within(self, connection: Any) -> Generator[Transaction]:
+        """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
+        theirs, database = borrow(connection), self.database
+        with savepoint(theirs):
+            here = identity(theirs)
+            if here != self._identity and here != self._ask_identity():
+                raise BadConnection(connection, f"it is not to {self.where}", "the jobs live in another database")
+            tx = Transaction(_Answers(theirs), self._clock, database.cursors)
+            yield tx
+            for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
+                tx.execute(sql.TELL, {"channel": CHANNEL, "queue": queue})
+
+    _identity: str | None = None
+
+    def _ask_identity(self) -> str:
+        """It changes when the server restarts."""
+        self._identity = self.database.read("other", lambda tx: identity(_Rows(tx)))
+        return self._identity
+
+    def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
+        """A job with a key may have to wait for another's transaction, and must not make the others wait with it."""
+        plain = [not any(job.dedupe is not None for job in group) for group in groups]
+        together = super().insert_groups([group for group, alone in zip(groups, plain, strict=True) if alone])
+        shared = iter(together)
+        return [
+            next(shared) if alone else self._insert_or_error(group) for group, alone in zip(groups, plain, strict=True)
+        ]
+
+    # Settle
+
+    @contextmanager
+    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[Any]:
+        database = self.database
+        with database.borrow("apart") as connection:
+            with database.begun(connection) as tx:
+                connection.execute(sql.NO_LIMITS)
+                yield connection
+                if connection.info.transaction_status != TransactionStatus.INTRANS:
+                    raise TransactionOver(
+                        "the block committed or rolled back by itself, so that its rows and the job's completion are "
+                        "no longer one; the job was not completed: leave both to ctx.transaction()"
+                    )
+                tx.later()
+                if settle.settle_held(tx, [(claimed, outcome())]):
+                    raise LeaseLost(claimed.id, claimed.number)
+                database.tell(tx)
+                database.commit(connection)
+            connection.execute("RESET ALL")
+
+    # Chores
+
+    def fold(self) -> int:
+        def steps(tx: Transaction) -> int:
+            if not tx.value(sql.FOLDING):
+                return 0
+            since = tx.now // MINUTE * 60 - 3600
+            folded: int = tx.execute(sql.FOLD_TALLIES).rowcount + tx.execute(sql.FOLD_USAGE, {"since": since}).rowcount
+            return folded
+
+        return self.database.write("other", steps)

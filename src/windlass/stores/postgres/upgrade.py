@@ -1,0 +1,80 @@
+"""Creating and upgrading the tables."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from windlass.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
+from windlass.stores import migrate
+from windlass.stores.postgres import statements as sql
+
+if TYPE_CHECKING:
+    from windlass.stores.postgres.connection import Connection, Database, Transaction
+
+PACKAGE = "windlass.stores.postgres"
+OLDEST_SERVER = 150000
+
+
+def newest_schema() -> int:
+    return migrate.migrations(PACKAGE)[-1].number
+
+
+def schema_sql() -> str:
+    """All tables as SQL, for people."""
+    return f"CREATE SCHEMA IF NOT EXISTS windlass;\n\n{migrate.script(PACKAGE)}"
+
+
+def check(database: Database) -> None:
+    """Create the tables if there are none. An upgrade is somebody's decision: it may lock what others use."""
+    with database.borrow("other") as connection:
+        if connection.info.server_version < OLDEST_SERVER:
+            version = connection.info.server_version // 10000
+            raise StoreUnusable(database.where, f"PostgreSQL {version} is too old", "use PostgreSQL 15 or newer")
+        found, oldest = _schema(connection)
+    newest = newest_schema()
+    if oldest > newest:
+        raise SchemaTooNew(database.where, found, newest)
+    if found == 0:
+        upgrade(database)
+    elif found < newest:
+        raise SchemaTooOld(database.where, found, newest)
+
+
+def upgrade(database: Database) -> int:
+    """Apply the migrations that are missing, one after the other; the schema afterwards. Two may try at once."""
+
+    def steps(tx: Transaction) -> int:
+        tx.execute(sql.UPGRADING)
+        found, _ = _schema(tx.connection)
+        if found == 0:
+            _create_schema(tx, database.where)
+        for migration in migrate.migrations(PACKAGE):
+            if migration.number > found:
+                tx.connection.execute(migration.sql)
+                tx.execute(sql.SET_SCHEMA, {"number": migration.number})
+        return newest_schema()
+
+    return database.write("other", steps)
+
+
+def _create_schema(tx: Transaction, where: str) -> None:
+    if tx.value(sql.HAS_SCHEMA):
+        return
+    try:
+        tx.execute(sql.CREATE_SCHEMA)
+    except psycopg.errors.InsufficientPrivilege as error:
+        way_out = "have its owner run: windlass db upgrade (or windlass db sql | psql)"
+        raise StoreUnusable(
+            where, "it has no tables of windlass, and this role may not create them", way_out
+        ) from error
+
+
+def _schema(connection: Connection) -> tuple[int, int]:
+    """The newest migration that the database has, and the oldest schema whose windlass can work with it."""
+    row = connection.execute(sql.HAS_META).fetchone()
+    if row is None or not row[0]:
+        return 0, 0
+    meta: dict[str, int] = dict(connection.execute(sql.META).fetchall())
+    return meta["schema"], meta["oldest"]
