@@ -147,6 +147,8 @@ class Database:
             answer = steps(tx)
             self.tell(tx)
             self.commit(connection)
+        if tx.queues:
+            self.cursors.spoil()
         return answer
 
     @contextmanager

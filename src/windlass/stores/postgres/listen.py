@@ -63,6 +63,7 @@ class Watch:
                 self._heard = False
                 now = time.monotonic()
                 self._looks = [now + after for after in LOOK_AGAIN]
+                self._database.cursors.spoil()
                 return True
             if self._looks and time.monotonic() >= self._looks[0]:
                 self._looks.pop(0)

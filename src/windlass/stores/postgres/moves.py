@@ -69,7 +69,15 @@ def due(tx: Transaction, wanted: Wanted) -> Due:
 def take(tx: Transaction, worker: str, wanted: Wanted) -> list[Claimed]:
     if worker and tx.value(sql.IS_ALIVE, {"worker": worker}) is None:
         raise WorkerLost(worker)
-    lanes, room = _lanes(tx, wanted)
+    look = tx.cursors.look_first()
+    claimed = _take_from(tx, worker, wanted, *(_look(tx, wanted) if look else _allowed(tx.cursors.lanes, wanted)))
+    if len(claimed) < wanted.limit and not look and tx.cursors.may_look():
+        rest = msgspec.structs.replace(wanted, limit=wanted.limit - len(claimed))
+        claimed += _take_from(tx, worker, rest, *_look(tx, wanted))
+    return claimed
+
+
+def _take_from(tx: Transaction, worker: str, wanted: Wanted, lanes: list[Lane], room: dict[str, int]) -> list[Claimed]:
     if room:
         lanes, room = _with_limits_held(tx, lanes, wanted, room)
     claimed: list[Claimed] = []
@@ -79,15 +87,7 @@ def take(tx: Transaction, worker: str, wanted: Wanted) -> list[Claimed]:
         found = find(lanes, wanted.limit - len(claimed), room, lambda heads: _ranges(tx, heads))
         if found.jobs:
             claimed += _take(tx, worker, wanted, _heads(found.jobs))
-    tx.cursors.ended(short=len(claimed) < wanted.limit)
     return claimed
-
-
-def _lanes(tx: Transaction, wanted: Wanted) -> tuple[list[Lane], dict[str, int]]:
-    """The lanes that may be taken from, and the room of the limited types among them."""
-    if tx.cursors.must_look():
-        return _look(tx, wanted)
-    return _allowed(tx.cursors.lanes, wanted)
 
 
 def _look(tx: Transaction, wanted: Wanted) -> tuple[list[Lane], dict[str, int]]:

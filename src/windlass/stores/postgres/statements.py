@@ -199,7 +199,7 @@ l AS (
            (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
     SELECT id, nextval('windlass.lease'), queue, type, tenant, attempts + 1, snoozes, suspicion, :worker, run_at, :now,
            CASE WHEN suspicion = 0 OR :worker = '' THEN (CAST(:deadlines AS text)::jsonb ->> type)::bigint END
-      FROM gone
+      FROM gone ORDER BY priority DESC, run_at, id
     RETURNING id, lease, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
 tally AS (
     INSERT INTO windlass.tallies (status, type, queue, count)

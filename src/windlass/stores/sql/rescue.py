@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -12,8 +12,8 @@ from windlass.job import Claimed, Status
 from windlass.outcome import RELEASED, Kind, Outcome, after_crash
 from windlass.stores.base import RECLAIM_AFTER, Beat
 from windlass.stores.sql.insert import tally
-from windlass.stores.sql.settle import settle
-from windlass.stores.sql.transaction import Transaction
+from windlass.stores.sql.settle import settle_held
+from windlass.stores.sql.transaction import Ended, Transaction
 
 decode_claimed = msgspec.json.Decoder(Claimed).decode
 
@@ -29,9 +29,7 @@ def beat(tx: Transaction, worker: str) -> Beat:
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
     """Give back what the worker never learnt that it has."""
     unheld = [(c, RELEASED) for c in leases_of(tx, worker) if c.number in numbers]
-    if unheld:
-        settle(tx, unheld)
-    return len(unheld)
+    return _settled(tx, unheld)
 
 
 def bury(
@@ -53,15 +51,13 @@ def bury(
     running = [c for c in leases if started is None or c.number in started]
     alone = len(running) == 1
     crashed = {c.number for c in running}
-    if leases:
-        settle(
-            tx,
-            [
-                (c, after_crash(c, reason, alone=alone, outside=outside) if c.number in crashed else RELEASED)
-                for c in leases
-            ],
-        )
-    return len(leases)
+    return _settled(
+        tx,
+        [
+            (c, after_crash(c, reason, alone=alone, outside=outside) if c.number in crashed else RELEASED)
+            for c in leases
+        ],
+    )
 
 
 def rescue(tx: Transaction, silent_for: int | None = None) -> int:
@@ -72,10 +68,14 @@ def rescue(tx: Transaction, silent_for: int | None = None) -> int:
     rescued = sum(bury(tx, worker, "its worker was lost") for worker in dead)
     long_ago = {"grace": RECLAIM_AFTER, "now": tx.now}
     overdue = [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OVERDUE, long_ago)]
-    if overdue:
-        settle(tx, [(c, _overdue(c)) for c in overdue])
+    rescued += _settled(tx, [(c, _overdue(c)) for c in overdue])
     forget(tx, Status.PROCESSING)
-    return rescued + len(overdue)
+    return rescued
+
+
+def _settled(tx: Transaction, ended: Sequence[Ended]) -> int:
+    """How many of these leases were still there to be ended: their owner may have been faster."""
+    return len(ended) - len(settle_held(tx, ended)) if ended else 0
 
 
 def forget(tx: Transaction, counted_as: Status) -> None:
