@@ -157,7 +157,7 @@ class Database:
         rows = connection.execute(statements.BEGIN)
         while rows.nextset():
             pass
-        (now,) = rows.fetchone() or (None,)
+        (now, *_) = rows.fetchone() or (None,)
         try:
             yield Transaction(connection, self._clock, self.cursors, now)
         finally:

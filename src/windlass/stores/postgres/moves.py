@@ -18,14 +18,14 @@ from windlass.stores.postgres import statements as sql
 from windlass.stores.sql.find import Candidate, Lane, Range, allowed, find
 from windlass.stores.sql.insert import as_json
 from windlass.stores.sql.rescue import forget
-from windlass.stores.sql.settle import waiting_again
+from windlass.stores.sql.settle import count, still_held, waiting_again
 from windlass.stores.sql.transaction import Ended
 
 if TYPE_CHECKING:
     from windlass.stores.postgres.connection import Transaction
     from windlass.stores.postgres.cursor import Position
 
-_decode_claimed = msgspec.json.Decoder(list[Claimed]).decode
+_PAYLOAD = Claimed.__struct_fields__.index("payload")
 _decode_range = msgspec.json.Decoder(list[tuple[int, str]]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
 
@@ -136,9 +136,9 @@ def _take(tx: Transaction, worker: str, wanted: Wanted, heads: Sequence[tuple[La
     rows = as_json([(*lane, limit, *position) for lane, limit, position in heads])
     deadlines = as_json({lane.type: wanted.deadline(now, lane.type) for lane, _, _ in heads})
     parameters = {"lanes": rows, "now": now, "worker": worker, "deadlines": deadlines}
-    text, taken = tx.execute(sql.INSERT_LEASES, parameters).fetchone()
-    claimed = _decode_claimed(text)
-    if len(claimed) < taken:
+    found = tx.execute(sql.INSERT_LEASES, parameters).fetchall()
+    claimed = [Claimed(*row) for row in found if row[_PAYLOAD] is not None]
+    if len(claimed) < len(found):
         forget(tx, Status.PROCESSING)
     if len(heads) == 1 and claimed:  # of several lanes, a claim does not say which had which job's priority
         tx.cursors.passed(heads[0][0], max((c.run_at, c.id) for c in claimed))
@@ -152,7 +152,7 @@ def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
     now = tx.now
     if all(outcome.kind is Kind.COMPLETED and outcome.result is None for _, outcome in ended):
         parameters: dict[str, Any] = {"ids": [c.id for c, _ in ended], "numbers": [c.number for c, _ in ended]}
-        return dict(_decode_held(tx.value(sql.COMPLETE, {**parameters, "now": now})))
+        return {number: 0 for (number,) in tx.execute(sql.COMPLETE, {**parameters, "now": now})}
     rows = [
         (
             c.id,
@@ -170,7 +170,10 @@ def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
     for claimed, outcome in ended:
         if not outcome.kind.final:
             tx.waiting(claimed.queue)
-    return dict(_decode_held(tx.value(sql.LEAVE, {"rows": as_json(rows), "now": now})))
+    held = dict(_decode_held(tx.value(sql.LEAVE, {"rows": as_json(rows), "now": now})))
+    if ours := still_held(ended, held):
+        count(tx, ours)
+    return held
 
 
 def _back(now: int, claimed: Claimed, outcome: Any) -> tuple[int | None, int, int | None]:

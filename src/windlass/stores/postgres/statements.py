@@ -8,8 +8,8 @@ statistics.
 
 # What a transaction begins with: nobody waits for ever, and the server's clock decides.
 BEGIN = """
-BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '30s';
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
+BEGIN; SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
+              set_config('statement_timeout', '30s', true)
 """
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
@@ -174,9 +174,8 @@ META = "SELECT key, value FROM windlass.meta"
 
 SET_SCHEMA = "UPDATE windlass.meta SET value = :number WHERE key = 'schema'"
 
-_CLAIMED = """json_build_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt,
-       j.max_attempts, l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline,
-       (j.dedupe IS NOT NULL)::integer, j.traceparent)"""
+_CLAIMED = """l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
 
 # Put jobs in hand: of each lane the first due ones that nobody else is about to take. The answer is as Claimed has it.
 # A suspect may have to wait for a process of its own: its time runs from then on.
@@ -206,8 +205,8 @@ tally AS (
     SELECT s.status, type, queue, s.sign * count(*)
       FROM gone CROSS JOIN (VALUES ('pending', -1), ('processing', 1)) s (status, sign)
      GROUP BY s.status, s.sign, type, queue)
-SELECT coalesce(json_agg({_CLAIMED} ORDER BY j.priority DESC, l.run_at, l.id), '[]')::text, (SELECT count(*) FROM gone)
-  FROM l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+SELECT {_CLAIMED} FROM l LEFT JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ ORDER BY j.priority DESC, l.run_at, l.id
 """
 
 DELETE_READY = """
@@ -217,11 +216,13 @@ DELETE FROM windlass.ready
 
 # As Claimed has it: a worker's leases, and those long past their deadline.
 LEASES_OF_WORKER = f"""
-SELECT {_CLAIMED}::text FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+SELECT json_build_array({_CLAIMED})::text
+  FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
  WHERE l.worker = :worker
 """
 LEASE_OF_JOB = f"""
-SELECT {_CLAIMED}::text FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+SELECT json_build_array({_CLAIMED})::text
+  FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
  WHERE l.id = CAST(:id AS uuid)
 """
 LEASES_OF_THE_DEAD = """
@@ -229,7 +230,8 @@ SELECT DISTINCT worker FROM windlass.leases l
  WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM windlass.workers w WHERE w.id = l.worker)
 """
 LEASES_OVERDUE = f"""
-SELECT {_CLAIMED}::text FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+SELECT json_build_array({_CLAIMED})::text
+  FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
  WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
 """
 
@@ -241,16 +243,28 @@ SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
   JOIN windlass.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
 """
 
-# Completed without a result, as most jobs are. The answer: the numbers of those that were held.
+# Completed without a result, as most jobs are, and counted. The answer: the numbers of those that were held.
 COMPLETE = """
 WITH gone AS (
-    DELETE FROM windlass.leases WHERE id = ANY(CAST(:ids AS uuid[])) AND lease = ANY(CAST(:numbers AS bigint[]))
+    DELETE FROM windlass.leases
+     WHERE id = ANY(CAST(:ids AS uuid[])) AND lease IN (SELECT unnest(CAST(:numbers AS bigint[])))
     RETURNING id, lease, queue, type, tenant, attempt, worker, run_at, started_at),
 done AS (
     INSERT INTO windlass.finished
            (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
-    SELECT id, lease, 'completed', queue, type, tenant, attempt, worker, run_at, started_at, :now FROM gone)
-SELECT coalesce(json_agg(json_build_array(lease, 0)), '[]')::text FROM gone
+    SELECT id, lease, 'completed', queue, type, tenant, attempt, worker, run_at, started_at, CAST(:now AS bigint)
+      FROM gone),
+tally AS (
+    INSERT INTO windlass.tallies (status, type, queue, count)
+    SELECT s.status, type, queue, s.sign * count(*)
+      FROM gone CROSS JOIN (VALUES ('processing', -1), ('completed', 1)) s (status, sign)
+     GROUP BY s.status, s.sign, type, queue),
+usage AS (
+    INSERT INTO windlass.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
+    SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), 0,
+           greatest(0, sum(CAST(:now AS bigint) - started_at)), greatest(0, sum(started_at - run_at))
+      FROM gone GROUP BY type, queue, tenant)
+SELECT lease FROM gone
 """
 
 # Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
@@ -265,7 +279,7 @@ WITH e AS MATERIALIZED (
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 gone AS (
     DELETE FROM windlass.leases
-     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND lease = ANY(ARRAY(SELECT lease FROM e))
+     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND lease IN (SELECT lease FROM e)
     RETURNING *),
 ended AS (
     SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,

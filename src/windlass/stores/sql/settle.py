@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from windlass.clock import MINUTE
@@ -22,16 +22,19 @@ def settle(tx: Transaction, ended: Sequence[Ended]) -> list[Claimed]:
 def settle_held(tx: Transaction, ended: Sequence[Ended]) -> list[Ended]:
     """Write down what is still ours to write. The rest is returned, even if it was written before."""
     held = tx.moves.leave(tx, ended)
-    if len(held) < len(ended) or any(held.values()):
-        ours = [(c, minding_cancel(outcome, held[c.number])) for c, outcome in ended if c.number in held]
-    else:
-        ours = list(ended)
-    if ours:
+    if ours := still_held(ended, held):
         _follow(tx, ours)
     return [(c, outcome) for c, outcome in ended if c.number not in held]
 
 
-def minding_cancel(outcome: Outcome, cancelled: int) -> Outcome:
+def still_held(ended: Sequence[Ended], held: Mapping[int, int]) -> Sequence[Ended]:
+    """What was ours to write, as it was written. `held` says of each lease whether it was cancelled."""
+    if len(held) == len(ended) and not any(held.values()):
+        return ended
+    return [(c, _minding_cancel(outcome, held[c.number])) for c, outcome in ended if c.number in held]
+
+
+def _minding_cancel(outcome: Outcome, cancelled: int) -> Outcome:
     """A completion that came first wins; a cancelled job does not go back to wait."""
     if cancelled and outcome.kind.final is None:
         return Outcome(Kind.CANCELLED, error=outcome.error or "cancelled", charged=0)
@@ -48,12 +51,11 @@ def _follow(tx: Transaction, ended: Sequence[Ended]) -> None:
     """All that goes with the end of these leases."""
     if keyed := [c.id for c, o in ended if c.keyed and o.kind.final]:
         tx.execute(tx.sql.DROP_KEYS, {"ids": as_json(keyed)})
-    _count(tx, ended)
     if follow_ups := [job for _, outcome in ended if outcome.follow_ups for job in outcome.follow_ups]:
         insert(tx, follow_ups)
 
 
-def _count(tx: Transaction, ended: Iterable[Ended]) -> None:
+def count(tx: Transaction, ended: Iterable[Ended]) -> None:
     """Tallies and usage, from what was just written. This runs for every job, so it adds up first."""
     now = tx.now
     sums: dict[tuple[Kind, str, str, str], list[int]] = {}

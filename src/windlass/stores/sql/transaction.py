@@ -71,7 +71,7 @@ class Moves(Protocol):
         ...
 
     def leave(self, tx: Any, ended: Sequence[Ended]) -> dict[int, int]:
-        """Leases that are still held end as their outcomes say; a cancelled one does not go back to wait.
+        """Leases that are still held end as their outcomes say, and are counted; a cancelled one does not wait again.
 
         The numbers of those that were held, each with whether it was cancelled.
         """

@@ -16,7 +16,7 @@ from windlass.stores.base import RECLAIM_AFTER, Due, Wanted
 from windlass.stores.sql.find import Candidate, Found, Lane, Range, allowed, find
 from windlass.stores.sql.insert import as_json, tally
 from windlass.stores.sql.rescue import forget
-from windlass.stores.sql.settle import minding_cancel, waiting_again
+from windlass.stores.sql.settle import count, still_held, waiting_again
 from windlass.stores.sql.transaction import Ended
 from windlass.stores.sqlite import statements as sql
 
@@ -123,8 +123,7 @@ def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
         _leave(tx, ended)
         return {c.number: 0 for c, _ in ended}
     held = dict(_decode_held(tx.value(sql.HELD, {"rows": as_json([(c.id, c.number) for c, _ in ended])})))
-    ours = [(c, minding_cancel(outcome, held[c.number])) for c, outcome in ended if c.number in held]
-    if ours:
+    if ours := still_held(ended, held):
         if not all_final:
             _finish(tx, [e for e in ours if e[1].kind.final])
             _give_back(tx, [e for e in ours if not e[1].kind.final])
@@ -154,3 +153,4 @@ def _leave(tx: Transaction, ended: Sequence[Ended]) -> None:
         rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
         tx.execute(sql.INSERT_ATTEMPTS, {"now": tx.now, "rows": rows})
     tx.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
+    count(tx, ended)
