@@ -225,6 +225,10 @@ class StoreUnusable(WindlassError):
         self.where = where
 
 
+class CommitUnknown(StoreUnusable):
+    """The connection broke while a commit was under way: it may have happened."""
+
+
 class StoreBusy(WindlassError, TimeoutError):
     """Somebody held the database's write lock for longer than a caller should wait. Nothing was stored."""
 

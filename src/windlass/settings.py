@@ -9,7 +9,7 @@ from windlass.errors import BadOption, BadURL
 
 DEFAULT_URL = "sqlite:///windlass.db"
 URL_VARIABLE = "WINDLASS_URL"
-SCHEMES = ("sqlite", "postgresql", "postgres")
+SCHEMES = ("sqlite", "postgresql", "postgres", "libsql", "libsql+http", "libsql+https")
 
 
 def database_url(url: str | None) -> str:

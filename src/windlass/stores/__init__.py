@@ -5,15 +5,20 @@ from __future__ import annotations
 from windlass.clock import Clock, now
 from windlass.errors import BadOption, MissingExtra
 from windlass.stores.base import Store
+from windlass.stores.libsql.place import SCHEMES as LIBSQL_SCHEMES
+from windlass.stores.libsql.store import LibSQLStore
 from windlass.stores.sqlite.store import SQLiteStore
 
 
 def open_store(url: str, *, synchronous: str = "FULL", clock: Clock = now) -> Store:
     """The store that a URL names. It connects when it is first used."""
-    if url.partition("://")[0] in ("postgresql", "postgres"):
-        if synchronous != "FULL":
-            raise BadOption("synchronous", synchronous, "the server decides that: see its synchronous_commit")
+    scheme = url.partition("://")[0]
+    if scheme != "sqlite" and synchronous != "FULL":
+        raise BadOption("synchronous", synchronous, "the server decides that, not its clients")
+    if scheme in ("postgresql", "postgres"):
         return _postgres(url, clock)
+    if scheme in LIBSQL_SCHEMES:
+        return LibSQLStore(url, clock=clock)
     return SQLiteStore(url, synchronous=synchronous, clock=clock)
 
 

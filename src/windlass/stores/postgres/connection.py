@@ -16,7 +16,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from windlass.clock import Clock
-from windlass.errors import StoreBusy, StoreUnusable
+from windlass.errors import CommitUnknown, StoreBusy, StoreUnusable
 from windlass.stores.postgres import moves, statements
 from windlass.stores.postgres.cursor import Cursors
 
@@ -43,10 +43,6 @@ DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-
-
-class CommitUnknown(StoreUnusable):
-    """The connection broke while a commit was under way: it may have happened."""
 
 
 @cache

@@ -12,14 +12,14 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from windlass.clock import MINUTE, Clock, now
-from windlass.errors import BadConnection, JobNotFound, LeaseLost, TransactionOver
+from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, TransactionOver
 from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.base import Inserted
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
 from windlass.stores.postgres import place
 from windlass.stores.postgres import statements as sql
-from windlass.stores.postgres.connection import CHANNEL, LANES, CommitUnknown, Database, Transaction
+from windlass.stores.postgres.connection import CHANNEL, LANES, Database, Transaction
 from windlass.stores.postgres.listen import Watch
 from windlass.stores.postgres.upgrade import check, newest_schema, upgrade
 from windlass.stores.sql import insert, settle

@@ -17,7 +17,7 @@ from windlass.stores.sql.find import Candidate, Found, Lane, Range, allowed, fin
 from windlass.stores.sql.insert import as_json, tally
 from windlass.stores.sql.rescue import forget
 from windlass.stores.sql.settle import count, still_held, waiting_again
-from windlass.stores.sql.transaction import Ended
+from windlass.stores.sql.transaction import Ended, Rows
 from windlass.stores.sqlite import statements as sql
 
 if TYPE_CHECKING:
@@ -57,37 +57,44 @@ def store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
 def due(tx: Transaction, wanted: Wanted) -> Due:
     now = tx.now
     tx.now = max(now, tx.value(sql.CLOCK))  # if the clock stepped back, a claim will set right what was due before
-    found = _find(tx, msgspec.structs.replace(wanted, limit=1))
+    found = _find(tx, msgspec.structs.replace(wanted, limit=1), _look(tx))
     seconds = None if found.next_at is None else max(0.0, (found.next_at - now) / SECOND)
     return Due(bool(found.jobs), found.next_at, seconds)
 
 
 def take(tx: Transaction, worker: str, wanted: Wanted) -> list[Claimed]:
-    if worker and tx.value(sql.IS_ALIVE, {"worker": worker}) is None:
+    # All of these before the first answer is looked at: on a server, they are one journey.
+    alive = tx.execute(sql.IS_ALIVE, {"worker": worker})
+    clock, looked = tx.execute(sql.CLOCK), _look(tx)
+    if worker and alive.fetchone() is None:
         raise WorkerLost(worker)
-    _mind_the_clock(tx)
-    found = _find(tx, wanted)
+    _mind_the_clock(tx, clock.fetchone()[0])
+    found = _find(tx, wanted, looked)
     return _take(tx, worker, wanted, found.jobs) if found.jobs else []
 
 
-def _mind_the_clock(tx: Transaction) -> None:
+def _mind_the_clock(tx: Transaction, latest: int) -> None:
     """If the clock stepped back, what should run at once would wait until it has caught up."""
-    latest = tx.value(sql.CLOCK)
     if tx.now < latest:
         tx.execute(sql.CATCH_UP, {"now": tx.now, "step": latest - tx.now})
         tx.execute(sql.SET_CLOCK, {"now": tx.now})
 
 
-def _find(tx: Transaction, wanted: Wanted) -> Found:
-    room = _decode_room(tx.value(sql.ROOM, {"now": tx.now, "grace": RECLAIM_AFTER}))
-    lanes = allowed(_decode_lanes(tx.value(sql.LANES)), wanted, room)
-    return find(lanes, wanted.limit, room, lambda heads: [_range(tx, lane, limit) for lane, limit in heads])
+def _look(tx: Transaction) -> tuple[Rows, Rows]:
+    """The room of limited types, and the lanes."""
+    return tx.execute(sql.ROOM, {"now": tx.now, "grace": RECLAIM_AFTER}), tx.execute(sql.LANES)
 
 
-def _range(tx: Transaction, lane: Lane, limit: int) -> Range:
-    place = {**lane._asdict(), "now": tx.now, "limit": limit}
-    rows, next_at, lower = tx.execute(sql.RANGE, place).fetchone()
-    return Range(_decode_range(rows), next_at, lower)
+def _find(tx: Transaction, wanted: Wanted, looked: tuple[Rows, Rows]) -> Found:
+    room = _decode_room(looked[0].fetchone()[0])
+    lanes = allowed(_decode_lanes(looked[1].fetchone()[0]), wanted, room)
+    return find(lanes, wanted.limit, room, lambda heads: _ranges(tx, heads))
+
+
+def _ranges(tx: Transaction, heads: Sequence[tuple[Lane, int]]) -> list[Range]:
+    asked = [tx.execute(sql.RANGE, {**lane._asdict(), "now": tx.now, "limit": limit}) for lane, limit in heads]
+    found = [rows.fetchone() for rows in asked]
+    return [Range(_decode_range(due), next_at, lower) for due, next_at, lower in found]
 
 
 def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: Sequence[Candidate]) -> list[Claimed]:

@@ -103,7 +103,15 @@ IS_ALIVE = "SELECT 1 FROM windlass_workers WHERE id = :worker"
 
 META = "SELECT key, value FROM windlass_meta"
 
+# Whether there are tables of ours at all.
+HAS_META = "SELECT 1 FROM sqlite_master WHERE name = 'windlass_meta'"
+
+VERSION = "SELECT sqlite_version()"
+
 SET_SCHEMA = "UPDATE windlass_meta SET value = :number WHERE key = 'schema'"
+
+# A server's own time, in seconds since 1970.
+SERVER_TIME = "SELECT (julianday('now') - 2440587.5) * 86400.0"
 
 CLOCK = "SELECT value FROM windlass_meta WHERE key = 'clock'"
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -71,7 +72,7 @@ class SQLiteStore(SQLStore):
                 place.check(self.path)
                 database = Database(self.path, self._synchronous, self._clock)
                 try:
-                    upgrade(database, self.where)
+                    upgrade(self.where, partial(_read, database), partial(_write, database))
                 except BaseException:
                     database.close()
                     raise
@@ -129,12 +130,10 @@ class SQLiteStore(SQLStore):
     # Transactions
 
     def _write(self, verb: str, steps: Callable[[Transaction], T]) -> T:
-        with self.database.write() as tx:
-            return steps(tx)
+        return _write(self.database, steps)
 
     def _read(self, verb: str, steps: Callable[[Transaction], T]) -> T:
-        with self.database.read() as tx:
-            return steps(tx)
+        return _read(self.database, steps)
 
     def fold(self) -> int:
         return 0  # one writer at a time: everything is added up as it is written
@@ -212,6 +211,16 @@ class SQLiteStore(SQLStore):
             tx.now = self._clock()
             if settle.settle_held(tx, [(claimed, outcome())]):
                 raise LeaseLost(claimed.id, claimed.number)
+
+
+def _write(database: Database, steps: Callable[[Transaction], T]) -> T:
+    with database.write() as tx:
+        return steps(tx)
+
+
+def _read(database: Database, steps: Callable[[Transaction], T]) -> T:
+    with database.read() as tx:
+        return steps(tx)
 
 
 def _cut_off(connection: sqlite3.Connection) -> None:

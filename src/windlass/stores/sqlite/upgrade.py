@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator
+from collections.abc import Callable, Generator
+from typing import Any
 
 from windlass.errors import SchemaTooNew, StoreUnusable
 from windlass.stores import migrate
 from windlass.stores.sqlite import statements as sql
-from windlass.stores.sqlite.connection import Database
 
 PACKAGE = "windlass.stores.sqlite"
+Steps = Callable[[Any], Any]
 
 
 def newest_schema() -> int:
@@ -22,30 +23,31 @@ def schema_sql() -> str:
     return migrate.script(PACKAGE)
 
 
-def upgrade(database: Database, where: str) -> None:
+def upgrade(where: str, read: Callable[[Steps], Any], write: Callable[[Steps], Any]) -> None:
     """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
     newest = newest_schema()
-    with database.read() as tx:
-        found, oldest = _schema(tx.connection, where)
+    found, oldest = read(lambda tx: _schema(tx, where))
     if oldest > newest:
         raise SchemaTooNew(where, found, newest)
-    if found >= newest:
-        return
-    with database.write() as tx:
-        found, _ = _schema(tx.connection, where)
-        for migration in migrate.migrations(PACKAGE):
-            if migration.number > found:
-                for statement in _statements(migration.sql):
-                    tx.execute(statement)
-                tx.execute(sql.SET_SCHEMA, {"number": migration.number})
+    if found < newest:
+        write(lambda tx: _apply(tx, where))
 
 
-def _schema(connection: sqlite3.Connection, where: str) -> tuple[int, int]:
-    """The newest migration that the file has, and the oldest schema whose windlass can work with it."""
+def _apply(tx: Any, where: str) -> None:
+    found, _ = _schema(tx, where)
+    for migration in migrate.migrations(PACKAGE):
+        if migration.number > found:
+            for statement in _statements(migration.sql):
+                tx.execute(statement)
+            tx.execute(sql.SET_SCHEMA, {"number": migration.number})
+
+
+def _schema(tx: Any, where: str) -> tuple[int, int]:
+    """The newest migration that the database has, and the oldest schema whose windlass can work with it."""
     try:
-        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'windlass_meta'").fetchone():
+        if not tx.value(sql.HAS_META):
             return 0, 0
-        meta = dict(connection.execute(sql.META))
+        meta: dict[str, int] = dict(tx.execute(sql.META).fetchall())
         return meta["schema"], meta["oldest"]
     except (sqlite3.DatabaseError, KeyError) as error:
         raise StoreUnusable(where, f"the database said {error}", "is it a SQLite file of ours? name another") from error

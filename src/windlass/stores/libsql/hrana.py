@@ -1,0 +1,224 @@
+"""Hrana over HTTP, the protocol of libSQL servers: several statements in one request, and a stream that remembers.
+
+Our own client, and a small one: the driver on PyPI (libsql 0.1.11) keeps the interpreter to itself while it waits for
+the server, so that a worker's heart would stop whenever it waits for the write lock. It also makes one journey per
+statement.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import ssl
+import threading
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import msgspec
+
+Value = str | int | float | bytes | None
+Statement = tuple[str, Mapping[str, Any]]
+
+PATH = "/v2/pipeline"
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Unreachable(Exception):
+    """No answer: whether the request has arrived is not known."""
+
+
+class Refused(Exception):
+    """An answer that is no result. `status` is HTTP's."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Failed(Exception):
+    """A statement failed, and none after it was executed."""
+
+    def __init__(self, message: str, code: str | None) -> None:
+        super().__init__(message)
+        self.code = code or ""
+
+
+class Result(NamedTuple):
+    rows: list[tuple[Value, ...]]
+    changed: int
+
+
+class _Cell(msgspec.Struct):
+    type: str
+    value: str | float | None = None
+    base64: str | None = None
+
+
+class _Result(msgspec.Struct):
+    rows: list[list[_Cell]]
+    affected_row_count: int = 0
+
+
+class _Error(msgspec.Struct):
+    message: str
+    code: str | None = None
+
+
+class _Batch(msgspec.Struct):
+    step_results: list[_Result | None]
+    step_errors: list[_Error | None]
+
+
+class _Response(msgspec.Struct):
+    type: str
+    result: _Batch | None = None
+
+
+class _Answer(msgspec.Struct):
+    type: str
+    response: _Response | None = None
+    error: _Error | None = None
+
+
+class _Pipeline(msgspec.Struct):
+    baton: str | None
+    results: list[_Answer]
+
+
+_decode = msgspec.json.Decoder(_Pipeline).decode
+
+
+class Server:
+    """A libSQL server, and idle connections to it."""
+
+    def __init__(self, host: str, port: int, *, tls: bool, token: str | None, seconds: float) -> None:
+        self._address = host, port
+        self._tls = ssl.create_default_context() if tls else None
+        self._headers = {"Content-Type": "application/json"}
+        if token:
+            self._headers["Authorization"] = f"Bearer {token}"
+        self._seconds = seconds
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
+
+    def post(self, body: bytes) -> bytes:
+        """What the server answers. A connection that breaks is not used again."""
+        connection = self._connection()
+        try:
+            connection.request("POST", PATH, body, self._headers)
+            response = connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise Unreachable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        with self._lock:
+            self._idle.append(connection)
+        if response.status != http.client.OK:
+            raise Refused(response.status, answer.decode("utf-8", "replace").strip()[:300])
+        return answer
+
+    def _connection(self) -> http.client.HTTPConnection:
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+        host, port = self._address
+        if self._tls is not None:
+            return http.client.HTTPSConnection(host, port, timeout=self._seconds, context=self._tls)
+        return http.client.HTTPConnection(host, port, timeout=self._seconds)
+
+    def close(self) -> None:
+        """Close what is idle."""
+        with self._lock:
+            for connection in self._idle:
+                connection.close()
+            self._idle.clear()
+
+
+class Stream:
+    """One conversation with the server: a transaction begun in one request goes on in the next."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._baton: str | None = None
+        self.requests = 0
+
+    def execute(self, statements: Sequence[Statement], *, last: bool) -> list[Result]:
+        """Execute them in one request, each only if the one before it succeeded. With `last`, the stream ends."""
+        steps: list[dict[str, Any]] = []
+        for sql, parameters in statements:
+            named = [{"name": name, "value": _cell(parameters[name])} for name in _names(sql)]
+            step: dict[str, Any] = {"stmt": {"sql": sql, "named_args": named, "want_rows": True}}
+            if steps:
+                step["condition"] = {"type": "ok", "step": len(steps) - 1}
+            steps.append(step)
+        requests: list[dict[str, Any]] = [{"type": "batch", "batch": {"steps": steps}}] if steps else []
+        if last:
+            requests.append({"type": "close"})
+        return self._results(self._send(requests))
+
+    @property
+    def open(self) -> bool:
+        """Whether the server keeps something for us."""
+        return self._baton is not None
+
+    def _send(self, requests: Sequence[Mapping[str, Any]]) -> _Pipeline:
+        baton, self._baton = self._baton, None
+        self.requests += 1
+        answer = _decode(self._server.post(_encode({"baton": baton, "requests": requests})))
+        self._baton = answer.baton
+        return answer
+
+    def _results(self, answer: _Pipeline) -> list[Result]:
+        results: list[Result] = []
+        for part in answer.results:
+            if part.error is not None:
+                raise Failed(part.error.message, part.error.code)
+            batch = part.response.result if part.response else None
+            if batch is None:
+                continue
+            for error in batch.step_errors:
+                if error is not None:
+                    raise Failed(error.message, error.code)
+            results += [
+                Result([tuple(map(_value, row)) for row in result.rows], result.affected_row_count)
+                for result in batch.step_results
+                if result is not None
+            ]
+        return results
+
+
+_TOKEN = re.compile(r"""'[^']*'|"[^"]*"|--[^\n]*|[:?](\w+)""")
+"""A parameter, or what may only look as if it had one: texts, names and comments."""
+
+
+@cache
+def _names(sql: str) -> tuple[str, ...]:
+    """The parameters that a statement has: the server wants these and no others."""
+    found = _TOKEN.findall(sql)
+    return tuple(dict.fromkeys(name for name in found if name))
+
+
+def _cell(value: Value | bool) -> dict[str, Any]:
+    match value:
+        case None:
+            return {"type": "null"}
+        case bool() | int():
+            return {"type": "integer", "value": str(int(value))}
+        case float():
+            return {"type": "float", "value": value}
+        case str():
+            return {"type": "text", "value": value}
+    raise TypeError(f"{value!r} cannot be sent")
+
+
+def _value(cell: _Cell) -> Value:
+    match cell.type:
+        case "integer":
+            return int(cell.value or 0)
+        case "float":
+            return float(cell.value or 0)
+        case "blob":
+            return (cell.base64 or "").encode()
+    return None if cell.value is None else str(cell.value)

@@ -1,0 +1,46 @@
+"""Where a URL leads: `libsql://host` by TLS, `libsql+http://host:8080` without, and the token that opens it."""
+
+from __future__ import annotations
+
+import os
+from typing import NamedTuple
+from urllib.parse import parse_qsl, urlsplit
+
+from windlass.errors import BadURL
+
+SCHEMES = {"libsql": True, "libsql+https": True, "libsql+http": False}
+"""Each with whether it is by TLS."""
+TOKEN_VARIABLES = ("WINDLASS_LIBSQL_TOKEN", "LIBSQL_AUTH_TOKEN", "TURSO_AUTH_TOKEN")
+WRITE = "write libsql://name.turso.io for a server with TLS, libsql+http://127.0.0.1:8080 for one without"
+
+
+class Place(NamedTuple):
+    host: str
+    port: int
+    tls: bool
+    token: str | None
+    where: str
+    """The URL without its token."""
+
+
+def read(url: str) -> Place:
+    parts = urlsplit(url)
+    try:
+        port = parts.port
+    except ValueError:
+        raise BadURL(_bare(url), f"its port is no number; {WRITE}") from None
+    if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
+        raise BadURL(_bare(url), WRITE)
+    if parts.username or parts.password:
+        raise BadURL(_bare(url), "a token is given as ?authToken=…, or better in $WINDLASS_LIBSQL_TOKEN")
+    options = dict(parse_qsl(parts.query))
+    token = options.pop("authToken", None) or next(filter(None, map(os.environ.get, TOKEN_VARIABLES)), None)
+    if options:
+        raise BadURL(_bare(url), f"unknown option {', '.join(options)}; there is one: authToken")
+    tls = SCHEMES[parts.scheme]
+    return Place(parts.hostname, port or (443 if tls else 80), tls, token, _bare(url))
+
+
+def _bare(url: str) -> str:
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}{rest.partition('?')[0].rpartition('@')[2]}"

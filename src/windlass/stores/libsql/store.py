@@ -1,0 +1,156 @@
+"""The store on a libSQL server: SQLite's tables, statements and moves, over HTTP."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from windlass.clock import Clock, now
+from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, StoreUnusable
+from windlass.job import Claimed, Job, NewJob
+from windlass.outcome import Outcome
+from windlass.stores.libsql.connection import Database, Duplicate, Transaction
+from windlass.stores.libsql.place import read as read_url
+from windlass.stores.sql import insert, settle
+from windlass.stores.sql.store import SQLStore
+from windlass.stores.sqlite import statements as sql
+from windlass.stores.sqlite.upgrade import newest_schema, upgrade
+
+T = TypeVar("T")
+
+OLDEST_SQLITE = (3, 38)
+
+
+class Watch:
+    """There is nothing to wait on: the protocol tells nobody of others' commits. A worker looks once a second."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def wait(self, seconds: float) -> bool:
+        self._closed.wait(seconds)
+        return False
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+class LibSQLStore(SQLStore):
+    """Jobs on one libSQL server, shared by all who reach it."""
+
+    one_machine = False
+    hears_others = False
+
+    def __init__(self, url: str, *, clock: Clock = now) -> None:
+        self._place = read_url(url)
+        self.url, self.where = url, self._place.where
+        self._clock = None if clock is now else clock
+        self._pid = os.getpid()
+        self._opening = threading.Lock()
+        self._database: Database | None = None
+
+    # Life of the store
+
+    @property
+    def database(self) -> Database:
+        """This process's connections. A forked child makes its own: two cannot share a conversation."""
+        database = self._database
+        return database if database is not None and self._pid == os.getpid() else self._connect()
+
+    def _connect(self) -> Database:
+        if self._pid != os.getpid():
+            self._pid, self._opening, self._database = os.getpid(), threading.Lock(), None
+        with self._opening:
+            if self._database is None:
+                database = Database(self._place, self._clock)
+                self._check_version(database)
+                upgrade(self.where, database.read, database.write)
+                self._database = database
+            return self._database
+
+    def _check_version(self, database: Database) -> None:
+        version: str = database.read(lambda tx: tx.value(sql.VERSION))
+        if tuple(map(int, version.split(".")[:2])) < OLDEST_SQLITE:
+            raise StoreUnusable(self.where, f"its SQLite {version} is too old", "upgrade the server to 3.38 or newer")
+
+    def open(self) -> None:
+        _ = self.database
+
+    def close(self) -> None:
+        if self._database is not None and self._pid == os.getpid():
+            self._database.close()
+            self._database = None
+
+    def status(self) -> Mapping[str, Any]:
+        def steps(tx: Transaction) -> Mapping[str, Any]:
+            meta, version = tx.execute(sql.META), tx.execute(sql.VERSION)
+            numbers: dict[str, int] = dict(meta.fetchall())
+            return {
+                "store": "libsql",
+                "where": self.where,
+                "schema": numbers["schema"],
+                "newest_schema": newest_schema(),
+                "leases_given": numbers["lease"],
+                "sqlite_version": version.fetchone()[0],
+                "requests": self.database.requests,
+            }
+
+        return self.database.read(steps)
+
+    def changes(self) -> int:
+        """Nobody tells, so that every look may find something new."""
+        self._looks = getattr(self, "_looks", 0) + 1
+        return self._looks
+
+    def watch(self) -> Watch:
+        return Watch()
+
+    # Transactions
+
+    def _write(self, verb: str, steps: Callable[[Any], T]) -> T:
+        return self.database.write(steps)
+
+    def _read(self, verb: str, steps: Callable[[Any], T]) -> T:
+        return self.database.read(steps)
+
+    def fold(self) -> int:
+        return 0  # one writer at a time: everything is added up as it is written
+
+    # Enqueue
+
+    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
+        if connection is not None:
+            if not isinstance(connection, Connection):
+                way_out = "a job joins a transaction there through ctx.transaction() only; leave connection out"
+                raise BadConnection(connection, "a libSQL server lets nobody else into a transaction", way_out)
+            return insert.insert_again(connection.transaction, jobs)
+        try:
+            return self._write("insert", lambda tx: insert.insert(tx, jobs))
+        except (CommitUnknown, Duplicate, JobNotFound):
+            return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+
+    # Settle
+
+    @contextmanager
+    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[Connection]:
+        with self.database.begun() as tx:
+            yield Connection(tx)
+            tx.now = self.database.now()
+            if settle.settle_held(tx, [(claimed, outcome())]):
+                raise LeaseLost(claimed.id, claimed.number)
+            self.database.commit(tx)
+
+
+class Connection:
+    """What `ctx.transaction()` gives: a transaction on the server, which ends with the block, or after 5 seconds."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+
+    def execute(self, sql: str, parameters: Mapping[str, Any] | Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
+        """The rows of one statement, with parameters by :name or by ?."""
+        named = parameters if isinstance(parameters, Mapping) else {f"?{i}": v for i, v in enumerate(parameters, 1)}
+        return iter(self.transaction.execute(sql, named).fetchall())
