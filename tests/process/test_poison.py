@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.handlers import dose_async, dose_process, dose_thread, within_two_seconds, wl
+from tests.process.handlers import LEAVERS, dose_async, dose_process, dose_thread, within_two_seconds, wl
 from tests.process.harness import Place, end, eventually
 from windlass import Job, Status
 
@@ -68,6 +68,25 @@ def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
     eventually(lambda: all_ended(place, jobs))
     assert end(supervisor) == 0
     check(place, jobs, poisons)
+
+
+@pytest.mark.parametrize("leaver", LEAVERS, ids=lambda leaver: leaver.job_type.name)
+def test_a_job_is_charged_for_what_it_leaves_behind(place: Place, leaver: Any) -> None:
+    """The process dies when its handler has returned and nothing of that is committed yet: again and again."""
+    poison = leaver.enqueue()
+    innocents = wl.enqueue_many([dose_async.request(poison="", seconds=0) for _ in range(5)])
+    supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
+
+    def runs() -> int:
+        return sum(run.id == poison.id for run in place.runs())
+
+    eventually(lambda: all_ended(place, [poison, *innocents]) or runs() > poison.max_attempts)
+    assert end(supervisor) == 0
+    ended = wl.get(poison.id)
+    assert ended is not None
+    assert (ended.status, ended.attempts, runs()) == (Status.FAILED, 3, 3), wl.attempts(poison.id)
+    assert all("its worker exited with 7" in str(attempt.error) for attempt in wl.attempts(poison.id))
+    assert place.count("completed") == len(innocents)
 
 
 @pytest.fixture

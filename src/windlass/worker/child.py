@@ -92,7 +92,7 @@ class Child:
         run, job_type = running.run, running.job_type
         process, pipe = self._started()
         running.kill = process.kill
-        cell = self._board.start(run.claimed.number, apart=True)
+        self._board.start(run.claimed.number, apart=True)
         try:
             if running.why is None:
                 pipe.send_bytes(_encode((Places(job_type.handler.__module__, *self._home), run.store.url, run.claimed)))
@@ -112,7 +112,6 @@ class Child:
             return self._died(running)
         finally:
             running.kill = None
-            self._board.end(cell)
 
     def _started(self) -> tuple[SpawnProcess, Connection]:
         if self._process is None or self._pipe is None or not self._process.is_alive():
