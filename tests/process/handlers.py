@@ -124,6 +124,19 @@ async def slow_async(ctx: Context, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
+@wl.job
+async def waits_at_a_gate(ctx: Context, gate: str) -> None:
+    with journalled(ctx):
+        await through(gate)
+
+
+@wl.job
+def waits_at_a_gate_in_a_thread(ctx: Context, gate: str) -> None:
+    with journalled(ctx):
+        while not is_open(gate):
+            time.sleep(0.01)
+
+
 # Poison
 
 
