@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from windlass import codec
+from windlass.clock import SECOND
 from windlass.errors import KeyHeld, WrongStatus
 from windlass.job import Job, Status
 from windlass.outcome import COMPLETED
@@ -15,6 +16,9 @@ from windlass.stores.sqlite.connection import Transaction
 from windlass.stores.sqlite.insert import take_key, tally
 from windlass.stores.sqlite.rescue import decode_claimed
 from windlass.stores.sqlite.settle import settle
+
+USAGE_DAYS = 90
+"""How long the usage of a minute is kept, whatever becomes of the jobs."""
 
 
 def cancel(tx: Transaction, id: str) -> Job:
@@ -76,7 +80,8 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
     until = tx.now - before
     wanted = {"statuses": _json(statuses), "before": until, "oldest": _first_id_of(until), "limit": limit}
-    rows = tx.execute(sql.PRUNABLE, wanted).fetchall()
+    rows = tx.execute(sql.PRUNABLE, wanted).fetchall() if statuses else []
+    tx.execute(sql.PRUNE_USAGE, (tx.now // SECOND - USAGE_DAYS * 86_400, 10 * limit))  # each is small
     if rows:
         _erase(tx, [row[0] for row in rows])
         tally(tx, [(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
