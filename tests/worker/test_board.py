@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.worker.helpers import Background, eventually, working
@@ -106,3 +108,18 @@ def test_what_needs_no_settling_is_not_noted_when_it_has_ended(wl: Windlass, blo
         eventually(lambda: number not in noted(background))
         assert not blocked.asked.is_set()
         blocked.let_go.set()
+
+
+def test_a_worker_without_a_supervisor_leaves_no_file_open(wl: Windlass) -> None:
+    @wl.job
+    def quick() -> None: ...
+
+    def open_files() -> int:
+        quick.enqueue()
+        assert wl.tick().completed == 1
+        gc.collect()  # what it watched with is freed with the worker
+        return psutil.Process().num_fds()
+
+    before = open_files()
+    after = [open_files() for _ in range(20)]
+    assert after[-1] < before + 10  # others may have opened some

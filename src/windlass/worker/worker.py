@@ -182,6 +182,8 @@ class Worker:
         self._hands.close()
         for thread in (self._claimer, self._settler.thread, self._watcher):
             thread.shutdown()
+        if not self._supervised:  # then nobody else has it, and a tick makes a new one each time
+            self._board.close()
 
     async def _hands_free(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
         """Until nothing runs, at most so long."""
