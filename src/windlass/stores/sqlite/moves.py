@@ -57,20 +57,24 @@ def store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
 def due(tx: Transaction, wanted: Wanted) -> Due:
     now = tx.now
     tx.now = max(now, tx.value(sql.CLOCK))  # if the clock stepped back, a claim will set right what was due before
-    found = _find(tx, msgspec.structs.replace(wanted, limit=1), _look(tx))
+    found = _find(tx, msgspec.structs.replace(wanted, limit=1), *_answers(*_look(tx)))
     seconds = None if found.next_at is None else max(0.0, (found.next_at - now) / SECOND)
     return Due(bool(found.jobs), found.next_at, seconds)
 
 
 def take(tx: Transaction, worker: str, wanted: Wanted) -> list[Claimed]:
-    # All of these before the first answer is looked at: on a server, they are one journey.
-    alive = tx.execute(sql.IS_ALIVE, {"worker": worker})
-    clock, looked = tx.execute(sql.CLOCK), _look(tx)
-    if worker and alive.fetchone() is None:
+    alive, latest, *looked = _answers(tx.execute(sql.IS_ALIVE, {"worker": worker}), tx.execute(sql.CLOCK), *_look(tx))
+    if worker and alive is None:
         raise WorkerLost(worker)
-    _mind_the_clock(tx, clock.fetchone()[0])
-    found = _find(tx, wanted, looked)
+    _mind_the_clock(tx, latest)
+    found = _find(tx, wanted, *looked)
     return _take(tx, worker, wanted, found.jobs) if found.jobs else []
+
+
+def _answers(*asked: Rows) -> list[Any]:
+    """The value of each. All are asked before the first is looked at: on a server, that is one journey."""
+    rows = [rows.fetchone() for rows in asked]
+    return [row[0] if row else None for row in rows]
 
 
 def _mind_the_clock(tx: Transaction, latest: int) -> None:
@@ -85,9 +89,9 @@ def _look(tx: Transaction) -> tuple[Rows, Rows]:
     return tx.execute(sql.ROOM, {"now": tx.now, "grace": RECLAIM_AFTER}), tx.execute(sql.LANES)
 
 
-def _find(tx: Transaction, wanted: Wanted, looked: tuple[Rows, Rows]) -> Found:
-    room = _decode_room(looked[0].fetchone()[0])
-    lanes = allowed(_decode_lanes(looked[1].fetchone()[0]), wanted, room)
+def _find(tx: Transaction, wanted: Wanted, room_json: str, lanes_json: str) -> Found:
+    room = _decode_room(room_json)
+    lanes = allowed(_decode_lanes(lanes_json), wanted, room)
     return find(lanes, wanted.limit, room, lambda heads: _ranges(tx, heads))
 
 
