@@ -10,6 +10,7 @@ import pytest
 
 from tests.servers.binaries import SOURCES, NoBinaries
 from tests.servers.databases import Databases
+from tests.servers.libsql import LibSQLServer, NoServer
 from tests.servers.namespaces import Network, obstacle
 from tests.servers.postgres import Elsewhere, Server
 from tests.servers.proxy import Proxy
@@ -96,3 +97,21 @@ def network() -> Iterator[Network]:
         cannot(why)
     with Network() as network:
         yield network
+
+
+@pytest.fixture(scope="session")
+def libsql_server() -> Iterator[LibSQLServer]:
+    """A server that all tests share. A test that stops one makes its own."""
+    try:
+        server = LibSQLServer()
+    except NoServer as error:
+        cannot(str(error))
+    with server:
+        yield server
+
+
+@pytest.fixture
+def libsql_url(libsql_server: LibSQLServer) -> str:
+    """A server without tables."""
+    libsql_server.empty()
+    return libsql_server.url

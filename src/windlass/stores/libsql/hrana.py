@@ -166,7 +166,11 @@ class Stream:
     def _send(self, requests: Sequence[Mapping[str, Any]]) -> _Pipeline:
         baton, self._baton = self._baton, None
         self.requests += 1
-        answer = _decode(self._server.post(_encode({"baton": baton, "requests": requests})))
+        try:
+            answer = _decode(self._server.post(_encode({"baton": baton, "requests": requests})))
+        except Refused:
+            self._baton = baton  # nothing was done, and what was begun can still be ended
+            raise
         self._baton = answer.baton
         return answer
 
@@ -205,6 +209,8 @@ def _cell(value: Value | bool) -> dict[str, Any]:
         case None:
             return {"type": "null"}
         case bool() | int():
+            if not -(1 << 63) <= value < 1 << 63:
+                raise OverflowError(f"{value} is too large for an integer of SQLite")
             return {"type": "integer", "value": str(int(value))}
         case float():
             return {"type": "float", "value": value}
