@@ -103,12 +103,11 @@ def _ranges(tx: Transaction, heads: Sequence[tuple[Lane, int]]) -> list[Range]:
 
 def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: Sequence[Candidate]) -> list[Claimed]:
     deadlines = {type: wanted.deadline(tx.now, type) for type in {job.lane.type for job in jobs}}
-    first: int = tx.value(sql.NUMBERS, {"n": len(jobs)}) - len(jobs) + 1
     for deadline in set(deadlines.values()):
         ids = [job.id for job in jobs if deadlines[job.lane.type] == deadline]
-        row = {"first": first, "worker": worker, "now": tx.now, "deadline": deadline, "rows": as_json(ids)}
+        row = {"worker": worker, "now": tx.now, "deadline": deadline, "rows": as_json(ids)}
         tx.execute(sql.INSERT_LEASES, row)
-        first += len(ids)
+        tx.execute(sql.NUMBERS, {"n": len(ids)})
     rows = {"ids": as_json([job.id for job in jobs])}
     tx.execute(sql.DELETE_READY, rows)
     claimed = _decode_claimed(tx.value(sql.CLAIMED, rows))

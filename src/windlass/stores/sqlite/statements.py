@@ -122,18 +122,19 @@ UPDATE windlass_ready SET run_at = min(:now, run_at - :step) WHERE run_at > :now
 """
 SET_CLOCK = "UPDATE windlass_meta SET value = :now WHERE key = 'clock'"
 
-# The next numbers of the fence: the answer is the last of them.
-NUMBERS = "UPDATE windlass_meta SET value = value + :n WHERE key = 'lease' RETURNING value"
-
-# Put jobs in hand. [id, …], numbered from :first on in that order. A suspect may have to wait for a process of its
-# own: its time runs from then on.
+# Put jobs in hand. [id, …], with the next numbers of the fence in that order. A suspect may have to wait for a process
+# of its own: its time runs from then on.
 INSERT_LEASES = """
 INSERT INTO windlass_leases
        (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
-SELECT r.id, :first + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker, r.run_at,
+SELECT r.id, m.value + 1 + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker, r.run_at,
        :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :deadline END
-  FROM json_each(:rows) e JOIN windlass_ready r ON r.id = e.value
+  FROM windlass_meta m CROSS JOIN json_each(:rows) e CROSS JOIN windlass_ready r ON r.id = e.value
+ WHERE m.key = 'lease'
 """
+
+# ... which are taken.
+NUMBERS = "UPDATE windlass_meta SET value = value + :n WHERE key = 'lease'"
 
 DELETE_READY = "DELETE FROM windlass_ready WHERE id IN (SELECT value FROM json_each(:ids))"
 
