@@ -114,6 +114,8 @@ class Store(Protocol):
     """The database, for people: an absolute path, or a URL without its password."""
     one_machine: bool
     """True if all who use this database run on one machine, so that process ids and boot ids tell who is dead."""
+    hears_others: bool
+    """Whether `watch` notices what other processes commit. If not, a worker finds it when it looks, once a second."""
 
     # Life of the store
     def open(self) -> None:

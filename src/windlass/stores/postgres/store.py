@@ -67,6 +67,7 @@ class PostgresStore(SQLStore):
     """Jobs in the schema `windlass` of one database, shared by as many machines as there are."""
 
     one_machine = False
+    hears_others = True
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
         self.url = url

@@ -37,6 +37,7 @@ class SQLiteStore(SQLStore):
     """Jobs in one file, shared by all processes of one machine."""
 
     one_machine = True
+    hears_others = True
 
     def __init__(self, url: str, *, synchronous: str = "FULL", clock: Clock = now) -> None:
         if synchronous not in ("FULL", "NORMAL"):

@@ -1,0 +1,127 @@
+"""Wrong token, wrong host, server gone: each error is typed, never shows the token, and names the way out."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import put, put_many, settle_one, take
+from tests.servers.postgres import free_port
+from windlass import Windlass
+from windlass.errors import BadConnection, BadOption, BadURL, StoreUnusable
+from windlass.job import Status
+from windlass.outcome import COMPLETED
+from windlass.stores.libsql import place
+from windlass.stores.libsql.store import LibSQLStore
+
+SECRET = "eyJhbGciOi.secret.signature"
+
+
+@pytest.mark.parametrize(
+    ("url", "host", "port", "tls"),
+    [
+        ("libsql://jobs.turso.io", "jobs.turso.io", 443, True),
+        ("libsql+https://jobs.example:8443", "jobs.example", 8443, True),
+        ("libsql+http://127.0.0.1:8080", "127.0.0.1", 8080, False),
+        ("libsql+http://localhost", "localhost", 80, False),
+        ("libsql+http://[::1]:8080/", "::1", 8080, False),
+    ],
+)
+def test_a_url_says_where_and_how(url, host, port, tls):
+    assert (host, port, tls) == place.read(url)[:3]
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "libsql://",
+        "libsql+http://127.0.0.1:port",
+        "libsql+ftp://host",
+        "libsql://host/database",
+        "libsql://user:pass@host",
+        f"libsql://host?authtoken={SECRET}",
+    ],
+)
+def test_a_url_that_cannot_be_meant_is_refused_without_showing_a_token(url):
+    with pytest.raises(BadURL) as refused:
+        place.read(url)
+
+    assert SECRET not in str(refused.value)
+    assert "pass" not in str(refused.value).split(": ", 1)[0]
+
+
+@pytest.mark.parametrize("variable", place.TOKEN_VARIABLES)
+def test_a_token_comes_by_the_environment_or_by_the_url_which_wins(monkeypatch, variable):
+    monkeypatch.setenv(variable, "environment")
+
+    assert "environment" == place.read("libsql://host").token
+    assert "url" == place.read("libsql://host?authToken=url").token
+
+
+def test_a_token_is_never_shown(monkeypatch):
+    store = LibSQLStore(f"libsql+http://127.0.0.1:{free_port()}?authToken={SECRET}")
+
+    assert SECRET not in store.where
+    assert SECRET not in repr(Windlass(store.url))
+    with pytest.raises(StoreUnusable) as error:
+        store.open()
+    assert SECRET not in str(error.value)
+
+
+def test_the_right_token_opens_and_a_wrong_one_or_none_does_not(make_server, keys, monkeypatch):
+    server = make_server("--auth-jwt-key-file", str(keys.file))
+    monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", keys.token())
+    assert Status.PENDING == put(LibSQLStore(server.url)).status
+
+    for token in ("", SECRET):
+        monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", token)
+        with pytest.raises(StoreUnusable, match=r"token.*\$WINDLASS_LIBSQL_TOKEN"):
+            LibSQLStore(server.url).open()
+
+
+def test_a_server_that_is_not_there_is_named_with_the_way_out():
+    store = LibSQLStore(f"libsql+http://127.0.0.1:{free_port()}")
+
+    with pytest.raises(StoreUnusable, match=r"libsql\+http://127.0.0.1:\d+: no answer .* is the server up"):
+        store.open()
+
+
+def test_who_answers_but_is_no_libsql_server_is_told_apart(postgres_server):
+    from urllib.parse import urlsplit
+
+    port = urlsplit(postgres_server.url()).port
+
+    with pytest.raises(StoreUnusable):
+        LibSQLStore(f"libsql+http://127.0.0.1:{port}").open()
+
+
+def test_a_server_that_goes_and_comes_back_is_used_again(own_server):
+    store = LibSQLStore(own_server.url)
+    put_many(store, 3)
+    (claimed, *_) = take(store)
+    own_server.kill()
+
+    for call in (lambda: put(store), lambda: take(store), lambda: settle_one(store, claimed, COMPLETED)):
+        with pytest.raises(StoreUnusable):
+            call()
+    with pytest.raises(StoreUnusable):
+        store.get(claimed.id)
+
+    own_server.start()
+    assert settle_one(store, claimed, COMPLETED)
+    assert Status.COMPLETED == store.get(claimed.id).status
+
+
+def test_durability_is_the_servers_choice(own_server):
+    with pytest.raises(BadOption, match="server"):
+        Windlass(own_server.url, synchronous="NORMAL")
+
+
+def test_a_foreign_connection_is_refused(libsql_url):
+    import sqlite3
+
+    wl = Windlass(libsql_url)
+    wl.enqueue("noop")
+
+    with pytest.raises(BadConnection, match=r"ctx\.transaction"):
+        wl.enqueue("noop", connection=sqlite3.connect(":memory:"))
+    assert [{"count": 1}] == wl.counts(())

@@ -1,0 +1,94 @@
+"""A remote statement is a journey: what is asked together travels together."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.conformance.helpers import enlist, new_job, put_many, take
+from windlass import Windlass
+from windlass.outcome import COMPLETED
+from windlass.stores.libsql.hrana import _names
+from windlass.stores.libsql.store import LibSQLStore
+
+
+@pytest.fixture
+def store(libsql_url):
+    store = LibSQLStore(libsql_url)
+    store.open()
+    store.database.now()
+    return store
+
+
+def journeys(store, call):
+    before = store.database.requests
+    answer = call()
+    return store.database.requests - before, answer
+
+
+def test_a_bulk_enqueue_is_one_journey(store):
+    assert 1 == journeys(store, lambda: store.insert([new_job() for _ in range(1000)]))[0]
+
+
+def test_a_group_of_callers_is_one_journey(store):
+    assert 1 == journeys(store, lambda: store.insert_groups([[new_job()] for _ in range(64)]))[0]
+
+
+def test_a_claim_is_four(store):
+    """Look; read the ranges; move the rows and read them; count and commit."""
+    put_many(store, 500)
+    worker = enlist(store)
+
+    n, claimed = journeys(store, lambda: take(store, 500, worker=worker))
+
+    assert (4, 500) == (n, len(claimed))
+
+
+def test_a_settle_is_two(store):
+    put_many(store, 500)
+    claimed = take(store, 500)
+
+    assert (2, []) == journeys(store, lambda: store.settle([(c, COMPLETED) for c in claimed]))
+
+
+def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url):
+    wl = Windlass(libsql_url)
+
+    @wl.job
+    async def noop(n: int) -> None: ...
+
+    wl.enqueue_many([noop.request(n=n) for n in range(5000)])
+
+    async def drain() -> None:
+        async with wl.worker(concurrency=500) as worker:
+            await worker.drained()
+
+    n, _ = journeys(wl.store, lambda: asyncio.run(drain()))
+
+    assert [{"status": "completed", "count": 5000}] == wl.counts()
+    assert 5000 / n >= 50
+
+
+def test_nothing_is_left_open_by_a_list(store):
+    """A list reads in a transaction, for one moment; an open one would hold the server's log."""
+    put_many(store, 3)
+    from windlass.stores.base import Filter
+
+    store.jobs(Filter(), 10)
+
+    assert 3 == len(take(store))
+
+
+@pytest.mark.parametrize(
+    ("sql", "names"),
+    [
+        ("SELECT :a, :b, :a", ("a", "b")),
+        ("SELECT ':no', \":no\", :yes -- :no", ("yes",)),
+        ("SELECT strftime('%H:%M', :at)", ("at",)),
+        ("SELECT ?1, ?2", ("1", "2")),
+        ("SELECT 1", ()),
+    ],
+)
+def test_parameters_are_those_of_the_statement(sql, names):
+    assert names == _names(sql)
