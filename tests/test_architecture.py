@@ -14,7 +14,20 @@ SOURCE = Path(__file__).parents[1] / "src" / "windlass"
 LONGEST = 400
 """Lines. A longer file has two ideas."""
 
-PURE = {"backoff", "clock", "codec", "dedupe", "errors", "ids", "job", "outcome", "settings", "signature", "version"}
+PURE = {
+    "backoff",
+    "clock",
+    "codec",
+    "dedupe",
+    "errors",
+    "ids",
+    "job",
+    "outcome",
+    "settings",
+    "signature",
+    "version",
+    "why",
+}
 """No I/O, no store, no worker: data and decisions."""
 MIDDLE = {"context", "function", "group", "lease", "registry", "waiting"}
 """What an app is made of. Of a store it knows the contract only."""

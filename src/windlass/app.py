@@ -13,7 +13,7 @@ from typing import Any, Unpack
 from windlass import clock, codec
 from windlass.backoff import DEFAULT
 from windlass.context import current_run
-from windlass.errors import BadArguments, BadCursor, BadOption
+from windlass.errors import BadArguments, BadCursor, BadOption, JobNotFound
 from windlass.function import Options, checked, make_request
 from windlass.group import AsyncGroup, Group
 from windlass.ids import is_id
@@ -25,6 +25,7 @@ from windlass.stores import open_store
 from windlass.stores.base import Filter, Store, TypePolicy, Wanted, WorkerRow
 from windlass.stores.borrowed import is_async, lend
 from windlass.waiting import Waiting, result_of, warn_on_a_loop
+from windlass.why import Why, explain
 from windlass.worker.chores import PRUNED, prune, reconcile
 from windlass.worker.tick import TickReport, tick
 from windlass.worker.worker import Worker
@@ -224,6 +225,16 @@ class Windlass:
 
     async def aattempts(self, id: str) -> list[Attempt]:
         return await asyncio.to_thread(self.attempts, id)
+
+    def why(self, id: str) -> Why:
+        """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
+        situation = self.store.situation(id)
+        if situation is None:
+            raise JobNotFound(id)
+        return explain(situation)
+
+    async def awhy(self, id: str) -> Why:
+        return await asyncio.to_thread(self.why, id)
 
     def workers(self) -> list[WorkerRow]:
         """The living workers, oldest first."""

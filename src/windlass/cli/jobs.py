@@ -1,4 +1,4 @@
-"""`windlass jobs`: list, show, retry, cancel and delete."""
+"""`windlass jobs`: list, show, ask why, retry, cancel and delete."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from windlass.cli.base import Group, Shared, command, pass_shared
 from windlass.cli.errors import PROBLEMS, Problem, explained
 from windlass.cli.job_page import print_job
 from windlass.cli.target import database
+from windlass.cli.why import why
 from windlass.errors import JobNotFound, WindlassError
 from windlass.job import Job, Status
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from windlass.app import Windlass
 
 
-@click.group("jobs", cls=Group, help="List, show, retry, cancel and delete jobs.")
+@click.group("jobs", cls=Group, help="List, show, ask why, retry, cancel and delete jobs.")
 def jobs() -> None:
     pass
 
@@ -169,6 +170,7 @@ def _cancelled(job: Job) -> str:
 
 jobs.add_command(ls)
 jobs.add_command(show)
+jobs.add_command(why)
 _verb("retry", "Let jobs that have ended run again now, with all of their attempts.", lambda job: "pending again")
 _verb("cancel", "End waiting jobs, and stop running ones.", _cancelled)
 _verb("delete", "Erase jobs that are not running, with their history.", lambda job: "deleted", asks=True)

@@ -13,6 +13,7 @@ import msgspec
 
 from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
 from windlass.outcome import Outcome
+from windlass.why import Situation
 
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which anybody may reclaim a job."""
@@ -239,6 +240,10 @@ class Store(Protocol):
     # Manage
     def get(self, id: str) -> Job | None:
         """The job as it is now."""
+        ...
+
+    def situation(self, id: str) -> Situation | None:
+        """All that `why` needs to know of a job, at a bounded cost; None if there is no such job."""
         ...
 
     def attempts(self, id: str) -> list[Attempt]:

@@ -59,6 +59,15 @@ def store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
 # From `ready` to `leases`
 
 
+def lanes(tx: Transaction) -> list[tuple[Lane, int | None]]:
+    began = time.monotonic()
+    rows = tx.execute(sql.LANES, {"grace": RECLAIM_AFTER, "now": tx.now}).fetchall()
+    found = [(Lane(queue, type, priority), room) for queue, type, priority, _, _, room in rows]
+    heads = [(run_at, id) for _, _, _, run_at, id, _ in rows]
+    tx.cursors.looked(time.monotonic() - began, found, heads)
+    return found
+
+
 def due(tx: Transaction, wanted: Wanted) -> Due:
     lanes, room = _look(tx, wanted)
     found = find(lanes, 1, room, lambda heads: _ranges(tx, heads))
@@ -91,12 +100,7 @@ def _take_from(tx: Transaction, worker: str, wanted: Wanted, lanes: list[Lane], 
 
 
 def _look(tx: Transaction, wanted: Wanted) -> tuple[list[Lane], dict[str, int]]:
-    began = time.monotonic()
-    rows = tx.execute(sql.LANES, {"grace": RECLAIM_AFTER, "now": tx.now}).fetchall()
-    lanes = [(Lane(queue, type, priority), room) for queue, type, priority, _, _, room in rows]
-    heads = [(run_at, id) for _, _, _, run_at, id, _ in rows]
-    tx.cursors.looked(time.monotonic() - began, lanes, heads)
-    return _allowed(lanes, wanted)
+    return _allowed(lanes(tx), wanted)
 
 
 def _allowed(lanes: Iterable[tuple[Lane, int | None]], wanted: Wanted) -> tuple[list[Lane], dict[str, int]]:

@@ -465,3 +465,27 @@ SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing
   LEFT JOIN windlass.finished f ON f.id = j.id AND f.tenant = j.tenant
  GROUP BY 1, 2, 3, 4, 5
 """
+
+# ---- why
+
+LIMIT = "SELECT concurrency FROM windlass.types WHERE type = :type"
+
+# Who holds jobs of a type, and how many.
+HOLDERS = """
+SELECT worker, count(*) FROM windlass.leases
+ WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
+"""
+
+LEASE_FLAGS = "SELECT cancel, deadline FROM windlass.leases WHERE id = CAST(:id AS uuid)"
+
+# Due jobs of a (queue, type) with a higher priority, among the first so many; and those of the same, but before it.
+AHEAD_ABOVE = """
+SELECT count(*) FROM (SELECT run_at FROM windlass.ready
+    WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
+ WHERE run_at <= :now
+"""
+AHEAD_BESIDE = """
+SELECT count(*) FROM (SELECT 1 FROM windlass.ready
+    WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
+      AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
+"""

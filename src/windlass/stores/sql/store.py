@@ -14,9 +14,10 @@ from windlass.ids import is_id
 from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
 from windlass.outcome import Outcome
 from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
-from windlass.stores.sql import insert, manage, read, rescue, settle
+from windlass.stores.sql import insert, manage, read, rescue, settle, situation
 from windlass.stores.sql.insert import as_json
 from windlass.stores.sql.transaction import Transaction
+from windlass.why import Situation
 
 T = TypeVar("T")
 
@@ -141,6 +142,9 @@ class SQLStore(ABC):
 
     def get(self, id: str) -> Job | None:
         return self._read("read", lambda tx: read.get(tx, id)) if is_id(id) else None
+
+    def situation(self, id: str) -> Situation | None:
+        return self._read("read", lambda tx: situation.situation(tx, id)) if is_id(id) else None
 
     def attempts(self, id: str) -> list[Attempt]:
         return self._read("read", lambda tx: read.attempts(tx, id)) if is_id(id) else []

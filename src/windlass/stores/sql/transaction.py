@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from windlass.job import Claimed, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.base import Due, Wanted
+from windlass.stores.sql.find import Lane
 
 Ended = tuple[Claimed, Outcome]
 
@@ -60,6 +61,10 @@ class Moves(Protocol):
 
     def store(self, tx: Any, jobs: Sequence[NewJob]) -> None:
         """The rows of new jobs, whose keys are theirs."""
+        ...
+
+    def lanes(self, tx: Any) -> list[tuple[Lane, int | None]]:
+        """Every (queue, type) that has somebody waiting, and how many more of a limited type may run."""
         ...
 
     def due(self, tx: Any, wanted: Wanted) -> Due:

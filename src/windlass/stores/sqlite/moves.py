@@ -54,6 +54,12 @@ def store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
 # From `ready` to `leases`
 
 
+def lanes(tx: Transaction) -> list[tuple[Lane, int | None]]:
+    room_json, lanes_json = _answers(*_look(tx))
+    room = _decode_room(room_json)
+    return [(lane, room.get(lane.type)) for lane in _decode_lanes(lanes_json)]
+
+
 def due(tx: Transaction, wanted: Wanted) -> Due:
     now = tx.now
     tx.now = max(now, tx.value(sql.CLOCK))  # if the clock stepped back, a claim will set right what was due before

@@ -341,3 +341,27 @@ SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing
   FROM windlass_jobs j LEFT JOIN windlass_leases l ON l.id = j.id LEFT JOIN windlass_finished f ON f.id = j.id
  GROUP BY 1, 2, 3, 4, 5
 """
+
+# ---- why
+
+LIMIT = "SELECT concurrency FROM windlass_types WHERE type = :type"
+
+# Who holds jobs of a type, and how many.
+HOLDERS = """
+SELECT worker, count(*) FROM windlass_leases
+ WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
+"""
+
+LEASE_FLAGS = "SELECT cancel, deadline FROM windlass_leases WHERE id = :id"
+
+# Due jobs of a (queue, type) with a higher priority, among the first so many; and those of the same, but before it.
+AHEAD_ABOVE = """
+SELECT count(*) FROM (SELECT run_at FROM windlass_ready
+    WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
+ WHERE run_at <= :now
+"""
+AHEAD_BESIDE = """
+SELECT count(*) FROM (SELECT 1 FROM windlass_ready
+    WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
+      AND (run_at, id) < (:run_at, :id) LIMIT :limit) a
+"""

@@ -1,0 +1,250 @@
+"""Why a job is not running: for every reason a situation in which it is the true one."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from tests.conformance.helpers import (
+    FAILED,
+    MINUTE,
+    RETRIED,
+    enlist,
+    everything,
+    finish,
+    limit,
+    new_job,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    snapshot,
+    take,
+)
+from windlass.clock import SECOND
+from windlass.ids import new_id
+from windlass.job import Status
+from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from windlass.why import MOST, Code, explain
+
+
+def why(store, id):
+    return explain(store.situation(id))
+
+
+def codes(store, id):
+    return [reason.code for reason in why(store, id).reasons]
+
+
+def deciding(store, id):
+    return why(store, id).reasons[0]
+
+
+def a_worker(store, name="w1", *, types=("noop",), **options):
+    return enlist(store, name, types=types, **options)
+
+
+def test_nothing_is_in_its_way(store):
+    a_worker(store)
+    job = put(store)
+
+    assert [Code.NEXT_LOOK] == codes(store, job.id)
+
+
+def test_it_is_not_due_yet(store):
+    a_worker(store)
+    job = put(store, delay=5 * MINUTE)
+
+    reason = deciding(store, job.id)
+
+    assert [Code.NOT_DUE] == codes(store, job.id)
+    assert "in 5 min" in reason.text
+    assert 300 == reason.data["seconds"]
+
+
+def test_it_waits_to_be_retried(store):
+    worker = a_worker(store)
+    claimed = put_and_take(store, worker=worker)
+    settle_one(store, claimed, Outcome(Kind.RETRIED, delay=40 * SECOND, error="ValueError: not today"))
+
+    text = deciding(store, claimed.id).text
+
+    assert "in 40 s" in text
+    assert "after 1 attempt: ValueError: not today" in text
+
+
+def test_no_worker_is_alive(store):
+    job = put(store)
+
+    assert [Code.NO_WORKER] == codes(store, job.id)
+    assert "windlass worker" in deciding(store, job.id).way_out
+
+
+def test_a_worker_that_has_been_silent_for_a_minute_is_not_alive(store, clock):
+    a_worker(store)
+    job = put(store)
+    clock.advance(61)
+
+    assert [Code.NO_WORKER] == codes(store, job.id)
+
+
+def test_no_worker_takes_from_its_queue(store):
+    a_worker(store, queues=("mail", "video"))
+    job = put(store)
+
+    reason = deciding(store, job.id)
+
+    assert Code.NO_WORKER_FOR_QUEUE == reason.code
+    assert "'default'" in reason.text
+    assert "mail, video" in reason.text
+
+
+def test_no_worker_knows_its_type(store):
+    a_worker(store, types=("resize", "send"))
+    a_worker(store, "w2", types=("noop",), queues=("another",))
+    job = put(store)
+
+    reason = deciding(store, job.id)
+
+    assert [Code.NO_WORKER_FOR_TYPE] == codes(store, job.id)
+    assert "resize, send" in reason.text
+
+
+def test_its_type_is_at_its_limit(store):
+    worker = a_worker(store)
+    limit(store, "noop", 2)
+    put_many(store, 3)
+    take(store, worker=worker)
+    (waiting,) = [job for job in everything(store) if job.status is Status.PENDING]
+
+    reason = deciding(store, waiting.id)
+
+    assert [Code.LIMIT_FULL] == codes(store, waiting.id)
+    assert "2 of 2" in reason.text
+    assert {worker: 2} == reason.data["holders"]
+    assert "2 by host-w1" in reason.text
+
+
+def test_jobs_come_first(store):
+    a_worker(store, types=("noop", "other"))
+    put_many(store, 3, priority=5)
+    put_many(store, 2, "other")
+    put_many(store, 4, "stranger", priority=9)  # nobody takes them, so that they are in nobody's way
+    put(store, priority=5, delay=MINUTE)  # not due
+    job = put(store)
+    put_many(store, 2)  # behind it
+
+    reason = deciding(store, job.id)
+
+    assert [Code.JOBS_AHEAD] == codes(store, job.id)
+    assert 5 == reason.data["ahead"]
+
+
+def test_more_are_ahead_than_are_counted(store):
+    a_worker(store)
+    store.insert([new_job(priority=1) for _ in range(MOST + 5)])
+    job = put(store)
+
+    reason = deciding(store, job.id)
+
+    assert "more than 10,000 jobs" in reason.text
+    assert (MOST, True) == (reason.data["ahead"], reason.data["more"])
+
+
+def test_it_is_running(store, clock):
+    worker = a_worker(store)
+    claimed = put_and_take(store, worker=worker)
+    clock.advance(12)
+
+    reason = deciding(store, claimed.id)
+
+    assert [Code.RUNNING] == codes(store, claimed.id)
+    assert "attempt 1 of 5, for 12 s, by worker host-w1" in reason.text
+
+
+def test_it_was_claimed_by_hand(store):
+    claimed = put_and_take(store, lease_for=MINUTE)
+
+    assert [Code.RUNNING] == codes(store, claimed.id)
+    assert "by hand" in deciding(store, claimed.id).text
+
+
+def test_its_worker_is_lost(store, clock):
+    worker = a_worker(store)
+    claimed = put_and_take(store, worker=worker)
+    clock.advance(90)
+
+    reason = deciding(store, claimed.id)
+
+    assert [Code.WORKER_LOST, Code.RUNNING] == codes(store, claimed.id)
+    assert "host-w1" in reason.text
+    assert "silent for 90 s" in reason.text
+
+
+def test_it_is_past_its_deadline(store, clock):
+    claimed = put_and_take(store, lease_for=MINUTE)
+    clock.advance(70)
+
+    assert [Code.OVERDUE, Code.RUNNING] == codes(store, claimed.id)
+    assert "10 s ago" in deciding(store, claimed.id).text
+
+
+def test_it_is_being_cancelled(store):
+    worker = a_worker(store)
+    claimed = put_and_take(store, worker=worker)
+    store.cancel(claimed.id)
+
+    assert [Code.CANCELLING, Code.RUNNING] == codes(store, claimed.id)
+
+
+def test_it_is_out_of_attempts(store):
+    job = finish(store, FAILED, max_attempts=1)
+
+    reason = deciding(store, job.id)
+
+    assert [Code.OUT_OF_ATTEMPTS] == codes(store, job.id)
+    assert "after 1 attempt of 1: Fail: no use" in reason.text
+    assert f"windlass jobs retry {job.id}" in reason.way_out
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, FAILED, CANCELLED], ids=lambda outcome: outcome.kind)
+def test_it_has_ended(store, outcome):
+    job = finish(store, outcome)
+
+    assert [Code.FINISHED] == codes(store, job.id)
+    assert outcome.kind in deciding(store, job.id).text
+
+
+def test_all_that_holds_is_told_the_deciding_one_first(store):
+    worker = a_worker(store)
+    limit(store, "noop", 1)
+    put(store)
+    take(store, worker=worker)
+    job = put(store, delay=MINUTE)
+
+    assert [Code.NOT_DUE, Code.LIMIT_FULL] == codes(store, job.id)
+
+
+def test_an_unknown_job_has_no_situation(store):
+    assert store.situation(new_id()) is None
+    assert store.situation("no id") is None
+
+
+def test_the_answer_is_data(store):
+    job = put(store)
+
+    answer = msgspec.json.decode(msgspec.json.encode(why(store, job.id)))
+
+    assert {"id", "status", "reasons"} == answer.keys()
+    assert {"code", "text", "way_out", "data"} == answer["reasons"][0].keys()
+
+
+def test_asking_changes_nothing(store):
+    a_worker(store)
+    claimed = put_and_take(store)
+    settle_one(store, claimed, RETRIED)
+    before = snapshot(store)
+
+    why(store, claimed.id)
+
+    assert before == snapshot(store)
