@@ -46,7 +46,7 @@ def test_a_quick_run_answers_every_question(tmp_path: Path) -> None:
         assert row["low"] <= row["value"] <= row["high"]
     assert by_section == SECTIONS
     assert {row["key"] for row in found["rows"] if "met" in row} == JUDGED
-    assert found["machine"]["synchronous"] == "FULL"
+    assert found["machine"]["database"]["settings"] == {"synchronous": "FULL"}
     assert "COMMIT" in found["profile"]["profile"]["threads"]["windlass-settle_0"]["statements"]
     assert list(tmp_path.iterdir()) == []
 
@@ -65,7 +65,11 @@ def test_the_table_names_the_machine_and_each_ratio(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--only", "drain,fuel"], "'fuel' is none of ceiling, enqueue, drain, pickup, idle, backlog"),
+        (
+            ["--only", "drain,fuel"],
+            "'fuel' is none of ceiling, enqueue, wakeups, drain, pickup, idle, backlog, snapshot",
+        ),
+        (["--only", "drain,snapshot"], "only PostgreSQL is measured for snapshot: name one by --db"),
         (["--db", "sqlite:///x.db"], "name either --db or --dir"),
     ],
 )

@@ -1,4 +1,4 @@
-"""`windlass bench`: what this machine gives, beside what its disk and SQLite could give at the most."""
+"""`windlass bench`: what this machine gives, beside what its disk and its database could give at the most."""
 
 from windlass.cli.bench.command import bench
 

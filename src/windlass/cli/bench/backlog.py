@@ -66,7 +66,7 @@ def _measure(setting: Setting, scenario: Scenario) -> Row:
     n = setting.sizes.many if scenario.many else setting.sizes.few
     what = f"{n:,} {scenario.what}"
     setting.say(f"backlog: preparing {what}")
-    without, with_it = Scratch(setting.directory, "without"), Scratch(setting.directory, "with")
+    without, with_it = setting.place.new("without"), setting.place.new("with")
     try:
         scenario.put(with_it, n)
         measured = alternately(

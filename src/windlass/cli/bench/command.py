@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
+import signal
 import sys
-import tempfile
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import click
 
-SECTIONS = ("ceiling", "enqueue", "drain", "pickup", "idle", "backlog")
+SECTIONS = ("ceiling", "enqueue", "wakeups", "drain", "pickup", "idle", "backlog", "snapshot")
+"""All there are; two of them only on PostgreSQL."""
+EVERYWHERE = frozenset(SECTIONS) - {"wakeups", "snapshot"}
 
 
 def _sections(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -26,7 +27,11 @@ def _sections(_: click.Context, __: click.Parameter, value: str | None) -> tuple
 
 
 @click.command()
-@click.option("--db", metavar="URL", help="Measure on the disk of this database, which is left alone.")
+@click.option(
+    "--db",
+    metavar="URL",
+    help="Measure where this database is: on its disk, or on its server. The database itself is left alone.",
+)
 @click.option("--dir", "directory", metavar="DIR", type=click.Path(file_okay=False), help="Measure in this directory.")
 @click.option("--quick", is_flag=True, help="Small sizes, each once: shows that it works, too small to judge.")
 @click.option("--only", metavar="NAMES", callback=_sections, help=f"Some of {','.join(SECTIONS)}.")
@@ -44,17 +49,20 @@ def bench(
     profiled: bool,
     as_json: bool,
 ) -> None:
-    """Measure windlass on this machine, beside what its disk and SQLite give at the most.
+    """Measure windlass on this machine, beside what its disk and the database give at the most.
 
-    A full run takes some minutes. It works in a new directory beside the database (default: the current directory),
-    starts worker processes of its own, and removes everything when it ends.
+    A full run takes some minutes. It works in a new directory beside a SQLite file (default: the current directory)
+    or in new databases beside a PostgreSQL one, starts worker processes of its own, and removes everything when it
+    ends.
     """
     from windlass.cli.bench import machine, report, setting
 
     sizes = setting.QUICK if quick else setting.FULL
-    names = only if only is not None else () if profiled else SECTIONS
-    with _progress() as say, _directory(db, directory) as path:
-        run = setting.Setting(path, sizes.scaled(n) if n else sizes, concurrency or setting.CONCURRENCY, say)
+    with _progress() as say, _place(db, directory) as place:
+        names = only if only is not None else () if profiled else _here(place)
+        if missing := [name for name in names if name not in _here(place)]:
+            raise click.UsageError(f"only PostgreSQL is measured for {', '.join(missing)}: name one by --db")
+        run = setting.Setting(place, sizes.scaled(n) if n else sizes, concurrency or setting.CONCURRENCY, say)
         here = machine.describe(run)
         rows, profile = _measure(run, names, profiled)
     if as_json:
@@ -81,6 +89,8 @@ def _measure(setting: Any, names: tuple[str, ...], profiled: bool) -> tuple[list
         "pickup": lambda: pickup.measure(setting),
         "idle": lambda: idle.measure(setting),
         "backlog": lambda: backlog.measure(setting),
+        "wakeups": lambda: _wakeups(setting),
+        "snapshot": lambda: _snapshot(setting),
     }
     try:
         rows = [row for name in SECTIONS if name in names for row in sections[name]()]
@@ -89,22 +99,48 @@ def _measure(setting: Any, names: tuple[str, ...], profiled: bool) -> tuple[list
         ceiling.close()
 
 
-@contextlib.contextmanager
-def _directory(db: str | None, directory: str | None) -> Generator[Path]:
-    """A new directory on the disk that is meant, gone afterwards."""
-    from windlass.stores.sqlite.place import check, path_of
+def _wakeups(setting: Any) -> list[Any]:
+    from windlass.cli.bench.postgres import wakeups
 
+    return list(wakeups.measure(setting))
+
+
+def _snapshot(setting: Any) -> list[Any]:
+    from windlass.cli.bench.postgres import snapshot
+
+    return list(snapshot.measure(setting))
+
+
+def _here(place: Any) -> tuple[str, ...]:
+    return tuple(name for name in SECTIONS if name in EVERYWHERE | place.sections)
+
+
+@contextlib.contextmanager
+def _place(db: str | None, directory: str | None) -> Generator[Any]:
+    """Where to measure. What was made there is gone afterwards."""
     if db is not None and directory is not None:
         raise click.UsageError("name either --db or --dir")
-    if db is not None and not db.startswith("sqlite:"):
-        raise click.UsageError(f"only SQLite can be measured, not {db}")
-    parent = path_of(db).parent if db is not None else Path(directory or ".").absolute()
-    check(parent / "bench.db")
-    path = Path(tempfile.mkdtemp(prefix=".windlass-bench-", dir=parent))
+    place = _find(db, directory)
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # who ends us leaves no databases behind
     try:
-        yield path
+        yield place
     finally:
-        shutil.rmtree(path, ignore_errors=True)
+        place.close()
+        signal.signal(signal.SIGTERM, before)
+
+
+def _find(db: str | None, directory: str | None) -> Any:
+    from windlass.stores import open_store
+    from windlass.stores.sqlite.place import path_of
+
+    if db is None or db.startswith("sqlite:"):
+        from windlass.cli.bench.sqlite.place import SQLitePlace
+
+        return SQLitePlace(path_of(db).parent if db is not None else Path(directory or ".").absolute())
+    open_store(db)  # which knows what is wrong with a URL, or missing here
+    from windlass.cli.bench.postgres.place import PostgresPlace
+
+    return PostgresPlace(db)
 
 
 @contextlib.contextmanager

@@ -17,35 +17,45 @@ from windlass.cli.bench.workers import wait_for, working
 
 HANDLERS = {"noop": "async", "noop_thread": "thread", "noop_process": "process"}
 TARGETS = {("noop", 1): Target(ratio=0.5), ("noop_thread", 1): Target(ratio=0.2)}
+SCALE = Target(ratio=1.2)
 
 
 def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
     """Each kind of handler with one and with two processes, each beside the raw ceiling."""
     rows: list[Row] = []
     memory: list[float] = []
-    for type, kind in HANDLERS.items():
-        n = getattr(setting.sizes, type)
-        for processes in (1, 2):
-            what = f"{kind} no-ops, {processes} {'process' if processes == 1 else 'processes'}"
-            measured = alternately(
-                setting,
-                {
-                    f"drain: {what}": partial(drain, setting, n, type, processes, memory),
-                    "raw ceiling": partial(ceiling.move, max(n, setting.sizes.noop_thread)),
-                },
-            )
-            sample, raw = measured.values()
-            key, target = f"drain_{kind}_{processes}", TARGETS.get((type, processes))
-            rows.append(Row.of("drain", key, what, "jobs/s", sample, ("raw", raw), target))
+    for type in HANDLERS:
+        rows += _measure(setting, ceiling, type, memory)
     rows.append(
         Row.of("drain", "memory_after_drain", "memory after a drain of async no-ops", "MB", Sample(tuple(memory)))
     )
     return rows
 
 
+def _measure(setting: Setting, ceiling: Ceiling, type: str, memory: list[float]) -> list[Row]:
+    n, kind = getattr(setting.sizes, type), HANDLERS[type]
+    whats = {1: f"{kind} no-ops, 1 process", 2: f"{kind} no-ops, 2 processes"}
+    measured = alternately(
+        setting,
+        {
+            **{f"drain: {what}": partial(drain, setting, n, type, p, memory) for p, what in whats.items()},
+            "raw ceiling": partial(ceiling.move, max(n, setting.sizes.noop_thread)),
+        },
+    )
+    *samples, raw = measured.values()
+    rows = []
+    for (processes, what), sample in zip(whats.items(), samples, strict=True):
+        key, target = f"drain_{kind}_{processes}", TARGETS.get((type, processes))
+        rows.append(Row.of("drain", key, what, "jobs/s", sample, ("raw", raw), target))
+    if type == "noop" and setting.place.scales:
+        one, two = samples
+        rows.append(Row.of("drain", "drain_scale", "… beside 1 process", "jobs/s", two, ("1 process", one), SCALE))
+    return rows
+
+
 def drain(setting: Setting, n: int, type: str, processes: int, memory: list[float]) -> float:
     """Jobs per second, in a new database."""
-    scratch = Scratch(setting.directory, "drain")
+    scratch = setting.place.new("drain")
     try:
         return drain_in(setting, scratch, scratch.waiting(n, type), processes, memory)
     finally:

@@ -7,10 +7,9 @@ import threading
 import time
 
 from windlass import Windlass
-from windlass.cli.bench.ceiling import CHUNK, Ceiling, fsyncs
+from windlass.cli.bench.ceiling import CHUNK, Ceiling
 from windlass.cli.bench.measure import alternately
 from windlass.cli.bench.report import Row, Target
-from windlass.cli.bench.scratch import Scratch
 from windlass.cli.bench.setting import Setting
 
 THREADS = 64
@@ -80,14 +79,15 @@ class Producer:
 
 def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
     """All ways to enqueue, each beside what limits it."""
-    scratch = Scratch(setting.directory, "enqueue")
+    scratch = setting.place.new("enqueue")
     producer = Producer(scratch.url)
     seconds, bulk = setting.sizes.seconds, setting.sizes.bulk
+    _, safe, word = setting.place.safe
     try:
         shared = alternately(
             setting,
             {
-                "the disk's fsync rate": lambda: fsyncs(setting.directory, seconds),
+                safe: lambda: setting.place.commits(seconds),
                 "enqueue: singly": lambda: producer.singly(seconds),
                 f"enqueue: from {THREADS} threads": lambda: producer.from_threads(seconds),
                 f"enqueue: from {TASKS} tasks": lambda: producer.from_tasks(seconds),
@@ -100,11 +100,11 @@ def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
     finally:
         producer.app.close()
         scratch.close()
-    disk, singly, threads, tasks = shared.values()
+    least, singly, threads, tasks = shared.values()
     many, raw = in_bulk.values()
-    alone, fsync = ("singly", singly), ("fsyncs", disk)
+    alone, commit = ("singly", singly), (word, least)
     return [
-        Row.of("enqueue", "enqueue_singly", "singly", "jobs/s", singly, fsync),
+        Row.of("enqueue", "enqueue_singly", "singly", "jobs/s", singly, commit),
         Row.of("enqueue", "enqueue_threads", f"from {THREADS} threads", "jobs/s", threads, alone, Target(ratio=4)),
         Row.of("enqueue", "enqueue_tasks", f"from {TASKS} tasks", "jobs/s", tasks, alone),
         Row.of(

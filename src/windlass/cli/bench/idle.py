@@ -7,14 +7,13 @@ import time
 from windlass.cli.bench.measure import Sample
 from windlass.cli.bench.processes import cpu_seconds, megabytes
 from windlass.cli.bench.report import Row, Target
-from windlass.cli.bench.scratch import Scratch
 from windlass.cli.bench.setting import Setting
 from windlass.cli.bench.workers import wait_for, working
 
 
 def measure(setting: Setting) -> list[Row]:
     """CPU over some seconds, heartbeats and chores included, and memory."""
-    scratch = Scratch(setting.directory, "idle")
+    scratch = setting.place.new("idle")
     try:
         first = scratch.waiting(1)
         with working(scratch, 1, setting.concurrency) as workers:

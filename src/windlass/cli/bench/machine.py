@@ -4,23 +4,19 @@ from __future__ import annotations
 
 import os
 import platform
-import sqlite3
 from pathlib import Path
 
 import msgspec
 
+from windlass.cli.bench.place import About
 from windlass.cli.bench.setting import PROCESSES, Setting, Sizes
-from windlass.stores.sqlite.place import file_system
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
     cores: int
     cpu: str
     python: str
-    sqlite: str
-    synchronous: str
-    file_system: str
-    directory: str
+    database: About
     load: float
     """Processes that wanted to run just before, by the system's one-minute average."""
     concurrency: int
@@ -29,13 +25,14 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         """The head of the report."""
-        disk = " (in memory: its fsync costs nothing)" if self.file_system in ("tmpfs", "ramfs") else ""
         busy = f"; {self.load:.1f} processes were busy before this started" if self.load >= 1 else ""
-        n = self.sizes
+        n, about = self.sizes, self.database
+        settings = ", ".join(f"{name} = {value}" for name, value in about.settings.items())
         often = f"each the middle of {n.repeats}" if n.repeats > 1 else "each once: too little to judge"
         return [
             f"{self.cores} cores, {self.cpu}; Python {self.python}{busy}",
-            f"SQLite {self.sqlite}, synchronous = {self.synchronous}; {self.directory} on {self.file_system}{disk}",
+            f"{about.database}; {about.where}",
+            settings,
             f"workers with {self.concurrency} slots, {self.processes} where each slot is a process",
             f"drains of {n.noop:,} async, {n.noop_thread:,} thread, {n.noop_process:,} process no-ops; {often}",
         ]
@@ -43,15 +40,11 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 def describe(setting: Setting) -> Machine:
     """This machine, now."""
-    directory = setting.directory.parent
     return Machine(
         cores=_cores(),
         cpu=_cpu(),
         python=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        sqlite=sqlite3.sqlite_version,
-        synchronous="FULL",
-        file_system=file_system(directory) or "an unknown file system",
-        directory=str(directory),
+        database=setting.place.about(),
         load=os.getloadavg()[0],
         concurrency=setting.concurrency,
         processes=PROCESSES,

@@ -8,9 +8,9 @@ import time
 from windlass import Windlass
 from windlass.cli.bench.measure import Sample, percentile
 from windlass.cli.bench.report import Row, Target
-from windlass.cli.bench.scratch import Scratch
 from windlass.cli.bench.setting import Setting
 from windlass.cli.bench.workers import wait_for, working
+from windlass.worker.worker import POLL
 
 GAPS = (0.020, 0.120)
 """Seconds between two enqueues: at random, so that they do not fall in step with the worker's looks."""
@@ -24,20 +24,28 @@ async def _stamp() -> int:
 def measure(setting: Setting) -> list[Row]:
     """Milliseconds, the middle one and the worst but one in a hundred; from the call, and from its return."""
     from_call, from_return = latencies(setting)
+    rows = _rows("return", "from enqueue's return", from_return, Target(below=5))
+    rows += _rows("call", "from its call", from_call)
+    if unheard := setting.place.unheard():
+        with unheard:
+            _, polled = latencies(setting)
+        rows += _rows("poll", "from its return, by polling alone", polled, Target(below=1000 * POLL))
+    return rows
+
+
+def _rows(name: str, words: str, values: list[float], target: Target | None = None) -> list[Row]:
     rows = []
-    for name, words, values in (("return", "from enqueue's return", from_return), ("call", "from its call", from_call)):
-        for percent in (50, 99):
-            sample = Sample((percentile(values, percent),))
-            target = Target(below=5) if (name, percent) == ("return", 50) else None
-            row = Row.of("pickup", f"pickup_{name}_p{percent}", f"p{percent} {words}", "ms", sample, target=target)
-            row.low, row.high = (min(values), max(values)) if percent == 50 else (row.value, row.value)
-            rows.append(row)
+    for percent, wanted in ((50, target), (99, None)):
+        sample = Sample((percentile(values, percent),))
+        row = Row.of("pickup", f"pickup_{name}_p{percent}", f"p{percent} {words}", "ms", sample, target=wanted)
+        row.low, row.high = (min(values), max(values)) if percent == 50 else (row.value, row.value)
+        rows.append(row)
     return rows
 
 
 def latencies(setting: Setting) -> tuple[list[float], list[float]]:
     """Of each job: milliseconds from the call of `enqueue`, and from its return, to the start of the handler."""
-    scratch = Scratch(setting.directory, "pickup")
+    scratch = setting.place.new("pickup")
     app = Windlass(scratch.url)
     stamp = app.job(type="stamp")(_stamp)
     sent: dict[str, tuple[int, int]] = {}
@@ -52,8 +60,7 @@ def latencies(setting: Setting) -> tuple[list[float], list[float]]:
                 job = stamp.enqueue()
                 sent[job.id] = (called, time.time_ns())
             wait_for(workers, lambda: scratch.completed("stamp"), 1 + len(sent))
-        query = "SELECT id, CAST(result AS INTEGER) FROM windlass_finished"
-        started = {id: at for id, at in scratch.connection.execute(query) if id in sent}
+        started = {id: at for id, at in scratch.results().items() if id in sent}
     finally:
         app.close()
         scratch.close()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import msgspec
 from rich.console import Console
 from rich.table import Table
@@ -9,7 +12,6 @@ from rich.text import Text
 
 from windlass.cli.bench.drain import rate
 from windlass.cli.bench.sample import Profile, Thread
-from windlass.cli.bench.scratch import Scratch
 from windlass.cli.bench.setting import Setting
 from windlass.cli.bench.workers import wait_for, working
 
@@ -25,6 +27,7 @@ class Profiled(msgspec.Struct):
 
     jobs: int
     rate: float
+    driver: str
     profile: Profile
 
 
@@ -32,13 +35,15 @@ def take(setting: Setting) -> Profiled:
     """Drain async no-ops with one process, profiled."""
     n = setting.sizes.noop
     setting.say(f"profile: a drain of {n:,} async no-ops")
-    scratch, path = Scratch(setting.directory, "profile"), setting.directory / "profile.json"
+    scratch = setting.place.new("profile")
     try:
-        jobs = scratch.waiting(n)
-        with working(scratch, 1, setting.concurrency, str(path)) as workers:
-            wait_for(workers, lambda: scratch.completed("noop"), n)
-        per_second = rate(scratch.times(jobs))
-        return Profiled(n, per_second, msgspec.json.decode(path.read_bytes(), type=Profile))
+        with tempfile.TemporaryDirectory() as directory:
+            path, jobs = Path(directory) / "profile.json", scratch.waiting(n)
+            with working(scratch, 1, setting.concurrency, str(path)) as workers:
+                wait_for(workers, lambda: scratch.completed("noop"), n)
+            per_second = rate(scratch.times(jobs))
+            found = msgspec.json.decode(path.read_bytes(), type=Profile)
+        return Profiled(n, per_second, setting.place.driver, found)
     finally:
         scratch.close()
 
@@ -51,17 +56,17 @@ def show(console: Console, profiled: Profiled) -> None:
     console.print()
     console.print(Text(head, style="bold"))
     threads = {THREADS[name]: thread for name, thread in profiled.profile.threads.items() if name in THREADS}
-    console.print(_by_thread(threads, seconds))
+    console.print(_by_thread(threads, seconds, profiled.driver))
     console.print(_by_statement(threads, profiled.jobs))
     console.print(_by_function(threads, profiled.jobs))
 
 
-def _by_thread(threads: dict[str, Thread], seconds: float) -> Table:
+def _by_thread(threads: dict[str, Thread], seconds: float, driver: str) -> Table:
     table = _table(
         "thread",
         "CPU s",
         "of a core",
-        "in SQLite",
+        f"in {driver}",
         "in Python",
         "statements last s",
         "COMMITs",
@@ -70,12 +75,12 @@ def _by_thread(threads: dict[str, Thread], seconds: float) -> Table:
     )
     for name, thread in threads.items():
         lasted = sum(spent for _, spent, _ in thread.statements.values())
-        in_sqlite = sum(cpu for _, _, cpu in thread.statements.values())
+        in_driver = sum(cpu for _, _, cpu in thread.statements.values())
         commits = thread.statements.get("COMMIT", (0, 0.0, 0.0))[1]
         looks = sum(thread.found.values())
         turn = sum(n for where, n in thread.found.items() if TURN in where)
         idle = sum(n for where, n in thread.found.items() if where.startswith(IDLE))
-        cpu = (f"{thread.cpu:.2f}", _share(thread.cpu, seconds), f"{in_sqlite:.2f}", f"{thread.cpu - in_sqlite:.2f}")
+        cpu = (f"{thread.cpu:.2f}", _share(thread.cpu, seconds), f"{in_driver:.2f}", f"{thread.cpu - in_driver:.2f}")
         table.add_row(name, *cpu, f"{lasted:.2f}", f"{commits:.2f}", _share(turn, looks), _share(idle, looks))
     return table
 

@@ -18,18 +18,23 @@ COLUMNS = {" ": 0, "measured": 0, "spread": 130, "beside it": 110, "ratio": 0, "
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What was promised: a ratio of at least so much, or a value below that."""
+    """What was promised: a ratio of at least or at most so much, or a value below that."""
 
     ratio: float | None = None
     below: float | None = None
+    at_most: float | None = None
 
     def met(self, row: Row) -> bool:
         if self.ratio is not None:
             return row.ratio is not None and row.ratio >= self.ratio
+        if self.at_most is not None:
+            return row.ratio is not None and row.ratio <= self.at_most
         return self.below is not None and row.value < self.below
 
     def __str__(self) -> str:
-        return f"≥ {self.ratio:g}" if self.ratio is not None else f"< {self.below:g}"
+        if self.ratio is not None:
+            return f"≥ {self.ratio:g}"
+        return f"≤ {self.at_most:g}" if self.at_most is not None else f"< {self.below:g}"
 
 
 class Row(msgspec.Struct, kw_only=True, omit_defaults=True):

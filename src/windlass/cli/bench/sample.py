@@ -1,12 +1,11 @@
 """Where a worker's time goes, taken inside its process: every statement timed, every thread looked at now and then.
 
-A tracing profiler would make Python look slower than it is beside SQLite. Looking every few milliseconds at what each
-thread does costs the same whatever it does.
+A tracing profiler would make Python look slower than it is beside the database. Looking every few milliseconds at what
+each thread does costs the same whatever it does.
 """
 
 from __future__ import annotations
 
-import sqlite3
 import sys
 import threading
 import time
@@ -14,11 +13,8 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 import msgspec
-
-from windlass.stores.sqlite import statements
 
 EVERY = 0.001
 SWITCH = 0.0005
@@ -33,7 +29,8 @@ class Thread(msgspec.Struct):
     cpu: float
     """Seconds of CPU."""
     statements: dict[str, tuple[int, float, float]]
-    """Of each: calls, seconds, and seconds of CPU in it. The rest it waited, for the disk or for the interpreter."""
+    """Of each: calls, seconds, and seconds of CPU in it. The rest it waited: for the server, the disk or the
+    interpreter."""
     found: dict[str, int]
     """How often it was found in each function."""
     busy: dict[str, float]
@@ -46,43 +43,24 @@ class Profile(msgspec.Struct):
 
 
 _timed: defaultdict[str, dict[str, list[float]]] = defaultdict(dict)
-_names = {text: name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
 
 
-class TimedConnection(sqlite3.Connection):
-    """Notes how long each statement takes, the wait for the interpreter afterwards included."""
-
-    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        began, cpu = time.perf_counter(), time.thread_time()
-        try:
-            return super().execute(sql, *parameters)
-        finally:
-            _note(sql, time.perf_counter() - began, time.thread_time() - cpu)
-
-    def executemany(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
-        began, cpu = time.perf_counter(), time.thread_time()
-        try:
-            return super().executemany(sql, *parameters)
-        finally:
-            _note(sql, time.perf_counter() - began, time.thread_time() - cpu)
-
-
-def _note(sql: str, seconds: float, cpu: float) -> None:
+def note(statement: str, seconds: float, cpu: float) -> None:
+    """This thread has spent so long on a statement."""
     mine = _timed[threading.current_thread().name]
-    total = mine.setdefault(_names.get(sql) or " ".join(sql.split()[:2]), [0, 0.0, 0.0])
+    total = mine.setdefault(statement, [0, 0.0, 0.0])
     total[0] += 1
     total[1] += seconds
     total[2] += cpu
 
 
-def time_statements() -> None:
+def time_statements(url: str) -> None:
     """Have every connection from now on note its statements."""
-    connect = sqlite3.connect
-
-    def timed(*args: Any, **options: Any) -> Any:
-        return connect(*args, **{"factory": TimedConnection, **options})
-
-    sqlite3.connect = timed
+    if url.startswith("sqlite:"):
+        from windlass.cli.bench.sqlite.timed import time_statements
+    else:
+        from windlass.cli.bench.postgres.timed import time_statements
+    time_statements()
 
 
 class Sampler:

@@ -1,12 +1,13 @@
-"""What a run measures with: its sizes, its directory, and where it says how far it is."""
+"""What a run measures with: its sizes, its place, and where it says how far it is."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import msgspec
+
+from windlass.cli.bench.place import Place
 
 CONCURRENCY = 500
 """Slots of a worker in the drains. More slots are larger batches and fewer fsyncs: async no-ops ran at 11,000/s with
@@ -26,29 +27,32 @@ class Sizes(msgspec.Struct, frozen=True):
     noop_process: int
     bulk: int
     seconds: float
-    """For each of enqueue singly, from threads, from tasks, and the disk's fsyncs."""
+    """For each of enqueue singly, from threads, from tasks, and commits without windlass."""
     pickups: int
     idle: float
     backlog: int
     """Jobs in each drain of a backlog scenario."""
     many: int
     few: int
+    churn: int
+    """Jobs in a drain beside an old snapshot, of which the last `tail` are judged."""
+    tail: int
 
     def scaled(self, n: int) -> Sizes:
         """With `n` async no-ops in a drain, and the others in proportion."""
         share = n / self.noop
-        names = ("noop", "noop_thread", "noop_process", "bulk", "backlog")
+        names = ("noop", "noop_thread", "noop_process", "bulk", "backlog", "churn", "tail")
         return msgspec.structs.replace(self, **{name: max(10, round(getattr(self, name) * share)) for name in names})
 
 
-FULL = Sizes(3, 5, 50_000, 20_000, 2_000, 50_000, 1.0, 250, 10.0, 25_000, 1_000_000, 100_000)
-QUICK = Sizes(1, 1, 4_000, 2_000, 100, 4_000, 0.3, 25, 1.5, 2_000, 20_000, 5_000)
+FULL = Sizes(3, 5, 50_000, 20_000, 2_000, 50_000, 1.0, 250, 10.0, 25_000, 1_000_000, 100_000, 200_000, 20_000)
+QUICK = Sizes(1, 1, 4_000, 2_000, 100, 4_000, 0.3, 25, 1.5, 2_000, 20_000, 5_000, 10_000, 2_000)
 
 
 class Setting(msgspec.Struct, frozen=True):
     """One run."""
 
-    directory: Path
+    place: Place
     sizes: Sizes
     concurrency: int
     """Slots of each worker, and so the most that a batch can be."""

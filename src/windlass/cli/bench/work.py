@@ -6,6 +6,7 @@ measurement holds nothing of Python's start, and two processes start together.
 
 from __future__ import annotations
 
+import os
 import sys
 
 from windlass.cli.bench import sample
@@ -13,7 +14,7 @@ from windlass.cli.bench import sample
 
 def main(concurrency: int, profile: str | None) -> None:
     if profile is not None:
-        sample.time_statements()  # before the store connects
+        sample.time_statements(os.environ["WINDLASS_URL"])  # before the store connects
     from windlass.cli.bench.app import wl
 
     wl.store.open()

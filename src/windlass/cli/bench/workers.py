@@ -1,4 +1,4 @@
-"""Real worker processes, started and stopped from here."""
+"""Real processes, started and stopped from here."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ STALLED = 60.0
 """Seconds without any progress after which a run is given up."""
 
 
-class WorkerProcess:
-    """One worker process: imported and connected, but not working before `go`."""
+WORK = "windlass.cli.bench.work"
 
-    def __init__(self, scratch: Scratch, concurrency: int, profile: str | None = None) -> None:
+
+class Child:
+    """A process that runs a module: imported and connected, but not working before `go`."""
+
+    def __init__(self, scratch: Scratch, module: str, *words: str) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
-        command = [sys.executable, "-m", "windlass.cli.bench.work", str(concurrency), *([profile] if profile else ())]
+        command = [sys.executable, "-m", module, *words]
         self._process = subprocess.Popen(
             command,
             env={**os.environ, "WINDLASS_URL": scratch.url},
@@ -36,14 +39,18 @@ class WorkerProcess:
 
     def ready(self) -> None:
         """Wait until it could start."""
-        assert self._process.stdout is not None
-        if self._process.stdout.readline() != b"ready\n":
-            raise click.ClickException(f"a worker process did not start:\n{self.errors()}")
+        if self.line() != b"ready\n":
+            raise click.ClickException(f"a process of the benchmark did not start:\n{self.errors()}")
 
     def go(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(b"go\n")
         self._process.stdin.flush()
+
+    def line(self) -> bytes:
+        """The next one that it says."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline()
 
     def lives(self) -> bool:
         return self._process.poll() is None
@@ -65,14 +72,12 @@ class WorkerProcess:
 
 
 @contextlib.contextmanager
-def working(
-    scratch: Scratch, processes: int, concurrency: int, profile: str | None = None
-) -> Generator[list[WorkerProcess]]:
+def working(scratch: Scratch, processes: int, concurrency: int, profile: str | None = None) -> Generator[list[Child]]:
     """Workers that have started, all at once, and that are gone at the end of the block."""
     with contextlib.ExitStack() as stack:
         workers = []
         for _ in range(processes):
-            workers.append(WorkerProcess(scratch, concurrency, profile))
+            workers.append(Child(scratch, WORK, str(concurrency), *([profile] if profile else ())))
             stack.callback(workers[-1].stop)
         for worker in workers:
             worker.ready()
@@ -81,7 +86,7 @@ def working(
         yield workers
 
 
-def wait_for(workers: list[WorkerProcess], count: Callable[[], int], enough: int) -> None:
+def wait_for(workers: list[Child], count: Callable[[], int], enough: int) -> None:
     """Until `count` has come so far. Raises if it stands still, or if a worker dies."""
     seen, moved_at = -1, time.monotonic()
     while (now := count()) < enough:

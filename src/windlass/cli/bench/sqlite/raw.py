@@ -5,10 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-
-Insert = Callable[[sqlite3.Connection, Sequence[tuple[str, str]]], None]
-Move = Callable[[sqlite3.Connection, int], int]
+from collections.abc import Sequence
 
 _TALLY = """
 INSERT INTO windlass_tallies (status, type, queue, count) VALUES (?, 'noop', 'default', ?)

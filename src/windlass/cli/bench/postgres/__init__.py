@@ -1,0 +1,1 @@
+"""How the benchmark works on PostgreSQL, and what only matters there."""
