@@ -155,8 +155,9 @@ def _take(tx: Transaction, worker: str, wanted: Wanted, heads: Sequence[tuple[La
 def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
     now = tx.now
     if all(outcome.kind is Kind.COMPLETED and outcome.result is None for _, outcome in ended):
-        parameters: dict[str, Any] = {"ids": [c.id for c, _ in ended], "numbers": [c.number for c, _ in ended]}
-        return {number: 0 for (number,) in tx.execute(sql.COMPLETE, {**parameters, "now": now})}
+        ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
+        parameters = {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "now": now}  # as texts, which cost the least
+        return {number: 0 for (number,) in tx.execute(sql.COMPLETE, parameters)}
     rows = [
         (
             c.id,

@@ -9,7 +9,7 @@ statistics.
 # What a transaction begins with: nobody waits for ever, and the server's clock decides.
 BEGIN = """
 BEGIN; SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
-              set_config('statement_timeout', '30s', true)
+              set_config('statement_timeout', '30s', true), set_config('jit', 'off', true)
 """
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
@@ -247,7 +247,8 @@ SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
 COMPLETE = """
 WITH gone AS (
     DELETE FROM windlass.leases
-     WHERE id = ANY(CAST(:ids AS uuid[])) AND lease IN (SELECT unnest(CAST(:numbers AS bigint[])))
+     WHERE id = ANY((SELECT CAST(CAST(:ids AS text) AS uuid[]))::uuid[])
+       AND coalesce(lease IN (SELECT unnest(CAST(CAST(:numbers AS text) AS bigint[]))), false)
     RETURNING id, lease, queue, type, tenant, attempt, worker, run_at, started_at),
 done AS (
     INSERT INTO windlass.finished
@@ -279,7 +280,7 @@ WITH e AS MATERIALIZED (
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 gone AS (
     DELETE FROM windlass.leases
-     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND lease IN (SELECT lease FROM e)
+     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND coalesce(lease IN (SELECT lease FROM e), false)
     RETURNING *),
 ended AS (
     SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,

@@ -41,7 +41,7 @@ class SQLStore(ABC):
     def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
         if len(groups) > 1:
             try:
-                return self._write("insert", lambda tx: [insert.insert(tx, group) for group in groups])
+                return self._write("insert", lambda tx: insert.insert_together(tx, groups))
             except StoreBusy as error:  # each for itself would wait as long again
                 return [StoreBusy(error.where, error.seconds) for _ in groups]
             except Exception:
