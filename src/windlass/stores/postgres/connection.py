@@ -148,9 +148,9 @@ class Database:
         return answer
 
     @contextmanager
-    def begun(self, connection: Connection) -> Generator[Transaction]:
+    def begun(self, connection: Connection, how: str = statements.BEGIN) -> Generator[Transaction]:
         """A transaction that is rolled back unless it is committed in the block."""
-        rows = connection.execute(statements.BEGIN)
+        rows = connection.execute(how)
         while rows.nextset():
             pass
         (now, *_) = rows.fetchone() or (None,)
@@ -169,11 +169,11 @@ class Database:
             raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
 
     def read(self, lane: str, steps: Callable[[Transaction], T]) -> T:
-        """Take steps that only read, each of which sees the newest commit."""
+        """Take steps that only read, all of one moment."""
         for last in (False, True):
             try:
-                with self.borrow(lane) as connection:
-                    return steps(Transaction(connection, self._clock, self.cursors))
+                with self.borrow(lane) as connection, self.begun(connection, statements.BEGIN_TO_READ) as tx:
+                    return steps(tx)
             except psycopg.Error as error:
                 if last or not isinstance(error, psycopg.OperationalError):
                     raise self._translated(error) from error

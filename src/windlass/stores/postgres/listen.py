@@ -113,7 +113,7 @@ class Watch:
         """Whether a notification to ourselves arrives: behind a pooler that lends connections it never does."""
         self._token = f"test-{uuid.uuid4()}"
         parameters = {"channel": CHANNEL, "queue": self._token}
-        self._database.read("other", lambda tx: tx.execute(sql.TELL, parameters))
+        self._database.write("other", lambda tx: tx.execute(sql.TELL, parameters))
         deadline = time.monotonic() + TEST_SECONDS
         while self._token is not None and self._connection is not None:
             left = deadline - time.monotonic()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit, urlunsplit
-
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
@@ -22,7 +20,8 @@ def read(url: str) -> tuple[str, str]:
 
 def shown(url: str) -> str:
     """The URL without its password, wherever that stands."""
-    parts = urlsplit(url)
-    users, at, hosts = parts.netloc.rpartition("@")
-    query = "&".join(p for p in parts.query.split("&") if p and not p.startswith(("password=", "sslpassword=")))
-    return urlunsplit(parts._replace(netloc=f"{users.partition(':')[0]}{at}{hosts}", query=query))
+    scheme, separator, rest = url.partition("://")
+    place, _, query = rest.partition("?")
+    users, at, host = place.rpartition("@")
+    kept = "&".join(p for p in query.split("&") if p and not p.startswith(("password=", "sslpassword=")))
+    return f"{scheme}{separator}{users.partition(':')[0]}{at}{host}{'?' if kept else ''}{kept}"

@@ -6,11 +6,14 @@ Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: th
 statistics.
 """
 
-# What a transaction begins with: nobody waits for ever, and the server's clock decides.
-BEGIN = """
-BEGIN; SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
-              set_config('statement_timeout', '30s', true), set_config('jit', 'off', true)
+# What a transaction begins with: nobody waits for ever, and the server's clock decides. Compiling (jit) would take
+# longer than any statement of ours.
+_SET_UP = """
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
+       set_config('statement_timeout', '30s', true), set_config('jit', 'off', true)
 """
+BEGIN = f"BEGIN; {_SET_UP}"
+BEGIN_TO_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_SET_UP}"
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # ... and for a transaction that runs the user's own code, which has limits of its own.
@@ -375,8 +378,10 @@ HOLD = tuple(
     for place in ("ready", "leases", "finished")
 )
 
-# Several reads of one moment.
-SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Several reads of one moment, as all of ours are. A page is read in order and no further, even if the statistics
+# promise that there is little to sort.
+SNAPSHOT = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
+SNAPSHOT_OVER = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"
 
 # One of several statuses, where a list is not of one table.
 STATUS_IS_ONE_OF = """coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)

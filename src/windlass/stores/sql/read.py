@@ -108,7 +108,7 @@ def jobs(reader: Reader, wanted: Filter, limit: int, before: str | None) -> Page
             )
             found.update((job.id, job) for job in map(to_job, rows))
     finally:
-        reader.execute("COMMIT")
+        reader.execute(reader.sql.SNAPSHOT_OVER)
     newest = sorted(found.values(), key=lambda job: job.id, reverse=True)
     return Page(newest[:limit], newest[limit - 1].id if len(newest) > limit else None)
 

@@ -258,6 +258,7 @@ HOLD: tuple[str, ...] = ()
 
 # Several reads of one moment.
 SNAPSHOT = "BEGIN"
+SNAPSHOT_OVER = "COMMIT"
 
 # One of several statuses, where a list is not of one table.
 STATUS_IS_ONE_OF = """coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)
