@@ -28,11 +28,12 @@ def schema_sql() -> str:
 
 def check(database: Database) -> None:
     """Create the tables if there are none. An upgrade is somebody's decision: it may lock what others use."""
-    with database.borrow("other") as connection:
-        if connection.info.server_version < OLDEST_SERVER:
-            version = connection.info.server_version // 10000
-            raise StoreUnusable(database.where, f"PostgreSQL {version} is too old", "use PostgreSQL 15 or newer")
-        found, oldest = _schema(connection)
+    version, found, oldest = database.read(
+        "other", lambda tx: (tx.connection.info.server_version, *_schema(tx.connection))
+    )
+    if version < OLDEST_SERVER:
+        problem = f"PostgreSQL {version // 10000} is too old"
+        raise StoreUnusable(database.where, problem, "use PostgreSQL 15 or newer")
     newest = newest_schema()
     if oldest > newest:
         raise SchemaTooNew(database.where, found, newest)
@@ -47,14 +48,16 @@ def upgrade(database: Database) -> int:
 
     def steps(tx: Transaction) -> int:
         tx.execute(sql.UPGRADING)
-        found, _ = _schema(tx.connection)
+        found, oldest = _schema(tx.connection)
+        if oldest > newest_schema():
+            raise SchemaTooNew(database.where, found, newest_schema())
         if found == 0:
             _create_schema(tx, database.where)
         for migration in migrate.migrations(PACKAGE):
             if migration.number > found:
                 tx.connection.execute(migration.sql)
                 tx.execute(sql.SET_SCHEMA, {"number": migration.number})
-        return newest_schema()
+        return max(found, newest_schema())
 
     return database.write("other", steps)
 
