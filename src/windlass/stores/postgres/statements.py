@@ -3,7 +3,7 @@
 What several statements do there, one does here: each is a journey to the server. A row that is taken from one table
 is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
 Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: that keeps to the index in any state of the
-statistics.
+statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT does the same for a join.
 """
 
 # What a transaction begins with: nobody waits for ever, and the server's clock decides.
@@ -90,9 +90,13 @@ IS_STORED = "SELECT 1 FROM windlass.jobs WHERE id = CAST(CAST(:id AS text) AS uu
 
 # Give back the keys of jobs that have ended.
 DROP_KEYS = """
-DELETE FROM windlass.dedupe d USING windlass.jobs j
- WHERE j.id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
-   AND d.tenant = j.tenant AND d.key = j.dedupe AND d.id = j.id
+DELETE FROM windlass.dedupe WHERE ctid = ANY(ARRAY(
+    SELECT d.ctid
+      FROM (SELECT id, tenant, dedupe FROM windlass.jobs
+             WHERE id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
+            OFFSET 0) j
+     CROSS JOIN LATERAL (SELECT p.ctid FROM windlass.dedupe p
+                          WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
 """
 
 # Count rows where they moved. [[status, type, queue, by how many], …]
@@ -244,7 +248,9 @@ SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
 # Completed without a result, as most jobs are. The answer: the numbers of those that were held.
 COMPLETE = """
 WITH gone AS (
-    DELETE FROM windlass.leases WHERE id = ANY(CAST(:ids AS uuid[])) AND lease = ANY(CAST(:numbers AS bigint[]))
+    DELETE FROM windlass.leases
+     WHERE id = ANY(ARRAY(SELECT unnest(CAST(:ids AS uuid[]))))
+       AND lease = ANY(ARRAY(SELECT unnest(CAST(:numbers AS bigint[]))))
     RETURNING id, lease, queue, type, tenant, attempt, worker, run_at, started_at),
 done AS (
     INSERT INTO windlass.finished
@@ -360,8 +366,11 @@ HOLD = tuple(
     for place in ("ready", "leases", "finished")
 )
 
-# Several reads of one moment.
-SNAPSHOT = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+# Several reads of one moment. A page is read in order and no further, even if the statistics promise that there is
+# little to sort.
+SNAPSHOT = """
+BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off
+"""
 
 # One of several statuses, where a list is not of one table.
 STATUS_IS_ONE_OF = """coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)
@@ -378,17 +387,20 @@ SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.prio
               ORDER BY lease DESC LIMIT 1) END
 """
 _PLACES = """
-  LEFT JOIN windlass.ready r ON r.id = j.id AND r.tenant = j.tenant
-  LEFT JOIN windlass.leases l ON l.id = j.id AND l.tenant = j.tenant
-  LEFT JOIN windlass.finished f ON f.id = j.id AND f.tenant = j.tenant
+  LEFT JOIN LATERAL (SELECT * FROM windlass.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
+  LEFT JOIN LATERAL (SELECT * FROM windlass.leases p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) l ON true
+  LEFT JOIN LATERAL (SELECT * FROM windlass.finished p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) f ON true
 """
 GET = f"{_JOB} FROM windlass.jobs j {_PLACES} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
 LIST = f"{_JOB} FROM windlass.jobs j {_PLACES}"
-LIST_PENDING = f"""{_JOB} FROM windlass.ready r JOIN windlass.jobs j ON j.id = r.id AND j.tenant = r.tenant
+LIST_PENDING = f"""{_JOB} FROM windlass.ready r
+ CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = r.id AND p.tenant = r.tenant LIMIT 1) j
   LEFT JOIN windlass.leases l ON false LEFT JOIN windlass.finished f ON false"""
-LIST_PROCESSING = f"""{_JOB} FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+LIST_PROCESSING = f"""{_JOB} FROM windlass.leases l
+ CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = l.id AND p.tenant = l.tenant LIMIT 1) j
   LEFT JOIN windlass.ready r ON false LEFT JOIN windlass.finished f ON false"""
-LIST_FINISHED = f"""{_JOB} FROM windlass.finished f JOIN windlass.jobs j ON j.id = f.id AND j.tenant = f.tenant
+LIST_FINISHED = f"""{_JOB} FROM windlass.finished f
+ CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = f.id AND p.tenant = f.tenant LIMIT 1) j
   LEFT JOIN windlass.ready r ON false LEFT JOIN windlass.leases l ON false"""
 
 ATTEMPTS = """
@@ -426,12 +438,13 @@ DELETE_FINISHED = f"DELETE FROM windlass.finished WHERE id = {_THESE}"
 DELETE_ATTEMPTS = f"DELETE FROM windlass.attempts WHERE id = {_THESE}"
 
 # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
-# before :oldest need to be looked at. What somebody else is pruning is left to him.
+# before :oldest need to be looked at. What somebody else is pruning is left to him. (`coalesce`, so that the planner
+# does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all of them.)
 PRUNABLE = """
-SELECT id::text, status, type, queue FROM windlass.finished
+SELECT id::text, status, type, queue FROM windlass.finished f
  WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
-   AND status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb)))
- ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+   AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
+ ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
 """
 
 COUNTS = """
