@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.conformance.helpers import (
@@ -315,3 +317,14 @@ def test_usage_never_goes_down_when_the_clock_steps_back(store, clock, by_hand):
     settle_one(store, claimed, COMPLETED)
 
     assert [(1, 0, 0, 0)] == [row[4:] for row in usage(by_hand)]
+
+
+def test_a_result_of_every_alphabet_comes_back_as_it_was(store):
+    """A NUL too: JSON has a way to write it."""
+    text = "naïve 日本語 🦆 'quoted' \\ \x00 \x1b"
+    claimed = put_and_take(store, payload=json.dumps({"a": text}))
+
+    assert {"a": text} == json.loads(claimed.payload)
+    assert settle_one(store, claimed, Outcome(Kind.COMPLETED, result=json.dumps(text)))
+
+    assert ({"a": text}, text) == (store.get(claimed.id).payload, store.get(claimed.id).result)
