@@ -61,8 +61,7 @@ class Watch:
                 return False
             if self._heard:
                 self._heard = False
-                now = time.monotonic()
-                self._looks = [now + after for after in LOOK_AGAIN]
+                self._look_again()
                 self._database.cursors.spoil()
                 return True
             if self._looks and time.monotonic() >= self._looks[0]:
@@ -73,6 +72,10 @@ class Watch:
                 return False
 
     _heard = False
+
+    def _look_again(self) -> None:
+        now = time.monotonic()
+        self._looks = [now + after for after in LOOK_AGAIN]
 
     def _hears(self, seconds: float) -> bool | None:
         """Wait for the socket; None if we are closed. What was heard is noted."""
@@ -104,6 +107,7 @@ class Watch:
             connection.execute(sql.LISTEN)
             self._connection = connection
             self._pause = 0.1
+            self._look_again()  # somebody may have told of a job just before, and be quiet about the next
             if not self._test():
                 self._stay_deaf()
         except (WindlassError, psycopg.Error) as error:
