@@ -20,7 +20,7 @@ from tests.conformance.helpers import (
     take,
 )
 from windlass.outcome import COMPLETED
-from windlass.stores.postgres import statements as sql
+from windlass.stores.postgres import server
 
 PLACE = "minute, type, queue, tenant"
 SUMS = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
@@ -111,9 +111,9 @@ def test_sums_are_exact_while_somebody_folds(store, clock, end):
     before = books(store)
 
     with psycopg.connect(store.url) as folder:
-        folder.execute(sql.FOLDING)
-        folder.execute(sql.FOLD_TALLIES)
-        folder.execute(sql.FOLD_USAGE.replace(":since", "0"))
+        folder.execute(server.FOLDING)
+        folder.execute(server.FOLD_TALLIES)
+        folder.execute(server.FOLD_USAGE.replace(":since", "0"))
         assert before == books(store)
         assert 0 == store.fold()
 

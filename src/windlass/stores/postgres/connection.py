@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from windlass.clock import Clock
 from windlass.errors import StoreBusy, StoreUnusable
-from windlass.stores.postgres import moves, statements
+from windlass.stores.postgres import moves, server, statements
 from windlass.stores.postgres.cursor import Cursors
 
 T = TypeVar("T")
@@ -71,7 +71,7 @@ class Transaction:
     @property
     def now(self) -> int:
         if self._now is None:
-            self._now = int(self.value(statements.NOW))
+            self._now = int(self.value(server.NOW))
         return self._now
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
@@ -154,7 +154,7 @@ class Database:
     @contextmanager
     def begun(self, connection: Connection) -> Generator[Transaction]:
         """A transaction that is rolled back unless it is committed in the block."""
-        rows = connection.execute(statements.BEGIN)
+        rows = connection.execute(server.BEGIN)
         while rows.nextset():
             pass
         (now,) = rows.fetchone() or (None,)
@@ -214,7 +214,7 @@ class Database:
         for queue in tx.queues:
             if now - self._told.get(queue, -QUIET) >= QUIET:
                 self._told[queue] = now
-                tx.execute(statements.TELL, {"channel": CHANNEL, "queue": queue})
+                tx.execute(server.TELL, {"channel": CHANNEL, "queue": queue})
 
     def close(self) -> None:
         for lane in self._lanes.values():

@@ -6,39 +6,8 @@ Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: th
 statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT does the same for a join.
 """
 
-# What a transaction begins with: nobody waits for ever, and the server's clock decides.
-BEGIN = """
-BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '30s';
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-"""
-NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-
-# ... and for a transaction that runs the user's own code, which has limits of its own.
-NO_LIMITS = "SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT"
-
-HAS_SCHEMA = "SELECT to_regnamespace('windlass') IS NOT NULL"
-CREATE_SCHEMA = "CREATE SCHEMA windlass"
-HAS_META = "SELECT to_regclass('windlass.meta') IS NOT NULL"
-UPGRADING = "SELECT pg_advisory_xact_lock(hashtext('windlass.upgrade'))"
-
-# Size of our tables, the age of the oldest transaction, leases given so far, and dead rows where rows come and go.
-STATUS = """
-SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
-         WHERE c.relnamespace = to_regnamespace('windlass') AND c.relkind = 'r'),
-       (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0)::float8 FROM pg_stat_activity
-         WHERE datname = current_database() AND pid <> pg_backend_pid()),
-       (SELECT coalesce(pg_sequence_last_value(to_regclass('windlass.lease')), 0)),
-       (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables
-         WHERE schemaname = 'windlass' AND relname IN ('ready', 'leases'))
-"""
-
-# A number that differs if anybody has committed in between.
-CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
-
-LISTEN = "LISTEN windlass"
-
-# A hint to who listens, when this is committed.
-TELL = "SELECT pg_notify(:channel, :queue)"
+# The rows that a JSON array of ids names.
+_THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 
 # ---- enqueue
 
@@ -63,10 +32,7 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) 
 """
 
 # The ids that an earlier try has stored already.
-EXISTING = """
-SELECT id::text FROM windlass.jobs
- WHERE id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
-"""
+EXISTING = f"SELECT id::text FROM windlass.jobs WHERE id = {_THESE}"
 
 # Take a dedupe key, or learn by the row count that it is held: by a job that is stored, once this does not wait.
 TAKE_KEY = """
@@ -76,9 +42,7 @@ RETURNING 1
 """
 
 # Who holds a dedupe key.
-KEY_HOLDER = """
-SELECT id::text FROM windlass.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
-"""
+KEY_HOLDER = "SELECT id::text FROM windlass.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
 
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
 PASS_KEY = """
@@ -89,12 +53,10 @@ UPDATE windlass.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
 IS_STORED = "SELECT 1 FROM windlass.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
 
 # Give back the keys of jobs that have ended.
-DROP_KEYS = """
+DROP_KEYS = f"""
 DELETE FROM windlass.dedupe WHERE ctid = ANY(ARRAY(
     SELECT d.ctid
-      FROM (SELECT id, tenant, dedupe FROM windlass.jobs
-             WHERE id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
-            OFFSET 0) j
+      FROM (SELECT id, tenant, dedupe FROM windlass.jobs WHERE id = {_THESE} OFFSET 0) j
      CROSS JOIN LATERAL (SELECT p.ctid FROM windlass.dedupe p
                           WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
 """
@@ -157,11 +119,6 @@ SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
  ORDER BY e.ordinality
 """
 
-# Have these limited types to ourselves until we commit. Sorted, so that no two wait for each other.
-LOCK_TYPES = """
-SELECT type FROM windlass.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE
-"""
-
 # How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
 # would be older than the lock.
 ROOM = """
@@ -214,10 +171,7 @@ SELECT coalesce(json_agg({_CLAIMED} ORDER BY j.priority DESC, l.run_at, l.id), '
   FROM l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
 """
 
-DELETE_READY = """
-DELETE FROM windlass.ready
- WHERE id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
-"""
+DELETE_READY = f"DELETE FROM windlass.ready WHERE id = {_THESE}"
 
 # As Claimed has it: a worker's leases, and those long past their deadline.
 LEASES_OF_WORKER = f"""
@@ -313,20 +267,6 @@ SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5
   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
 """
 
-# Add up what was appended; two who do it at once would count twice, so that only one may.
-FOLDING = "SELECT pg_try_advisory_xact_lock(hashtext('windlass.fold'))"
-FOLD_TALLIES = """
-WITH gone AS (DELETE FROM windlass.tallies RETURNING *)
-INSERT INTO windlass.tallies (status, type, queue, count)
-SELECT status, type, queue, sum(count) FROM gone GROUP BY status, type, queue HAVING sum(count) <> 0
-"""
-FOLD_USAGE = """
-WITH gone AS (DELETE FROM windlass.usage WHERE minute >= :since RETURNING *)
-INSERT INTO windlass.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
-SELECT minute, type, queue, tenant, sum(runs), sum(failures), sum(busy), sum(waiting)
-  FROM gone GROUP BY minute, type, queue, tenant
-"""
-
 REPORT = """
 UPDATE windlass.leases SET fraction = :fraction, message = :message WHERE id = CAST(:id AS uuid) AND lease = :number
 """
@@ -361,13 +301,13 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 # ---- manage
 
 # Hold a job where it is, until we commit: in one of these places.
-HOLD = tuple(
-    f"SELECT 1 FROM windlass.{place} WHERE id = CAST(:id AS uuid) FOR UPDATE"
-    for place in ("ready", "leases", "finished")
+HOLD = (
+    "SELECT 1 FROM windlass.ready WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    "SELECT 1 FROM windlass.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    "SELECT 1 FROM windlass.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
 )
 
-# Several reads of one moment. A page is read in order and no further, even if the statistics promise that there is
-# little to sort.
+# Several reads of one moment. A page is read in order and no further, however little to sort the statistics promise.
 SNAPSHOT = """
 BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off
 """
@@ -432,7 +372,6 @@ SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass.jobs
 """
 DEDUPE_OF = "SELECT tenant, dedupe FROM windlass.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
 
-_THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 DELETE_JOBS = f"DELETE FROM windlass.jobs WHERE id = {_THESE}"
 DELETE_FINISHED = f"DELETE FROM windlass.finished WHERE id = {_THESE}"
 DELETE_ATTEMPTS = f"DELETE FROM windlass.attempts WHERE id = {_THESE}"

@@ -8,6 +8,7 @@ import psycopg
 
 from windlass.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from windlass.stores import migrate
+from windlass.stores.postgres import server
 from windlass.stores.postgres import statements as sql
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def upgrade(database: Database) -> int:
     """Apply the migrations that are missing, one after the other; the schema afterwards. Two may try at once."""
 
     def steps(tx: Transaction) -> int:
-        tx.execute(sql.UPGRADING)
+        tx.execute(server.UPGRADING)
         found, oldest = _schema(tx.connection)
         if oldest > newest_schema():
             raise SchemaTooNew(database.where, found, newest_schema())
@@ -63,10 +64,10 @@ def upgrade(database: Database) -> int:
 
 
 def _create_schema(tx: Transaction, where: str) -> None:
-    if tx.value(sql.HAS_SCHEMA):
+    if tx.value(server.HAS_SCHEMA):
         return
     try:
-        tx.execute(sql.CREATE_SCHEMA)
+        tx.execute(server.CREATE_SCHEMA)
     except psycopg.errors.InsufficientPrivilege as error:
         way_out = "have its owner run: windlass db upgrade (or windlass db sql | psql)"
         raise StoreUnusable(
@@ -76,7 +77,7 @@ def _create_schema(tx: Transaction, where: str) -> None:
 
 def _schema(connection: Connection) -> tuple[int, int]:
     """The newest migration that the database has, and the oldest schema whose windlass can work with it."""
-    row = connection.execute(sql.HAS_META).fetchone()
+    row = connection.execute(server.HAS_META).fetchone()
     if row is None or not row[0]:
         return 0, 0
     meta: dict[str, int] = dict(connection.execute(sql.META).fetchall())
