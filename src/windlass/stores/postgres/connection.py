@@ -197,6 +197,8 @@ class Database:
                 if connection.info.transaction_status == TransactionStatus.IDLE and len(lane.idle) < KEPT:
                     lane.idle.append(connection)
                 else:
+                    if connection.broken:  # as the others are, if the server has restarted
+                        self._close_idle(lane)
                     connection.close()
         finally:
             lane.free.release()
@@ -218,8 +220,11 @@ class Database:
 
     def close(self) -> None:
         for lane in self._lanes.values():
-            while connection := self._idle(lane):
-                connection.close()
+            self._close_idle(lane)
+
+    def _close_idle(self, lane: _Lane) -> None:
+        while connection := self._idle(lane):
+            connection.close()
 
     def _translated(self, error: psycopg.Error) -> Exception:
         if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
