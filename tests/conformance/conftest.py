@@ -81,6 +81,15 @@ def url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 @pytest.fixture
+def another(which: str, request: pytest.FixtureRequest, memory: Path) -> Callable[[], str]:
+    """URLs for a test that needs many databases without jobs, one after the other."""
+    if which == "sqlite":
+        return lambda: f"sqlite:///{tempfile.mkdtemp(dir=memory)}/jobs.db"
+    databases = request.getfixturevalue("postgres_databases")
+    return lambda: databases.reused(make_tables)
+
+
+@pytest.fixture
 def new_url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
     """Of a database in which nothing of ours is yet."""
     if which == "sqlite":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,7 +18,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import (
     DAY,
     EVERY_OUTCOME,
@@ -318,12 +316,8 @@ EXAMPLES = {"sqlite": 120, "postgresql": 25}
 """A journey to a server takes ten times as long as a call."""
 
 
-def test_any_sequence_of_verbs_does_what_the_model_does(which, memory, request):
+def test_any_sequence_of_verbs_does_what_the_model_does(which, another):
     class Machine(StoreMachine):
-        @staticmethod
-        def new_url() -> str:
-            if which == "sqlite":
-                return f"sqlite:///{tempfile.mkdtemp(dir=memory)}/jobs.db"
-            return request.getfixturevalue("postgres_databases").reused(make_tables)
+        new_url = staticmethod(another)
 
     run_state_machine_as_test(Machine, settings=settings(max_examples=EXAMPLES[which], stateful_step_count=50))
