@@ -1,81 +1,41 @@
-"""A PostgreSQL server for this directory, and a fresh database for each test."""
+"""Databases with a table of the user's, on the server that all tests share."""
 
 from __future__ import annotations
-
-import itertools
-import os
-import shutil
-import signal
-import socket
-import subprocess
-import tempfile
-import time
-from glob import glob
-from pathlib import Path
 
 import psycopg
 import pytest
 
-numbers = itertools.count(1)
+from windlass.stores.postgres.store import PostgresStore
 
 
-@pytest.fixture(scope="session")
-def server():
-    """Where it listens, without a database. It keeps nothing: no fsync, and in memory where that is possible."""
-    initdb = shutil.which("initdb") or max(glob("/usr/lib/postgresql/*/bin/initdb"), default=None)
-    if initdb is None:
-        pytest.skip("no PostgreSQL here")
-    user = "nobody" if os.getuid() == 0 else None  # it refuses to run as root
-    folder = Path(tempfile.mkdtemp(prefix="windlass-pg-", dir="/dev/shm" if os.path.isdir("/dev/shm") else None))
-    if user:
-        shutil.chown(folder, user)
-    data = folder / "data"
-    how = {"user": user, "cwd": folder, "stdout": subprocess.DEVNULL}
-    subprocess.run([initdb, "-D", data, "-A", "trust", "-U", "postgres", "-N"], check=True, timeout=100, **how)
-    port = free_port()
-    options = [f"port={port}", "listen_addresses=127.0.0.1", f"unix_socket_directories={folder}", "fsync=off"]
-    command = [Path(initdb).parent / "postgres", "-D", data, *itertools.chain(*(("-c", o) for o in options))]
-    with open(folder / "log", "wb") as log:
-        process = subprocess.Popen(command, stderr=log, **how)
-    try:
-        yield ready(f"postgresql://postgres@127.0.0.1:{port}", process)
-    finally:
-        process.send_signal(signal.SIGQUIT)  # at once, but its shared memory goes too
-        process.wait()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
-def ready(url: str, process: subprocess.Popen[bytes]) -> str:
-    while process.poll() is None:
-        try:
-            psycopg.connect(f"{url}/postgres").close()
-            return url
-        except psycopg.OperationalError:  # a server that starts has no event to wait for
-            time.sleep(0.05)
-    raise RuntimeError("the server did not start")
-
-
-def fresh(server: str) -> str:
-    name = f"test_{next(numbers)}"
-    with psycopg.connect(f"{server}/postgres", autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    with psycopg.connect(f"{server}/{name}") as connection:
+def with_orders(url: str) -> None:
+    with psycopg.connect(url) as connection:
         connection.execute("CREATE TABLE orders (id bigint PRIMARY KEY, note text)")
-    return f"{server}/{name}"
+
+
+def other_with_orders(url: str) -> None:
+    with_orders(url)
+
+
+def with_orders_and_jobs(url: str) -> None:
+    with_orders(url)
+    store = PostgresStore(url)
+    store.open()
+    store.close()
 
 
 @pytest.fixture
-def postgres_url(server) -> str:
-    return fresh(server)
+def postgres_url(postgres_databases) -> str:
+    return postgres_databases.reused(with_orders)
 
 
 @pytest.fixture
-def other_url(server) -> str:
+def other_url(postgres_databases) -> str:
     """Another database of the same server."""
-    return fresh(server)
+    return postgres_databases.reused(other_with_orders)
+
+
+@pytest.fixture
+def jobs_url(postgres_databases) -> str:
+    """A database that has our tables too."""
+    return postgres_databases.reused(with_orders_and_jobs)

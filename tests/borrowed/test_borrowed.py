@@ -174,7 +174,7 @@ def test_any_role_may_ask_which_database_it_is(postgres_url):
     with psycopg.connect(postgres_url) as connection:
         connection.execute("CREATE ROLE nobody_special")
         connection.execute("SET ROLE nobody_special")
-        assert identity(borrow(connection)).startswith("test_")
+        assert identity(borrow(connection)).startswith(f"{connection.info.dbname}@")
         connection.rollback()
 
 

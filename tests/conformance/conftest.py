@@ -16,13 +16,24 @@ import pytest
 from tests.conformance.helpers import FakeClock, check_books
 from windlass import stores
 from windlass.stores.base import Store
+from windlass.stores.postgres import cursor
 from windlass.stores.postgres.store import PostgresStore
 
 OpenStore = Callable[..., Any]
 
+STORES = ("sqlite", "postgresql")
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "by_hand: the test breaks rows by hand, so that its books need not balance")
+    config.addinivalue_line("markers", "only(store): what the test looks at is a fact of this store alone")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test runs on every store, unless it says which one it is about."""
+    only = metafunc.definition.get_closest_marker("only")
+    if "which" in metafunc.fixturenames:
+        metafunc.parametrize("which", only.args if only else STORES, indirect=True)
 
 
 @pytest.fixture
@@ -52,16 +63,45 @@ def make_tables(url: str) -> None:
     store.close()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, folder: Path) -> str:
-    """A database of its own for each test."""
-    if request.param == "sqlite":
+@pytest.fixture(scope="module")
+def which(request: pytest.FixtureRequest) -> str:
+    """The store that this test runs on."""
+    name: str = request.param
+    return name
+
+
+@pytest.fixture
+def url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """A database of its own for each test, as far as the tests can tell."""
+    if which == "sqlite":
         return f"sqlite:///{folder}/jobs.db"
-    if request.node.get_closest_marker("sqlite_only"):
-        pytest.skip("of SQLite only")
     databases = request.getfixturevalue("postgres_databases")
     reused: str = databases.reused(make_tables)
     return reused
+
+
+@pytest.fixture
+def another(which: str, request: pytest.FixtureRequest, memory: Path) -> Callable[[], str]:
+    """URLs for a test that needs many databases without jobs, one after the other."""
+    if which == "sqlite":
+        return lambda: f"sqlite:///{tempfile.mkdtemp(dir=memory)}/jobs.db"
+    databases = request.getfixturevalue("postgres_databases")
+    return lambda: databases.reused(make_tables)
+
+
+@pytest.fixture
+def new_url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
+    """Of a database in which nothing of ours is yet."""
+    if which == "sqlite":
+        return f"sqlite:///{folder}/new.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture(autouse=True)
+def cheap_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A claim looks at everything first. Else what it finds would depend on how busy the machine is."""
+    monkeypatch.setattr(cursor, "CHEAP", 1e9)
 
 
 @pytest.fixture

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import Any
+
+import psycopg
 
 from windlass import clock
 from windlass.clock import SECOND
@@ -23,6 +26,12 @@ FAILED = Outcome(Kind.FAILED, error="Fail: no use", traceback="Traceback: …")
 SNOOZED = Outcome(Kind.SNOOZED, charged=0)
 EVERY_OUTCOME = (COMPLETED, RETRIED, FAILED, SNOOZED, CANCELLED, RELEASED)
 FINAL_OUTCOMES = (COMPLETED, FAILED, CANCELLED)
+
+UNSTORABLE = 1 << 70
+"""A priority that no store can keep, and what each says to it."""
+CANNOT_BE_STORED = (OverflowError, psycopg.errors.NumericValueOutOfRange)
+
+TABLES = ("jobs", "ready", "leases", "finished", "attempts", "dedupe", "types", "workers", "meta", "tallies", "usage")
 
 
 class FakeClock:
@@ -114,6 +123,12 @@ def snapshot(store: Any) -> tuple[Any, ...]:
     return jobs, [store.attempts(job.id) for job in jobs], store.counts(("status", "type", "queue"))
 
 
+def select(store: Any, sql: str) -> list[Any]:
+    """Rows of our tables, which are in a schema on a server and have a prefix in a file."""
+    sql = sql if on_postgres(store) else sql.replace("windlass.", "windlass_")
+    return store._read("read", lambda tx: tx.execute(sql).fetchall())
+
+
 def check_books(store: Any) -> None:
     """The tallies say what a count of the tables says, and each job is in exactly one place."""
     by = ("status", "type", "queue")
@@ -123,20 +138,35 @@ def check_books(store: Any) -> None:
     tallied = {tuple(row[name] for name in by): row["count"] for row in store.counts(by)}
     assert dict(counted) == tallied
 
-    def select(sql: str) -> list[Any]:
-        separator = "." if store.url.startswith("postgresql") else "_"
-        return store._read("read", lambda tx: tx.execute(sql.replace("windlass.", f"windlass{separator}")).fetchall())
-
     places = " UNION ALL ".join(f"SELECT id FROM windlass.{table}" for table in ("ready", "leases", "finished"))
-    placed = sorted(str(row[0]) for row in select(places))
-    there = sorted(str(row[0]) for row in select("SELECT id FROM windlass.jobs"))
-    keys = select("SELECT tenant, key, id FROM windlass.dedupe ORDER BY id")
+    placed = sorted(str(row[0]) for row in select(store, places))
+    there = sorted(str(row[0]) for row in select(store, "SELECT id FROM windlass.jobs"))
+    keys = select(store, "SELECT tenant, key, id FROM windlass.dedupe ORDER BY id")
     held = select(
+        store,
         "SELECT tenant, dedupe, id FROM windlass.jobs WHERE dedupe IS NOT NULL"
-        " AND id NOT IN (SELECT id FROM windlass.finished) ORDER BY id"
+        " AND id NOT IN (SELECT id FROM windlass.finished) ORDER BY id",
     )
     assert there == placed
     assert held == keys
+
+
+@contextmanager
+def writing(store: Any) -> Generator[None]:
+    """Somebody is in the middle of a transaction, and has locked every row there is."""
+    store.open()
+    if not on_postgres(store):
+        with store.database.write():
+            yield
+        return
+    with psycopg.connect(store.url) as connection:
+        for table in TABLES:
+            connection.execute(f"SELECT 1 FROM windlass.{table} FOR UPDATE")
+        yield
+
+
+def on_postgres(store: Any) -> bool:
+    return store.url.startswith("postgresql")
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:

@@ -27,14 +27,11 @@ from windlass.stores.base import Filter
 pytestmark = pytest.mark.by_hand
 
 BROKEN = {
-    "no JSON": "'{\"a\":'",
-    "nothing": "''",
-    "no object": "'[1, 2]'",
-    "no UTF-8": "CAST(x'7B2261223AFFFE7D' AS TEXT)",
-    "a lone surrogate": '\'{"a":"\\ud800"}\'',
-    "a NUL": "'{\"a\":' || char(0) || '}'",
-    "too deep": f"'{'[' * 5000}'",
-    "a quote": "'\"'",
+    "no object": "[1, 2]",
+    "a lone surrogate": '{"a":"\\ud800"}',
+    "a NUL": '{"a":"\\u0000"}',
+    "too deep": "[" * 2000 + "]" * 2000,
+    "a number too large": '{"a":1e999}',
 }
 
 
@@ -43,7 +40,7 @@ def test_a_broken_payload_is_claimed_and_its_neighbours_run(store, by_hand, payl
     """Its attempt will fail, with the reason. Skipping it would leave it there for ever, unseen."""
     neighbours = put_many(store, 2, payload='{"a":1}')
     broken = put(store)
-    by_hand(f"UPDATE windlass_jobs SET payload = {payload} WHERE id = ?", broken.id)
+    by_hand("UPDATE windlass_jobs SET payload = ? WHERE id = ?", payload, broken.id)
 
     claimed = take(store)
 
@@ -56,18 +53,11 @@ def test_a_broken_payload_is_claimed_and_its_neighbours_run(store, by_hand, payl
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
 def test_a_broken_payload_is_shown_as_it_is(store, by_hand, payload):
     whole, broken = put_many(store, 2, tenant="t")
-    by_hand(f"UPDATE windlass_jobs SET payload = {payload} WHERE id = ?", broken.id)
+    by_hand("UPDATE windlass_jobs SET payload = ? WHERE id = ?", payload, broken.id)
 
     assert isinstance(store.get(broken.id).payload, dict)
     for wanted in (Filter(), Filter(tenant="t"), Filter(statuses=(Status.PENDING,))):
         assert ids([broken, whole]) == ids(store.jobs(wanted, 10).jobs)
-
-
-def test_a_broken_result_is_shown_as_it_is(store, by_hand):
-    job = finish(store, COMPLETED)
-    by_hand("UPDATE windlass_finished SET result = '{'")
-
-    assert "{" == store.get(job.id).result
 
 
 @pytest.mark.parametrize("at", [1 << 62, -(1 << 62)], ids=["far ahead", "far back"])
@@ -76,13 +66,6 @@ def test_a_moment_beyond_all_dates_does_not_hide_the_other_jobs(store, by_hand, 
     by_hand("UPDATE windlass_ready SET run_at = ? WHERE id = ?", at, broken.id)
 
     assert ids([broken, whole]) == ids(everything(store))
-
-
-def test_a_type_broken_by_hand_does_not_stop_the_others(store, by_hand):
-    broken, whole = put_many(store, 2)
-    by_hand("UPDATE windlass_ready SET type = CAST(x'FF' AS TEXT) WHERE id = ?", broken.id)
-
-    assert [whole.id] == ids(take(store))
 
 
 # A row of windlass_jobs deleted by hand
@@ -99,7 +82,7 @@ def test_a_waiting_job_deleted_by_hand_is_passed_over_once_and_forgotten(store, 
     assert [there.id] == ids(take(store))
 
     assert [] == by_hand("SELECT id FROM windlass_ready")
-    assert [(there.id,)] == by_hand("SELECT id FROM windlass_leases")
+    assert [(there.id,)] == by_hand("SELECT CAST(id AS text) FROM windlass_leases")
     check_books(store)
 
 

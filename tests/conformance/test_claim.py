@@ -16,6 +16,7 @@ from tests.conformance.helpers import (
     put_many,
     settle_one,
     take,
+    writing,
 )
 from windlass.clock import SECOND, to_datetime
 from windlass.errors import WorkerLost
@@ -230,5 +231,5 @@ def test_looking_for_due_jobs_takes_no_lock(open_store):
     ours, theirs = open_store(), open_store()
     put(ours)
 
-    with ours.database.write():
+    with writing(ours):
         assert theirs.due(Wanted(limit=1)).now

@@ -1,56 +1,85 @@
-"""Tables appear on first use, upgrades run once, and a newer schema is left alone."""
+"""Tables appear on first use, and a newer schema is left alone."""
 
 from __future__ import annotations
 
+import json
 import sqlite3
+from contextlib import closing
 
+import psycopg
 import pytest
 
-from tests.conformance.helpers import everything, put
+from tests.conformance.helpers import everything, on_postgres, put
 from tests.conformance.view_cases import CASES, make
+from windlass import stores
 from windlass.errors import SchemaTooNew
 from windlass.job import Job, Progress, Status
 from windlass.stores import migrate
-from windlass.stores.sqlite import upgrade
 
-PACKAGE = "windlass.stores.sqlite"
-
-
-def test_tables_appear_on_first_use(store):
-    assert not store.path.exists()
-
-    job = put(store)
-
-    assert [job] == everything(store)
+PACKAGES = ("windlass.stores.sqlite", "windlass.stores.postgres")
 
 
-def test_making_a_handle_touches_nothing(open_store):
-    assert not open_store().path.exists()
+@pytest.fixture
+def new_store(new_url, clock):
+    store = stores.open_store(new_url, clock=clock)
+    yield store
+    store.close()
+
+
+def tables(url):
+    """The names of all tables and views that somebody has made there."""
+    if url.startswith("postgresql"):
+        with psycopg.connect(url) as connection:
+            names = "SELECT schemaname || '.' || tablename FROM pg_tables UNION SELECT schemaname || '.' || viewname"
+            rows = connection.execute(f"{names} FROM pg_views").fetchall()
+        return {name for (name,) in rows if not name.startswith(("pg_catalog.", "information_schema."))}
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+        names = "SELECT name FROM sqlite_master WHERE type <> 'index' AND name NOT LIKE 'sqlite_%'"
+        return {name for (name,) in connection.execute(names)}
+
+
+def test_tables_appear_on_first_use(new_store, new_url):
+    assert set() == tables(new_url)
+
+    job = put(new_store)
+
+    assert [job] == everything(new_store)
+    assert len(tables(new_url)) > 10
+
+
+def test_making_a_handle_touches_nothing(new_url):
+    stores.open_store(new_url)
+
+    assert set() == tables(new_url)
 
 
 def test_an_open_database_is_at_the_newest_schema(store):
     store.open()
 
-    assert migrate.migrations(PACKAGE)[-1].number == store.status()["schema"]
+    newest = migrate.migrations(PACKAGES[on_postgres(store)])[-1].number
+    assert (newest, newest) == (store.status()["schema"], store.status()["newest_schema"])
 
 
-def test_migrations_are_numbered_without_gaps():
-    numbers = [migration.number for migration in migrate.migrations(PACKAGE)]
+@pytest.mark.parametrize("package", PACKAGES)
+def test_migrations_are_numbered_without_gaps(package):
+    numbers = [migration.number for migration in migrate.migrations(package)]
 
     assert list(range(1, len(numbers) + 1)) == numbers
 
 
-def test_the_printed_script_makes_the_same_tables(store, folder):
-    store.open()
-    by_script = sqlite3.connect(folder / "script.db")
-    by_script.executescript(upgrade.schema_sql())
-    ours = sqlite3.connect(store.path)
+def test_our_tables_live_beside_the_users(new_store, new_url):
+    """Ours have a prefix in a file and a schema on a server, so that they can be in the user's own database."""
+    connect = psycopg.connect if new_url.startswith("postgresql") else sqlite3.connect
+    with closing(connect(new_url.removeprefix("sqlite:///"))) as users:
+        users.execute("CREATE TABLE jobs (id INTEGER)")
+        users.execute("INSERT INTO jobs VALUES (7)")
+        users.commit()
+        theirs = tables(new_url)
 
-    schema = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+        put(new_store)
 
-    assert by_script.execute(schema).fetchall() == ours.execute(schema).fetchall()
-    by_script.close()
-    ours.close()
+        assert [(7,)] == users.execute("SELECT id FROM jobs").fetchall()
+    assert theirs == {name for name in tables(new_url) if not name.startswith("windlass")}
 
 
 def test_two_neighbouring_versions_work_on_one_database(store, by_hand):
@@ -71,64 +100,40 @@ def test_a_database_that_a_newer_windlass_has_changed_for_good_is_left_alone(sto
         store.get(job.id)
 
     assert (99, store.where in str(error.value)) == (error.value.found, True)
-    by_hand("UPDATE windlass_meta SET value = ? WHERE key IN ('schema', 'oldest')", upgrade.newest_schema())
-
-
-def test_an_older_database_is_upgraded_when_it_is_opened(store, open_store, monkeypatch):
-    job = put(store)
-    known = migrate.migrations(PACKAGE)
-    added = migrate.Migration(known[-1].number + 1, "new", "ALTER TABLE windlass_jobs ADD COLUMN colour TEXT;\n")
-    monkeypatch.setattr(migrate, "migrations", lambda package: [*known, added])
-
-    upgraded = open_store()
-
-    assert job == upgraded.get(job.id)
-    assert added.number == upgraded.status()["schema"]
-    put(store)
-
-
-def test_an_upgrade_that_fails_changes_nothing(store, open_store, monkeypatch):
-    put(store)
-    known = migrate.migrations(PACKAGE)
-    broken = migrate.Migration(known[-1].number + 1, "bad", "CREATE TABLE windlass_new (id TEXT);\nCREATE NONSENSE;\n")
-    with monkeypatch.context() as patch:
-        patch.setattr(migrate, "migrations", lambda package: [*known, broken])
-        with pytest.raises(Exception, match="NONSENSE"):
-            open_store().open()
-
-    assert known[-1].number == store.status()["schema"]
-    with store.database.read() as connection:
-        assert [] == connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'windlass_new'").fetchall()
-
-
-def test_our_tables_live_beside_the_users(folder, open_store):
-    """Names are prefixed, so that they can be in the user's own file."""
-    with sqlite3.connect(folder / "jobs.db") as users:
-        users.execute("CREATE TABLE jobs (id INTEGER)")
-        users.execute("INSERT INTO jobs VALUES (7)")
-
-    put(open_store())
-
-    assert [(7,)] == users.execute("SELECT id FROM jobs").fetchall()
-    names = [row[0] for row in users.execute("SELECT name FROM sqlite_master WHERE name NOT LIKE 'sqlite_%'")]
-    assert ["jobs"] == [name for name in names if not name.startswith("windlass_")]
-    users.close()
+    newest = migrate.migrations(PACKAGES[on_postgres(store)])[-1].number
+    by_hand("UPDATE windlass_meta SET value = ? WHERE key IN ('schema', 'oldest')", newest)
 
 
 # The view that puts the parts together again
 
 
+def columns(by_hand, store):
+    if on_postgres(store):
+        named = "SELECT attname FROM pg_attribute WHERE attrelid = 'windlass.job'::regclass ORDER BY attnum"
+        return [name for (name,) in by_hand(named)]
+    return [row[1] for row in by_hand("PRAGMA table_info(windlass_job)")]
+
+
 def view(by_hand, store, id):
-    """A row of the view, read as a Job."""
-    columns = [row[1] for row in by_hand("PRAGMA table_info(windlass_job)")]
+    """A row of the view."""
     (row,) = by_hand("SELECT * FROM windlass_job WHERE id = ?", id)
-    return dict(zip(columns, row, strict=True))
+    return dict(zip(columns(by_hand, store), row, strict=True))
+
+
+def moment(store, at):
+    """As the view shows it: a server has a type for it, a file has text."""
+    if at is None or on_postgres(store):
+        return at
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
+
+
+def value(shown):
+    """JSON, where the driver has not read it already."""
+    return json.loads(shown) if isinstance(shown, str) else shown
 
 
 def test_the_view_has_the_columns_of_a_job(store, by_hand):
-    columns = [row[1] for row in by_hand("PRAGMA table_info(windlass_job)")]
-
-    assert set(Job.__struct_fields__) == set(columns)
+    assert set(Job.__struct_fields__) == set(columns(by_hand, store))
 
 
 PLAIN = [
@@ -151,10 +156,21 @@ def test_the_view_shows_what_a_job_shows(store, by_hand, clock, case):
     id = make(store, clock, case)
     job, row = store.get(id), view(by_hand, store, id)
 
-    assert {name: getattr(job, name) for name in PLAIN} == {name: row[name] for name in PLAIN}
+    assert {name: getattr(job, name) for name in PLAIN} == {**{name: row[name] for name in PLAIN}, "id": str(row["id"])}
     for name in ("run_at", "created_at", "updated_at", "started_at", "completed_at"):
-        moment = getattr(job, name)
-        assert (moment and moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03}Z") == row[name]
-    assert ('{"a":1}', '{"n":1}' if job.status is Status.COMPLETED else None) == (row["payload"], row["result"])
+        assert moment(store, getattr(job, name)) == row[name]
+    assert ({"a": 1}, {"n": 1} if job.status is Status.COMPLETED else None) == (
+        value(row["payload"]),
+        value(row["result"]),
+    )
     assert (job.progress and job.progress.fraction) == row["progress"]
     assert case != "processing" or Progress(0.5, "half") == job.progress
+
+
+@pytest.mark.only("postgresql")
+def test_the_view_shows_every_microsecond(store, by_hand, clock):
+    for _ in range(50):
+        clock.now += 1_234_567
+        job = put(store)
+
+        assert moment(store, job.created_at) == view(by_hand, store, job.id)["created_at"]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections import Counter
 from contextlib import suppress
+from typing import Any
 
+import psycopg
 import pytest
 
 from tests.conformance.helpers import (
+    DAY,
+    HOUR,
     at_once,
     enlist,
     everything,
     ids,
     limit,
     new_job,
+    on_postgres,
     put,
     put_and_take,
     put_many,
@@ -205,3 +211,197 @@ def test_a_transaction_of_one_who_was_overtaken_is_refused(open_store):
         pass
 
     assert Counter({"completed": 1}) == Counter({r["status"]: r["count"] for r in ours.counts(("status",))})
+
+
+# Dedupe keys
+
+
+@pytest.fixture
+def users(open_store):
+    """Somebody's own connection, with a transaction of their own."""
+    store = open_store()
+    store.open()
+    connection = psycopg.connect(store.url) if on_postgres(store) else sqlite3.connect(store.path)
+    yield connection
+    connection.close()
+
+
+def waiting(call):
+    """A thread that has begun the call and cannot end it yet, and where its answer will be."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(call()))
+    thread.start()
+    thread.join(0.05)
+    assert thread.is_alive()
+    return thread, answers
+
+
+def test_who_wants_a_key_that_an_open_transaction_holds_waits_and_gets_its_holder(open_store, users):
+    ours, theirs = open_store(), open_store()
+    theirs.open()
+    (holder,) = ours.insert([new_job(dedupe="k")], users)
+
+    thread, answers = waiting(lambda: put(theirs, dedupe="k"))
+    users.commit()
+    thread.join()
+
+    assert [holder.id] == ids(answers)
+    assert [holder.id] == ids(everything(ours))
+
+
+def test_who_wants_a_key_that_an_open_transaction_gives_up_takes_it(open_store, users):
+    ours, theirs = open_store(), open_store()
+    theirs.open()
+    (never,) = ours.insert([new_job(dedupe="k")], users)
+
+    thread, answers = waiting(lambda: put(theirs, dedupe="k"))
+    users.rollback()
+    thread.join()
+
+    assert never.id not in ids(answers)
+    assert ids(answers) == ids(everything(ours))
+
+
+@pytest.mark.only("postgresql")
+def test_of_two_open_transactions_that_want_a_key_the_second_gets_the_first(open_store, users):
+    ours, theirs = open_store(), open_store()
+    theirs.open()
+    (holder,) = ours.insert([new_job(dedupe="k")], users)
+
+    with psycopg.connect(theirs.url) as second:
+        thread, answers = waiting(lambda: theirs.insert([new_job(), new_job(dedupe="k")], second))
+        users.commit()
+        thread.join()
+
+    assert holder.id == answers[0][1].id
+    assert {holder.id, answers[0][0].id} == set(ids(everything(ours)))
+
+
+@pytest.mark.only("postgresql")
+def test_who_waits_for_a_key_holds_up_nobody_who_shares_the_commit(open_store, users):
+    ours, theirs = open_store(), open_store()
+    theirs.open()
+    (holder,) = ours.insert([new_job(dedupe="k")], users)
+    first, keyed, last = new_job(), new_job(dedupe="k"), new_job()
+
+    thread, answers = waiting(lambda: theirs.insert_groups([[first], [keyed], [last]]))
+    assert [first.id, last.id] == ids(take(ours))
+    users.commit()
+    thread.join()
+
+    assert [[first.id], [holder.id], [last.id]] == [ids(answer) for answer in answers[0]]
+
+
+def test_racing_enqueues_of_the_same_keys_in_any_order_do_not_wait_for_each_other(open_store):
+    handles = [open_store() for _ in range(2)]
+    handles[0].open()
+    keys = [f"key-{i}" for i in range(20)]
+
+    def enqueue(store, keys):
+        return {job.id for job in store.insert([new_job(dedupe=key) for key in keys])}
+
+    answers = at_once(lambda: enqueue(handles[0], keys), lambda: enqueue(handles[1], keys[::-1]))
+
+    assert answers[0] == answers[1] == set(ids(everything(handles[0])))
+
+
+# Limits
+
+
+def test_two_who_claim_at_once_have_a_limit_together(open_store):
+    ours, theirs = open_store(), open_store()
+    limit(ours, "noop", 3)
+    put_many(ours, 300, queue="q")
+    put_many(ours, 300, queue="r")
+
+    for _ in range(200):
+        hauls = at_once(lambda: take(ours, 2), lambda: take(theirs, 3))
+        claimed = [c for haul in hauls for c in haul]
+        assert 3 == len(claimed) == len(set(ids(claimed)))
+        ours.settle([(c, COMPLETED) for c in claimed])
+
+
+def test_a_limit_counts_what_others_settle_at_once(open_store):
+    ours, theirs = open_store(), open_store()
+    limit(ours, "noop", 2)
+    put_many(ours, 150)
+    held = take(ours)
+
+    for _ in range(50):
+        lost, claimed = at_once(lambda held=held: ours.settle([(c, COMPLETED) for c in held]), lambda: take(theirs))
+        assert [] == lost
+        assert len(claimed) in (0, 2)
+        held = claimed or take(ours)
+        assert 2 == len(held) == len(ours.jobs(Filter(statuses=(Status.PROCESSING,)), 10))
+
+
+# A person and a worker want the same job
+
+
+def test_a_job_that_is_cancelled_while_it_is_claimed_is_cancelled_or_told_so(open_store):
+    ours, theirs = open_store(), open_store()
+    for _ in range(50):
+        job = put(ours)
+        claimed, cancelled = at_once(lambda: take(ours), lambda id=job.id: theirs.cancel(id))
+
+        if cancelled.status is Status.CANCELLED:
+            assert [] == claimed
+        else:
+            assert (Status.PROCESSING, [job.id]) == (cancelled.status, ids(claimed))
+            assert settle_one(ours, claimed[0], RELEASED)
+        assert Status.CANCELLED == ours.get(job.id).status
+
+
+def test_a_job_that_is_deleted_while_it_is_claimed_is_gone_or_in_hand(open_store):
+    ours, theirs = open_store(), open_store()
+    for _ in range(50):
+        job = put(ours, dedupe="k")
+        claimed, deleted = at_once(lambda: take(ours), lambda id=job.id: theirs.delete(id))
+
+        if isinstance(deleted, WrongStatus):
+            assert [job.id] == ids(claimed)
+            assert settle_one(ours, claimed[0], COMPLETED)
+        else:
+            assert ([], None) == (claimed, ours.get(job.id))
+
+
+def test_a_job_that_is_retried_while_others_claim_is_claimed_once(open_store):
+    ours, theirs = open_store(), open_store()
+    job = put(ours)
+    for _ in range(50):
+        assert settle_one(ours, take(ours)[0], COMPLETED)
+
+        claimed, first, second = at_once(lambda: take(ours), lambda: theirs.retry(job.id), lambda: ours.retry(job.id))
+
+        assert [WrongStatus] == [type(answer) for answer in (first, second) if isinstance(answer, Exception)]
+        assert [] == claimed or [job.id] == ids(claimed)
+        if claimed:
+            assert settle_one(ours, claimed[0], RELEASED)
+        assert Status.PENDING == ours.get(job.id).status
+
+
+def test_a_job_that_is_completed_by_hand_while_it_is_claimed_runs_for_nobody_else(open_store):
+    ours, theirs = open_store(), open_store()
+    for _ in range(50):
+        job = put(ours)
+        claimed, completed = at_once(lambda: take(ours), lambda id=job.id: theirs.complete([id]))
+
+        assert 1 == completed
+        assert Status.COMPLETED == ours.get(job.id).status
+        assert [] == [c for c in claimed if settle_one(ours, c, COMPLETED)]
+
+
+def test_two_who_prune_at_once_share_the_old_jobs(open_store, clock):
+    ours, theirs = open_store(), open_store()
+    put_many(ours, 40)
+    ours.settle([(c, COMPLETED) for c in take(ours)])
+    clock.now += DAY
+
+    def prune(store):
+        pruned = 0
+        while n := store.prune((Status.COMPLETED,), HOUR, 7):
+            pruned += n
+        return pruned
+
+    assert 40 == sum(at_once(lambda: prune(ours), lambda: prune(theirs)))
+    assert [] == everything(ours)

@@ -18,11 +18,13 @@ from tests.conformance.helpers import (
     put_many,
     settle_one,
     take,
+    writing,
 )
 from windlass.ids import new_id
 from windlass.job import Progress, Status
 from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
 from windlass.stores.base import Filter
+from windlass.stores.sql import read
 
 
 def one_of_each(store, **options):
@@ -228,10 +230,28 @@ def test_reading_waits_for_no_writer(open_store):
     ours, theirs = open_store(), open_store()
     job = put(ours)
 
-    with ours.database.write():
+    with writing(ours):
         assert job == theirs.get(job.id)
         assert [job] == list(theirs.jobs(Filter(), 10))
         assert [{"count": 1}] == theirs.counts(())
+
+
+def test_a_list_by_several_statuses_misses_no_job_that_moves_meanwhile(open_store, monkeypatch):
+    ours, theirs = open_store(), open_store()
+    ended = finish(ours, COMPLETED)
+    moving = put(ours)
+    to_job, moved = read.to_job, []
+
+    def claim_it_meanwhile(row):
+        if not moved:
+            moved.append(take(theirs))
+        return to_job(row)
+
+    monkeypatch.setattr(read, "to_job", claim_it_meanwhile)
+    statuses = (Status.PROCESSING, Status.COMPLETED, Status.PENDING)
+    listed = ours.jobs(Filter(statuses=statuses), 10)
+
+    assert [moving.id, ended.id] == [job.id for job in listed]
 
 
 def test_changes_differ_when_somebody_else_has_committed(open_store):

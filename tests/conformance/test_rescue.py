@@ -17,6 +17,7 @@ from tests.conformance.helpers import (
     settle_one,
     suspicion_of,
     take,
+    writing,
 )
 from windlass.clock import SECOND
 from windlass.errors import WorkerLost
@@ -88,7 +89,7 @@ def test_cancelled_leases_are_told_without_a_lock(open_store):
     for claimed in (mine, other):
         theirs.cancel(claimed.id)
 
-    with theirs.database.write():
+    with writing(theirs):
         assert [mine.number] == ours.cancelled("w1")
         assert [] == ours.cancelled("nobody")
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tests.conformance.helpers import (
+    CANNOT_BE_STORED,
     EVERY_OUTCOME,
     FAILED,
     FINAL_OUTCOMES,
@@ -12,6 +15,7 @@ from tests.conformance.helpers import (
     MINUTE,
     RETRIED,
     SNOOZED,
+    UNSTORABLE,
     enlist,
     finish,
     ids,
@@ -252,9 +256,9 @@ def test_a_follow_up_takes_the_key_that_its_own_parent_held(store):
 def test_a_settlement_that_cannot_be_written_leaves_everything_in_hand(store):
     put_many(store, 2)
     first, second = take(store)
-    broken = Outcome(Kind.COMPLETED, follow_ups=(new_job(priority=1 << 70),))
+    broken = Outcome(Kind.COMPLETED, follow_ups=(new_job(priority=UNSTORABLE),))
 
-    with pytest.raises(OverflowError):
+    with pytest.raises(CANNOT_BE_STORED):
         store.settle([(first, COMPLETED), (second, broken)])
 
     assert [Status.PROCESSING] * 2 == [store.get(c.id).status for c in (first, second)]
@@ -262,8 +266,10 @@ def test_a_settlement_that_cannot_be_written_leaves_everything_in_hand(store):
 
 
 def usage(by_hand):
-    columns = "minute, type, queue, tenant, runs, failures, busy, waiting"
-    return by_hand(f"SELECT {columns} FROM windlass_usage ORDER BY minute, type, queue, tenant")
+    """What the rows add up to: a store may append, and add up later."""
+    place = "minute, type, queue, tenant"
+    sums = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
+    return by_hand(f"SELECT {place}, {sums} FROM windlass_usage GROUP BY {place} ORDER BY {place}")
 
 
 def test_usage_adds_up_runs_failures_and_time(store, clock, by_hand):
@@ -311,3 +317,14 @@ def test_usage_never_goes_down_when_the_clock_steps_back(store, clock, by_hand):
     settle_one(store, claimed, COMPLETED)
 
     assert [(1, 0, 0, 0)] == [row[4:] for row in usage(by_hand)]
+
+
+def test_a_result_of_every_alphabet_comes_back_as_it_was(store):
+    """A NUL too: JSON has a way to write it."""
+    text = "naïve 日本語 🦆 'quoted' \\ \x00 \x1b"
+    claimed = put_and_take(store, payload=json.dumps({"a": text}))
+
+    assert {"a": text} == json.loads(claimed.payload)
+    assert settle_one(store, claimed, Outcome(Kind.COMPLETED, result=json.dumps(text)))
+
+    assert ({"a": text}, text) == (store.get(claimed.id).payload, store.get(claimed.id).result)

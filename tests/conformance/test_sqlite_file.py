@@ -12,14 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.conformance.helpers import everything, finish, put, put_and_take, put_many, settle_one, take
+from tests.conformance.forking import fork_and, wait
+from tests.conformance.helpers import everything, put, put_and_take, put_many
 from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError
 from windlass.job import Status
 from windlass.outcome import COMPLETED
-from windlass.stores.base import Filter
-from windlass.stores.sql import read
 from windlass.stores.sqlite import checkpoint
 from windlass.stores.sqlite.store import SQLiteStore
+
+pytestmark = pytest.mark.only("sqlite")
 
 
 def url(path):
@@ -266,80 +267,7 @@ def test_one_who_checkpoints_elsewhere_is_not_waited_for(store, folder, monkeypa
     assert [1] == checkpoints
 
 
-# One snapshot
-
-
-def test_a_list_by_several_statuses_misses_no_job_that_moves_meanwhile(open_store, monkeypatch):
-    ours, theirs = open_store(), open_store()
-    ended = finish(ours, COMPLETED)
-    moving = put(ours)
-    to_job, moved = read.to_job, []
-
-    def claim_it_meanwhile(row):
-        if not moved:
-            moved.append(take(theirs))
-        return to_job(row)
-
-    monkeypatch.setattr(read, "to_job", claim_it_meanwhile)
-    statuses = (Status.PROCESSING, Status.COMPLETED, Status.PENDING)
-    listed = ours.jobs(Filter(statuses=statuses), 10)
-
-    assert [moving.id, ended.id] == [job.id for job in listed]
-
-
 # Fork
-
-
-def fork_and(work):
-    """A child that does `work` and exits with 0 if that went well."""
-    if pid := os.fork():
-        return pid
-    try:
-        work()
-    except BaseException:
-        traceback.print_exc()
-        os._exit(1)
-    os._exit(0)
-
-
-def wait(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
-def test_a_forked_child_has_connections_of_its_own_and_both_can_write(store):
-    put(store)
-    before = store.database
-    ready, go = os.pipe()
-
-    def work():
-        os.read(ready, 1)
-        for _ in range(20):
-            put(store)
-        (claimed,) = take(store, 1)
-        assert settle_one(store, claimed, COMPLETED)
-        assert os.getpid() == store.database.pid != before.pid
-
-    child = fork_and(work)
-    os.write(go, b".")
-    for _ in range(20):
-        put(store)
-
-    assert 0 == wait(child)
-    assert before is store.database
-    assert 41 == len(everything(store))
-    assert "ok" == store.check()
-
-
-def test_children_of_children_can_write_too(store):
-    store.open()
-
-    def work():
-        put(store)
-        assert 0 == wait(fork_and(lambda: put(store)))
-        put(store)
-
-    assert 0 == wait(fork_and(work))
-    assert 3 == len(everything(store))
 
 
 def test_a_fork_waits_for_a_thread_that_writes(store):
@@ -361,27 +289,6 @@ def test_a_fork_waits_for_a_thread_that_writes(store):
     assert 1 == len(everything(store))
 
 
-def test_what_a_child_was_answered_is_there_when_its_parent_has_closed(store, open_store):
-    """SQLite deletes the log when the last who has the file open closes it, so it must know that the child has."""
-    put(store)
-    opened, go_on = os.pipe(), os.pipe()
-
-    def work():
-        put(store)
-        os.write(opened[1], b".")
-        os.read(go_on[0], 1)
-        put(store)
-
-    child = fork_and(work)
-    os.read(opened[0], 1)
-    store.close()
-    os.write(go_on[1], b".")
-
-    assert 0 == wait(child)
-    assert 3 == len(everything(store))
-    assert "ok" == store.check()
-
-
 def test_a_child_forked_inside_a_transaction_must_do_without_the_store(store):
     """It has inherited a connection that it can neither use nor close."""
     claimed = put_and_take(store)
@@ -398,35 +305,3 @@ def test_a_child_forked_inside_a_transaction_must_do_without_the_store(store):
     assert 0 == wait(child)
     assert Status.COMPLETED == store.get(claimed.id).status
     assert 0 == wait(fork_and(lambda: put(store)))
-
-
-def test_changes_are_seen_across_a_fork_in_the_parent(store):
-    before = store.changes()
-
-    wait(fork_and(lambda: put(store)))
-
-    assert before != store.changes()
-
-
-def test_closing_in_a_child_leaves_the_parents_connections_alone(store):
-    put(store)
-
-    assert 0 == wait(fork_and(store.close))
-    assert Status.PENDING == put(store).status
-
-
-def test_processes_that_open_a_new_file_at_once_all_succeed(open_store):
-    store = open_store()
-    start, go = os.pipe()
-
-    def work():
-        os.close(go)
-        os.read(start, 1)
-        put(store)
-
-    children = [fork_and(work) for _ in range(8)]
-    os.close(start)
-    os.close(go)
-
-    assert [0] * 8 == [wait(child) for child in children]
-    assert 8 == len(everything(store))

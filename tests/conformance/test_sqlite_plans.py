@@ -11,6 +11,8 @@ from windlass.outcome import CANCELLED, COMPLETED
 from windlass.stores.base import Filter
 from windlass.stores.sqlite import statements as sql
 
+pytestmark = pytest.mark.only("sqlite")
+
 IN_ORDER = "windlass_ready_in_order"
 
 

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from contextlib import closing
 
+import psycopg
 import pytest
+from psycopg.pq import TransactionStatus
+from psycopg.rows import dict_row, namedtuple_row
 
+from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import (
+    CANNOT_BE_STORED,
     HOUR,
+    UNSTORABLE,
     enlist,
     everything,
     ids,
     new_job,
+    on_postgres,
     place_of,
     put,
     put_and_take,
@@ -30,16 +39,36 @@ from windlass.stores.sqlite import store as sqlite_store
 def users(store):
     """The user's own connection to the database, with a table of theirs."""
     store.open()
-    connection = sqlite3.connect(store.path)
-    connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
-    connection.commit()
-    yield connection
-    connection.close()
+    with connect(store) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        connection.commit()
+        yield connection
+        connection.rollback()
+        connection.execute("DROP TABLE orders")
+        connection.commit()
+
+
+def connect(store):
+    return closing(psycopg.connect(store.url) if on_postgres(store) else sqlite3.connect(store.path))
 
 
 def orders(store):
-    with sqlite3.connect(store.path) as connection:
+    with connect(store) as connection:
         return [row[0] for row in connection.execute("SELECT id FROM orders ORDER BY id")]
+
+
+def in_transaction(users):
+    if isinstance(users, psycopg.Connection):
+        return users.info.transaction_status == TransactionStatus.INTRANS
+    return users.in_transaction
+
+
+def autocommit(users):
+    """From now on, every statement is a transaction, unless they begin one."""
+    if isinstance(users, psycopg.Connection):
+        users.autocommit = True
+    else:
+        users.isolation_level = None
 
 
 # Enqueue in the user's transaction
@@ -72,7 +101,7 @@ def test_an_insert_opens_the_transaction_that_the_user_has_not_opened_yet(store,
     """As an INSERT of their own would do on such a connection."""
     (job,) = store.insert([new_job()], users)
 
-    assert users.in_transaction
+    assert in_transaction(users)
     assert None is store.get(job.id)
     users.commit()
     assert job == store.get(job.id)
@@ -90,9 +119,9 @@ def test_nothing_is_committed_behind_the_users_back(store, users):
 def test_a_batch_in_the_users_transaction_is_all_or_nothing(store, users):
     """They may catch the error and commit what they have: that must not be half a batch."""
     users.execute("INSERT INTO orders VALUES (1)")
-    with pytest.raises(OverflowError):
-        store.insert([new_job(dedupe="k"), new_job(priority=1 << 70)], users)
-    assert users.in_transaction
+    with pytest.raises(CANNOT_BE_STORED):
+        store.insert([new_job(dedupe="k"), new_job(priority=UNSTORABLE)], users)
+    assert in_transaction(users)
     users.commit()
 
     assert ([1], []) == (orders(store), everything(store))
@@ -118,6 +147,7 @@ def test_in_the_users_transaction_the_same_id_twice_is_one_job(store, users):
     assert first == second == [store.get(new.id)]
 
 
+@pytest.mark.only("sqlite")
 @pytest.mark.parametrize(
     "factory",
     [
@@ -137,18 +167,31 @@ def test_the_users_row_factory_is_theirs(store, users, factory):
     assert sorted(ids(everything(store))) == sorted(ids(jobs))
 
 
+@pytest.mark.only("postgresql")
+@pytest.mark.parametrize("factory", [dict_row, namedtuple_row])
+def test_the_users_row_factory_is_theirs_on_a_server(store, users, factory):
+    put(store, dedupe="k")
+    users.row_factory, users.cursor_factory = factory, psycopg.RawCursor
+
+    jobs = store.insert([new_job(), new_job(dedupe="k")], users)
+
+    assert (factory, psycopg.RawCursor) == (users.row_factory, users.cursor_factory)
+    users.commit()
+    assert sorted(ids(everything(store))) == sorted(ids(jobs))
+
+
 def test_a_connection_without_a_transaction_is_refused(store, users):
     """In autocommit mode every statement of ours would be a commit of its own."""
-    users.isolation_level = None
+    autocommit(users)
 
-    with pytest.raises(BadConnection, match="begin one first"):
+    with pytest.raises(BadConnection, match="no transaction is open on it; "):
         store.insert([new_job()], users)
 
     assert [] == everything(store)
 
 
 def test_a_transaction_begun_by_hand_is_used(store, users):
-    users.isolation_level = None
+    autocommit(users)
     users.execute("BEGIN")
 
     (job,) = store.insert([new_job()], users)
@@ -158,8 +201,9 @@ def test_a_transaction_begun_by_hand_is_used(store, users):
     assert job == store.get(job.id)
 
 
+@pytest.mark.only("sqlite")
 @pytest.mark.parametrize("where", [":memory:", "other.db"])
-def test_a_connection_to_another_database_is_refused(store, folder, where):
+def test_a_connection_to_another_file_is_refused(store, folder, where):
     other = sqlite3.connect(where if where == ":memory:" else folder / where)
 
     with pytest.raises(BadConnection, match=store.where):
@@ -169,9 +213,23 @@ def test_a_connection_to_another_database_is_refused(store, folder, where):
     assert [] == everything(store)
 
 
+@pytest.mark.only("postgresql")
+def test_a_connection_to_another_database_is_refused(store, postgres_url):
+    """On the same server: the jobs would be there, and nobody would run them."""
+    make_tables(postgres_url)
+
+    with (
+        psycopg.connect(postgres_url) as other,
+        pytest.raises(BadConnection, match=f"it is not to {re.escape(store.where)}"),
+    ):
+        store.insert([new_job()], other)
+
+    assert [] == everything(store)
+
+
 @pytest.mark.parametrize("connection", ["sqlite:///jobs.db", 7, object()], ids=["text", "number", "object"])
 def test_what_is_no_connection_is_refused_and_shown(store, connection):
-    with pytest.raises(BadConnection, match="it is no sqlite3 connection"):
+    with pytest.raises(BadConnection, match=r"it is no (sqlite3 )?connection"):
         store.insert([new_job()], connection)
 
 
@@ -228,7 +286,7 @@ def test_the_users_own_error_comes_out_as_it_was(store):
     """Their code may know what to do about a table that is not there."""
     claimed = put_and_take(store)
 
-    no_table = pytest.raises(sqlite3.OperationalError, match="no such table")
+    no_table = pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable), match="missing")
     with no_table, store.transaction(claimed, lambda: COMPLETED) as connection:
         connection.execute("INSERT INTO missing VALUES (1)")
 
@@ -301,6 +359,7 @@ def test_a_block_that_ends_the_transaction_itself_does_not_complete_the_job(stor
     assert settle_one(store, claimed, COMPLETED)
 
 
+@pytest.mark.only("sqlite")
 def test_a_block_that_holds_the_only_writer_for_too_long_is_cut_off(store, users, monkeypatch):
     monkeypatch.setattr(sqlite_store, "TRANSACTION_SECONDS", 0.02)
     claimed = put_and_take(store)
@@ -317,6 +376,7 @@ def test_a_block_that_holds_the_only_writer_for_too_long_is_cut_off(store, users
     assert settle_one(store, claimed, COMPLETED)
 
 
+@pytest.mark.only("sqlite")
 def test_others_can_write_while_a_block_that_was_cut_off_has_not_come_back(store, users, monkeypatch):
     """Nor can it write any more, when it does: its rows would be committed one by one."""
     monkeypatch.setattr(sqlite_store, "TRANSACTION_SECONDS", 0.02)
@@ -337,6 +397,36 @@ def test_others_can_write_while_a_block_that_was_cut_off_has_not_come_back(store
 
     assert ["attempt to write a readonly database"] == errors
     assert ([], Status.PROCESSING) == (orders(store), store.get(claimed.id).status)
+
+
+@pytest.mark.only("postgresql")
+def test_others_work_while_a_block_has_its_transaction_open(open_store, users):
+    """It has a connection of its own, and has locked nothing but what it wrote."""
+    ours, theirs = open_store(), open_store()
+    claimed = put_and_take(ours)
+
+    with ours.transaction(claimed, lambda: COMPLETED) as connection:
+        connection.execute("INSERT INTO orders VALUES (1)")
+        for store in (ours, theirs):
+            assert settle_one(store, put_and_take(store), COMPLETED)
+            assert Status.PROCESSING == store.get(claimed.id).status
+
+    assert ([1], Status.COMPLETED) == (orders(ours), ours.get(claimed.id).status)
+
+
+@pytest.mark.only("postgresql")
+def test_a_block_has_the_limits_of_the_users_own_database_and_leaves_none_behind(store, by_hand):
+    claimed = put_and_take(store)
+    (limits,) = by_hand("SELECT current_setting('lock_timeout'), current_setting('statement_timeout')")
+
+    with store.transaction(claimed, lambda: COMPLETED) as connection:
+        rows = connection.execute("SELECT current_setting('lock_timeout'), current_setting('statement_timeout')")
+        assert limits == rows.fetchone()
+        connection.execute("SET application_name = 'mine'")
+
+    with store.database.borrow("apart") as again:
+        assert again is connection
+        assert ("windlass",) == again.execute("SELECT current_setting('application_name')").fetchone()
 
 
 def test_a_cancelled_job_that_completes_in_its_transaction_is_completed(store):

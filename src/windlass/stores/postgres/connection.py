@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from windlass.clock import Clock
 from windlass.errors import CommitUnknown, StoreBusy, StoreUnusable
-from windlass.stores.postgres import moves, statements
+from windlass.stores.postgres import moves, server, statements
 from windlass.stores.postgres.cursor import Cursors
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class Transaction:
     @property
     def now(self) -> int:
         if self._now is None:
-            self._now = int(self.value(statements.NOW))
+            self._now = int(self.value(server.NOW))
         return self._now
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
@@ -148,7 +148,7 @@ class Database:
         return answer
 
     @contextmanager
-    def begun(self, connection: Connection, how: str = statements.BEGIN) -> Generator[Transaction]:
+    def begun(self, connection: Connection, how: str = server.BEGIN) -> Generator[Transaction]:
         """A transaction that is rolled back unless it is committed in the block."""
         rows = connection.execute(how)
         while rows.nextset():
@@ -172,7 +172,7 @@ class Database:
         """Take steps that only read, all of one moment."""
         for last in (False, True):
             try:
-                with self.borrow(lane) as connection, self.begun(connection, statements.BEGIN_TO_READ) as tx:
+                with self.borrow(lane) as connection, self.begun(connection, server.BEGIN_TO_READ) as tx:
                     return steps(tx)
             except psycopg.Error as error:
                 if last or not isinstance(error, psycopg.OperationalError):
@@ -193,6 +193,8 @@ class Database:
                 if connection.info.transaction_status == TransactionStatus.IDLE and len(lane.idle) < KEPT:
                     lane.idle.append(connection)
                 else:
+                    if connection.broken:  # as the others are, if the server has restarted
+                        self._close_idle(lane)
                     connection.close()
         finally:
             lane.free.release()
@@ -210,12 +212,15 @@ class Database:
         for queue in tx.queues:
             if now - self._told.get(queue, -QUIET) >= QUIET:
                 self._told[queue] = now
-                tx.execute(statements.TELL, {"channel": CHANNEL, "queue": queue})
+                tx.execute(server.TELL, {"channel": CHANNEL, "queue": queue})
 
     def close(self) -> None:
         for lane in self._lanes.values():
-            while connection := self._idle(lane):
-                connection.close()
+            self._close_idle(lane)
+
+    def _close_idle(self, lane: _Lane) -> None:
+        while connection := self._idle(lane):
+            connection.close()
 
     def _translated(self, error: psycopg.Error) -> Exception:
         if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from windlass.errors import WindlassError
-from windlass.stores.postgres import statements as sql
+from windlass.stores.postgres import server
 from windlass.stores.postgres.connection import CHANNEL, QUIET
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class Watch:
                 return False
             if self._heard:
                 self._heard = False
-                now = time.monotonic()
-                self._looks = [now + after for after in LOOK_AGAIN]
+                self._look_again()
                 self._database.cursors.spoil()
                 return True
             if self._looks and time.monotonic() >= self._looks[0]:
@@ -73,6 +72,10 @@ class Watch:
                 return False
 
     _heard = False
+
+    def _look_again(self) -> None:
+        now = time.monotonic()
+        self._looks = [now + after for after in LOOK_AGAIN]
 
     def _hears(self, seconds: float) -> bool | None:
         """Wait for the socket; None if we are closed. What was heard is noted."""
@@ -101,9 +104,10 @@ class Watch:
     def _listen(self) -> None:
         try:
             connection = self._database.connect()
-            connection.execute(sql.LISTEN)
+            connection.execute(server.LISTEN)
             self._connection = connection
             self._pause = 0.1
+            self._look_again()  # somebody may have told of a job just before, and be quiet about the next
             if not self._test():
                 self._stay_deaf()
         except (WindlassError, psycopg.Error) as error:
@@ -113,7 +117,7 @@ class Watch:
         """Whether a notification to ourselves arrives: behind a pooler that lends connections it never does."""
         self._token = f"test-{uuid.uuid4()}"
         parameters = {"channel": CHANNEL, "queue": self._token}
-        self._database.write("other", lambda tx: tx.execute(sql.TELL, parameters))
+        self._database.write("other", lambda tx: tx.execute(server.TELL, parameters))
         deadline = time.monotonic() + TEST_SECONDS
         while self._token is not None and self._connection is not None:
             left = deadline - time.monotonic()

@@ -14,6 +14,7 @@ from windlass.errors import WorkerLost
 from windlass.job import Claimed, NewJob, Status
 from windlass.outcome import Kind
 from windlass.stores.base import RECLAIM_AFTER, Due, Wanted
+from windlass.stores.postgres import server
 from windlass.stores.postgres import statements as sql
 from windlass.stores.sql.find import Candidate, Lane, Range, allowed, find
 from windlass.stores.sql.insert import as_json
@@ -114,7 +115,7 @@ def _with_limits_held(
 ) -> tuple[list[Lane], dict[str, int]]:
     """The room of the limited types, once nobody else can take any of it."""
     types = sorted(room)
-    tx.execute(sql.LOCK_TYPES, {"types": types})
+    tx.execute(server.LOCK_TYPES, {"types": types})
     rows = tx.execute(sql.ROOM, {"types": types, "grace": RECLAIM_AFTER, "now": tx.now})
     exact: dict[str, int] = dict(rows.fetchall())
     return allowed(lanes, wanted, exact), {type: n for type, n in exact.items() if n > 0}

@@ -3,45 +3,11 @@
 What several statements do there, one does here: each is a journey to the server. A row that is taken from one table
 is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
 Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: that keeps to the index in any state of the
-statistics.
+statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT does the same for a join.
 """
 
-# What a transaction begins with: nobody waits for ever, and the server's clock decides. Compiling (jit) would take
-# longer than any statement of ours.
-_SET_UP = """
-SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
-       set_config('statement_timeout', '30s', true), set_config('jit', 'off', true)
-"""
-BEGIN = f"BEGIN; {_SET_UP}"
-BEGIN_TO_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_SET_UP}"
-NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-
-# ... and for a transaction that runs the user's own code, which has limits of its own.
-NO_LIMITS = "SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT"
-
-HAS_SCHEMA = "SELECT to_regnamespace('windlass') IS NOT NULL"
-CREATE_SCHEMA = "CREATE SCHEMA windlass"
-HAS_META = "SELECT to_regclass('windlass.meta') IS NOT NULL"
-UPGRADING = "SELECT pg_advisory_xact_lock(hashtext('windlass.upgrade'))"
-
-# Size of our tables, the age of the oldest transaction, leases given so far, and dead rows where rows come and go.
-STATUS = """
-SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
-         WHERE c.relnamespace = to_regnamespace('windlass') AND c.relkind = 'r'),
-       (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0)::float8 FROM pg_stat_activity
-         WHERE datname = current_database() AND pid <> pg_backend_pid()),
-       (SELECT coalesce(pg_sequence_last_value(to_regclass('windlass.lease')), 0)),
-       (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables
-         WHERE schemaname = 'windlass' AND relname IN ('ready', 'leases'))
-"""
-
-# A number that differs if anybody has committed in between.
-CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
-
-LISTEN = "LISTEN windlass"
-
-# A hint to who listens, when this is committed.
-TELL = "SELECT pg_notify(:channel, :queue)"
+# The rows that a JSON array of ids names.
+_THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 
 # ---- enqueue
 
@@ -66,10 +32,7 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) 
 """
 
 # The ids that an earlier try has stored already.
-EXISTING = """
-SELECT id::text FROM windlass.jobs
- WHERE id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
-"""
+EXISTING = f"SELECT id::text FROM windlass.jobs WHERE id = {_THESE}"
 
 # Take a dedupe key, or learn by the row count that it is held: by a job that is stored, once this does not wait.
 TAKE_KEY = """
@@ -79,9 +42,7 @@ RETURNING 1
 """
 
 # Who holds a dedupe key.
-KEY_HOLDER = """
-SELECT id::text FROM windlass.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
-"""
+KEY_HOLDER = "SELECT id::text FROM windlass.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
 
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
 PASS_KEY = """
@@ -92,10 +53,12 @@ UPDATE windlass.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
 IS_STORED = "SELECT 1 FROM windlass.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
 
 # Give back the keys of jobs that have ended.
-DROP_KEYS = """
-DELETE FROM windlass.dedupe d USING windlass.jobs j
- WHERE j.id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
-   AND d.tenant = j.tenant AND d.key = j.dedupe AND d.id = j.id
+DROP_KEYS = f"""
+DELETE FROM windlass.dedupe WHERE ctid = ANY(ARRAY(
+    SELECT d.ctid
+      FROM (SELECT id, tenant, dedupe FROM windlass.jobs WHERE id = {_THESE} OFFSET 0) j
+     CROSS JOIN LATERAL (SELECT p.ctid FROM windlass.dedupe p
+                          WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
 """
 
 # Count rows where they moved. [[status, type, queue, by how many], …]
@@ -156,11 +119,6 @@ SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
  ORDER BY e.ordinality
 """
 
-# Have these limited types to ourselves until we commit. Sorted, so that no two wait for each other.
-LOCK_TYPES = """
-SELECT type FROM windlass.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE
-"""
-
 # How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
 # would be older than the lock.
 ROOM = """
@@ -212,10 +170,7 @@ SELECT {_CLAIMED} FROM l LEFT JOIN windlass.jobs j ON j.id = l.id AND j.tenant =
  ORDER BY j.priority DESC, l.run_at, l.id
 """
 
-DELETE_READY = """
-DELETE FROM windlass.ready
- WHERE id = ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))
-"""
+DELETE_READY = f"DELETE FROM windlass.ready WHERE id = {_THESE}"
 
 # As Claimed has it: a worker's leases, and those long past their deadline.
 LEASES_OF_WORKER = f"""
@@ -325,20 +280,6 @@ SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5
   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
 """
 
-# Add up what was appended; two who do it at once would count twice, so that only one may.
-FOLDING = "SELECT pg_try_advisory_xact_lock(hashtext('windlass.fold'))"
-FOLD_TALLIES = """
-WITH gone AS (DELETE FROM windlass.tallies RETURNING *)
-INSERT INTO windlass.tallies (status, type, queue, count)
-SELECT status, type, queue, sum(count) FROM gone GROUP BY status, type, queue HAVING sum(count) <> 0
-"""
-FOLD_USAGE = """
-WITH gone AS (DELETE FROM windlass.usage WHERE minute >= :since RETURNING *)
-INSERT INTO windlass.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
-SELECT minute, type, queue, tenant, sum(runs), sum(failures), sum(busy), sum(waiting)
-  FROM gone GROUP BY minute, type, queue, tenant
-"""
-
 REPORT = """
 UPDATE windlass.leases SET fraction = :fraction, message = :message WHERE id = CAST(:id AS uuid) AND lease = :number
 """
@@ -373,9 +314,10 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 # ---- manage
 
 # Hold a job where it is, until we commit: in one of these places.
-HOLD = tuple(
-    f"SELECT 1 FROM windlass.{place} WHERE id = CAST(:id AS uuid) FOR UPDATE"
-    for place in ("ready", "leases", "finished")
+HOLD = (
+    "SELECT 1 FROM windlass.ready WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    "SELECT 1 FROM windlass.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    "SELECT 1 FROM windlass.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
 )
 
 # Several reads of one moment, as all of ours are. A page is read in order and no further, even if the statistics
@@ -398,17 +340,20 @@ SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.prio
               ORDER BY lease DESC LIMIT 1) END
 """
 _PLACES = """
-  LEFT JOIN windlass.ready r ON r.id = j.id AND r.tenant = j.tenant
-  LEFT JOIN windlass.leases l ON l.id = j.id AND l.tenant = j.tenant
-  LEFT JOIN windlass.finished f ON f.id = j.id AND f.tenant = j.tenant
+  LEFT JOIN LATERAL (SELECT * FROM windlass.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
+  LEFT JOIN LATERAL (SELECT * FROM windlass.leases p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) l ON true
+  LEFT JOIN LATERAL (SELECT * FROM windlass.finished p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) f ON true
 """
 GET = f"{_JOB} FROM windlass.jobs j {_PLACES} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
 LIST = f"{_JOB} FROM windlass.jobs j {_PLACES}"
-LIST_PENDING = f"""{_JOB} FROM windlass.ready r JOIN windlass.jobs j ON j.id = r.id AND j.tenant = r.tenant
+LIST_PENDING = f"""{_JOB} FROM windlass.ready r
+ CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = r.id AND p.tenant = r.tenant LIMIT 1) j
   LEFT JOIN windlass.leases l ON false LEFT JOIN windlass.finished f ON false"""
-LIST_PROCESSING = f"""{_JOB} FROM windlass.leases l JOIN windlass.jobs j ON j.id = l.id AND j.tenant = l.tenant
+LIST_PROCESSING = f"""{_JOB} FROM windlass.leases l
+ CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = l.id AND p.tenant = l.tenant LIMIT 1) j
   LEFT JOIN windlass.ready r ON false LEFT JOIN windlass.finished f ON false"""
-LIST_FINISHED = f"""{_JOB} FROM windlass.finished f JOIN windlass.jobs j ON j.id = f.id AND j.tenant = f.tenant
+LIST_FINISHED = f"""{_JOB} FROM windlass.finished f
+ CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = f.id AND p.tenant = f.tenant LIMIT 1) j
   LEFT JOIN windlass.ready r ON false LEFT JOIN windlass.leases l ON false"""
 
 ATTEMPTS = """
@@ -440,18 +385,18 @@ SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass.jobs
 """
 DEDUPE_OF = "SELECT tenant, dedupe FROM windlass.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
 
-_THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 DELETE_JOBS = f"DELETE FROM windlass.jobs WHERE id = {_THESE}"
 DELETE_FINISHED = f"DELETE FROM windlass.finished WHERE id = {_THESE}"
 DELETE_ATTEMPTS = f"DELETE FROM windlass.attempts WHERE id = {_THESE}"
 
 # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
-# before :oldest need to be looked at. What somebody else is pruning is left to him.
+# before :oldest need to be looked at. What somebody else is pruning is left to him. (`coalesce`, so that the planner
+# does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all of them.)
 PRUNABLE = """
-SELECT id::text, status, type, queue FROM windlass.finished
+SELECT id::text, status, type, queue FROM windlass.finished f
  WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
-   AND status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb)))
- ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
+   AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
+ ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
 """
 
 PRUNE_USAGE = """

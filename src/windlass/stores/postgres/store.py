@@ -17,7 +17,7 @@ from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.base import Inserted
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
-from windlass.stores.postgres import place
+from windlass.stores.postgres import place, server
 from windlass.stores.postgres import statements as sql
 from windlass.stores.postgres.connection import CHANNEL, LANES, Database, Transaction
 from windlass.stores.postgres.listen import Watch
@@ -119,7 +119,7 @@ class PostgresStore(SQLStore):
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
             meta = dict(tx.execute(sql.META).fetchall())
-            size, oldest, given, dead = tx.execute(sql.STATUS).fetchone()
+            size, oldest, given, dead = tx.execute(server.STATUS).fetchone()
             return {
                 "store": "postgresql",
                 "where": self.where,
@@ -135,7 +135,7 @@ class PostgresStore(SQLStore):
         return self.database.read("read", steps)
 
     def changes(self) -> int:
-        number: int = self.database.read("read", lambda tx: tx.value(sql.CHANGES))
+        number: int = self.database.read("read", lambda tx: tx.value(server.CHANGES))
         return number
 
     def watch(self) -> Watch:
@@ -172,7 +172,7 @@ class PostgresStore(SQLStore):
             tx = Transaction(_Answers(theirs), self._clock, database.cursors)
             yield tx
             for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
-                tx.execute(sql.TELL, {"channel": CHANNEL, "queue": queue})
+                tx.execute(server.TELL, {"channel": CHANNEL, "queue": queue})
 
     _identity: str | None = None
 
@@ -197,7 +197,7 @@ class PostgresStore(SQLStore):
         database = self.database
         with database.borrow("apart") as connection:
             with database.begun(connection) as tx:
-                connection.execute(sql.NO_LIMITS)
+                connection.execute(server.NO_LIMITS)
                 yield connection
                 if connection.info.transaction_status != TransactionStatus.INTRANS:
                     raise TransactionOver(
@@ -215,10 +215,12 @@ class PostgresStore(SQLStore):
 
     def fold(self) -> int:
         def steps(tx: Transaction) -> int:
-            if not tx.value(sql.FOLDING):
+            if not tx.value(server.FOLDING):
                 return 0
             since = tx.now // MINUTE * 60 - 3600
-            folded: int = tx.execute(sql.FOLD_TALLIES).rowcount + tx.execute(sql.FOLD_USAGE, {"since": since}).rowcount
+            folded: int = (
+                tx.execute(server.FOLD_TALLIES).rowcount + tx.execute(server.FOLD_USAGE, {"since": since}).rowcount
+            )
             return folded
 
         return self.database.write("other", steps)

@@ -8,6 +8,7 @@ import psycopg
 
 from windlass.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from windlass.stores import migrate
+from windlass.stores.postgres import server
 from windlass.stores.postgres import statements as sql
 
 if TYPE_CHECKING:
@@ -28,11 +29,12 @@ def schema_sql() -> str:
 
 def check(database: Database) -> None:
     """Create the tables if there are none. An upgrade is somebody's decision: it may lock what others use."""
-    with database.borrow("other") as connection:
-        if connection.info.server_version < OLDEST_SERVER:
-            version = connection.info.server_version // 10000
-            raise StoreUnusable(database.where, f"PostgreSQL {version} is too old", "use PostgreSQL 15 or newer")
-        found, oldest = _schema(connection)
+    version, found, oldest = database.read(
+        "other", lambda tx: (tx.connection.info.server_version, *_schema(tx.connection))
+    )
+    if version < OLDEST_SERVER:
+        problem = f"PostgreSQL {version // 10000} is too old"
+        raise StoreUnusable(database.where, problem, "use PostgreSQL 15 or newer")
     newest = newest_schema()
     if oldest > newest:
         raise SchemaTooNew(database.where, found, newest)
@@ -46,24 +48,26 @@ def upgrade(database: Database) -> int:
     """Apply the migrations that are missing, one after the other; the schema afterwards. Two may try at once."""
 
     def steps(tx: Transaction) -> int:
-        tx.execute(sql.UPGRADING)
-        found, _ = _schema(tx.connection)
+        tx.execute(server.UPGRADING)
+        found, oldest = _schema(tx.connection)
+        if oldest > newest_schema():
+            raise SchemaTooNew(database.where, found, newest_schema())
         if found == 0:
             _create_schema(tx, database.where)
         for migration in migrate.migrations(PACKAGE):
             if migration.number > found:
                 tx.connection.execute(migration.sql)
                 tx.execute(sql.SET_SCHEMA, {"number": migration.number})
-        return newest_schema()
+        return max(found, newest_schema())
 
     return database.write("other", steps)
 
 
 def _create_schema(tx: Transaction, where: str) -> None:
-    if tx.value(sql.HAS_SCHEMA):
+    if tx.value(server.HAS_SCHEMA):
         return
     try:
-        tx.execute(sql.CREATE_SCHEMA)
+        tx.execute(server.CREATE_SCHEMA)
     except psycopg.errors.InsufficientPrivilege as error:
         way_out = "have its owner run: windlass db upgrade (or windlass db sql | psql)"
         raise StoreUnusable(
@@ -73,7 +77,7 @@ def _create_schema(tx: Transaction, where: str) -> None:
 
 def _schema(connection: Connection) -> tuple[int, int]:
     """The newest migration that the database has, and the oldest schema whose windlass can work with it."""
-    row = connection.execute(sql.HAS_META).fetchone()
+    row = connection.execute(server.HAS_META).fetchone()
     if row is None or not row[0]:
         return 0, 0
     meta: dict[str, int] = dict(connection.execute(sql.META).fetchall())

@@ -1,0 +1,109 @@
+"""`using(connection=…)` with every kind of connection: a job is part of the user's transaction, and told of with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.borrowed.kinds import ASYNC, KINDS, done
+from tests.borrowed.test_borrowed import every_kind, on_a_loop, orders
+from windlass import Windlass
+from windlass.job import Status
+from windlass.stores import open_store
+from windlass.stores.base import Wanted
+
+ORDER = "INSERT INTO orders VALUES (1, 'theirs')"
+
+
+@pytest.fixture
+def wl(jobs_url):
+    app = Windlass(jobs_url)
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def ship(wl):
+    @wl.job
+    def ship(order: int) -> None: ...
+
+    return ship
+
+
+@pytest.fixture
+def worker(jobs_url):
+    """Somebody else, who looks for work and listens."""
+    store = open_store(jobs_url)
+    yield store
+    store.close()
+
+
+async def enqueue(ship, kind, user, order, **options):
+    using = ship.using(connection=user.connection, **options)
+    return await using.aenqueue(order) if kind in ASYNC else using.enqueue(order)
+
+
+def claim(store):
+    return store.claim("", Wanted(limit=10))
+
+
+@every_kind
+@on_a_loop
+async def test_a_job_is_there_to_be_claimed_once_the_users_transaction_commits(kind, wl, ship, worker, jobs_url):
+    async with KINDS[kind](jobs_url) as user:
+        await user.execute(ORDER)
+        job = await enqueue(ship, kind, user, 1)
+        assert (None, []) == (wl.get(job.id), claim(worker))
+
+        await done(user.commit())
+
+        (claimed,) = claim(worker)
+    assert (job.id, '{"order":1}') == (claimed.id, claimed.payload)
+    assert ([(1, "theirs")], Status.PROCESSING) == (orders(jobs_url), wl.get(job.id).status)
+    assert [{"count": 1}] == worker.counts(())
+
+
+@every_kind
+@on_a_loop
+async def test_a_job_was_never_there_if_the_users_transaction_rolls_back(kind, ship, worker, jobs_url):
+    async with KINDS[kind](jobs_url) as user:
+        await user.execute(ORDER)
+        await enqueue(ship, kind, user, 1, dedupe="k")
+
+        await done(user.rollback())
+
+        assert ([], [], []) == (orders(jobs_url), claim(worker), worker.counts(()))
+    assert Status.PENDING == (await ship.using(dedupe="k").aenqueue(1)).status
+
+
+@every_kind
+@on_a_loop
+async def test_who_listens_hears_of_the_job_when_the_users_transaction_commits(kind, ship, worker, jobs_url):
+    worker.open()
+    watch = worker.watch()
+    while watch.wait(0.1):
+        pass  # it looks a few times when it has begun to listen
+    async with KINDS[kind](jobs_url) as user:
+        await user.execute(ORDER)
+        job = await enqueue(ship, kind, user, 1)
+        assert not watch.wait(0.02)
+
+        await done(user.commit())
+
+        assert watch.wait(20)
+    assert [job.id] == [claimed.id for claimed in claim(worker)]
+    watch.close()
+
+
+@every_kind
+@on_a_loop
+async def test_a_held_key_answers_with_its_holder(kind, wl, ship, jobs_url):
+    holder = await ship.using(dedupe="k").aenqueue(1)
+    async with KINDS[kind](jobs_url) as user:
+        await user.execute(ORDER)
+        first = await enqueue(ship, kind, user, 1, dedupe="k")
+        again = await enqueue(ship, kind, user, 1, dedupe="l")
+        same = await enqueue(ship, kind, user, 1, dedupe="l")
+        await done(user.commit())
+
+    assert (holder.id, again.id) == (first.id, same.id)
+    assert {holder.id, again.id} == {job.id for job in wl.jobs()}

@@ -1,0 +1,153 @@
+"""Counts and usage add up to the same before, during and after they are folded."""
+
+from __future__ import annotations
+
+import threading
+
+import psycopg
+import pytest
+
+from tests.conformance.helpers import (
+    RETRIED,
+    at_once,
+    check_books,
+    finish,
+    on_postgres,
+    put,
+    put_many,
+    select,
+    settle_one,
+    take,
+)
+from windlass.outcome import COMPLETED
+from windlass.stores.postgres import server
+
+PLACE = "minute, type, queue, tenant"
+SUMS = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
+
+
+def usage(store):
+    return select(store, f"SELECT {PLACE}, {SUMS} FROM windlass.usage GROUP BY {PLACE} ORDER BY {PLACE}")
+
+
+def books(store):
+    return store.counts(("status", "type", "queue")), usage(store)
+
+
+def rows(store, table):
+    return select(store, f"SELECT count(*) FROM windlass.{table}")[0][0]
+
+
+def work(store, clock, types=("a", "b")):
+    """Jobs of some types, in every place."""
+    for type in types:
+        put_many(store, 3, type)
+        clock.advance(2)
+        first, second, _ = take(store, types={type: None})
+        clock.advance(1)
+        settle_one(store, first, RETRIED)
+        settle_one(store, second, COMPLETED)
+
+
+def test_folding_changes_no_sum(store, clock):
+    work(store, clock)
+    before = books(store)
+
+    store.fold()
+    assert before == books(store)
+
+    work(store, clock, ("c",))
+    again = books(store)
+    store.fold()
+    store.fold()
+    assert again == books(store)
+
+
+def test_folding_leaves_a_row_for_each_sum(store, clock):
+    work(store, clock)
+
+    left = store.fold()
+
+    counts, used = books(store)
+    assert (len(used), len(counts)) == (rows(store, "usage"), len([c for c in counts if c["count"]]))
+    assert (rows(store, "tallies") + rows(store, "usage") if on_postgres(store) else 0) == left
+
+
+def test_sums_that_are_nothing_are_folded_away(store):
+    store.delete(put(store).id)
+
+    store.fold()
+
+    assert [] == store.counts(())
+    assert not on_postgres(store) or 0 == rows(store, "tallies")
+
+
+def test_usage_of_an_hour_ago_is_kept_as_it_is(store, clock):
+    finish(store, COMPLETED)
+    clock.advance(2 * 3600)
+    finish(store, COMPLETED)
+    before = usage(store)
+
+    store.fold()
+
+    assert 2 == len(before)
+    assert before == usage(store)
+
+
+@pytest.mark.only("sqlite")
+def test_in_a_file_there_is_nothing_to_fold(store, clock):
+    work(store, clock)
+    before = store.changes(), rows(store, "tallies"), books(store)
+
+    assert 0 == store.fold()
+
+    assert before == (store.changes(), rows(store, "tallies"), books(store))
+
+
+@pytest.mark.only("postgresql")
+@pytest.mark.parametrize("end", ["commit", "rollback"])
+def test_sums_are_exact_while_somebody_folds(store, clock, end):
+    work(store, clock)
+    before = books(store)
+
+    with psycopg.connect(store.url) as folder:
+        folder.execute(server.FOLDING)
+        folder.execute(server.FOLD_TALLIES)
+        folder.execute(server.FOLD_USAGE.replace(":since", "0"))
+        assert before == books(store)
+        assert 0 == store.fold()
+
+        work(store, clock, ("c",))
+        meanwhile = books(store)
+        check_books(store)
+        getattr(folder, end)()
+
+    assert before != meanwhile
+    assert meanwhile == books(store)
+    store.fold()
+    assert meanwhile == books(store)
+
+
+def test_several_who_fold_at_once_count_nothing_twice(open_store):
+    handles = [open_store() for _ in range(3)]
+    handles[0].open()
+    working, rounds = threading.Event(), 30
+    working.set()
+
+    def move():
+        for _ in range(rounds):
+            put_many(handles[0], 2)
+            handles[0].settle([(c, COMPLETED) for c in take(handles[0])])
+        working.clear()
+
+    def fold(store):
+        while working.is_set():
+            store.fold()
+            total = sum(row["count"] for row in store.counts(()))
+            assert total % 2 == 0, total
+
+    answers = at_once(move, *(lambda store=store: fold(store) for store in handles[1:]))
+
+    assert [None] * 3 == answers
+    assert [{"status": "completed", "count": 2 * rounds}] == handles[0].counts(("status",))
+    assert 2 * rounds == sum(row[4] for row in usage(handles[0]))

@@ -1,0 +1,99 @@
+"""A process that forks: the child has connections of its own, and the parent keeps its own."""
+
+from __future__ import annotations
+
+import os
+
+from tests.conformance.forking import fork_and, wait
+from tests.conformance.helpers import everything, on_postgres, put, settle_one, take
+from windlass.job import Status
+from windlass.outcome import COMPLETED
+
+
+def test_a_forked_child_has_connections_of_its_own_and_both_can_write(store):
+    put(store)
+    before = store.database
+    ready, go = os.pipe()
+
+    def work():
+        os.read(ready, 1)
+        for _ in range(20):
+            put(store)
+        (claimed,) = take(store, 1)
+        assert settle_one(store, claimed, COMPLETED)
+        assert os.getpid() == store.database.pid != before.pid
+
+    child = fork_and(work)
+    os.write(go, b".")
+    for _ in range(20):
+        put(store)
+
+    assert 0 == wait(child)
+    assert before is store.database
+    assert 41 == len(everything(store))
+    assert on_postgres(store) or "ok" == store.check()
+
+
+def test_children_of_children_can_write_too(store):
+    store.open()
+
+    def work():
+        put(store)
+        assert 0 == wait(fork_and(lambda: put(store)))
+        put(store)
+
+    assert 0 == wait(fork_and(work))
+    assert 3 == len(everything(store))
+
+
+def test_what_a_child_was_answered_is_there_when_its_parent_has_closed(store, open_store):
+    """SQLite deletes its log when the last who has the file open closes it, so it must know that the child has."""
+    put(store)
+    opened, go_on = os.pipe(), os.pipe()
+
+    def work():
+        put(store)
+        os.write(opened[1], b".")
+        os.read(go_on[0], 1)
+        put(store)
+
+    child = fork_and(work)
+    os.read(opened[0], 1)
+    store.close()
+    os.write(go_on[1], b".")
+
+    assert 0 == wait(child)
+    assert 3 == len(everything(store))
+    assert on_postgres(store) or "ok" == store.check()
+
+
+def test_changes_are_seen_across_a_fork_in_the_parent(store):
+    before = store.changes()
+
+    wait(fork_and(lambda: put(store)))
+
+    assert before != store.changes()
+
+
+def test_closing_in_a_child_leaves_the_parents_connections_alone(store):
+    put(store)
+
+    assert 0 == wait(fork_and(store.close))
+    assert Status.PENDING == put(store).status
+
+
+def test_processes_that_open_a_new_database_at_once_all_succeed(open_store):
+    store = open_store()
+    start, go = os.pipe()
+
+    def work():
+        os.close(go)
+        os.read(start, 1)
+        put(store)
+
+    children = [fork_and(work) for _ in range(8)]
+    os.close(start)
+    os.close(go)
+
+    assert [0] * 8 == [wait(child) for child in children]
+    assert 8 == len(everything(store))

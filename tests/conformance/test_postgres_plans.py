@@ -1,0 +1,368 @@
+"""The plans of the statements whose cost must not grow with what does not concern them, at 200,000 waiting jobs.
+
+A plan is made from statistics, and those may be missing or old when a queue fills up: each statement is looked at with
+fresh ones, with none, and with those of empty tables; and as a prepared statement, whose plan knows no values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conformance.conftest import make_tables
+from windlass.ids import new_id
+from windlass.job import Status
+from windlass.stores.base import RECLAIM_AFTER, Filter
+from windlass.stores.postgres import statements as sql
+from windlass.stores.sql import manage, read
+
+WAITING = 200_000
+RUNNING = 2_000
+ENDED = 50_000
+BATCH = 50
+MOST = 3 * BATCH
+"""Rows that a statement may read for a batch: the rows themselves, their jobs, and one of something else."""
+
+OURS = ("ready", "leases", "jobs", "finished", "attempts", "dedupe")
+FIRST = 1_790_000_000_000_000
+"""When the first job was made, in microseconds."""
+
+# An id that carries its time, as ours do, and then its number.
+ID = f"""
+(lpad(to_hex(({FIRST} + n * 1000) / 1000), 12, '0') || '7000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid
+""".strip()
+
+# Of ten types in two queues with three priorities. One type in a hundred jobs is limited.
+FILL = f"""
+CREATE TEMP TABLE made AS
+SELECT n, {ID} AS id, CASE WHEN n % 100 = 0 THEN 'limited' ELSE 'type-' || n % 10 END AS type,
+       'queue-' || n % 2 AS queue, CASE WHEN n % 50 = 0 THEN 'acme' ELSE '' END AS tenant,
+       CASE WHEN n % 500 = 0 THEN 'call-' || n % 7 ELSE '' END AS subject, (n % 3)::integer AS priority,
+       {FIRST} + n * 1000 AS at
+  FROM generate_series(1, {WAITING + RUNNING + ENDED}) n;
+INSERT INTO windlass.jobs
+SELECT id, type, queue, tenant, subject, '{{}}', priority, 5, CASE WHEN n % 5 = 0 THEN 'key-' || n END, NULL, at
+  FROM made;
+INSERT INTO windlass.finished
+SELECT id, n, CASE WHEN n % 100 = 1 THEN 'failed' ELSE 'completed' END, queue, type, tenant, 1, 'w', at, at, at + 1000
+  FROM made WHERE n <= {ENDED};
+INSERT INTO windlass.leases
+SELECT id, n, queue, type, tenant, 1, 0, 0, 'w' || n % 20, at, at
+  FROM made WHERE n > {ENDED} AND n <= {ENDED + RUNNING};
+INSERT INTO windlass.ready
+SELECT id, queue, type, tenant, priority, at, 0, 0, 0, at FROM made WHERE n > {ENDED + RUNNING};
+INSERT INTO windlass.dedupe SELECT tenant, 'key-' || n, id FROM made WHERE n > {ENDED} AND n % 5 = 0;
+INSERT INTO windlass.attempts
+SELECT id, tenant, n, 1, 'w', at, at, 'retried', 'e', 't' FROM made WHERE n <= {ENDED};
+INSERT INTO windlass.types VALUES ('limited', 'queue-0', 0, 5, NULL, NULL, 0);
+"""
+
+# Statistics are rows of pg_statistic, and what the planner believes of a table's size is in pg_class.
+FORGET = """
+DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'windlass'::regnamespace);
+UPDATE pg_class SET reltuples = {tuples}, relpages = 0, relallvisible = 0
+ WHERE relnamespace = 'windlass'::regnamespace AND relkind IN ('r', 'i')
+"""
+STATISTICS = {
+    "fresh": "ANALYZE",
+    "never analysed": FORGET.format(tuples=-1),
+    "analysed when empty": FORGET.format(tuples=0),
+}
+NAME = re.compile(r"(?<![:\w]):([a-z_]+)")
+
+PLANS = {"custom": "force_custom_plan", "generic": "force_generic_plan"}
+
+
+@pytest.fixture(scope="module")
+def filled(postgres_databases) -> Iterator[str]:
+    """A database with many jobs, which no test changes for good."""
+    url = postgres_databases.fresh()
+    make_tables(url)
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in OURS:  # nobody may come and mend the statistics
+            connection.execute(f"ALTER TABLE windlass.{table} SET (autovacuum_enabled = false)")
+        connection.execute(FILL)
+    yield url
+    postgres_databases.drop(url)
+
+
+@pytest.fixture(scope="module", params=STATISTICS)
+def statistics(filled, request) -> str:
+    with psycopg.connect(filled, autocommit=True) as connection:
+        connection.execute(STATISTICS[request.param])
+    return filled
+
+
+@pytest.fixture(params=PLANS)
+def explain(statistics, request) -> Iterator[Explain]:
+    with psycopg.connect(statistics) as connection:
+        connection.execute(f"SET plan_cache_mode = {PLANS[request.param]}")
+        connection.execute("SET jit = off")
+        yield Explain(connection)
+        connection.rollback()
+
+
+class Explain:
+    """Runs a statement as a prepared one, and tells how. What it did is taken back after the test."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.connection = connection
+
+    def __call__(self, statement: str, parameters: dict[str, Any]) -> Plan:
+        names = list(dict.fromkeys(NAME.findall(statement)))
+        values = [parameters[name] for name in names]
+        text = NAME.sub(lambda match: f"${names.index(match[1]) + 1}", statement)
+        self.connection.execute("DEALLOCATE ALL")
+        self.connection.execute(f"PREPARE p ({', '.join(map(type_of, values))}) AS {text}")
+        cursor = psycopg.ClientCursor(self.connection)
+        execute = f"EXECUTE p ({', '.join(['%s'] * len(names))})"
+        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {execute}", values)
+        return Plan(cursor.fetchone()[0][0]["Plan"])
+
+
+def type_of(value: Any) -> str:
+    """As psycopg sends it: what a text is, is for the server to find out."""
+    if isinstance(value, list):
+        return f"{'text' if isinstance(value[0], str) else 'bigint'}[]"
+    return "unknown" if isinstance(value, str) else "bigint"
+
+
+class Plan:
+    """What was done, in nodes."""
+
+    def __init__(self, top: dict[str, Any]) -> None:
+        self.top = top
+        self.nodes = list(self._below(top))
+
+    def __repr__(self) -> str:
+        """In lines, for who has to find out what went wrong."""
+        lines = [f"{self.rows} rows, {self.sorted} sorted, {self.blocks} blocks"]
+        for n in self.nodes:
+            names = ("Node Type", "Relation Name", "Index Name", "Index Cond", "Filter", "Actual Loops", *WASTED)
+            lines.append(" ".join([*(str(n[name]) for name in names if name in n), f"→ {n['Actual Rows']}"]))
+        return "\n".join(lines)
+
+    def _below(self, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        yield node
+        for child in node.get("Plans", ()):
+            yield from self._below(child)
+
+    @property
+    def scans(self) -> list[dict[str, Any]]:
+        return [n for n in self.nodes if n.get("Relation Name") in OURS and n["Node Type"] != "ModifyTable"]
+
+    @property
+    def sequential(self) -> list[str]:
+        """Tables that were read from end to end."""
+        return [n["Relation Name"] for n in self.scans if n["Node Type"] == "Seq Scan" and n["Actual Loops"]]
+
+    @property
+    def rows(self) -> float:
+        """Rows that were read of our tables, those too that were of no use."""
+        return sum(_rows(n) for n in self.scans)
+
+    @property
+    def sorted(self) -> float:
+        """The most rows that one step put in order."""
+        return max((_rows(n["Plans"][0]) for n in self.nodes if n["Node Type"] in SORTS), default=0)
+
+    def taken(self, table: str) -> float:
+        """How many rows of a table were deleted."""
+        return sum(
+            n["Actual Rows"] for n in self.nodes if (n.get("Operation"), n.get("Relation Name")) == ("Delete", table)
+        )
+
+    @property
+    def blocks(self) -> int:
+        return self.top["Shared Hit Blocks"] + self.top["Shared Read Blocks"]
+
+
+SORTS = ("Sort", "Incremental Sort")
+WASTED = ("Rows Removed by Filter", "Rows Removed by Index Recheck", "Rows Removed by Join Filter")
+
+
+def _rows(node: dict[str, Any]) -> float:
+    return (node["Actual Rows"] + sum(node.get(name, 0) for name in WASTED)) * node["Actual Loops"]
+
+
+def check(plan: Plan, most: int = MOST) -> None:
+    assert [] == plan.sequential, plan
+    assert plan.sorted <= BATCH, plan
+    assert plan.rows <= most, plan
+    assert plan.blocks <= BLOCKS * BATCH, plan
+
+
+BLOCKS = 30
+"""Pages that may be touched for one job: three levels of an index and a page of each table and index of ours."""
+
+
+# Claim
+
+LANE = ("queue-1", "type-1", 2)
+LATER = FIRST + 2 * WAITING * 1000
+MIDDLE = FIRST + (ENDED + WAITING // 2) * 1000
+START = (-(1 << 63), "00000000-0000-0000-0000-000000000000")
+SOMEWHERE = (MIDDLE, new_id())
+EVERY_LANE = [(f"queue-{n % 2}", f"type-{n}", 2) for n in range(10)]
+from_where = pytest.mark.parametrize("position", [START, SOMEWHERE], ids=["from the start", "from a cursor"])
+
+
+def test_lanes_are_found_by_jumps_over_the_index(explain):
+    check(explain(sql.LANES, {"grace": RECLAIM_AFTER, "now": LATER}))
+
+
+def test_a_limited_type_is_counted_in_the_leases_and_nowhere_else(explain):
+    """There are as many of them as jobs are running."""
+    explain.connection.execute("UPDATE windlass.types SET concurrency = 10000")
+    for statement, more in ((sql.LANES, {}), (sql.ROOM, {"types": ["limited"]})):
+        plan = explain(statement, {"grace": RECLAIM_AFTER, "now": LATER, **more})
+
+        assert plan.rows <= RUNNING + MOST, plan
+        assert {"leases"} >= set(plan.sequential), plan
+
+
+@from_where
+def test_a_lane_is_read_from_its_start_or_from_a_cursor(explain, position):
+    lanes = json.dumps([(*LANE, BATCH, *position)])
+
+    check(explain(sql.RANGE, {"lanes": lanes, "now": LATER}))
+
+
+def test_several_lanes_are_read_each_for_itself(explain):
+    lanes = json.dumps([(*lane, BATCH // 10, *START) for lane in EVERY_LANE])
+
+    check(explain(sql.RANGE, {"lanes": lanes, "now": LATER}))
+
+
+def test_what_is_not_due_is_not_read(explain):
+    lanes = json.dumps([(*lane, BATCH // 10, *START) for lane in EVERY_LANE])
+
+    check(explain(sql.RANGE, {"lanes": lanes, "now": FIRST}), len(EVERY_LANE) * 3)
+
+
+def claim(lanes, now):
+    return {"lanes": json.dumps(lanes), "now": now, "worker": "w", "deadlines": "{}"}
+
+
+@from_where
+def test_a_claim_reads_what_it_takes(explain, position):
+    plan = explain(sql.INSERT_LEASES, claim([(*LANE, BATCH, *position)], LATER))
+
+    check(plan)
+    assert BATCH == plan.taken("ready"), plan
+
+
+def test_a_claim_of_several_lanes_reads_what_it_takes(explain):
+    plan = explain(sql.INSERT_LEASES, claim([(*lane, BATCH // 10, *START) for lane in EVERY_LANE], LATER))
+
+    check(plan)
+    assert BATCH == plan.taken("ready"), plan
+
+
+# Settle
+
+
+@pytest.fixture
+def held(explain):
+    """A batch of leases, of which one is not the caller's any more."""
+    rows = explain.connection.execute(f"SELECT id::text, lease FROM windlass.leases ORDER BY lease LIMIT {BATCH}")
+    (*ours, (lost, number)) = rows.fetchall()
+    return [*ours, (lost, number + 1_000_000)]
+
+
+def test_a_completion_reads_what_it_ends(explain, held):
+    ids, numbers = [id for id, _ in held], [number for _, number in held]
+
+    plan = explain(sql.COMPLETE, {"ids": ids, "numbers": numbers, "now": LATER})
+
+    check(plan)
+    assert BATCH - 1 == plan.taken("leases"), plan
+
+
+@pytest.mark.parametrize("status", ["failed", None], ids=["ended", "waiting again"])
+def test_a_settlement_reads_what_it_ends(explain, held, status):
+    rows = json.dumps([(id, n, status, 1, None, "e", LATER, 0, None, "failed", "t") for id, n in held])
+
+    plan = explain(sql.LEAVE, {"rows": rows, "now": LATER})
+
+    check(plan)
+    assert BATCH - 1 == plan.taken("leases"), plan
+
+
+def test_keys_are_given_back_by_their_jobs(explain, held):
+    check(explain(sql.DROP_KEYS, {"ids": json.dumps([id for id, _ in held])}))
+
+
+# Manage
+
+
+class Asking:
+    """Stands where a transaction would, and keeps what it is asked."""
+
+    sql = sql
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def execute(self, statement: str, parameters: Any = None) -> list[Any]:
+        if parameters:
+            self.asked.append((statement, dict(parameters)))
+        return []
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Filter(),
+        *(Filter(statuses=(status,)) for status in Status if status is not Status.CANCELLED),
+        Filter(statuses=(Status.PENDING, Status.FAILED)),
+        Filter(tenant="acme"),
+        Filter(tenant="acme", statuses=(Status.PENDING,)),
+        Filter(subject="call-0"),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("before", [None, MIDDLE], ids=["first page", "later page"])
+def test_a_page_is_read_in_order_and_no_further(explain, wanted, before):
+    asking = Asking()
+    read.jobs(asking, wanted, BATCH - 1, None if before is None else manage._first_id_of(before))
+
+    explain.connection.rollback()
+    explain.connection.autocommit = True
+    explain.connection.execute(sql.SNAPSHOT)
+    assert asking.asked
+    for statement, parameters in asking.asked:
+        check(explain(statement, parameters), 6 * BATCH)  # a job, and up to three places where it might be
+
+
+@pytest.mark.parametrize(
+    "statuses", [["completed"], ["failed"], ["completed", "failed", "cancelled"]], ids=lambda names: "+".join(names)
+)
+def test_pruning_reads_old_jobs_only(explain, statuses):
+    before = FIRST + 40 * 100 * 1000
+    wanted = {"statuses": json.dumps(statuses), "before": before, "oldest": manage._first_id_of(before)}
+
+    plan = explain(sql.PRUNABLE, {**wanted, "limit": BATCH})
+
+    old = 40 * 100
+    check(plan, old if statuses == ["failed"] else MOST)
+
+
+def test_erasing_reads_what_it_erases(explain):
+    rows = explain.connection.execute(f"SELECT id::text FROM windlass.finished ORDER BY id LIMIT {BATCH}").fetchall()
+    ids = {"ids": json.dumps([id for (id,) in rows])}
+
+    for statement in (sql.DELETE_FINISHED, sql.DELETE_ATTEMPTS, sql.DELETE_JOBS, sql.DELETE_READY, sql.EXISTING):
+        check(explain(statement, ids))
+
+
+def test_one_job_is_found_without_a_scan(explain):
+    ((id,),) = explain.connection.execute("SELECT id::text FROM windlass.jobs LIMIT 1").fetchall()
+
+    for statement in (sql.GET, sql.IS_STORED, sql.LEASE_OF_JOB, *sql.HOLD):
+        check(explain(statement, {"id": id}), 5)

@@ -1,0 +1,196 @@
+"""The tables on a PostgreSQL server: who may make them, and that an upgrade is somebody's decision."""
+
+from __future__ import annotations
+
+import secrets
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from tests.conformance.conftest import make_tables
+from tests.conformance.helpers import everything, put
+from windlass.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
+from windlass.stores import migrate
+from windlass.stores.postgres import upgrade
+from windlass.stores.postgres.store import PostgresStore
+
+PACKAGE = "windlass.stores.postgres"
+
+
+@pytest.fixture
+def store(postgres_url):
+    store = PostgresStore(postgres_url)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def run(postgres_url):
+    """SQL as an administrator would run it, each statement committed."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        yield lambda sql, *parameters: connection.execute(sql, parameters or None)
+
+
+@pytest.fixture
+def role(run):
+    """The name of a role without rights; `run` may give it some."""
+    name = f"windlass_test_{secrets.token_hex(4)}"
+    run(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
+    yield name
+    run(f"DROP OWNED BY {name}")
+    run(f"DROP ROLE {name}")
+
+
+def as_role(url, role):
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=f"{role}:secret@{parts.netloc.rpartition('@')[2]}"))
+
+
+COLUMNS = """
+SELECT format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
+              a.attcollation::regcollation)
+  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
+ WHERE c.relnamespace = to_regnamespace('windlass') AND a.attnum > 0
+ UNION ALL SELECT format('%s %s %s', relname, relkind, reloptions) FROM pg_class
+ WHERE relnamespace = to_regnamespace('windlass')
+ UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'windlass'
+ UNION ALL SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = to_regnamespace('windlass')
+ UNION ALL SELECT definition FROM pg_views WHERE schemaname = 'windlass'
+ UNION ALL SELECT format('%s %s', key, value) FROM windlass.meta
+ ORDER BY 1
+"""
+"""All there is to know of our tables, a line each."""
+
+
+def test_the_printed_script_makes_the_same_tables(store, run, postgres_databases):
+    store.open()
+    other = postgres_databases.fresh()
+    try:
+        with psycopg.connect(other) as by_script:
+            by_script.execute(upgrade.schema_sql())
+            made = by_script.execute(COLUMNS).fetchall()
+    finally:
+        postgres_databases.drop(other)
+
+    assert len(made) > 100
+    assert run(COLUMNS).fetchall() == made
+
+
+def test_a_database_made_by_the_printed_script_is_used_as_it_is(store, run):
+    run(upgrade.schema_sql())
+
+    job = put(store)
+
+    assert [job] == everything(store)
+
+
+# Who may make the tables
+
+
+def test_a_role_that_may_not_create_is_told_who_could(role, postgres_url):
+    store = PostgresStore(as_role(postgres_url, role))
+
+    with pytest.raises(StoreUnusable, match="this role may not create them; have its owner run: windlass db upgrade"):
+        put(store)
+
+    assert "secret" not in store.where
+    store.close()
+
+
+def test_a_role_that_may_create_the_schema_makes_the_tables(role, run, postgres_url):
+    run(f'GRANT CREATE ON DATABASE "{urlsplit(postgres_url).path[1:]}" TO {role}')
+    store = PostgresStore(as_role(postgres_url, role))
+
+    assert [put(store)] == everything(store)
+    store.close()
+
+
+def test_a_role_that_may_create_tables_in_a_schema_made_for_it_makes_them(role, run, postgres_url):
+    """An administrator may make the schema and keep the right to make others."""
+    run(f"CREATE SCHEMA windlass AUTHORIZATION {role}")
+    store = PostgresStore(as_role(postgres_url, role))
+
+    assert [put(store)] == everything(store)
+    store.close()
+
+
+def test_a_role_that_may_not_create_in_the_schema_is_told_who_could(role, run, postgres_url):
+    """The schema is there, and empty, and somebody else's."""
+    run("CREATE SCHEMA windlass")
+    store = PostgresStore(as_role(postgres_url, role))
+
+    with pytest.raises(StoreUnusable, match="windlass db"):
+        put(store)
+    store.close()
+
+
+def test_a_role_without_rights_on_the_tables_is_told_what_it_lacks(role, postgres_url):
+    make_tables(postgres_url)
+    store = PostgresStore(as_role(postgres_url, role))
+
+    with pytest.raises(StoreUnusable, match=r"permission denied .* windlass db roles"):
+        put(store)
+    store.close()
+
+
+def test_a_role_with_rights_on_the_tables_needs_no_right_to_create(role, run, postgres_url):
+    make_tables(postgres_url)
+    run(f"GRANT USAGE ON SCHEMA windlass TO {role}")
+    run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA windlass TO {role}")
+    run(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA windlass TO {role}")
+    store = PostgresStore(as_role(postgres_url, role))
+
+    assert [put(store)] == everything(store)
+    store.close()
+
+
+# Another schema than ours
+
+
+@pytest.fixture
+def newer(monkeypatch):
+    """A windlass that needs one migration more."""
+    known = migrate.migrations(PACKAGE)
+
+    def add(sql):
+        added = migrate.Migration(known[-1].number + 1, "new", sql)
+        monkeypatch.setattr(migrate, "migrations", lambda package: [*known, added])
+        return added.number
+
+    return add
+
+
+def test_an_older_database_is_left_as_it_is_until_somebody_upgrades_it(store, newer, postgres_url):
+    """An upgrade may lock what others use: it is not for the first who starts to decide."""
+    job = put(store)
+    number = newer("ALTER TABLE windlass.jobs ADD COLUMN colour text")
+    ours = PostgresStore(postgres_url)
+
+    with pytest.raises(SchemaTooOld, match=rf"has schema {number - 1} .* needs {number}; run: windlass db upgrade"):
+        ours.get(job.id)
+
+    assert number == ours.upgrade() == ours.upgrade()
+    assert number == ours.status()["schema"]
+    assert job.id == ours.get(job.id).id
+    assert job.id == store.get(job.id).id
+    ours.close()
+
+
+def test_an_upgrade_that_fails_changes_nothing(store, newer, run, postgres_url):
+    put(store)
+    number = newer("CREATE TABLE windlass.new (id text); CREATE NONSENSE;")
+
+    with pytest.raises(Exception, match="NONSENSE"):
+        PostgresStore(postgres_url).upgrade()
+
+    assert number - 1 == store.status()["schema"]
+    assert (None,) == run("SELECT to_regclass('windlass.new')").fetchone()
+
+
+def test_an_upgrade_leaves_a_newer_database_alone(store, run):
+    put(store)
+    run("UPDATE windlass.meta SET value = 99 WHERE key IN ('schema', 'oldest')")
+
+    with pytest.raises(SchemaTooNew, match="has schema 99"):
+        store.upgrade()
