@@ -18,6 +18,7 @@ from tests.conformance.conftest import make_tables
 from windlass.ids import new_id
 from windlass.job import Status
 from windlass.stores.base import RECLAIM_AFTER, Filter
+from windlass.stores.postgres import server
 from windlass.stores.postgres import statements as sql
 from windlass.stores.sql import manage, read
 
@@ -100,11 +101,11 @@ def statistics(filled, request) -> str:
 
 @pytest.fixture(params=PLANS)
 def explain(statistics, request) -> Iterator[Explain]:
-    with psycopg.connect(statistics) as connection:
+    with psycopg.connect(statistics, autocommit=True) as connection:
         connection.execute(f"SET plan_cache_mode = {PLANS[request.param]}")
-        connection.execute("SET jit = off")
+        connection.execute(server.BEGIN)
         yield Explain(connection)
-        connection.rollback()
+        connection.execute("ROLLBACK")
 
 
 class Explain:
@@ -332,8 +333,6 @@ def test_a_page_is_read_in_order_and_no_further(explain, wanted, before):
     asking = Asking()
     read.jobs(asking, wanted, BATCH - 1, None if before is None else manage._first_id_of(before))
 
-    explain.connection.rollback()
-    explain.connection.autocommit = True
     explain.connection.execute(sql.SNAPSHOT)
     assert asking.asked
     for statement, parameters in asking.asked:

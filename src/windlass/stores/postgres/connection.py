@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, LiteralString, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -148,7 +148,7 @@ class Database:
         return answer
 
     @contextmanager
-    def begun(self, connection: Connection, how: str = server.BEGIN) -> Generator[Transaction]:
+    def begun(self, connection: Connection, how: LiteralString = server.BEGIN) -> Generator[Transaction]:
         """A transaction that is rolled back unless it is committed in the block."""
         rows = connection.execute(how)
         while rows.nextset():

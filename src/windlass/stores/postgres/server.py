@@ -1,17 +1,21 @@
 """SQL around the jobs, for which a file has other means: sessions, the schema, notifications, locks and folding."""
 
 # What a transaction begins with: nobody waits for ever, and the server's clock decides. Compiling (jit) would take
-# longer than any statement of ours.
+# longer than any statement of ours, and each is made for its index, whatever the statistics say.
 _SET_UP = """
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
-       set_config('statement_timeout', '30s', true), set_config('jit', 'off', true)
+       set_config('statement_timeout', '30s', true), set_config('jit', 'off', true),
+       set_config('enable_seqscan', 'off', true)
 """
 BEGIN = f"BEGIN; {_SET_UP}"
 BEGIN_TO_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_SET_UP}"
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # ... and for a transaction that runs the user's own code, which has limits of its own.
-NO_LIMITS = "SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT"
+NO_LIMITS = """
+SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT; SET LOCAL jit = DEFAULT;
+SET LOCAL enable_seqscan = DEFAULT
+"""
 
 HAS_SCHEMA = "SELECT to_regnamespace('windlass') IS NOT NULL"
 CREATE_SCHEMA = "CREATE SCHEMA windlass"
