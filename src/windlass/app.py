@@ -124,7 +124,7 @@ class Windlass:
         if self._joins_the_run(options):
             return self._follow_up(jobs)
         warn_on_a_loop()
-        stored = self._own_group().insert(jobs)
+        stored = self.store.insert(jobs) if self._may_wait(jobs) else self._own_group().insert(jobs)
         self._wake()
         return stored
 
@@ -137,12 +137,10 @@ class Windlass:
             return self.store.insert(jobs, connection)
         if self._joins_the_run(options):
             return self._follow_up(jobs)
-        self._own_group()
-        loop = asyncio.get_running_loop()
-        group = self._groups.get(loop)
-        if group is None:
-            group = self._groups[loop] = AsyncGroup(self.store.insert_groups)
-        stored = await group.insert(jobs)
+        if self._may_wait(jobs):
+            stored = await asyncio.to_thread(self.store.insert, jobs)
+        else:
+            stored = await self._own_async_group().insert(jobs)
         self._wake()
         return stored
 
@@ -158,6 +156,18 @@ class Windlass:
         assert run is not None
         run.follow_ups.extend(jobs)
         return [job.as_stored(clock.now()) for job in jobs]
+
+    def _may_wait(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether these may have to wait for somebody's transaction: then nobody else should wait with them."""
+        return self.store.keys_may_wait and any(job.dedupe is not None for job in jobs)
+
+    def _own_async_group(self) -> AsyncGroup:
+        self._own_group()
+        loop = asyncio.get_running_loop()
+        group = self._groups.get(loop)
+        if group is None:
+            group = self._groups[loop] = AsyncGroup(self.store.insert_groups)
+        return group
 
     def _own_group(self) -> Group:
         """After a fork, the parent's callers are not ours to wait for."""

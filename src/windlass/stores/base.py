@@ -118,6 +118,9 @@ class Store(Protocol):
     hears_others: bool
     """Whether `watch` notices what other processes commit. If not, a worker finds it when it looks, once a second."""
 
+    keys_may_wait: bool
+    """Whether an enqueue with a dedupe key may have to wait for the transaction of somebody who has that key."""
+
     # Life of the store
     def open(self) -> None:
         """Connect, and create or upgrade the tables where the store does that by itself."""

@@ -43,6 +43,7 @@ class LibSQLStore(SQLStore):
 
     one_machine = False
     hears_others = False
+    keys_may_wait = False
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
         self._place = read_url(url)

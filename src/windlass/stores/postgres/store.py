@@ -15,7 +15,6 @@ from windlass.clock import MINUTE, Clock, now
 from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, TransactionOver
 from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
-from windlass.stores.base import Inserted
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
 from windlass.stores.postgres import place, server
 from windlass.stores.postgres import statements as sql
@@ -68,6 +67,7 @@ class PostgresStore(SQLStore):
 
     one_machine = False
     hears_others = True
+    keys_may_wait = True
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
         self.url = url
@@ -180,15 +180,6 @@ class PostgresStore(SQLStore):
         """It changes when the server restarts."""
         self._identity = self.database.read("other", lambda tx: identity(_Rows(tx)))
         return self._identity
-
-    def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
-        """A job with a key may have to wait for another's transaction, and must not make the others wait with it."""
-        plain = [not any(job.dedupe is not None for job in group) for group in groups]
-        together = super().insert_groups([group for group, alone in zip(groups, plain, strict=True) if alone])
-        shared = iter(together)
-        return [
-            next(shared) if alone else self._insert_or_error(group) for group, alone in zip(groups, plain, strict=True)
-        ]
 
     # Settle
 

@@ -38,6 +38,7 @@ class SQLiteStore(SQLStore):
 
     one_machine = True
     hears_others = True
+    keys_may_wait = False
 
     def __init__(self, url: str, *, synchronous: str = "FULL", clock: Clock = now) -> None:
         if synchronous not in ("FULL", "NORMAL"):
