@@ -8,6 +8,8 @@ from tests.conformance.helpers import (
     DAY,
     FAILED,
     HOUR,
+    MINUTE,
+    SECOND,
     everything,
     finish,
     ids,
@@ -115,3 +117,38 @@ def test_pruning_everything_asked_for_nothing_prunes_nothing(store, clock):
     assert 0 == store.prune((), 0, 100)
     assert 0 == store.prune(ALL, 0, 0)
     assert 1 == len(everything(store))
+
+
+def minutes(by_hand):
+    return [minute for (minute,) in by_hand("SELECT minute FROM windlass_usage ORDER BY minute")]
+
+
+@pytest.mark.parametrize("statuses", [ALL, ()])
+def test_the_usage_of_a_minute_is_kept_for_ninety_days(store, clock, by_hand, statuses):
+    """Even of jobs that are pruned sooner, and no longer of those that are kept for ever."""
+    finish(store, COMPLETED)
+    clock.now += DAY
+    finish(store, COMPLETED)
+    first, second = minutes(by_hand)
+
+    clock.now = (first + 90 * 86_400) * SECOND
+    store.prune(statuses, HOUR, 100)
+    assert [first, second] == minutes(by_hand)
+
+    clock.now += SECOND
+    store.prune(statuses, HOUR, 100)
+    assert [second] == minutes(by_hand)
+    assert (0 if statuses else 2) == len(everything(store))
+
+
+def test_no_more_than_a_chunk_of_the_usage_is_pruned_at_a_time(store, clock, by_hand):
+    for _ in range(25):
+        finish(store, COMPLETED)
+        clock.now += MINUTE
+    clock.now += 91 * DAY
+
+    left = []
+    for _ in range(3):
+        store.prune((), 0, 1)
+        left.append(len(minutes(by_hand)))
+    assert [15, 5, 0] == left

@@ -183,3 +183,10 @@ def test_pruning_looks_at_old_jobs_only(store, clock):
 
     assert [line for line in lines if line.startswith("SEARCH windlass_finished USING PRIMARY KEY (id<?)")]
     assert [] == [line for line in lines if "TEMP B-TREE" in line]
+
+
+def test_pruning_the_usage_reads_only_what_is_old(store):
+    lines = plan(store, sql.PRUNE_USAGE, {"oldest": 1, "limit": 5})
+
+    assert [line for line in lines if line.startswith("SEARCH windlass_usage USING PRIMARY KEY (minute<?)")]
+    assert [] == [line for line in lines if line.startswith("SCAN windlass_usage") or "TEMP B-TREE" in line]

@@ -7,6 +7,7 @@ import pytest
 
 from tests.process.handlers import wl
 from tests.process.harness import Place
+from tests.process.sleepers import Sleepers, asleep
 
 
 @pytest.fixture
@@ -21,8 +22,35 @@ def place(tmp_path: Path) -> Iterator[Place]:
         wl.use(before)
 
 
+@pytest.fixture(scope="session")
+def sleepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sleepers]:
+    before = wl.store
+    place = Place(tmp_path_factory.mktemp("sleepers"))
+    try:
+        with asleep(place) as sleepers:
+            wl.use(before)
+            yield sleepers
+    finally:
+        place.clean_up()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _sleep_early(request: pytest.FixtureRequest) -> None:
+    """Before the first test here, if any of the session needs it: the minute passes while the others run."""
+    if any(needs_sleepers(item) for item in request.session.items):
+        request.getfixturevalue("sleepers")
+
+
+def needs_sleepers(item: pytest.Item) -> bool:
+    return "sleepers" in getattr(item, "fixturenames", ())
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """On a machine that does much else too, a storm takes minutes; what hangs is told by `eventually`."""
-    for item in items:
-        if Path(__file__).parent in item.path.parents:
-            item.add_marker(pytest.mark.timeout(600))
+    """On a machine that does much else too, a storm takes minutes; what hangs is told by `eventually`.
+
+    Who needs the sleepers comes last.
+    """
+    places = [place for place, item in enumerate(items) if Path(__file__).parent in item.path.parents]
+    for place, item in zip(places, sorted((items[place] for place in places), key=needs_sleepers), strict=True):
+        item.add_marker(pytest.mark.timeout(600))
+        items[place] = item

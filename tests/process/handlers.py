@@ -6,8 +6,13 @@ import asyncio
 import ctypes
 import os
 import resource
+import sqlite3
+import sys
+import threading
 import time
+import traceback
 from pathlib import Path
+from typing import Any
 
 from tests.process.journal import journalled, note
 from windlass import Context, Retry, Snooze, Windlass, fixed
@@ -119,6 +124,19 @@ async def slow_async(ctx: Context, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
+@wl.job
+async def waits_at_a_gate(ctx: Context, gate: str) -> None:
+    with journalled(ctx):
+        await through(gate)
+
+
+@wl.job
+def waits_at_a_gate_in_a_thread(ctx: Context, gate: str) -> None:
+    with journalled(ctx):
+        while not is_open(gate):
+            time.sleep(0.01)
+
+
 # Poison
 
 
@@ -157,6 +175,47 @@ def dose_process(ctx: Context, poison: str, seconds: float = 0.05) -> None:
     with journalled(ctx):
         time.sleep(seconds)
         die(poison)
+
+
+# Poison that works when its handler has returned
+
+
+def leave_a_thread_behind() -> None:
+    """It takes the process down when the handler's outcome is about to be committed, and not sooner."""
+    lock = sqlite3.connect(wl.store.where, isolation_level=None, timeout=30)
+    lock.execute("BEGIN IMMEDIATE")  # nobody else can commit as long as this process lives
+
+    def exit_when_settling(_: sqlite3.Connection) -> None:
+        while not is_settling():
+            time.sleep(0.001)
+        os._exit(7)
+
+    threading.Thread(target=exit_when_settling, args=(lock,), daemon=True).start()
+
+
+def is_settling() -> bool:
+    """Whether some thread of this process is in the store's `settle`."""
+    frames = [frame for top in sys._current_frames().values() for frame, _ in traceback.walk_stack(top)]
+    return any(frame.f_code.co_name == "settle" for frame in frames)
+
+
+def out_of_reach() -> list[Any]:
+    """Not at the top of the module, where a child could find them: so every attempt is in the worker itself."""
+
+    @wl.job(max_attempts=3)
+    async def leaves_a_thread_async(ctx: Context) -> None:
+        with journalled(ctx):
+            leave_a_thread_behind()
+
+    @wl.job(max_attempts=3)
+    def leaves_a_thread(ctx: Context) -> None:
+        with journalled(ctx):
+            leave_a_thread_behind()
+
+    return [leaves_a_thread_async, leaves_a_thread]
+
+
+LEAVERS = out_of_reach()
 
 
 # Ends

@@ -61,7 +61,8 @@ class Place:
             journal.FOLDER: str(self.journals),
         }
         self.started: list[subprocess.Popen[bytes]] = []
-        wl.use(open_store(self.url))
+        self.store = open_store(self.url)
+        wl.use(self.store)
 
     def worker(
         self, *, processes: int = 0, concurrency: int = 10, env: Mapping[str, str] | None = None, **options: Any
@@ -151,7 +152,7 @@ class Place:
                 connection.close()
 
     def clean_up(self) -> None:
-        wl.close()
+        self.store.close()
         while left := self.processes():
             for process in left:
                 with contextlib.suppress(psutil.NoSuchProcess):

@@ -137,7 +137,7 @@ def ended_by_a_run(h: History) -> Iterator[str]:
 
 
 def every_run_accounted_for(h: History) -> Iterator[str]:
-    """A run is the one that completed its job, or died and is in the books, or had ended when its process died."""
+    """A run is the one that completed its job, or it died before that was committed, and is in the books."""
     completing = {row.result for row in h.books.ended}
     lost = Counter((row.id, row.attempt) for row in h.books.lost)
     for run in h.runs:
@@ -147,7 +147,7 @@ def every_run_accounted_for(h: History) -> Iterator[str]:
             yield f"{run.token} of {run.id} did not count, and its process was not killed"
         elif run.last_seen > h.kills[run.pid] + SHUDDER:
             yield f"{run.token} of {run.id} went on after its process was killed"
-        elif run.ended is None:
+        else:
             lost[run.id, run.attempt] -= 1
             if lost[run.id, run.attempt] < 0:
                 yield f"{run.token} of {run.id} was killed in attempt {run.attempt}, and nothing says so"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -308,6 +310,17 @@ def test_a_worker_prunes_what_is_older_than_its_retention(windlass_url: str, win
     windlass_clock.advance(3601)
     with working(wl):
         eventually(lambda: wl.get(job.id) is None)
+    wl.close()
+
+
+def test_a_worker_that_keeps_all_jobs_prunes_their_old_usage(windlass_url: str, windlass_clock: ManualClock) -> None:
+    wl = Windlass(windlass_url, synchronous="NORMAL", clock=windlass_clock, retention=None)
+    job = wl.enqueue("a")
+    wl.claim()[0].complete()
+    windlass_clock.advance(timedelta(days=91))
+    with working(wl), contextlib.closing(sqlite3.connect(wl.store.where)) as connection:
+        eventually(lambda: connection.execute("SELECT * FROM windlass_usage").fetchall() == [])
+    assert now(wl, job).status is Status.COMPLETED
     wl.close()
 
 

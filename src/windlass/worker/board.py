@@ -1,4 +1,4 @@
-"""Which leases a worker process has started, in memory that outlives it.
+"""Which leases a worker process has started and not settled, in memory that outlives it.
 
 When a child dies, its supervisor reads here whom to charge: writing every start to the database would cost a commit
 each. The first bytes name the worker, so that the supervisor needs none of the user's code.
@@ -25,7 +25,11 @@ class Owner(NamedTuple):
 
 
 class Board:
-    """One cell per slot: the number of the lease that was started there (negative: in a child of its own), or 0."""
+    """A cell per lease: its number (negative: started in a child of its own), or 0 if the cell is free.
+
+    A lease keeps its cell until its outcome is committed, not just until its handler has ended: what a handler leaves
+    behind can still kill the process. A worker has no more than twice its `concurrency` in hand and unsettled.
+    """
 
     def __init__(self, fd: int, cells: int, supervisor: int | None = None) -> None:
         self.fd = fd
@@ -33,6 +37,7 @@ class Board:
         self._map = mmap.mmap(fd, _HEADER + 8 * cells)
         self._cells = memoryview(self._map)[_HEADER:].cast("q")
         self._free = list(range(cells))
+        self._cell_of: dict[int, int] = {}
 
     @classmethod
     def create(cls, cells: int) -> Board:
@@ -70,18 +75,20 @@ class Board:
         except msgspec.MsgspecError:  # it died while it signed: it had no time to claim
             return None
 
-    def start(self, number: int, *, apart: bool = False) -> int:
-        """Note that a lease is started, in this process or `apart` from it; the cell to give to `end`."""
-        cell = self._free.pop()
+    def start(self, number: int, *, apart: bool = False) -> None:
+        """Note that a lease is started, in this process or `apart` from it. May be called from any thread."""
+        self._cell_of[number] = cell = self._free.pop()
         self._cells[cell] = -number if apart else number
-        return cell
 
-    def end(self, cell: int) -> None:
-        self._cells[cell] = 0
-        self._free.append(cell)
+    def end(self, number: int) -> None:
+        """Nobody is to be charged for this lease any more. It may never have started, or have ended before."""
+        cell = self._cell_of.pop(number, None)
+        if cell is not None:
+            self._cells[cell] = 0
+            self._free.append(cell)
 
     def started(self, *, apart: bool) -> list[int]:
-        """The leases that were started and have not ended, with those in children or without."""
+        """The leases that were started and are not settled, with those in children or without."""
         return [abs(number) for number in self._cells if number > 0 or (apart and number)]
 
     def clear(self) -> None:

@@ -92,7 +92,7 @@ class Child:
         run, job_type = running.run, running.job_type
         process, pipe = self._started()
         running.kill = process.kill
-        cell = self._board.start(run.claimed.number, apart=True)
+        self._board.start(run.claimed.number, apart=True)
         try:
             if running.why is None:
                 pipe.send_bytes(_encode((Places(job_type.handler.__module__, *self._home), run.store.url, run.claimed)))
@@ -112,7 +112,6 @@ class Child:
             return self._died(running)
         finally:
             running.kill = None
-            self._board.end(cell)
 
     def _started(self) -> tuple[SpawnProcess, Connection]:
         if self._process is None or self._pipe is None or not self._process.is_alive():
@@ -158,7 +157,7 @@ def how_it_ended(code: int | None) -> str:
 
 def _main(pipe: Connection, parent: int) -> None:
     """The child: one attempt after another, until the pipe closes."""
-    host.be_killed_first()
+    host.be_killed_first(1000)  # our worker knows whom to charge for our death, and nobody would for its own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):

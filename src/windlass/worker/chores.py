@@ -90,4 +90,6 @@ def prune(store: Store, statuses: Sequence[Status], age: float) -> Generator[int
 
 
 def _prune(app: Windlass) -> int:
-    return 0 if app.retention is None else sum(prune(app.store, PRUNED, app.retention.total_seconds()))
+    if app.retention is None:  # all jobs are kept; their usage by the minute is not
+        return sum(prune(app.store, (), 0))
+    return sum(prune(app.store, PRUNED, app.retention.total_seconds()))

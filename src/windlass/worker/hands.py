@@ -26,14 +26,21 @@ if TYPE_CHECKING:
 class Hands:
     """Begins attempts where they belong, and says of each how it ended.
 
-    `ended` is told of every claimed job once: with its outcome, or None if there is nothing to settle.
+    `ended` is told of every claimed job once: with its outcome, or None if there is nothing to settle. `freed` is told
+    when the thread of one that was given up has come to its end.
     """
 
     def __init__(
-        self, app: Windlass, concurrency: int, board: Board, ended: Callable[[Claimed, Outcome | None], None]
+        self,
+        app: Windlass,
+        concurrency: int,
+        board: Board,
+        ended: Callable[[Claimed, Outcome | None], None],
+        freed: Callable[[], None],
     ) -> None:
         self._store = app.store
         self._ended = ended
+        self._freed = freed
         self._loop = asyncio.get_running_loop()
         self._async_slots = AsyncSlots(self._left_its_slot, board)
         self._thread_slots = ThreadSlots(self._left_its_slot, lambda: in_this_thread(board), concurrency)
@@ -111,7 +118,7 @@ class Hands:
         number = running.run.claimed.number
         if number in self.given_up:
             self.given_up.discard(number)
-            self._ended(running.run.claimed, None)
+            self._freed()
         elif number in self.running:
             self._end(running, outcome)
 

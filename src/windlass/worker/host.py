@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+_COUNTERS = {
+    "memory": "/sys/fs/cgroup/memory{}/memory.oom_control",
+    "": "/sys/fs/cgroup{}/memory.events",
+}
+"""Where a control group counts its kills, by its controllers: of version 1, and of version 2, which names none."""
 
 
 def identity(supervisor: int | None = None) -> dict[str, Any]:
@@ -50,19 +57,47 @@ def is_dead(host: Mapping[str, Any], *, one_machine: bool) -> bool:
 
 
 def out_of_memory_kills() -> int | None:
-    """How many processes the kernel has killed for want of memory since boot, or None where it does not say."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
+    """How many processes the kernel has killed for want of memory so far, or None where it does not say.
+
+    Counted in our control group, which our children share. Only where it has no count of its own, on the whole machine:
+    a kill elsewhere would then look like one of ours.
+    """
+    for path in (*memory_counters(_read("/proc/self/cgroup")), "/proc/vmstat"):
+        found = re.search(r"^oom_kill (\d+)$", _read(path), re.MULTILINE)
+        if found:
+            return int(found[1])
+    return None
 
 
-def be_killed_first() -> None:
-    """When the kernel wants memory it may kill more than the one who took it: then us before our parent."""
+def memory_counters(groups: str) -> list[str]:
+    """The files that may have the count of a process whose /proc/…/cgroup says `groups`.
+
+    In a container the group may be at the top of what is mounted, and its path be that of the world outside.
+    """
+    paths = {controllers: path.rstrip("/") for _, controllers, path in (at.split(":", 2) for at in groups.splitlines())}
+    return [
+        file.format(at)
+        for controllers, file in _COUNTERS.items()
+        if controllers in paths
+        for at in dict.fromkeys((paths[controllers], ""))
+    ]
+
+
+def be_killed_first(by: int = 100) -> None:
+    """When the kernel wants memory it may kill more than the one who took it: then us before our parent.
+
+    The more so, the higher `by` is. With 1000 it takes us whoever else is there, be we as small as we may.
+    """
     with contextlib.suppress(OSError, ValueError):
         score = Path("/proc/self/oom_score_adj")
-        score.write_text(str(min(1000, int(score.read_text()) + 100)))
+        score.write_text(str(min(1000, int(score.read_text()) + by)))
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
 
 
 def _started(pid: int) -> int:

@@ -19,9 +19,9 @@ Ended = tuple[Claimed, Outcome]
 
 
 class Settler:
-    """Outcomes on their way into the database. `settled` is called after each batch."""
+    """Outcomes on their way into the database. `settled` is told of each batch when it is committed."""
 
-    def __init__(self, store: Store, settled: Callable[[], None]) -> None:
+    def __init__(self, store: Store, settled: Callable[[Sequence[Ended]], None]) -> None:
         self.thread = ThreadPoolExecutor(1, "windlass-settle")
         self._store = store
         self._settled = settled
@@ -59,8 +59,8 @@ class Settler:
                     await self._settle(self._settling)
                 except Exception:
                     log.exception("%d outcomes could not be settled; their jobs will be rescued", len(self._settling))
-                self._settling = ()
-                self._settled()
+                batch, self._settling = self._settling, ()
+                self._settled(batch)
             self._none_left.set()
 
     async def _settle(self, ended: Sequence[Ended]) -> None:

@@ -135,7 +135,7 @@ class AsyncSlots:
             self._ended(running, running.stopped())
             return True
         running.kill = task.cancel
-        cell = self._board.start(running.run.claimed.number)
+        self._board.start(running.run.claimed.number)
         try:
             outcome = await run_async(running.run, running.job_type)
         except asyncio.CancelledError:
@@ -143,7 +143,6 @@ class AsyncSlots:
             if running.why is None:  # the loop itself is being torn down
                 outcome = RELEASED
         running.ended = True
-        self._board.end(cell)
         self._ended(running, None if running.why is Why.LOST else outcome)
         return not task.cancelling()
 
@@ -220,12 +219,9 @@ def in_this_thread(board: Board) -> Execute:
     """Run attempts where they are."""
 
     def execute(running: Running) -> Outcome | None:
-        cell = board.start(running.run.claimed.number)
+        board.start(running.run.claimed.number)
         running.started()
-        try:
-            # In a copy: what the handler leaves in context variables must not reach the next one on this thread.
-            return contextvars.copy_context().run(run_sync, running.run, running.job_type)
-        finally:
-            board.end(cell)
+        # In a copy: what the handler leaves in context variables must not reach the next one on this thread.
+        return contextvars.copy_context().run(run_sync, running.run, running.job_type)
 
     return execute

@@ -8,7 +8,7 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -24,7 +24,7 @@ from windlass.worker.chores import bury_the_local_dead, do_chores
 from windlass.worker.hands import Hands
 from windlass.worker.keeper import Keeper
 from windlass.worker.log import log, tell
-from windlass.worker.settler import Settler
+from windlass.worker.settler import Ended, Settler
 from windlass.worker.signals import run_loop, until_signalled
 from windlass.worker.slots import Why
 
@@ -114,7 +114,7 @@ class Worker:
         self._claimer = ThreadPoolExecutor(1, "windlass-claim")
         self._watcher = ThreadPoolExecutor(1, "windlass-watch")
         self._settler = Settler(self.store, self._settled)
-        self._hands = Hands(self.app, self.concurrency, self._board, self._ended)
+        self._hands = Hands(self.app, self.concurrency, self._board, self._ended, self._freed.set)
         self._keeper = Keeper(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
         await self._in(self._claimer, self._arrive)
         self._watch = await self._in(self._watcher, self.store.watch)
@@ -182,6 +182,8 @@ class Worker:
         self._hands.close()
         for thread in (self._claimer, self._settler.thread, self._watcher):
             thread.shutdown()
+        if not self._supervised:  # then nobody else has it, and a tick makes a new one each time
+            self._board.close()
 
     async def _hands_free(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
         """Until nothing runs, at most so long."""
@@ -281,16 +283,20 @@ class Worker:
     # Run and settle
 
     def _ended(self, claimed: Claimed, outcome: Outcome | None) -> None:
-        """A slot is free; its outcome will be settled with those that pile up meanwhile."""
+        """A slot is free; its outcome, if there is one to write, will be settled with those that pile up meanwhile."""
         if outcome is not None:
             self.outcomes[outcome.kind] += 1
             if outcome.kind is not Kind.COMPLETED or self._verbose:
                 tell(claimed, outcome)
-            if not outcome.written:
-                self._settler.add(claimed, outcome)
+        if outcome is None or outcome.written:
+            self._board.end(claimed.number)
+        else:
+            self._settler.add(claimed, outcome)
         self._freed.set()
 
-    def _settled(self) -> None:
+    def _settled(self, batch: Sequence[Ended]) -> None:
+        for claimed, _ in batch:
+            self._board.end(claimed.number)
         self._work.set()  # a limited type may have room now
         self._freed.set()
 

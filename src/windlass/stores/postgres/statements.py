@@ -434,6 +434,11 @@ SELECT id::text, status, type, queue FROM windlass.finished
  ORDER BY id LIMIT :limit FOR UPDATE SKIP LOCKED
 """
 
+PRUNE_USAGE = """
+DELETE FROM windlass.usage WHERE ctid = ANY(ARRAY(
+       SELECT ctid FROM windlass.usage WHERE minute < :oldest ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
+"""
+
 COUNTS = """
 SELECT status, type, queue, sum(count)::bigint FROM windlass.tallies GROUP BY status, type, queue HAVING sum(count) <> 0
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
+from windlass.clock import SECOND
 from windlass.errors import JobNotFound, KeyHeld, StoreBusy, WrongStatus
 from windlass.job import Job, Status
 from windlass.outcome import COMPLETED
@@ -13,6 +14,9 @@ from windlass.stores.sql.insert import as_json, take_key, tally
 from windlass.stores.sql.rescue import decode_claimed
 from windlass.stores.sql.settle import settle
 from windlass.stores.sql.transaction import Transaction
+
+USAGE_DAYS = 90
+"""How long the usage of a minute is kept, whatever becomes of the jobs."""
 
 
 def hold(tx: Transaction, id: str) -> Job:
@@ -88,7 +92,9 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
     until = tx.now - before
     wanted = {"statuses": as_json(statuses), "before": until, "oldest": _first_id_of(until), "limit": limit}
-    rows = tx.execute(tx.sql.PRUNABLE, wanted).fetchall()
+    rows = tx.execute(tx.sql.PRUNABLE, wanted).fetchall() if statuses else []
+    oldest = tx.now // SECOND - USAGE_DAYS * 86_400
+    tx.execute(tx.sql.PRUNE_USAGE, {"oldest": oldest, "limit": 10 * limit})  # each is small
     if rows:
         _erase(tx, [row[0] for row in rows])
         tally(tx, [(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])

@@ -318,6 +318,12 @@ SELECT id, status, type, queue FROM windlass_finished
  ORDER BY id LIMIT :limit
 """
 
+PRUNE_USAGE = """
+DELETE FROM windlass_usage WHERE (minute, type, queue, tenant) IN
+       (SELECT minute, type, queue, tenant FROM windlass_usage WHERE minute < :oldest
+         ORDER BY 1, 2, 3, 4 LIMIT :limit)
+"""
+
 COUNTS = "SELECT status, type, queue, count FROM windlass_tallies WHERE count <> 0"
 
 # Where there is no tally: every job, counted one by one.
