@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import closing, contextmanager
 from typing import Any
 
@@ -64,11 +64,11 @@ def in_dialect(url: str, query: str) -> str:
 
 
 @contextmanager
-def nobody_can_write(url: str, tables: Sequence[str] = ("jobs",)) -> Generator[None]:
-    """As long as the block lasts, whoever wants to store a job waits."""
+def nobody_can_write(url: str) -> Generator[None]:
+    """As long as the block lasts, whoever wants to write waits; on PostgreSQL, who wants to store a job."""
     with closing(connect(url)) as connection:
         if is_postgres(url):
-            connection.execute(f"BEGIN; LOCK TABLE {', '.join(f'windlass.{table}' for table in tables)}")
+            connection.execute("BEGIN; LOCK TABLE windlass.jobs IN EXCLUSIVE MODE")
         else:
             connection.execute("BEGIN IMMEDIATE")
         yield
