@@ -194,6 +194,8 @@ class Database:
             try:
                 yield connection
             finally:
+                if connection.broken:
+                    self._drop_idle(lane)  # what broke it has broken them too, as a restart of the server does
                 if connection.info.transaction_status == TransactionStatus.IDLE and len(lane.idle) < KEPT:
                     lane.idle.append(connection)
                 else:
@@ -218,8 +220,11 @@ class Database:
 
     def close(self) -> None:
         for lane in self._lanes.values():
-            while connection := self._idle(lane):
-                connection.close()
+            self._drop_idle(lane)
+
+    def _drop_idle(self, lane: _Lane) -> None:
+        while connection := self._idle(lane):
+            connection.close()
 
     def _translated(self, error: psycopg.Error) -> Exception:
         if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
