@@ -12,7 +12,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from windlass.clock import MINUTE, Clock, now
-from windlass.errors import BadConnection, JobNotFound, LeaseLost, TransactionOver
+from windlass.errors import BadConnection, JobNotFound, LeaseLost, StoreUnusable, TransactionOver
 from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.base import Inserted
@@ -156,9 +156,17 @@ class PostgresStore(SQLStore):
                 return insert.insert_again(tx, jobs)
         try:
             return self._write("insert", lambda tx: insert.insert(tx, jobs))
-        except (CommitUnknown, psycopg.errors.UniqueViolation, JobNotFound):
-            # It may be there already, by this very try; or who held the key was deleted as we looked.
-            return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+        except CommitUnknown as unknown:
+            try:
+                return self._insert_again(jobs)
+            except StoreUnusable:
+                raise unknown from None  # of the two, the one that says that the jobs may be there
+        except (psycopg.errors.UniqueViolation, JobNotFound):
+            # It is there already, by an earlier try; or who held the key was deleted as we looked.
+            return self._insert_again(jobs)
+
+    def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
+        return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
