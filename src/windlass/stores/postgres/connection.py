@@ -45,6 +45,10 @@ DEFAULTS = {
 }
 
 
+BROKEN = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
+"""What psycopg raises when a connection is of no more use. (The second is the server's word for who fell silent.)"""
+
+
 class CommitUnknown(StoreUnusable):
     """The connection broke while a commit was under way: it may have happened."""
 
@@ -132,7 +136,7 @@ class Database:
                 return self._write_once(lane, steps)
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
                 time.sleep(random.uniform(0, 0.01 * (tries + 1)))
-            except psycopg.OperationalError as error:
+            except BROKEN as error:
                 if broken or isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
                     raise self._translated(error) from error
                 broken += 1
@@ -233,7 +237,7 @@ class Database:
             return StoreUnusable(self.where, "it has no tables of windlass", "create them: windlass db upgrade")
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return StoreUnusable(self.where, _line(error), "its role lacks a right: windlass db roles")
-        if isinstance(error, psycopg.OperationalError):
+        if isinstance(error, BROKEN):
             return self._unusable(error, "was lost")
         return error
 

@@ -6,15 +6,20 @@ Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: th
 statistics.
 """
 
-# What a transaction begins with: nobody waits for ever, and the server's clock decides.
+# What a transaction begins with: nobody waits for ever, and the server's clock decides. Who falls silent in the middle
+# (stopped, suspended, cut off) loses his locks: a limited type's would keep all others from claiming any of it.
 BEGIN = """
 BEGIN; SET LOCAL lock_timeout = '10s'; SET LOCAL statement_timeout = '30s';
+SET LOCAL idle_in_transaction_session_timeout = '15s';
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
 """
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # ... and for a transaction that runs the user's own code, which has limits of its own.
-NO_LIMITS = "SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT"
+NO_LIMITS = """
+SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT;
+SET LOCAL idle_in_transaction_session_timeout = DEFAULT
+"""
 
 HAS_SCHEMA = "SELECT to_regnamespace('windlass') IS NOT NULL"
 CREATE_SCHEMA = "CREATE SCHEMA windlass"
