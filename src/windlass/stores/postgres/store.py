@@ -75,6 +75,7 @@ class PostgresStore(SQLStore):
         self._pid = os.getpid()
         self._opening = threading.Lock()
         self._database: Database | None = None
+        self._inherited: list[Database] = []  # kept, since closing a parent's connections would end its sessions
 
     # Life of the store
 
@@ -95,6 +96,8 @@ class PostgresStore(SQLStore):
                 except BaseException:
                     database.close()
                     raise
+                if self._database is not None:
+                    self._inherited.append(self._database)
                 self._database = database
             return self._database
 
