@@ -21,9 +21,10 @@ from windlass.stores.postgres import moves, statements
 from windlass.stores.postgres.cursor import Cursors
 
 T = TypeVar("T")
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 BUSY_SECONDS = 10.0
+ANSWER_SECONDS = 40.0
+"""How long the server may take to answer: longer than what it gives to a statement itself."""
 NOTHING: Mapping[str, Any] = {}
 QUIET = 0.05
 """Seconds after a notification in which this process sends no other for the same queue. Who listens knows that."""
@@ -51,6 +52,36 @@ BROKEN = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeo
 
 class CommitUnknown(StoreUnusable):
     """The connection broke while a commit was under way: it may have happened."""
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection on which an answer takes no longer than `answer_within`, if that is not None.
+
+    TCP notices a peer that is gone, but not a pooler or a proxy that lives and passes nothing on.
+    """
+
+    answer_within: float | None = None
+
+    def __del__(self) -> None:
+        """psycopg warns of what was not closed. To end with the program is normal here, as in a pool."""
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        return super().wait(gen if self.answer_within is None else self._in_time(gen), *args, **options)
+
+    def _in_time(self, gen: Any) -> Generator[Any, Any, Any]:
+        """The same, until it is too late. What waits for the socket looks in here every tenth of a second."""
+        limit = self.answer_within or 0.0
+        deadline = time.monotonic() + limit
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer within {limit:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value
 
 
 @cache
@@ -118,7 +149,8 @@ class Database:
     def connect(self) -> Connection:
         """A connection set up as all of ours are. Each statement is a transaction unless it says BEGIN."""
         try:
-            connection = psycopg.connect(self._conninfo, autocommit=True)
+            connection = Connection.connect(self._conninfo, autocommit=True)
+            connection.answer_within = ANSWER_SECONDS
         except psycopg.Error as error:
             raise self._unusable(error, "cannot be reached") from error
         connection.add_notice_handler(lambda _: None)
@@ -195,6 +227,7 @@ class Database:
             raise StoreBusy(self.where, BUSY_SECONDS)
         try:
             connection = self._idle(lane) or self.connect()
+            connection.answer_within = ANSWER_SECONDS
             try:
                 yield connection
             finally:

@@ -19,7 +19,7 @@ from windlass.stores.base import Inserted
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
 from windlass.stores.postgres import place
 from windlass.stores.postgres import statements as sql
-from windlass.stores.postgres.connection import CHANNEL, LANES, CommitUnknown, Database, Transaction
+from windlass.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, LANES, CommitUnknown, Database, Transaction
 from windlass.stores.postgres.listen import Watch
 from windlass.stores.postgres.upgrade import check, newest_schema, upgrade
 from windlass.stores.sql import insert, settle
@@ -208,7 +208,9 @@ class PostgresStore(SQLStore):
         with database.borrow("apart") as connection:
             with database.begun(connection) as tx:
                 connection.execute(sql.NO_LIMITS)
+                connection.answer_within = None
                 yield connection
+                connection.answer_within = ANSWER_SECONDS
                 if connection.info.transaction_status != TransactionStatus.INTRANS:
                     raise TransactionOver(
                         "the block committed or rolled back by itself, so that its rows and the job's completion are "
