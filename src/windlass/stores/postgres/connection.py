@@ -151,6 +151,9 @@ class Database:
         try:
             connection = Connection.connect(self._conninfo, autocommit=True)
             connection.answer_within = ANSWER_SECONDS
+            if connection.execute(statements.WHO_ANSWERS).fetchone() != (connection.info.backend_pid,):
+                # A pooler has greeted us. A statement that we prepare in one session may be another's in the next.
+                connection.prepare_threshold = None
         except psycopg.Error as error:
             raise self._unusable(error, "cannot be reached") from error
         connection.add_notice_handler(lambda _: None)

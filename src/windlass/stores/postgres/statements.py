@@ -42,6 +42,8 @@ CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 
 LISTEN = "LISTEN windlass"
 
+WHO_ANSWERS = "SELECT pg_backend_pid()"
+
 # A hint to who listens, when this is committed.
 TELL = "SELECT pg_notify(:channel, :queue)"
 
