@@ -47,6 +47,13 @@ def storm_thread(ctx: Context) -> str:
     return token
 
 
+@wl.job(max_attempts=1000)
+async def storm_slow(ctx: Context, seconds: float) -> str:
+    with journalled(ctx) as token:
+        await asyncio.sleep(seconds)
+    return token
+
+
 # Zombies: the first worker waits at one gate, the one that takes over at another
 
 

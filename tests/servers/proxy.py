@@ -152,9 +152,9 @@ class Proxy:
             with self._lock:
                 self._links.discard(link)
 
-    def passes(self, message: Message) -> bool:
-        """Whether a message of the server's reaches the client. For proxies that swallow some."""
-        return True
+    def from_server(self, message: Message) -> Message | None:
+        """What reaches the client of a message of the server's. For proxies that change or swallow some."""
+        return message
 
     def cut_for(self, sql: str, before: Collection[str]) -> Cut | None:
         with self._lock:
@@ -243,5 +243,5 @@ class Link:
             held = held or self.answers.held
             if self.answers.complete(message):
                 self.end()
-            if not held and self.proxy.passes(message):
-                self.client.sendall(message.raw)
+            if not held and (passed := self.proxy.from_server(message)):
+                self.client.sendall(passed.raw)
