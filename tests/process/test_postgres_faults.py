@@ -79,10 +79,11 @@ def test_a_server_that_crashes_every_five_seconds_and_kills_on_top(
     server: Server, network: Network, tmp_path: Path
 ) -> None:
     """Workers on two hosts. The first claim after each restart comes within three seconds."""
-    restarts = size("RESTARTS", 4)
+    restarts = size("RESTARTS", 3)
     with Place(tmp_path, server.url(host=network.address)) as place:
-        requests = [storm_slow.request(seconds=0.25) for _ in range(300 * restarts)]
-        requests += [three_at_once.request(seconds=0.1) for _ in range(75 * restarts)]
+        # More than 24 slots can do in the 5 seconds between two crashes: there is always one to claim.
+        requests = [storm_slow.request(seconds=0.5) for _ in range(250 * restarts)]
+        requests += [three_at_once.request(seconds=0.3) for _ in range(60 * restarts)]
         random.shuffle(requests)
         jobs = wl.enqueue_many(requests)
         supervisors = [place.worker(processes=2, concurrency=6, beat=1.0, host=host) for host in network.hosts]
@@ -248,7 +249,7 @@ def kill_one(place_url: str, proxy: Proxy) -> Callable[[], None]:
 def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
     postgres_url: str, postgres_proxy: Proxy, tmp_path: Path, nemesis: Any, seconds: float
 ) -> None:
-    n = 100 * size("NEMESIS_SECONDS", 5)
+    n = 100 * size("NEMESIS_SECONDS", 3)
     with Place(tmp_path, postgres_url) as place:
         jobs = wl.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(n)])
         url = {"WINDLASS_URL": postgres_proxy.url()}
@@ -259,7 +260,7 @@ def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
         with every(seconds, nemesis(postgres_url, postgres_proxy)) as strikes:
             eventually(lambda: completed(place) == n, within=60 + n / 10)
         print(f"{len(strikes)} strikes")
-        assert len(strikes) > 5
+        assert len(strikes) > 3
         assert {row.id for row in wl.workers()} >= workers
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]
         check(place, jobs)

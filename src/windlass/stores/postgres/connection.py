@@ -62,7 +62,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
     answer_within: float | None = None
 
-    def __del__(self) -> None:
+    def __del__(self, *_: Any) -> None:
         """psycopg warns of what was not closed. To end with the program is normal here, as in a pool."""
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:

@@ -58,8 +58,8 @@ class _Rows:
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
 
-    def execute(self, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self._tx.connection.execute(statement, parameters).fetchall()
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._tx.connection.execute(sql, parameters).fetchall()
         return rows
 
 
