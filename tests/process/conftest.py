@@ -5,33 +5,43 @@ from pathlib import Path
 
 import pytest
 
+from tests import stores
 from tests.process.handlers import wl
 from tests.process.harness import Place
 from tests.process.sleepers import Sleepers, asleep
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    stores.add_marker(config)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    stores.on_every_store(metafunc, "process_url")
+
+
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Place]:
+def process_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Asked for by name, so that tests on SQLite alone need no server."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    url: str = request.getfixturevalue("postgres_url")
+    return url
+
+
+@pytest.fixture
+def place(process_url: str, tmp_path: Path) -> Iterator[Place]:
     """A database, journals and processes that are gone when the test is over."""
-    before = wl.store
-    place = Place(tmp_path)
-    try:
+    with Place(tmp_path, process_url) as place:
         yield place
-    finally:
-        place.clean_up()
-        wl.use(before)
 
 
 @pytest.fixture(scope="session")
 def sleepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sleepers]:
     before = wl.store
-    place = Place(tmp_path_factory.mktemp("sleepers"))
-    try:
-        with asleep(place) as sleepers:
-            wl.use(before)
-            yield sleepers
-    finally:
-        place.clean_up()
+    folder = tmp_path_factory.mktemp("sleepers")
+    with Place(folder, f"sqlite:///{folder}/jobs.db") as place, asleep(place) as sleepers:
+        wl.use(before)
+        yield sleepers
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,6 @@ import asyncio
 import ctypes
 import os
 import resource
-import sqlite3
 import sys
 import threading
 import time
@@ -14,15 +13,16 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests.process.journal import journalled, note
+from tests import stores
+from tests.process.journal import FOLDER, journalled, note
 from windlass import Context, Retry, Snooze, Windlass, fixed
 
 wl = Windlass()
 
 
 def is_open(gate: str) -> bool:
-    """Gates are files beside the database: a test opens them. The one without a name is open."""
-    return (Path(wl.store.where).parent / gate).exists()
+    """Gates are files beside the journals: a test opens them. The one without a name is open."""
+    return (Path(os.environ[FOLDER]).parent / gate).exists()
 
 
 async def through(gate: str) -> None:
@@ -44,6 +44,13 @@ async def storm_async(ctx: Context) -> str:
 def storm_thread(ctx: Context) -> str:
     with journalled(ctx) as token:
         time.sleep(0.005)
+    return token
+
+
+@wl.job(max_attempts=1000)
+async def storm_slow(ctx: Context, seconds: float) -> str:
+    with journalled(ctx) as token:
+        await asyncio.sleep(seconds)
     return token
 
 
@@ -85,7 +92,7 @@ def zombie_in_a_transaction(ctx: Context, how: str, waits: bool) -> str:
         note("woke", how)
         with ctx.transaction() as connection:
             ctx.result = "by a zombie"
-            connection.execute("INSERT INTO effects VALUES (?)", (ctx.id,))
+            connection.execute(f"INSERT INTO effects VALUES ('{ctx.id}')")
     return f"{Role.name} {how}"
 
 
@@ -182,10 +189,10 @@ def dose_process(ctx: Context, poison: str, seconds: float = 0.05) -> None:
 
 def leave_a_thread_behind() -> None:
     """It takes the process down when the handler's outcome is about to be committed, and not sooner."""
-    lock = sqlite3.connect(wl.store.where, isolation_level=None, timeout=30)
-    lock.execute("BEGIN IMMEDIATE")  # nobody else can commit as long as this process lives
+    lock = stores.nobody_can_write(wl.store.url)
+    lock.__enter__()  # as long as this process lives
 
-    def exit_when_settling(_: sqlite3.Connection) -> None:
+    def exit_when_settling(_: object) -> None:
         while not is_settling():
             time.sleep(0.001)
         os._exit(7)
@@ -259,7 +266,7 @@ async def within_two_seconds(ctx: Context, poison: str) -> None:
 async def ends_in_a_transaction(ctx: Context) -> None:
     with journalled(ctx):
         async with ctx.atransaction() as connection:
-            connection.execute("INSERT INTO effects VALUES (?)", (ctx.id,))
+            connection.execute(f"INSERT INTO effects VALUES ('{ctx.id}')")
 
 
 @wl.job

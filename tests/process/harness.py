@@ -17,14 +17,19 @@ from typing import Any, NamedTuple, TypeVar
 
 import psutil
 
+from tests import stores
 from tests.process import journal
 from tests.process.handlers import wl
 from tests.process.run import OPTIONS
+from tests.servers.namespaces import Host
 from windlass.stores import open_store
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
+
+IN_MIDDLE = "xact_start IS NOT NULL AND pid <> pg_backend_pid()"
+"""Of a session of PostgreSQL: it is in a transaction."""
 
 
 def size(name: str, usual: int) -> int:
@@ -49,9 +54,9 @@ class Kill(NamedTuple):
 class Place:
     """A folder with a database, the handlers' journals, and the processes that use them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, url: str) -> None:
         self.folder = folder
-        self.url = f"sqlite:///{folder}/jobs.db"
+        self.url = url
         self.journals = folder / "journal"
         self.journals.mkdir()
         self.environment = {
@@ -62,20 +67,41 @@ class Place:
         }
         self.started: list[subprocess.Popen[bytes]] = []
         self.store = open_store(self.url)
+
+    def __enter__(self) -> Place:
+        self._before = wl.store
         wl.use(self.store)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clean_up()
+        wl.use(self._before)
+
+    @property
+    def is_postgres(self) -> bool:
+        return stores.is_postgres(self.url)
 
     def worker(
-        self, *, processes: int = 0, concurrency: int = 10, env: Mapping[str, str] | None = None, **options: Any
+        self,
+        *,
+        processes: int = 0,
+        concurrency: int = 10,
+        env: Mapping[str, str] | None = None,
+        host: Host | None = None,
+        **options: Any,
     ) -> subprocess.Popen[bytes]:
         """Start a worker, or a supervisor of `processes` of them."""
         options = {"processes": processes, "concurrency": concurrency, **options}
-        return self.python("-m", "tests.process.run", env={OPTIONS: json.dumps(options), **(env or {})})
+        return self.python("-m", "tests.process.run", env={OPTIONS: json.dumps(options), **(env or {})}, host=host)
 
-    def python(self, *arguments: str, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.Popen[bytes]:
-        """Start Python here. What it says goes to the log."""
+    def python(
+        self, *arguments: str, env: Mapping[str, str] | None = None, host: Host | None = None, **options: Any
+    ) -> subprocess.Popen[bytes]:
+        """Start Python here, or on a host of a test's network. What it says goes to the log."""
+        command = [sys.executable, *arguments]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                [sys.executable, *arguments],
+                host.command(*command) if host else command,
                 cwd=ROOT,
                 env={**self.environment, **(env or {})},
                 **{"stdout": log, "stderr": log, **options},
@@ -104,11 +130,11 @@ class Place:
         return sum(row["count"] for row in wl.counts() if row["status"] == status)
 
     def sql(self, query: str) -> list[tuple[Any, ...]]:
-        connection = sqlite3.connect(self.folder / "jobs.db", timeout=30)
-        try:
-            return connection.execute(query).fetchall()
-        finally:
-            connection.close()
+        return stores.rows(self.url, query)
+
+    def is_sound(self) -> bool:
+        """Whether the database itself says so. A server does not keep a file that we could break."""
+        return self.is_postgres or self.store.check() == "ok"
 
     def open_gate(self, name: str) -> None:
         (self.folder / name).touch()
@@ -140,16 +166,20 @@ class Place:
         while True:
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
-            connection = sqlite3.connect(self.folder / "jobs.db", timeout=0.2, isolation_level=None)
+            if not self._somebody_holds_the_lock():
+                return
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+
+    def _somebody_holds_the_lock(self) -> bool:
+        if self.is_postgres:  # where it is not one lock for all, but who holds any may keep others waiting
+            return bool(self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND " + IN_MIDDLE))
+        with contextlib.closing(sqlite3.connect(self.store.where, timeout=0.2, isolation_level=None)) as connection:
             try:
                 connection.execute("BEGIN IMMEDIATE")
-                connection.execute("ROLLBACK")
-                return
             except sqlite3.OperationalError:
-                for pid in pids:
-                    os.kill(pid, signal.SIGCONT)
-            finally:
-                connection.close()
+                return True
+            return False
 
     def clean_up(self) -> None:
         self.store.close()

@@ -5,14 +5,18 @@ For runs that were only ever interrupted by kill -9 of their process. Each rule 
 
 from __future__ import annotations
 
-import sqlite3
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from tests import stores
 from tests.process.journal import Run
+
+SQLITE = "BEGIN", "result ->> '$'", "SELECT value FROM windlass_meta WHERE key = 'lease'"
+POSTGRES = "BEGIN ISOLATION LEVEL REPEATABLE READ", "result #>> '{}'", "SELECT last_value FROM windlass_lease"
+"""How to see one moment, the text of a result, and the number of the last lease."""
 
 
 class Ended(NamedTuple):
@@ -61,24 +65,29 @@ class History(NamedTuple):
     books: Books
 
 
-def read(path: Path) -> Books:
+def read(url: str) -> Books:
     """The books of a database."""
-    connection = sqlite3.connect(path, isolation_level=None, timeout=30)
+    begin, text_of_result, last_lease = POSTGRES if stores.is_postgres(url) else SQLITE
 
-    def rows(query: str) -> list[Any]:
-        return connection.execute(query).fetchall()
+    with closing(stores.connect(url)) as connection:
 
-    try:
-        connection.execute("BEGIN")
+        def rows(query: str) -> list[Any]:
+            return connection.execute(stores.in_dialect(url, query)).fetchall()
+
+        connection.execute(begin)
         runs, failures = rows("SELECT coalesce(sum(runs), 0), coalesce(sum(failures), 0) FROM windlass_usage")[0]
         return Books(
-            jobs=[id for (id,) in rows("SELECT id FROM windlass_jobs")],
-            waiting=[id for (id,) in rows("SELECT id FROM windlass_ready")],
-            in_hand=[id for (id,) in rows("SELECT id FROM windlass_leases")],
+            jobs=[str(id) for (id,) in rows("SELECT id FROM windlass_jobs")],
+            waiting=[str(id) for (id,) in rows("SELECT id FROM windlass_ready")],
+            in_hand=[str(id) for (id,) in rows("SELECT id FROM windlass_leases")],
             ended=[
-                Ended(*row) for row in rows("SELECT id, lease, status, attempts, result ->> '$' FROM windlass_finished")
+                Ended(str(id), *row)
+                for id, *row in rows(f"SELECT id, lease, status, attempts, {text_of_result} FROM windlass_finished")
             ],
-            lost=[Lost(*row) for row in rows("SELECT id, lease, attempt, outcome, error FROM windlass_attempts")],
+            lost=[
+                Lost(str(id), *row)
+                for id, *row in rows("SELECT id, lease, attempt, outcome, error FROM windlass_attempts")
+            ],
             tallies={
                 status: count
                 for status, count in rows("SELECT status, sum(count) FROM windlass_tallies GROUP BY 1")
@@ -86,10 +95,8 @@ def read(path: Path) -> Books:
             },
             runs=runs,
             failures=failures,
-            last_lease=rows("SELECT value FROM windlass_meta WHERE key = 'lease'")[0][0],
+            last_lease=rows(last_lease)[0][0],
         )
-    finally:
-        connection.close()
 
 
 def breaches(history: History) -> list[str]:

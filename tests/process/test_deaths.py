@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 
 import psutil
+import pytest
 
 from tests.process.handlers import (
     blocks_the_loop,
@@ -56,6 +57,7 @@ def test_a_worker_that_cannot_be_imported_ends_the_supervisor_with_its_exit_code
     assert place.worker(processes=2, module="tests.process.broken_app").wait(60) == 3
 
 
+@pytest.mark.sqlite_only  # it is about threads, whatever the store
 def test_a_process_whose_threads_are_stuck_is_replaced(place: Place) -> None:
     jobs = wl.enqueue_many([stuck.request(seconds=120) for _ in range(2)])
     supervisor = place.worker(processes=1, concurrency=2)
@@ -67,6 +69,7 @@ def test_a_process_whose_threads_are_stuck_is_replaced(place: Place) -> None:
     assert end(supervisor) == 0
 
 
+@pytest.mark.sqlite_only  # it is about threads, whatever the store
 def test_it_is_replaced_even_if_the_threads_end_while_it_stops(place: Place) -> None:
     wl.enqueue_many([stuck.request(seconds=2.5), stuck.request(seconds=2.5), slow_async.request(seconds=4)])
     supervisor = place.worker(processes=1, concurrency=3)

@@ -13,6 +13,7 @@ from tests.process.harness import Place, end, eventually, size
 from tests.process.journal import FOLDER
 
 
+@pytest.mark.sqlite_only
 def test_sixteen_processes_enqueue_and_work_and_no_error_reaches_a_caller(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -33,6 +34,7 @@ def test_sixteen_processes_enqueue_and_work_and_no_error_reaches_a_caller(
     assert wl.store.check() == "ok"
 
 
+@pytest.mark.sqlite_only
 def test_a_stop_of_everything_rescues_nothing_that_still_lives(place: Place) -> None:
     """As when a laptop sleeps: for twelve beats nobody beats, and then everybody goes on."""
     beat = 0.5

@@ -5,18 +5,19 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from urllib.parse import urlsplit, urlunsplit
 
 from tests.servers.postgres import free_port
-from tests.servers.wire import CANCEL, GSS, SSL, Answers, Statements, is_commit, read_message, read_startup
+from tests.servers.wire import CANCEL, GSS, SSL, Answers, Message, Statements, is_commit, read_message, read_startup
 
 
 class Cut:
     """One connection that ends at a statement of its choice."""
 
-    def __init__(self, match: Callable[[str], bool], nth: int, before: bool) -> None:
+    def __init__(self, match: Callable[[str], bool], nth: int, before: bool, within: str) -> None:
         self.match = match
+        self.within = within
         self.before = before
         self.sql: str | None = None
         self._left = nth
@@ -30,8 +31,8 @@ class Cut:
     def happened(self) -> bool:
         return self._done.is_set()
 
-    def is_for(self, sql: str) -> bool:
-        if not self.match(sql):
+    def is_for(self, sql: str, before: Collection[str]) -> bool:
+        if not self.match(sql) or not any(self.within in statement for statement in (*before, sql)):
             return False
         self._left -= 1
         if not self._left:
@@ -74,13 +75,16 @@ class Proxy:
 
     # Faults
 
-    def cut_next_commit(self, *, nth: int = 1, before: bool = False, match: Callable[[str], bool] = is_commit) -> Cut:
+    def cut_next_commit(
+        self, *, nth: int = 1, before: bool = False, match: Callable[[str], bool] = is_commit, within: str = ""
+    ) -> Cut:
         """Let a COMMIT through, wait until the server has done it, and end the connection without the answer.
 
         With `before`, end it instead of sending the COMMIT: the server rolls back. To the client both look the same.
-        `match` chooses other statements, such as one that commits by itself.
+        `match` chooses other statements, such as one that commits by itself. `within` chooses transactions: those with
+        a statement that has this text.
         """
-        cut = Cut(match, nth, before)
+        cut = Cut(match, nth, before, within)
         with self._lock:
             self._cuts.append(cut)
         return cut
@@ -148,10 +152,14 @@ class Proxy:
             with self._lock:
                 self._links.discard(link)
 
-    def cut_for(self, sql: str) -> Cut | None:
+    def from_server(self, message: Message) -> Message | None:
+        """What reaches the client of a message of the server's. For proxies that change or swallow some."""
+        return message
+
+    def cut_for(self, sql: str, before: Collection[str]) -> Cut | None:
         with self._lock:
             for cut in self._cuts:
-                if cut.is_for(sql):
+                if cut.is_for(sql, before):
                     self._cuts.remove(cut)
                     return cut
         return None
@@ -167,6 +175,8 @@ class Link:
         self.statements = Statements()
         self.answers = Answers()
         self.cut: Cut | None = None
+        self.said: list[str] = []
+        """The statements of the transaction so far."""
         for end in (client, server):
             end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -201,12 +211,17 @@ class Link:
         while message := read_message(stream):
             self.proxy.flowing.wait()
             sql = self.statements.run_by(message)
-            cut = self.proxy.cut_for(sql) if sql else None
+            cut = self._cut_at(sql) if sql else None
             self.cut = cut or self.cut
             if cut and cut.before:
                 return
             self.answers.expect(message, sql, cut is not None)
             self.server.sendall(message.raw)
+
+    def _cut_at(self, sql: str) -> Cut | None:
+        cut = self.proxy.cut_for(sql, self.said)
+        self.said = [] if is_commit(sql) or sql == "ROLLBACK" else [*self.said, sql]
+        return cut
 
     def _greet(self, stream) -> bool:
         """Encryption is refused, since then nobody could read along."""
@@ -228,5 +243,5 @@ class Link:
             held = held or self.answers.held
             if self.answers.complete(message):
                 self.end()
-            if not held:
-                self.client.sendall(message.raw)
+            if not held and (passed := self.proxy.from_server(message)):
+                self.client.sendall(passed.raw)

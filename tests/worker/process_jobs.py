@@ -68,7 +68,7 @@ def hand_on() -> str:
 @wl.job(run="process")
 def write_and_complete(ctx: Context, word: str) -> None:
     with ctx.transaction() as connection:
-        connection.execute("INSERT INTO words VALUES (?)", (word,))
+        connection.execute(f"INSERT INTO words VALUES ('{word}')")
         own_pid.enqueue()
         ctx.result = word
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import sqlite3
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -12,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from tests import stores
 from tests.worker.helpers import ended, eventually, is_processing, now, place, working
 from windlass import (
     BadOption,
@@ -304,7 +303,7 @@ def test_prune_deletes_what_ended_long_ago(timed: Windlass, windlass_clock: Manu
 
 
 def test_a_worker_prunes_what_is_older_than_its_retention(windlass_url: str, windlass_clock: ManualClock) -> None:
-    wl = Windlass(windlass_url, synchronous="NORMAL", clock=windlass_clock, retention=timedelta(hours=1))
+    wl = Windlass(windlass_url, clock=windlass_clock, retention=timedelta(hours=1))
     job = wl.enqueue("a")
     wl.claim()[0].complete()
     windlass_clock.advance(3601)
@@ -314,12 +313,12 @@ def test_a_worker_prunes_what_is_older_than_its_retention(windlass_url: str, win
 
 
 def test_a_worker_that_keeps_all_jobs_prunes_their_old_usage(windlass_url: str, windlass_clock: ManualClock) -> None:
-    wl = Windlass(windlass_url, synchronous="NORMAL", clock=windlass_clock, retention=None)
+    wl = Windlass(windlass_url, clock=windlass_clock, retention=None)
     job = wl.enqueue("a")
     wl.claim()[0].complete()
     windlass_clock.advance(timedelta(days=91))
-    with working(wl), contextlib.closing(sqlite3.connect(wl.store.where)) as connection:
-        eventually(lambda: connection.execute("SELECT * FROM windlass_usage").fetchall() == [])
+    with working(wl):
+        eventually(lambda: stores.rows(windlass_url, "SELECT * FROM windlass_usage") == [])
     assert now(wl, job).status is Status.COMPLETED
     wl.close()
 

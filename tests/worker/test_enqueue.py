@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import threading
 import warnings
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import stores
 from tests.worker.helpers import eventually, now, working
 from windlass import (
     BadArguments,
@@ -29,34 +29,31 @@ from windlass import (
 )
 from windlass.job import NewJob
 from windlass.stores.base import Inserted
-from windlass.stores.sqlite.store import SQLiteStore
 from windlass.testing import ManualClock, drain, enqueued
 
 
-class Counting(SQLiteStore):
-    """Counts the commits of enqueues."""
-
-    commits = 0
-
-    def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
-        self.commits += 1
-        return super().insert_groups(groups)
-
-
 @pytest.fixture
-def counted(wl: Windlass, windlass_url: str) -> Counting:
-    store = Counting(windlass_url, synchronous="NORMAL")
-    wl.use(store)
-    return store
+def commits(wl: Windlass, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many enqueues each commit had."""
+    counted: list[int] = []
+    insert_groups = wl.store.insert_groups
+
+    def counting(groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
+        counted.append(len(groups))
+        return insert_groups(groups)
+
+    monkeypatch.setattr(wl.store, "insert_groups", counting)
+    wl.use(wl.store)
+    return counted
 
 
-def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(wl: Windlass, counted: Counting) -> None:
+def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(
+    wl: Windlass, windlass_url: str, commits: list[int]
+) -> None:
     @wl.job
     def note(n: int) -> None: ...
 
-    counted.open()
-    writer = sqlite3.connect(counted.path, isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")  # until all of them are waiting
+    wl.store.open()
     start, stored = threading.Barrier(65), []
 
     def enqueue(n: int) -> None:
@@ -64,20 +61,19 @@ def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(wl: W
         stored.append(note.enqueue(n=n))
 
     threads = [threading.Thread(target=enqueue, args=(n,)) for n in range(64)]
-    for thread in threads:
-        thread.start()
-    start.wait()
-    eventually(lambda: len(wl._group._waiting) == 63)  # all but the one who commits for all
-    writer.execute("COMMIT")
+    with stores.nobody_can_write(windlass_url):
+        for thread in threads:
+            thread.start()
+        start.wait()
+        eventually(lambda: len(wl._group._waiting) == 63)  # all but the one who commits for all
     for thread in threads:
         thread.join()
-    writer.close()
     assert sorted(job.payload["n"] for job in enqueued(wl, note)) == list(range(64))
     assert {job.id for job in stored} == {job.id for job in enqueued(wl, note)}
-    assert counted.commits == 2
+    assert commits == [1, 63]
 
 
-def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(wl: Windlass, counted: Counting) -> None:
+def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(wl: Windlass, commits: list[int]) -> None:
     @wl.job
     def note(n: int) -> None: ...
 
@@ -87,7 +83,7 @@ def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(wl: Win
     stored = asyncio.run(main())
     assert [job.payload["n"] for job in stored] == list(range(512))
     assert {job.id for job in stored} == {job.id for job in enqueued(wl, note)}
-    assert counted.commits < 50
+    assert 0 < len(commits) < 50
 
 
 def test_one_caller_whose_job_cannot_be_stored_fails_alone(wl: Windlass) -> None:
@@ -107,37 +103,39 @@ def test_one_caller_whose_job_cannot_be_stored_fails_alone(wl: Windlass) -> None
     assert [job.id for job in enqueued(wl, note)] == [first.id, third.id]
 
 
+@pytest.mark.sqlite_only
 def test_a_busy_database_is_a_typed_error_that_asks_the_right_question(
-    wl: Windlass, monkeypatch: pytest.MonkeyPatch
+    wl: Windlass, windlass_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wl.store.open()
     defaults = list(type(wl.store.database).write.__wrapped__.__defaults__)  # type: ignore[attr-defined]
     monkeypatch.setattr(type(wl.store.database).write.__wrapped__, "__defaults__", (0.1, *defaults[1:]))  # type: ignore[attr-defined]
-    writer = sqlite3.connect(wl.store.where, isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-    with pytest.raises(StoreBusy, match=r"pass it: using\(connection=…\)"):
+    with (
+        stores.nobody_can_write(windlass_url),
+        pytest.raises(StoreBusy, match=r"pass it: using\(connection=…\)"),
+    ):
         wl.enqueue("work")
-    writer.execute("ROLLBACK")
-    writer.close()
     assert wl.enqueue("work").status is Status.PENDING
 
 
-def test_a_job_on_the_users_connection_exists_if_and_only_if_that_commits(wl: Windlass) -> None:
+def test_a_job_on_the_users_connection_exists_if_and_only_if_that_commits(wl: Windlass, windlass_url: str) -> None:
     @wl.job
     def work(n: int) -> None: ...
 
     wl.store.open()
-    connection = sqlite3.connect(wl.store.where)
-    connection.execute("CREATE TABLE orders (id)")
+    connection = stores.connect(windlass_url)
+    connection.execute("CREATE TABLE orders (id INTEGER)")
+    connection.execute("BEGIN")
     connection.execute("INSERT INTO orders VALUES (1)")
     work.using(connection=connection).enqueue(n=1)
     wl.enqueue_many([work.request(n=2)], connection=connection)
     assert enqueued(wl, work) == []
-    connection.commit()
+    connection.execute("COMMIT")
     assert [job.payload["n"] for job in enqueued(wl, work)] == [1, 2]
+    connection.execute("BEGIN")
     connection.execute("INSERT INTO orders VALUES (2)")
     work.using(connection=connection).enqueue(n=3)
-    connection.rollback()
+    connection.execute("ROLLBACK")
     connection.close()
     assert len(enqueued(wl, work)) == 2
 
@@ -166,12 +164,12 @@ def test_an_enqueue_by_name_uses_the_policy_that_workers_have_published(wl: Wind
     def resize(width: int) -> int:
         return width
 
-    producer = Windlass(windlass_url, synchronous="NORMAL")
+    producer = Windlass(windlass_url)
     before = producer.enqueue("resize", {"width": 1})
     assert (before.queue, before.priority, before.max_attempts) == ("default", 0, 5)
     with working(wl):
         pass
-    producer = Windlass(windlass_url, synchronous="NORMAL")
+    producer = Windlass(windlass_url)
     job = producer.enqueue("resize", {"width": 3}, tenant="acme")
     assert (job.queue, job.priority, job.max_attempts, job.tenant) == ("pictures", 7, 2, "acme")
     other = producer.enqueue("resize", {"width": 3}, priority=1, queue="now", max_attempts=9)

@@ -135,7 +135,7 @@ def test_a_job_enqueued_by_another_process_is_picked_up_without_a_poll(
     async def work() -> str:
         return "seen"
 
-    other = Windlass(windlass_url, synchronous="NORMAL")
+    other = Windlass(windlass_url)
     with working(wl):
         assert other.result(other.enqueue("work").id, timeout=10) == "seen"
     other.close()

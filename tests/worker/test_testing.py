@@ -62,6 +62,13 @@ def test_inside_the_block_the_app_is_on_a_database_that_is_gone_afterwards() -> 
         assert enqueued(wl, send_mail) == []
 
 
+def test_a_database_of_yours_is_used_and_left_as_it_is(windlass_url: str) -> None:
+    with temporary(wl, url=windlass_url):
+        send_mail.enqueue(to="ann")
+    with temporary(wl, url=windlass_url):
+        assert len(enqueued(wl, send_mail)) == 1
+
+
 def test_an_exception_in_the_block_restores_the_app_too() -> None:
     production = wl.store
     with pytest.raises(KeyError), temporary(wl):

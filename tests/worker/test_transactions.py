@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests import stores
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, eventually, is_processing, now, place, working
 from windlass import Context, Status, TransactionOver, Windlass
@@ -22,15 +23,15 @@ Words = Callable[[], list[str]]
 
 def _words(app: Windlass) -> Iterator[Words]:
     app.store.open()
-    connection = sqlite3.connect(app.store.where, isolation_level=None, check_same_thread=False)
+    connection = stores.connect(app.store.url)
     connection.execute("CREATE TABLE words (word TEXT)")
-    yield lambda: [row[0] for row in connection.execute("SELECT word FROM words ORDER BY rowid")]
+    yield lambda: [row[0] for row in connection.execute("SELECT word FROM words ORDER BY word").fetchall()]
     connection.close()
 
 
 @pytest.fixture
 def words(wl: Windlass) -> Iterator[Words]:
-    """The words in a table of the user's own, in the same file."""
+    """The words in a table of the user's own, in the same database."""
     yield from _words(wl)
 
 
@@ -61,7 +62,7 @@ def test_an_exception_inside_the_block_rolls_all_of_it_back(wl: Windlass, words:
     @wl.job(max_attempts=2, backoff=0)
     def work(ctx: Context) -> None:
         with ctx.transaction() as connection:
-            connection.execute("INSERT INTO words VALUES (?)", (f"attempt {ctx.attempt}",))
+            connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
             after.enqueue(n=ctx.attempt)
             if ctx.attempt == 1:
                 raise ValueError("in the middle")
@@ -154,7 +155,7 @@ def test_a_worker_that_lost_the_job_writes_nothing(wl: Windlass, words: Words) -
             began.set()
             go.wait(15)
         with ctx.transaction() as connection:
-            connection.execute("INSERT INTO words VALUES (?)", (f"attempt {ctx.attempt}",))
+            connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
             after.enqueue(n=ctx.attempt)
 
     @wl.job
@@ -182,7 +183,7 @@ def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(wl: Windlass, wor
             wl.store.bury(background.worker.id, "it was silent")
         try:
             with ctx.transaction() as connection:
-                connection.execute("INSERT INTO words VALUES (?)", (f"attempt {ctx.attempt}",))
+                connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
         except LeaseLost:
             told.append(ctx.attempt)
             raise
@@ -194,6 +195,7 @@ def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(wl: Windlass, wor
     assert [attempt.error for attempt in wl.attempts(job.id)] == ["it was silent"]
 
 
+@pytest.mark.sqlite_only
 def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
     wl: Windlass, words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -221,6 +223,7 @@ def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
     assert words() == []
 
 
+@pytest.mark.sqlite_only
 def test_the_connection_of_a_block_that_took_too_long_is_of_no_use(
     wl: Windlass, words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,7 +245,7 @@ def test_atransaction_does_the_same_for_an_async_handler(wl: Windlass, words: Wo
     @wl.job(max_attempts=2, backoff=0)
     async def work(ctx: Context) -> None:
         async with ctx.atransaction() as connection:
-            connection.execute("INSERT INTO words VALUES (?)", (f"attempt {ctx.attempt}",))
+            connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
             await asyncio.sleep(0)
             await after.aenqueue(n=ctx.attempt)
             ctx.result = "stored"
@@ -279,6 +282,7 @@ def test_a_cancel_inside_atransaction_rolls_back(wl: Windlass, words: Words) -> 
     assert words() == []
 
 
+@pytest.mark.sqlite_only
 def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loop(wl: Windlass, words: Words) -> None:
     """The writer is let go by the loop itself, which could not if it waited for the transaction's thread."""
     late: list[float] = []

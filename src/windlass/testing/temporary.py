@@ -20,8 +20,10 @@ def temporary(wl: Windlass, *, clock: ManualClock | None = None, url: str | None
     clock = clock or ManualClock()
     before = wl.store
     with tempfile.TemporaryDirectory(prefix="windlass-", ignore_cleanup_errors=True) as folder:
-        # Nobody needs these jobs after a power cut, so no commit waits for the disk.
-        store = open_store(url or f"sqlite:///{folder}/windlass.db", synchronous="NORMAL", clock=clock)
+        url = url or f"sqlite:///{folder}/windlass.db"
+        # Nobody needs these jobs after a power cut, so no commit waits for the disk. (A server decides that by itself.)
+        synchronous = "NORMAL" if url.startswith("sqlite:") else "FULL"
+        store = open_store(url, synchronous=synchronous, clock=clock)
         wl.use(store)
         try:
             yield clock

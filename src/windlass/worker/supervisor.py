@@ -11,18 +11,43 @@ import signal
 import subprocess
 import time
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from windlass.errors import WindlassError
 from windlass.stores import open_store
 from windlass.worker import host
-from windlass.worker.board import VARIABLE, Board
+from windlass.worker.board import VARIABLE, Board, Owner
 from windlass.worker.child import how_it_ended
 from windlass.worker.log import log
-from windlass.worker.worker import WORN_OUT
+from windlass.worker.worker import PAUSE, WORN_OUT
 
 SHORT_LIFE = 1.0
 """Seconds: a child that dies sooner did not get far."""
-LONGEST_PAUSE = 5.0
+LONGEST_PAUSE = 2.0
+
+
+class Death(NamedTuple):
+    """A worker that has died, and whose jobs are still in its hands."""
+
+    owner: Owner
+    how: str
+    started: frozenset[int]
+    outside: bool
+
+    def bury(self) -> bool:
+        """Return its jobs. False if the store cannot be used now."""
+        store = open_store(self.owner.url)
+        try:
+            returned = store.bury(
+                self.owner.worker, f"its worker {self.how}", started=self.started, outside=self.outside
+            )
+            log.warning("a worker process %s; %d jobs returned", self.how, returned)
+        except WindlassError as error:
+            log.warning("a worker process %s; its jobs will be returned later: %s", self.how, error)
+            return False
+        finally:
+            store.close()
+        return True
 
 
 class Seat:
@@ -58,20 +83,11 @@ class Seat:
         self._pause = 0.0 if lived > SHORT_LIFE else min(LONGEST_PAUSE, max(0.05, self._pause * 2))
         self.vacant_until = time.monotonic() + self._pause if again else None
 
-    def bury(self, code: int) -> None:
-        """Return what the worker held: only what it had started is charged."""
-        owner = self.board.owner()
-        if owner is None:
-            return
-        how, store, outside = how_it_ended(code), open_store(owner.url), self._from_outside(code)
+    def death(self, owner: Owner, code: int) -> Death:
+        """What is to be done for a worker that has died: only what it had started is charged."""
+        outside = self._from_outside(code)
         started = self.board.started(apart=outside)  # what ran in a child of its own did not kill the worker
-        try:
-            returned = store.bury(owner.worker, f"its worker {how}", started=started, outside=outside)
-            log.warning("a worker process %s; %d jobs returned", how, returned)
-        except WindlassError as error:
-            log.warning("a worker process %s; its jobs will be rescued later: %s", how, error)
-        finally:
-            store.close()
+        return Death(owner, how_it_ended(code), frozenset(started), outside)
 
     def _from_outside(self, code: int) -> bool:
         """A SIGKILL is somebody's decision, unless the kernel's for want of memory: that may be a job's doing."""
@@ -85,6 +101,9 @@ class Supervisor:
     def __init__(self, command: Sequence[str], processes: int, cells: int) -> None:
         self._seats = [Seat(command, cells) for _ in range(processes)]
         self._stopping = False
+        self._anybody_worked = False
+        self._unburied: list[Death] = []
+        self._bury_again_at = 0.0
 
     def run(self) -> int:
         """Until a signal stops it, or all workers have ended by themselves. The exit code."""
@@ -92,7 +111,8 @@ class Supervisor:
             signal.signal(number, lambda number, _: self._stop(number))
         code = 0
         while self._fill_seats():
-            waiting = any(seat.vacant_until is not None for seat in self._seats)
+            self._bury_again()
+            waiting = bool(self._unburied) or any(seat.vacant_until is not None for seat in self._seats)
             if ended := _next_to_end(wait=not waiting):
                 code = self._mind(*ended) or code
             elif waiting:
@@ -113,17 +133,31 @@ class Supervisor:
         seat = next((seat for seat in self._seats if seat.process and seat.process.pid == pid), None)
         if seat is None:
             return 0
-        if seat.board.owner() is not None:  # it did not leave, whatever its exit code says: a handler may have made it
-            seat.bury(code)
+        self._anybody_worked |= any(seat.board.owner() is not None for seat in self._seats)
+        owner = seat.board.owner()
+        if owner is not None:  # it did not leave, whatever its exit code says: a handler may have made it
+            self._bury(seat.death(owner, code))
             seat.leave(code, again=True)
-        elif code > 0 and code != WORN_OUT and not self._stopping:
-            # It never got to work: the next one would not either.
+        elif code > 0 and code != WORN_OUT and not self._stopping and not self._anybody_worked:
+            # It never got to work: the next one would not either. (Once somebody did, it may be the store's fault.)
             seat.leave(code, again=False)
             self._stop(signal.SIGTERM)
             return code
         else:
             seat.leave(code, again=code != 0)
         return 0
+
+    def _bury(self, death: Death) -> None:
+        if not death.bury():
+            self._unburied.append(death)
+            self._bury_again_at = time.monotonic() + PAUSE
+
+    def _bury_again(self) -> None:
+        """Nobody else knows what they had started: others would charge and suspect all of their jobs."""
+        if self._unburied and time.monotonic() >= self._bury_again_at:
+            deaths, self._unburied = self._unburied, []
+            for death in deaths:
+                self._bury(death)
 
     def _stop(self, number: int) -> None:
         self._stopping = True

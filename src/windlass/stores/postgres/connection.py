@@ -21,18 +21,19 @@ from windlass.stores.postgres import moves, server, statements
 from windlass.stores.postgres.cursor import Cursors
 
 T = TypeVar("T")
-Connection = psycopg.Connection[tuple[Any, ...]]
 
 BUSY_SECONDS = 10.0
+ANSWER_SECONDS = 40.0
+"""How long the server may take to answer: longer than what it gives to a statement itself."""
 NOTHING: Mapping[str, Any] = {}
 QUIET = 0.05
 """Seconds after a notification in which this process sends no other for the same queue. Who listens knows that."""
 CHANNEL = "windlass"
 
-LANES = {"claim": 1, "settle": 1, "beat": 1, "insert": 4, "read": 4, "apart": 20, "other": 4}
+POOLS = {"claim": 1, "settle": 1, "beat": 1, "insert": 4, "read": 4, "apart": 20, "other": 4}
 """Connections by what they are for, so that none starves another, and how many of each there may be."""
 KEPT = 2
-"""Idle connections of a lane that are not closed."""
+"""Idle connections of a pool that are not closed."""
 
 DEFAULTS = {
     "application_name": "windlass",
@@ -43,6 +44,40 @@ DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
+
+
+BROKEN = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
+"""What psycopg raises when a connection is of no more use. (The second is the server's word for who fell silent.)"""
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection on which an answer takes no longer than `answer_within`, if that is not None.
+
+    TCP notices a peer that is gone, but not a pooler or a proxy that lives and passes nothing on.
+    """
+
+    answer_within: float | None = None
+
+    def __del__(self, *_: Any) -> None:
+        """psycopg warns of what was not closed. To end with the program is normal here, as in a pool."""
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        return super().wait(gen if self.answer_within is None else self._in_time(gen), *args, **options)
+
+    def _in_time(self, gen: Any) -> Generator[Any, Any, Any]:
+        """The same, until it is too late. What waits for the socket looks in here every tenth of a second."""
+        limit = self.answer_within or 0.0
+        deadline = time.monotonic() + limit
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer within {limit:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value
 
 
 @cache
@@ -87,7 +122,7 @@ class Transaction:
         self._now = None if self._clock is None else self._clock()
 
 
-class _Lane:
+class _Pool:
     """The connections that are for one thing."""
 
     def __init__(self, size: int) -> None:
@@ -103,20 +138,24 @@ class Database:
         self.where = where
         self._conninfo = conninfo
         self._clock = clock
-        self._lanes = {name: _Lane(size) for name, size in LANES.items()}
+        self._pools = {name: _Pool(size) for name, size in POOLS.items()}
         self._told: dict[str, float] = {}
         self.cursors = Cursors()
 
     def connect(self) -> Connection:
         """A connection set up as all of ours are. Each statement is a transaction unless it says BEGIN."""
         try:
-            connection = psycopg.connect(self._conninfo, autocommit=True)
+            connection = Connection.connect(self._conninfo, autocommit=True)
+            connection.answer_within = ANSWER_SECONDS
+            if connection.execute(server.WHO_ANSWERS).fetchone() != (connection.info.backend_pid,):
+                # A pooler has greeted us. A statement that we prepare in one session may be another's in the next.
+                connection.prepare_threshold = None
         except psycopg.Error as error:
             raise self._unusable(error, "cannot be reached") from error
         connection.add_notice_handler(lambda _: None)
         return connection
 
-    def write(self, lane: str, steps: Callable[[Transaction], T]) -> T:
+    def write(self, pool: str, steps: Callable[[Transaction], T]) -> T:
         """Take the steps in one transaction. Nothing of them stays if they raise.
 
         They are taken again if it is certain that nothing was committed: after a deadlock, and once if the connection
@@ -125,10 +164,10 @@ class Database:
         broken = 0
         for tries in range(10):
             try:
-                return self._write_once(lane, steps)
+                return self._write_once(pool, steps)
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
                 time.sleep(random.uniform(0, 0.01 * (tries + 1)))
-            except psycopg.OperationalError as error:
+            except BROKEN as error:
                 if broken or isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
                     raise self._translated(error) from error
                 broken += 1
@@ -138,8 +177,8 @@ class Database:
                 raise self._translated(error) from error
         raise StoreBusy(self.where, BUSY_SECONDS)
 
-    def _write_once(self, lane: str, steps: Callable[[Transaction], T]) -> T:
-        with self.borrow(lane) as connection, self.begun(connection) as tx:
+    def _write_once(self, pool: str, steps: Callable[[Transaction], T]) -> T:
+        with self.borrow(pool) as connection, self.begun(connection) as tx:
             answer = steps(tx)
             self.tell(tx)
             self.commit(connection)
@@ -168,11 +207,11 @@ class Database:
             problem = f"the connection broke during a commit ({_line(error)})"
             raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
 
-    def read(self, lane: str, steps: Callable[[Transaction], T]) -> T:
+    def read(self, pool: str, steps: Callable[[Transaction], T]) -> T:
         """Take steps that only read, all of one moment."""
         for last in (False, True):
             try:
-                with self.borrow(lane) as connection, self.begun(connection, server.BEGIN_TO_READ) as tx:
+                with self.borrow(pool) as connection, self.begun(connection, server.BEGIN_TO_READ) as tx:
                     return steps(tx)
             except psycopg.Error as error:
                 if last or not isinstance(error, psycopg.OperationalError):
@@ -181,27 +220,28 @@ class Database:
 
     @contextmanager
     def borrow(self, name: str) -> Generator[Connection]:
-        """A connection of a lane. One that was broken in the block is not used again."""
-        lane = self._lanes[name]
-        if not lane.free.acquire(timeout=BUSY_SECONDS):
+        """A connection of a pool. One that was broken in the block is not used again."""
+        pool = self._pools[name]
+        if not pool.free.acquire(timeout=BUSY_SECONDS):
             raise StoreBusy(self.where, BUSY_SECONDS)
         try:
-            connection = self._idle(lane) or self.connect()
+            connection = self._idle(pool) or self.connect()
+            connection.answer_within = ANSWER_SECONDS
             try:
                 yield connection
             finally:
-                if connection.info.transaction_status == TransactionStatus.IDLE and len(lane.idle) < KEPT:
-                    lane.idle.append(connection)
+                if connection.broken:
+                    self._drop_idle(pool)  # what broke it has broken them too, as a restart of the server does
+                if connection.info.transaction_status == TransactionStatus.IDLE and len(pool.idle) < KEPT:
+                    pool.idle.append(connection)
                 else:
-                    if connection.broken:  # as the others are, if the server has restarted
-                        self._close_idle(lane)
                     connection.close()
         finally:
-            lane.free.release()
+            pool.free.release()
 
-    def _idle(self, lane: _Lane) -> Connection | None:
-        while lane.idle:
-            connection = lane.idle.pop()
+    def _idle(self, pool: _Pool) -> Connection | None:
+        while pool.idle:
+            connection = pool.idle.pop()
             if not connection.closed:
                 return connection
         return None
@@ -215,11 +255,11 @@ class Database:
                 tx.execute(server.TELL, {"channel": CHANNEL, "queue": queue})
 
     def close(self) -> None:
-        for lane in self._lanes.values():
-            self._close_idle(lane)
+        for pool in self._pools.values():
+            self._drop_idle(pool)
 
-    def _close_idle(self, lane: _Lane) -> None:
-        while connection := self._idle(lane):
+    def _drop_idle(self, pool: _Pool) -> None:
+        while connection := self._idle(pool):
             connection.close()
 
     def _translated(self, error: psycopg.Error) -> Exception:
@@ -229,7 +269,7 @@ class Database:
             return StoreUnusable(self.where, "it has no tables of windlass", "create them: windlass db upgrade")
         if isinstance(error, psycopg.errors.InsufficientPrivilege):
             return StoreUnusable(self.where, _line(error), "its role lacks a right: windlass db roles")
-        if isinstance(error, psycopg.OperationalError):
+        if isinstance(error, BROKEN):
             return self._unusable(error, "was lost")
         return error
 

@@ -55,9 +55,8 @@ class Watch:
                 self._listen()
                 if self._connection is not None:
                     return True  # who knows what was missed
-            now = time.monotonic()
-            until = min(deadline, self._looks[0] if self._looks else deadline)
-            if self._hears(max(0.0, until - now)) is None:
+            moments = [deadline, *self._looks[:1], *([self._next_try] if self._connection is None else [])]
+            if self._hears(max(0.0, min(moments) - time.monotonic())) is None:
                 return False
             if self._heard:
                 self._heard = False

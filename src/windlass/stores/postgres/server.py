@@ -1,10 +1,13 @@
 """SQL around the jobs, for which a file has other means: sessions, the schema, notifications, locks and folding."""
 
-# What a transaction begins with: nobody waits for ever, and the server's clock decides. Compiling (jit) would take
-# longer than any statement of ours, and each is made for its index, whatever the statistics say.
+# What a transaction begins with: nobody waits for ever, and the server's clock decides. Who falls silent in the middle
+# (stopped, suspended, cut off) loses his locks: a limited type's would keep all others from claiming any of it.
+# Compiling (jit) would take longer than any statement of ours, and each is made for its index, whatever the statistics
+# say.
 _SET_UP = """
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
-       set_config('statement_timeout', '30s', true), set_config('jit', 'off', true),
+       set_config('statement_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '15s', true),
+       set_config('jit', 'off', true),
        set_config('enable_seqscan', 'off', true)
 """
 BEGIN = f"BEGIN; {_SET_UP}"
@@ -13,8 +16,8 @@ NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # ... and for a transaction that runs the user's own code, which has limits of its own.
 NO_LIMITS = """
-SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT; SET LOCAL jit = DEFAULT;
-SET LOCAL enable_seqscan = DEFAULT
+SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT;
+SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT; SET LOCAL enable_seqscan = DEFAULT
 """
 
 HAS_SCHEMA = "SELECT to_regnamespace('windlass') IS NOT NULL"
@@ -37,6 +40,8 @@ SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_c
 CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 
 LISTEN = "LISTEN windlass"
+
+WHO_ANSWERS = "SELECT pg_backend_pid()"
 
 # A hint to who listens, when this is committed.
 TELL = "SELECT pg_notify(:channel, :queue)"

@@ -12,13 +12,13 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from windlass.clock import MINUTE, Clock, now
-from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, TransactionOver
+from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, StoreUnusable, TransactionOver
 from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
 from windlass.stores.postgres import place, server
 from windlass.stores.postgres import statements as sql
-from windlass.stores.postgres.connection import CHANNEL, LANES, Database, Transaction
+from windlass.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, POOLS, Database, Transaction
 from windlass.stores.postgres.listen import Watch
 from windlass.stores.postgres.upgrade import check, newest_schema, upgrade
 from windlass.stores.sql import insert, settle
@@ -76,6 +76,7 @@ class PostgresStore(SQLStore):
         self._pid = os.getpid()
         self._opening = threading.Lock()
         self._database: Database | None = None
+        self._inherited: list[Database] = []  # kept, since closing a parent's connections would end its sessions
 
     # Life of the store
 
@@ -96,6 +97,8 @@ class PostgresStore(SQLStore):
                 except BaseException:
                     database.close()
                     raise
+                if self._database is not None:
+                    self._inherited.append(self._database)
                 self._database = database
             return self._database
 
@@ -144,7 +147,7 @@ class PostgresStore(SQLStore):
     # Transactions
 
     def _write(self, verb: str, steps: Callable[[Any], T]) -> T:
-        return self.database.write(verb if verb in LANES else "other", steps)
+        return self.database.write(verb if verb in POOLS else "other", steps)
 
     def _read(self, verb: str, steps: Callable[[Any], T]) -> T:
         return self.database.read(verb, steps)
@@ -157,9 +160,17 @@ class PostgresStore(SQLStore):
                 return insert.insert_again(tx, jobs)
         try:
             return self._write("insert", lambda tx: insert.insert(tx, jobs))
-        except (CommitUnknown, psycopg.errors.UniqueViolation, JobNotFound):
-            # It may be there already, by this very try; or who held the key was deleted as we looked.
-            return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+        except CommitUnknown as unknown:
+            try:
+                return self._insert_again(jobs)
+            except StoreUnusable:
+                raise unknown from None  # of the two, the one that says that the jobs may be there
+        except (psycopg.errors.UniqueViolation, JobNotFound):
+            # It is there already, by an earlier try; or who held the key was deleted as we looked.
+            return self._insert_again(jobs)
+
+    def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
+        return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
@@ -189,7 +200,9 @@ class PostgresStore(SQLStore):
         with database.borrow("apart") as connection:
             with database.begun(connection) as tx:
                 connection.execute(server.NO_LIMITS)
+                connection.answer_within = None
                 yield connection
+                connection.answer_within = ANSWER_SECONDS
                 if connection.info.transaction_status != TransactionStatus.INTRANS:
                     raise TransactionOver(
                         "the block committed or rolled back by itself, so that its rows and the job's completion are "

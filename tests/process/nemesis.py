@@ -1,0 +1,55 @@
+"""What breaks things while a test runs, in a thread of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+
+import psycopg
+
+from tests.servers.postgres import Server
+
+OURS = "application_name = 'windlass' AND pid <> pg_backend_pid()"
+KILL_ONE = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} ORDER BY random() LIMIT 1"
+KILL_LISTENERS = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LISTEN%' AND pg_terminate_backend(pid)"
+LISTENERS = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LISTEN%'"
+
+
+@contextmanager
+def every(seconds: float, strike: Callable[[], object]) -> Generator[list[int]]:
+    """Strike again and again during the block. Gives the moments at which it was over."""
+    stop = threading.Event()
+    strikes: list[int] = []
+    errors: list[BaseException] = []
+
+    def go_on() -> None:
+        try:
+            while not stop.wait(seconds):
+                strike()
+                strikes.append(time.monotonic_ns())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield strikes
+    finally:
+        stop.set()
+        thread.join()
+    assert errors == []
+
+
+def kill_a_backend(url: str) -> Callable[[], None]:
+    def strike() -> None:
+        with contextlib.closing(psycopg.connect(url, autocommit=True, application_name="nemesis")) as connection:
+            connection.execute(KILL_ONE)
+
+    return strike
+
+
+def crash(server: Server) -> Callable[[], None]:
+    return lambda: server.restart("immediate")
