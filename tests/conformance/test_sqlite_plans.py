@@ -188,7 +188,7 @@ def test_pruning_looks_at_old_jobs_only(store, clock):
 
 
 def test_pruning_the_usage_reads_only_what_is_old(store):
-    lines = plan(store, sql.PRUNE_USAGE, {"oldest": 1, "limit": 5})
+    lines = plan(store, sql.PRUNE_USAGE, {"before": 1, "limit": 5})
 
     assert [line for line in lines if line.startswith("SEARCH windlass_usage USING PRIMARY KEY (minute<?)")]
     assert [] == [line for line in lines if line.startswith("SCAN windlass_usage") or "TEMP B-TREE" in line]
