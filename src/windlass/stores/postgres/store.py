@@ -12,17 +12,17 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from windlass.clock import MINUTE, Clock, now
-from windlass.errors import BadConnection, JobNotFound, LeaseLost, TransactionOver
-from windlass.job import Claimed, Job, NewJob
+from windlass.errors import BadConnection, JobNotFound, LeaseLost, StoreUnusable, TransactionOver
+from windlass.job import Claimed, Job, NewJob, Page
 from windlass.outcome import Outcome
-from windlass.stores.base import Inserted
+from windlass.stores.base import Filter, Inserted
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
-from windlass.stores.postgres import place
+from windlass.stores.postgres import place, roles, tenants
 from windlass.stores.postgres import statements as sql
 from windlass.stores.postgres.connection import CHANNEL, LANES, CommitUnknown, Database, Transaction
 from windlass.stores.postgres.listen import Watch
 from windlass.stores.postgres.upgrade import check, newest_schema, upgrade
-from windlass.stores.sql import insert, settle
+from windlass.stores.sql import insert, read, settle
 from windlass.stores.sql.store import SQLStore
 
 T = TypeVar("T")
@@ -34,8 +34,8 @@ class _Answers:
     def __init__(self, theirs: Borrowed) -> None:
         self._theirs = theirs
 
-    def execute(self, statement: str, parameters: Mapping[str, Any]) -> Answer:
-        return Answer(self._theirs.execute(statement, parameters))
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> Answer:
+        return Answer(self._theirs.execute(sql, parameters))
 
 
 class Answer(list[tuple[Any, ...]]):
@@ -58,8 +58,8 @@ class _Rows:
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
 
-    def execute(self, statement: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self._tx.connection.execute(statement, parameters).fetchall()
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._tx.connection.execute(sql, parameters).fetchall()
         return rows
 
 
@@ -105,6 +105,7 @@ class PostgresStore(SQLStore):
         database = self._database
         if database is not None and database.pid == os.getpid():
             self._database = None
+            self._asked_for_tenants = None
             database.close()
 
     def upgrade(self) -> int:
@@ -112,6 +113,19 @@ class PostgresStore(SQLStore):
         database = Database(self._conninfo, self.where, self._clock)
         try:
             return upgrade(database)
+        finally:
+            database.close()
+
+    def give_rights(self, to: roles.Roles) -> None:
+        """Make these roles, and give them their rights. May be repeated."""
+        database = Database(self._conninfo, self.where, self._clock)
+        try:
+            database.write("other", lambda tx: tx.connection.execute(roles.script(to)))
+        except StoreUnusable as error:
+            if not isinstance(cause := error.__cause__, psycopg.errors.InsufficientPrivilege):
+                raise
+            way_out = "run it as a superuser, or as who owns the tables and may create roles"
+            raise StoreUnusable(self.where, str(cause).partition("\n")[0], way_out) from cause
         finally:
             database.close()
 
@@ -153,12 +167,25 @@ class PostgresStore(SQLStore):
     def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
         if connection is not None:
             with self._within(connection) as tx:
-                return insert.insert_again(tx, jobs)
+                return tenants.insert_within(tx, jobs, insert.insert_again)
         try:
-            return self._write("insert", lambda tx: insert.insert(tx, jobs))
+            return self._write("insert", lambda tx: self._insert(tx, jobs))
         except (CommitUnknown, psycopg.errors.UniqueViolation, JobNotFound):
             # It may be there already, by this very try; or who held the key was deleted as we looked.
-            return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+            return self._write("insert", lambda tx: self._insert(tx, jobs, insert.insert_again))
+
+    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: tenants.Insert | None = None) -> list[Job]:
+        how = how or super()._insert
+        return tenants.insert(tx, jobs, how) if self._for_tenants else how(tx, jobs)
+
+    @property
+    def _for_tenants(self) -> bool:
+        """Whether the role that we connect as sees one tenant at a time. Asked once: a role does not change."""
+        if self._asked_for_tenants is None:
+            self._asked_for_tenants = bool(self._read("other", lambda tx: tx.value(sql.IS_FOR_TENANTS)))
+        return self._asked_for_tenants
+
+    _asked_for_tenants: bool | None = None
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
@@ -188,6 +215,18 @@ class PostgresStore(SQLStore):
         return [
             next(shared) if alone else self._insert_or_error(group) for group, alone in zip(groups, plain, strict=True)
         ]
+
+    # Manage
+
+    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
+        tenant = wanted.tenant if self._for_tenants else None
+        if not tenant:
+            return super().jobs(wanted, limit, before)
+        return self._read("read", lambda tx: read.jobs(tenants.Reader(tx, tenant), wanted, limit, before))
+
+    def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
+        """The tallies are of all tenants: who sees one has to count."""
+        return self._read("read", lambda tx: read.counts(tx, by, tallied=not self._for_tenants))
 
     # Settle
 

@@ -28,11 +28,7 @@ def schema_sql() -> str:
 
 def check(database: Database) -> None:
     """Create the tables if there are none. An upgrade is somebody's decision: it may lock what others use."""
-    with database.borrow("other") as connection:
-        if connection.info.server_version < OLDEST_SERVER:
-            version = connection.info.server_version // 10000
-            raise StoreUnusable(database.where, f"PostgreSQL {version} is too old", "use PostgreSQL 15 or newer")
-        found, oldest = _schema(connection)
+    found, oldest = schema(database)
     newest = newest_schema()
     if oldest > newest:
         raise SchemaTooNew(database.where, found, newest)
@@ -40,6 +36,19 @@ def check(database: Database) -> None:
         upgrade(database)
     elif found < newest:
         raise SchemaTooOld(database.where, found, newest)
+
+
+def schema(database: Database) -> tuple[int, int]:
+    """The newest migration that the database has, 0 if none, and the oldest schema whose windlass can work with it."""
+
+    def steps(tx: Transaction) -> tuple[int, int]:
+        version = tx.connection.info.server_version
+        if version < OLDEST_SERVER:
+            problem = f"PostgreSQL {version // 10000} is too old"
+            raise StoreUnusable(database.where, problem, "use PostgreSQL 15 or newer")
+        return _schema(tx.connection)
+
+    return database.read("other", steps)
 
 
 def upgrade(database: Database) -> int:
@@ -72,7 +81,6 @@ def _create_schema(tx: Transaction, where: str) -> None:
 
 
 def _schema(connection: Connection) -> tuple[int, int]:
-    """The newest migration that the database has, and the oldest schema whose windlass can work with it."""
     row = connection.execute(sql.HAS_META).fetchone()
     if row is None or not row[0]:
         return 0, 0
