@@ -140,10 +140,10 @@ SQL = re.compile(
 OWN_SQL = {
     "stores.sqlite.statements": "that is what it is for",
     "stores.postgres.statements": "that is what it is for",
+    "stores.postgres.checkup": "asks the server about itself, not about jobs",
     "stores.postgres.roles": "gives rights, to roles and on tables whose names cannot be bound",
     "stores.sql.read": "a list is filtered by what was asked for; values are bound",
     "stores.sqlite.upgrade": "asks for the schema of a database that may not have our tables",
-    "cli.target": "asks whether a file is ours without creating it",
     "cli.bench": "measures the database below us, and fills it",
 }
 BUILT_SQL = {"stores.sql.read", "cli.bench"}

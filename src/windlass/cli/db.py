@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -12,11 +12,9 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from windlass.cli import units
 from windlass.cli.base import Group, Shared, pass_shared
 from windlass.cli.errors import Problem
-from windlass.cli.target import database, schema_of, url_of
+from windlass.cli.target import database, url_of
 from windlass.job import Status
 from windlass.stores import open_store
-from windlass.stores.sqlite.place import path_of
-from windlass.stores.sqlite.upgrade import schema_sql
 from windlass.worker.chores import PRUNED, prune
 
 if TYPE_CHECKING:
@@ -43,39 +41,54 @@ def status(shared: Shared) -> None:
     if shared.json:
         shared.data(found)
         return
+    for name, value in _lines(found).items():
+        shared.print((f"{name:<20}", "dim"), str(value))
+
+
+def _lines(found: Mapping[str, Any]) -> dict[str, object]:
     current = found["schema"] == found["newest_schema"]
-    lines = {
+    lines: dict[str, object] = {
         "database": f"{found['store']} {found['where']}",
         "schema": f"{found['schema']} ({'current' if current else 'newest: ' + str(found['newest_schema'])})",
-        "size": f"{units.size(found['bytes'])}, and {units.size(found['log_bytes'])} of log",
+        "size": units.size(found["bytes"]),
         "leases given": f"{found['leases_given']:,}",
-        "journal": f"{found['journal_mode']}, synchronous {found['synchronous']}",
-        "SQLite": found["sqlite_version"],
-        "file system": found["file_system"] or "unknown",
     }
-    for name, value in lines.items():
-        shared.print((f"{name:<14}", "dim"), str(value))
+    if found["store"] == "sqlite":
+        return {
+            **lines,
+            "log": units.size(found["log_bytes"]),
+            "journal": f"{found['journal_mode']}, synchronous {found['synchronous']}",
+            "SQLite": found["sqlite_version"],
+            "file system": found["file_system"] or "unknown",
+        }
+    return {
+        **lines,
+        "PostgreSQL": found["server_version"],
+        "oldest transaction": units.span(found["oldest_transaction_seconds"]),
+        "dead rows": f"{found['dead_rows']:,}",
+    }
 
 
 @db.command("upgrade", help="Create the tables, or bring them up to date. Safe to repeat.")
 @pass_shared
 def upgrade(shared: Shared) -> None:
-    before = schema_of(path_of(url_of(shared)))
-    found = database(shared, create=True).store.status()
-    how = "was current already" if before == found["schema"] else f"upgraded from {before}" if before else "created"
+    store = open_store(url_of(shared))
+    before, schema = store.schema(), store.upgrade()
+    how = "was current already" if before == schema else f"upgraded from {before}" if before else "created"
     if shared.json:
-        shared.data({"where": found["where"], "schema": found["schema"], "before": before})
+        shared.data({"where": store.where, "schema": schema, "before": before})
     else:
-        shared.print(("✓ ", "green"), f"{found['where']}: schema {found['schema']}, {how}")
+        shared.print(("✓ ", "green"), f"{store.where}: schema {schema}, {how}")
 
 
 @db.command("sql", help="Print the tables as SQL, without connecting.")
 @pass_shared
 def sql(shared: Shared) -> None:
+    script = open_store(url_of(shared)).schema_sql()
     if shared.json:
-        shared.data({"sql": schema_sql()})
+        shared.data({"sql": script})
     else:
-        click.echo(schema_sql(), nl=False)
+        click.echo(script, nl=False)
 
 
 @db.command("roles", help=ROLES)

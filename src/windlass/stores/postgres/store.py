@@ -17,11 +17,11 @@ from windlass.job import Claimed, Job, NewJob, Page
 from windlass.outcome import Outcome
 from windlass.stores.base import Filter, Inserted
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
-from windlass.stores.postgres import place, roles, tenants
+from windlass.stores.postgres import checkup, place, roles, tenants
 from windlass.stores.postgres import statements as sql
 from windlass.stores.postgres.connection import CHANNEL, LANES, CommitUnknown, Database, Transaction
 from windlass.stores.postgres.listen import Watch
-from windlass.stores.postgres.upgrade import check, newest_schema, upgrade
+from windlass.stores.postgres.upgrade import check, newest_schema, schema, schema_sql, upgrade
 from windlass.stores.sql import insert, read, settle
 from windlass.stores.sql.store import SQLStore
 
@@ -108,26 +108,46 @@ class PostgresStore(SQLStore):
             self._asked_for_tenants = None
             database.close()
 
-    def upgrade(self) -> int:
-        """Bring the tables to the newest schema; its number."""
+    @contextmanager
+    def _unchecked(self) -> Generator[Database]:
+        """Connections to a database that may have no tables yet, or old ones."""
         database = Database(self._conninfo, self.where, self._clock)
         try:
-            return upgrade(database)
+            yield database
         finally:
             database.close()
 
+    def schema(self) -> int | None:
+        with self._unchecked() as database:
+            return schema(database)[0]
+
+    def newest_schema(self) -> int:
+        return newest_schema()
+
+    def upgrade(self) -> int:
+        with self._unchecked() as database:
+            return upgrade(database)
+
+    def schema_sql(self) -> str:
+        return schema_sql()
+
     def give_rights(self, to: roles.Roles) -> None:
         """Make these roles, and give them their rights. May be repeated."""
-        database = Database(self._conninfo, self.where, self._clock)
-        try:
-            database.write("other", lambda tx: tx.connection.execute(roles.script(to)))
-        except StoreUnusable as error:
-            if not isinstance(cause := error.__cause__, psycopg.errors.InsufficientPrivilege):
-                raise
-            way_out = "run it as a superuser, or as who owns the tables and may create roles"
-            raise StoreUnusable(self.where, str(cause).partition("\n")[0], way_out) from cause
-        finally:
-            database.close()
+        with self._unchecked() as database:
+            try:
+                database.write("other", lambda tx: tx.connection.execute(roles.script(to)))
+            except StoreUnusable as error:
+                if not isinstance(cause := error.__cause__, psycopg.errors.InsufficientPrivilege):
+                    raise
+                way_out = "run it as a superuser, or as who owns the tables and may create roles"
+                raise StoreUnusable(self.where, str(cause).partition("\n")[0], way_out) from cause
+
+    def now(self) -> int:
+        return self._read("other", lambda tx: int(tx.now))
+
+    def checkup(self) -> checkup.Checkup:
+        """What `windlass doctor` asks the server about itself."""
+        return checkup.checkup(self.database)
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator
+from pathlib import Path
 
 from windlass.errors import SchemaTooNew, StoreUnusable
 from windlass.stores import migrate
@@ -20,6 +21,25 @@ def newest_schema() -> int:
 def schema_sql() -> str:
     """All tables as SQL, for people."""
     return migrate.script(PACKAGE)
+
+
+def schema_of(path: Path) -> int | None:
+    """The schema number in a file, 0 if it has no tables of ours, None if there is no file. Creates nothing."""
+    if not path.is_file():
+        return None
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5)
+        try:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'windlass_meta'").fetchone():
+                return 0
+            row = connection.execute("SELECT value FROM windlass_meta WHERE key = 'schema'").fetchone()
+            return int(row[0]) if row else 0
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        problem = f"it cannot be read as a SQLite database ({error})"
+        way_out = "it is some other file, it is damaged, or you may not read it: name another, sqlite:///jobs.db"
+        raise StoreUnusable(str(path), problem, way_out) from error
 
 
 def upgrade(database: Database, where: str) -> None:
