@@ -21,6 +21,13 @@ CREATE_SCHEMA = "CREATE SCHEMA windlass"
 HAS_META = "SELECT to_regclass('windlass.meta') IS NOT NULL"
 UPGRADING = "SELECT pg_advisory_xact_lock(hashtext('windlass.upgrade'))"
 
+# All but the schema, the counter of leases too: a number is never given twice.
+EMPTY = """
+DELETE FROM windlass.jobs; DELETE FROM windlass.ready; DELETE FROM windlass.leases; DELETE FROM windlass.finished;
+DELETE FROM windlass.attempts; DELETE FROM windlass.dedupe; DELETE FROM windlass.types; DELETE FROM windlass.workers;
+DELETE FROM windlass.tallies; DELETE FROM windlass.usage
+"""
+
 # Size of our tables, the age of the oldest transaction, leases given so far, and dead rows where rows come and go.
 STATUS = """
 SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c

@@ -142,6 +142,10 @@ class PostgresStore(SQLStore):
                 way_out = "run it as a superuser, or as who owns the tables and may create roles"
                 raise StoreUnusable(self.where, str(cause).partition("\n")[0], way_out) from cause
 
+    def empty(self) -> None:
+        """Delete every job, and what is known of workers and types. For tests: `windlass.testing.temporary`."""
+        self._write("other", lambda tx: tx.connection.execute(sql.EMPTY))
+
     def now(self) -> int:
         return self._read("other", lambda tx: int(tx.now))
 
