@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import urlsplit
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -29,7 +29,8 @@ def shown(url: str) -> str:
     parts = urlsplit(url)
     users, at, hosts = parts.netloc.rpartition("@")
     query = "&".join(p for p in parts.query.split("&") if p and not p.startswith(SECRET))
-    return urlunsplit(parts._replace(netloc=f"{users.partition(':')[0]}{at}{hosts}", query=query))
+    # Not urlunsplit, which makes postgresql:/jobs of postgresql:///jobs.
+    return f"{parts.scheme}://{users.partition(':')[0]}{at}{hosts}{parts.path}{query and '?'}{query}"
 
 
 def _hidden(text: str, url: str) -> str:
