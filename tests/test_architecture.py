@@ -141,6 +141,8 @@ OWN_SQL = {
     "stores.sqlite.statements": "that is what it is for",
     "stores.postgres.statements": "that is what it is for",
     "stores.postgres.checkup": "asks the server about itself, not about jobs",
+    "stores.postgres.tenants": "acts for a tenant, before any statement on jobs",
+    "stores.postgres.upgrade": "empties the tables of a database for tests",
     "stores.postgres.roles": "gives rights, to roles and on tables whose names cannot be bound",
     "stores.sql.read": "a list is filtered by what was asked for; values are bound",
     "stores.sqlite.upgrade": "asks for the schema of a database that may not have our tables",

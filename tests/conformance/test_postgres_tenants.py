@@ -416,6 +416,9 @@ def test_callers_of_several_tenants_share_a_commit(place, store, producer):
 
     assert [[job.tenant for job in group] for group in groups] == [[job.tenant for job in jobs] for jobs in answers]
     assert answers[1][0].id == answers[5][0].id
+    with psycopg.connect(place.admin) as connection:
+        unkeyed = "SELECT count(*), count(DISTINCT xmin::text) FROM windlass.jobs WHERE dedupe IS NULL"
+        assert [(3, 1)] == connection.execute(unkeyed).fetchall()
 
 
 def test_a_url_that_names_its_tenant_manages_its_jobs(place, store):

@@ -37,6 +37,8 @@ SELECT * FROM (
  ORDER BY seconds DESC LIMIT 1
 """
 
+NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
 ROLE = """
 SELECT current_user, rolsuper, pg_has_role('pg_read_all_stats', 'USAGE') FROM pg_roles WHERE rolname = current_user
 """
@@ -105,7 +107,7 @@ def _skew(tx: Any) -> float:
     tries: list[tuple[int, float]] = []
     for _ in range(3):
         asked = clock.now()
-        server = int(tx.value(tx.sql.NOW))
+        server = int(tx.value(NOW))
         answered = clock.now()
         tries.append((answered - asked, (server - (asked + answered) / 2) / clock.SECOND))
     return min(tries)[1]
@@ -115,5 +117,5 @@ def _hears(database: Database, tx: Transaction) -> bool:
     """On a channel of our own, so that no worker wakes up for it."""
     with database.connect() as listener:
         listener.execute("LISTEN windlass_test")
-        tx.execute(tx.sql.TELL, {"channel": "windlass_test", "queue": ""})
+        tx.execute("NOTIFY windlass_test")
         return any(True for _ in listener.notifies(timeout=HEARD_WITHIN, stop_after=1))

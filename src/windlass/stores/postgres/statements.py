@@ -21,13 +21,6 @@ CREATE_SCHEMA = "CREATE SCHEMA windlass"
 HAS_META = "SELECT to_regclass('windlass.meta') IS NOT NULL"
 UPGRADING = "SELECT pg_advisory_xact_lock(hashtext('windlass.upgrade'))"
 
-# All but the schema, the counter of leases too: a number is never given twice.
-EMPTY = """
-DELETE FROM windlass.jobs; DELETE FROM windlass.ready; DELETE FROM windlass.leases; DELETE FROM windlass.finished;
-DELETE FROM windlass.attempts; DELETE FROM windlass.dedupe; DELETE FROM windlass.types; DELETE FROM windlass.workers;
-DELETE FROM windlass.tallies; DELETE FROM windlass.usage
-"""
-
 # Size of our tables, the age of the oldest transaction, leases given so far, and dead rows where rows come and go.
 STATUS = """
 SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
@@ -46,27 +39,6 @@ LISTEN = "LISTEN windlass"
 
 # A hint to who listens, when this is committed.
 TELL = "SELECT pg_notify(:channel, :queue)"
-
-# ---- tenants
-
-# Whether this role sees one tenant at a time: there are policies for it, and not the one that shows it all.
-IS_FOR_TENANTS = """
-SELECT row_security_active('windlass.jobs') AND NOT EXISTS (
-    SELECT 1 FROM pg_policy p CROSS JOIN unnest(p.polroles) r (role)
-     WHERE p.polrelid = 'windlass.jobs'::regclass AND p.polname = 'windlass_all' AND pg_has_role(r.role, 'USAGE'))
-"""
-
-# Act for a tenant until the transaction ends, unless another was named before; a row if so.
-SET_TENANT = """
-SELECT set_config('windlass.tenant', CAST(:tenant AS text), true)
- WHERE coalesce(current_setting('windlass.tenant', true), '') = CAST(:before AS text)
-"""
-UNSET_TENANT = "SELECT set_config('windlass.tenant', '', true)"
-
-# On a connection of the user's: whether a tenant matters there, and none is named.
-TENANT_IS_OPEN = """
-SELECT row_security_active('windlass.jobs') AND coalesce(current_setting('windlass.tenant', true), '') = ''
-"""
 
 # ---- enqueue
 

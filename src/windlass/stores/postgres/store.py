@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 import psycopg
@@ -21,7 +22,7 @@ from windlass.stores.postgres import checkup, place, roles, tenants
 from windlass.stores.postgres import statements as sql
 from windlass.stores.postgres.connection import CHANNEL, LANES, CommitUnknown, Database, Transaction
 from windlass.stores.postgres.listen import Watch
-from windlass.stores.postgres.upgrade import check, newest_schema, schema, schema_sql, upgrade
+from windlass.stores.postgres.upgrade import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from windlass.stores.sql import insert, read, settle
 from windlass.stores.sql.store import SQLStore
 
@@ -105,7 +106,7 @@ class PostgresStore(SQLStore):
         database = self._database
         if database is not None and database.pid == os.getpid():
             self._database = None
-            self._asked_for_tenants = None
+            self.__dict__.pop("_scope", None)
             database.close()
 
     @contextmanager
@@ -144,7 +145,7 @@ class PostgresStore(SQLStore):
 
     def empty(self) -> None:
         """Delete every job, and what is known of workers and types. For tests: `windlass.testing.temporary`."""
-        self._write("other", lambda tx: tx.connection.execute(sql.EMPTY))
+        self._write("other", lambda tx: tx.connection.execute(EMPTY))
 
     def now(self) -> int:
         return self._read("other", lambda tx: int(tx.now))
@@ -200,16 +201,13 @@ class PostgresStore(SQLStore):
 
     def _insert(self, tx: Any, jobs: Sequence[NewJob], how: tenants.Insert | None = None) -> list[Job]:
         how = how or super()._insert
-        return tenants.insert(tx, jobs, how) if self._for_tenants else how(tx, jobs)
+        return how(tx, jobs) if self._scope is None else tenants.insert(tx, jobs, how, self._scope)
 
-    @property
-    def _for_tenants(self) -> bool:
-        """Whether the role that we connect as sees one tenant at a time. Asked once: a role does not change."""
-        if self._asked_for_tenants is None:
-            self._asked_for_tenants = bool(self._read("other", lambda tx: tx.value(sql.IS_FOR_TENANTS)))
-        return self._asked_for_tenants
-
-    _asked_for_tenants: bool | None = None
+    @cached_property
+    def _scope(self) -> str | None:
+        """Whose jobs the role that we connect as can see: None for all, '' for whom each transaction names."""
+        scope: str | None = self._read("other", lambda tx: tx.value(tenants.SCOPE))
+        return scope
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
@@ -243,14 +241,14 @@ class PostgresStore(SQLStore):
     # Manage
 
     def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        tenant = wanted.tenant if self._for_tenants else None
+        tenant = wanted.tenant if self._scope == "" else None
         if not tenant:
             return super().jobs(wanted, limit, before)
         return self._read("read", lambda tx: read.jobs(tenants.Reader(tx, tenant), wanted, limit, before))
 
     def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
         """The tallies are of all tenants: who sees one has to count."""
-        return self._read("read", lambda tx: read.counts(tx, by, tallied=not self._for_tenants))
+        return self._read("read", lambda tx: read.counts(tx, by, tallied=self._scope is None))
 
     # Settle
 

@@ -15,18 +15,35 @@ from windlass.stores.postgres import statements as sql
 from windlass.stores.postgres.connection import NOTHING
 from windlass.stores.sql.transaction import Transaction
 
+# Whose rows this role sees, if not everybody's (there are policies for it, and not the one that shows it all): '' where
+# that is for each transaction to say.
+SCOPE = """
+SELECT coalesce(current_setting('windlass.tenant', true), '')
+ WHERE row_security_active('windlass.jobs') AND NOT EXISTS (
+    SELECT 1 FROM pg_policy p CROSS JOIN unnest(p.polroles) r (role)
+     WHERE p.polrelid = 'windlass.jobs'::regclass AND p.polname = 'windlass_all' AND pg_has_role(r.role, 'USAGE'))
+"""
+
+# Act for a tenant, or for none, until the transaction ends.
+SET_TENANT = "SELECT set_config('windlass.tenant', CAST(:tenant AS text), true)"
+
+# On a connection of the user's: whether a tenant matters there, and none is named.
+IS_OPEN = """
+SELECT row_security_active('windlass.jobs') AND coalesce(current_setting('windlass.tenant', true), '') = ''
+"""
+
 Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
 
 
-def insert(tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
+def insert(tx: Transaction, jobs: Sequence[NewJob], how: Insert, scope: str) -> list[Job]:
     """`how`, for one tenant after the other. In their order, which is the order in which keys are taken."""
+    if not all(job.tenant for job in jobs):
+        raise BadOption("tenant", "", "this role acts for one tenant at a time: using(tenant=…)")
+    if scope:
+        return how(tx, jobs)
     stored: dict[str, Job] = {}
-    before = ""
     for tenant in sorted({job.tenant for job in jobs}):
-        if not tenant:
-            raise BadOption("tenant", "", "this role acts for one tenant at a time: using(tenant=…)")
-        if tx.value(sql.SET_TENANT, {"tenant": tenant, "before": before}) is not None:
-            before = tenant
+        tx.execute(SET_TENANT, {"tenant": tenant})
         theirs = [job for job in jobs if job.tenant == tenant]
         stored.update(zip((job.id for job in theirs), how(tx, theirs), strict=True))
     return [stored[job.id] for job in jobs]
@@ -34,10 +51,10 @@ def insert(tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
 
 def insert_within(tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
     """`insert` in a transaction of the user's, whose role we do not know, and which goes on as it was."""
-    if not all(job.tenant for job in jobs) or not tx.value(sql.TENANT_IS_OPEN):
+    if not all(job.tenant for job in jobs) or not tx.value(IS_OPEN):
         return how(tx, jobs)
-    stored = insert(tx, jobs, how)
-    tx.execute(sql.UNSET_TENANT)
+    stored = insert(tx, jobs, how, "")
+    tx.execute(SET_TENANT, {"tenant": ""})
     return stored
 
 
@@ -53,7 +70,7 @@ class Reader:
     def execute(self, statement: str, parameters: Mapping[str, Any] = NOTHING, /) -> Any:
         rows = self._tx.execute(statement, parameters)
         if statement is sql.SNAPSHOT:
-            self._tx.execute(sql.SET_TENANT, {"tenant": self._tenant, "before": ""})
+            self._tx.execute(SET_TENANT, {"tenant": self._tenant})
         return rows
 
     def value(self, statement: str, parameters: Mapping[str, Any] = NOTHING, /) -> Any:

@@ -1,4 +1,4 @@
-"""Creating and upgrading the tables."""
+"""Creating, upgrading and emptying the tables."""
 
 from __future__ import annotations
 
@@ -15,6 +15,13 @@ if TYPE_CHECKING:
 
 PACKAGE = "windlass.stores.postgres"
 OLDEST_SERVER = 150000
+
+# Not the counter of leases: a number is never given twice.
+EMPTY = """
+DELETE FROM windlass.jobs; DELETE FROM windlass.ready; DELETE FROM windlass.leases; DELETE FROM windlass.finished;
+DELETE FROM windlass.attempts; DELETE FROM windlass.dedupe; DELETE FROM windlass.types; DELETE FROM windlass.workers;
+DELETE FROM windlass.tallies; DELETE FROM windlass.usage
+"""
 
 
 def newest_schema() -> int:
