@@ -32,7 +32,8 @@ def checks(app: Windlass, *, quick: bool) -> Iterator[Finding]:
     status, workers, now = app.store.status(), app.workers(), app.store.now()
     counts, living = app.counts(("status", "type", "queue")), live(workers, now)
     yield _schema(status)
-    yield from OF_STORE[status["store"]](app, status, quick=quick)
+    if of_store := OF_STORE.get(status["store"]):
+        yield from of_store(app, status, quick=quick)
     pending = sum(row["count"] for row in counts if row["status"] == Status.PENDING)
     yield _workers(living, pending, now)
     yield from _lost(app, workers, now)

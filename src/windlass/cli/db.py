@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -26,6 +26,18 @@ An owner; workers, who see every tenant; and producers, who see one tenant at a 
 --apply, run it. Safe to repeat, and to be repeated after an upgrade.
 """
 NAME_ONE = "name one: --db postgresql://…"
+STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
+    ("bytes", "size", units.size),
+    ("log_bytes", "log", units.size),
+    ("leases_given", "leases given", "{:,}".format),
+    ("journal_mode", "journal", str),
+    ("synchronous", "synchronous", str),
+    ("sqlite_version", "SQLite", str),
+    ("file_system", "file system", lambda kind: kind or "unknown"),
+    ("server_version", "PostgreSQL", str),
+    ("oldest_transaction_seconds", "oldest transaction", units.span),
+    ("dead_rows", "dead rows", "{:,}".format),
+]
 FINAL = [status.value for status in Status if status.is_final]
 
 
@@ -45,28 +57,14 @@ def status(shared: Shared) -> None:
         shared.print((f"{name:<20}", "dim"), str(value))
 
 
-def _lines(found: Mapping[str, Any]) -> dict[str, object]:
+def _lines(found: Mapping[str, Any]) -> dict[str, str]:
+    """Each store tells what it has to tell."""
     current = found["schema"] == found["newest_schema"]
-    lines: dict[str, object] = {
+    lines = {
         "database": f"{found['store']} {found['where']}",
         "schema": f"{found['schema']} ({'current' if current else 'newest: ' + str(found['newest_schema'])})",
-        "size": units.size(found["bytes"]),
-        "leases given": f"{found['leases_given']:,}",
     }
-    if found["store"] == "sqlite":
-        return {
-            **lines,
-            "log": units.size(found["log_bytes"]),
-            "journal": f"{found['journal_mode']}, synchronous {found['synchronous']}",
-            "SQLite": found["sqlite_version"],
-            "file system": found["file_system"] or "unknown",
-        }
-    return {
-        **lines,
-        "PostgreSQL": found["server_version"],
-        "oldest transaction": units.span(found["oldest_transaction_seconds"]),
-        "dead rows": f"{found['dead_rows']:,}",
-    }
+    return lines | {label: shown(found[key]) for key, label, shown in STATUS if key in found}
 
 
 @db.command("upgrade", help="Create the tables, or bring them up to date. Safe to repeat.")

@@ -83,7 +83,8 @@ def _warning(lane: Lane | None) -> str:
 def _summary(totals: Mapping[str, int], living: int, lost: int, place: Mapping[str, Any]) -> str:
     parts = [f"{totals[status]:,} {status}" for status in ("pending", "processing")]
     parts.append(units.plural(living, "worker") + (f" ({lost} lost)" if lost else ""))
-    parts.append(f"{place['store']} {place['where']} ({units.size(place['bytes'])})")
+    size = f" ({units.size(place['bytes'])})" if "bytes" in place else ""
+    parts.append(f"{place['store']} {place['where']}{size}")
     return " · ".join(parts)
 
 

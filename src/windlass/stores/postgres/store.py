@@ -106,7 +106,7 @@ class PostgresStore(SQLStore):
         database = self._database
         if database is not None and database.pid == os.getpid():
             self._database = None
-            self.__dict__.pop("_scope", None)
+            vars(self).pop("_scope", None)
             database.close()
 
     @contextmanager
