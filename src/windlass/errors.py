@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -209,11 +210,17 @@ class TransactionOver(WindlassError):
 # The store
 
 
+def without_password(text: str) -> str:
+    """A URL, or a text with one in it, as it may be shown: errors end up in logs."""
+    return re.sub(r"(://[^:/@\s]*:)[^\s]*(?=@)|(password=)[^&\s]+", r"\1\2***", text)
+
+
 class BadURL(WindlassError, ValueError):
     """A database URL that windlass cannot open."""
 
     def __init__(self, url: object, way_out: str) -> None:
-        super().__init__(f"{_shown(url)} is not a database windlass can open: {way_out}")
+        way_out = without_password(way_out)
+        super().__init__(f"{without_password(_shown(url))} is not a database windlass can open: {way_out}")
         self.url = url
 
 

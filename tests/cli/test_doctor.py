@@ -8,7 +8,7 @@ import pytest
 
 from tests.cli.helpers import enlist
 from windlass import Windlass, clock
-from windlass.cli import checks
+from windlass.cli import checks, checks_sqlite
 from windlass.stores.base import TypePolicy, Wanted
 from windlass.stores.sqlite.store import SQLiteStore
 
@@ -68,7 +68,7 @@ def test_a_damaged_file_is_a_problem(windlass, wl, monkeypatch):
     ],
 )
 def test_versions_of_sqlite_with_the_wal_reset_race_are_known(version, affected):
-    assert affected is checks.wal_reset_race(tuple(map(int, version.split("."))))
+    assert affected is checks_sqlite.wal_reset_race(tuple(map(int, version.split("."))))
 
 
 def test_the_wal_reset_race_is_a_warning_and_no_problem(found, wl, monkeypatch):
@@ -132,7 +132,7 @@ def test_jobs_of_workers_that_no_longer_exist_are_a_problem(found, wl):
 
 @pytest.mark.parametrize(("free", "level", "code"), [(10**11, "ok", 0), (10**9, "warning", 0), (10**7, "problem", 1)])
 def test_little_room_on_the_disk_is_told(found, wl, monkeypatch, free, level, code):
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
+    monkeypatch.setattr(checks_sqlite.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     assert level == found("space", code=code)[0][0]
 
 
@@ -151,5 +151,5 @@ def test_too_many_failed_jobs_are_a_warning(found, wl, monkeypatch):
 
 
 def test_a_log_that_cannot_be_reset_is_a_warning(found, wl, monkeypatch):
-    monkeypatch.setattr(checks, "LONG_LOG", 0)
+    monkeypatch.setattr(checks_sqlite, "LONG_LOG", 0)
     assert found("log", code=0)[0][0] == "warning"

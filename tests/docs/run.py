@@ -21,6 +21,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psycopg
+
 from tests.docs.blocks import Block
 
 SECONDS = 30.0
@@ -118,6 +120,8 @@ class Page:
             code = process.wait()
         finally:
             limit.cancel()
+            if process.stdout is not None:
+                process.stdout.close()
         assert code == 0, f"$ {command}\nexited with {code}, having printed:\n{got}"
         return got
 
@@ -129,7 +133,13 @@ class Page:
 
     def _sql(self, block: Block) -> None:
         """Run it against the page's database, which may neither be changed nor said to be wrong by it."""
-        connection = sqlite3.connect(self.names["wl"].store.where, isolation_level=None)
+        store = self.names["wl"].store
+        if not store.one_machine:
+            with psycopg.connect(store.url) as server:
+                server.execute(block.code)
+                server.rollback()
+            return
+        connection = sqlite3.connect(store.where, isolation_level=None)
         try:
             for statement in block.code.split(";"):
                 if statement.strip():

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
 from tests.docs.blocks import PAGES, ROOT, blocks_of, prose_of
 from tests.docs.run import Page
+from tests.servers.postgres import Server
 
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -20,8 +23,23 @@ def _name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
+@pytest.fixture
+def shop(monkeypatch: pytest.MonkeyPatch, make_postgres: Callable[..., Server]) -> None:
+    """A server of the page's own, for its roles too, with the database that `postgresql:///shop` leads to."""
+    server = make_postgres()
+    server.create_database("shop_test")
+    place = urlsplit(server.create_database("shop"))
+    monkeypatch.setenv("PGHOST", str(place.hostname))
+    monkeypatch.setenv("PGPORT", str(place.port))
+    monkeypatch.setenv("PGUSER", str(place.username))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=_name)
-def test_every_block_runs_as_printed(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_block_runs_as_printed(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if any("postgresql:///" in block.code for block in blocks_of(page)):
+        request.getfixturevalue("shop")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("WINDLASS_URL", raising=False)

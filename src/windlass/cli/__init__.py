@@ -32,7 +32,7 @@ COMMANDS = {
     "workers": Lazy("Look", "workers", "Who is working, and on how much."),
     "jobs": Lazy("Look", "jobs", "List, show, retry, cancel and delete jobs."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and say how to mend it."),
-    "db": Lazy("Look after", "db", "The database: status, upgrade, sql, prune."),
+    "db": Lazy("Look after", "db", "The database: status, upgrade, sql, roles, prune."),
 }
 
 HELP = """Durable background jobs for Python, in the database you already have.

@@ -87,7 +87,12 @@ def _shared_options(*, variables: bool) -> list[click.Parameter]:
         )
 
     return [
-        option("--db", metavar="URL", help="The database, e.g. sqlite:///jobs.db.  [$WINDLASS_URL]", variable=False),
+        option(
+            "--db",
+            metavar="URL",
+            help="The database: sqlite:///jobs.db, postgresql://….  [$WINDLASS_URL]",
+            variable=False,
+        ),
         option("--json", is_flag=True, help="Print JSON."),
         option("-q", "--quiet", is_flag=True, help="No notes on stderr, only errors."),
         option("--no-color", is_flag=True, help="No colours."),

@@ -3,27 +3,45 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from windlass.cli import units
 from windlass.cli.base import Group, Shared, pass_shared
-from windlass.cli.target import database, schema_of, url_of
+from windlass.cli.errors import Problem
+from windlass.cli.target import database, url_of
 from windlass.job import Status
-from windlass.stores.sqlite.place import path_of
-from windlass.stores.sqlite.upgrade import schema_sql
+from windlass.stores import open_store
 from windlass.worker.chores import PRUNED, prune
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
+ROLES = """Print the SQL that makes roles and gives them their rights, without connecting.
+
+An owner; workers, who see every tenant; and producers, who see one tenant at a time, by row level security. With
+--apply, run it. Safe to repeat, and to be repeated after an upgrade.
+"""
+NAME_ONE = "name one: --db postgresql://…"
+STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
+    ("bytes", "size", units.size),
+    ("log_bytes", "log", units.size),
+    ("leases_given", "leases given", "{:,}".format),
+    ("journal_mode", "journal", str),
+    ("synchronous", "synchronous", str),
+    ("sqlite_version", "SQLite", str),
+    ("file_system", "file system", lambda kind: kind or "unknown"),
+    ("server_version", "PostgreSQL", str),
+    ("oldest_transaction_seconds", "oldest transaction", units.span),
+    ("dead_rows", "dead rows", "{:,}".format),
+]
 FINAL = [status.value for status in Status if status.is_final]
 
 
-@click.group("db", cls=Group, help="The database: status, upgrade, sql, prune.")
+@click.group("db", cls=Group, help="The database: status, upgrade, sql, roles, prune.")
 def db() -> None:
     pass
 
@@ -35,39 +53,64 @@ def status(shared: Shared) -> None:
     if shared.json:
         shared.data(found)
         return
+    for name, value in _lines(found).items():
+        shared.print((f"{name:<20}", "dim"), str(value))
+
+
+def _lines(found: Mapping[str, Any]) -> dict[str, str]:
+    """Each store tells what it has to tell."""
     current = found["schema"] == found["newest_schema"]
     lines = {
         "database": f"{found['store']} {found['where']}",
         "schema": f"{found['schema']} ({'current' if current else 'newest: ' + str(found['newest_schema'])})",
-        "size": f"{units.size(found['bytes'])}, and {units.size(found['log_bytes'])} of log",
-        "leases given": f"{found['leases_given']:,}",
-        "journal": f"{found['journal_mode']}, synchronous {found['synchronous']}",
-        "SQLite": found["sqlite_version"],
-        "file system": found["file_system"] or "unknown",
     }
-    for name, value in lines.items():
-        shared.print((f"{name:<14}", "dim"), str(value))
+    return lines | {label: shown(found[key]) for key, label, shown in STATUS if key in found}
 
 
 @db.command("upgrade", help="Create the tables, or bring them up to date. Safe to repeat.")
 @pass_shared
 def upgrade(shared: Shared) -> None:
-    before = schema_of(path_of(url_of(shared)))
-    found = database(shared, create=True).store.status()
-    how = "was current already" if before == found["schema"] else f"upgraded from {before}" if before else "created"
+    store = open_store(url_of(shared))
+    before, schema = store.schema(), store.upgrade()
+    how = "was current already" if before == schema else f"upgraded from {before}" if before else "created"
     if shared.json:
-        shared.data({"where": found["where"], "schema": found["schema"], "before": before})
+        shared.data({"where": store.where, "schema": schema, "before": before})
     else:
-        shared.print(("✓ ", "green"), f"{found['where']}: schema {found['schema']}, {how}")
+        shared.print(("✓ ", "green"), f"{store.where}: schema {schema}, {how}")
 
 
 @db.command("sql", help="Print the tables as SQL, without connecting.")
 @pass_shared
 def sql(shared: Shared) -> None:
+    script = open_store(url_of(shared)).schema_sql()
     if shared.json:
-        shared.data({"sql": schema_sql()})
+        shared.data({"sql": script})
     else:
-        click.echo(schema_sql(), nl=False)
+        click.echo(script, nl=False)
+
+
+@db.command("roles", help=ROLES)
+@click.option("--apply", is_flag=True, help="Run it, in one transaction.")
+@click.option("--owner", default="windlass_owner", show_default=True, help="Owns the tables, and may upgrade them.")
+@click.option("--worker", default="windlass_worker", show_default=True, help="Runs jobs, of every tenant.")
+@click.option("--producer", default="windlass_producer", show_default=True, help="Enqueues, for one tenant at a time.")
+@pass_shared
+def roles(shared: Shared, /, apply: bool, **names: str) -> None:
+    store = open_store(url_of(shared))
+    give_rights = getattr(store, "give_rights", None)
+    if give_rights is None:
+        raise Problem("roles are for PostgreSQL", "Who may read a SQLite file may do everything.", next=NAME_ONE)
+    from windlass.stores.postgres.roles import Roles, script
+
+    text = script(Roles(**names))
+    if apply:
+        give_rights(Roles(**names))
+    if shared.json:
+        shared.data({"sql": text, "applied": apply})
+    elif apply:
+        shared.print(("✓ ", "green"), f"{store.where}: {', '.join(names.values())} have their rights")
+    else:
+        click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
 
 
 @db.command("prune", help="Delete jobs that ended long ago, in small steps that hold nobody up.")

@@ -21,9 +21,10 @@ from windlass.app import Windlass
 from windlass.cli import demo_show
 from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.errors import PROBLEMS, Problem
+from windlass.cli.target import url_to_show
 from windlass.job import NewJob
 from windlass.settings import URL_VARIABLE, database_url
-from windlass.stores.sqlite.place import path_of
+from windlass.stores import open_store
 
 if TYPE_CHECKING:
     from windlass.stores.base import WorkerRow
@@ -49,7 +50,7 @@ def demo(shared: Shared, keep: bool) -> None:
             _watch(app, stage, supervisor)
         report = stage.report()
         app.close()
-        stage.closed(report, url if keep or shared.db else None)
+        stage.closed(report, url_to_show(app.store) if keep or shared.db else None)
     if report.unfinished:
         click.get_current_context().exit(PROBLEMS)
 
@@ -107,11 +108,13 @@ def _place(shared: Shared, keep: bool) -> Generator[str]:
     """A database of its own: the demo kills workers, so there must be none but its own."""
     if shared.db is not None:
         url = database_url(shared.db)
-        if path_of(url).exists():
+        store = open_store(url)
+        found = store.schema()
+        if found is not None and (found or store.one_machine):
             raise Problem(
-                f"{path_of(url)} exists",
+                f"{store.where} {'is in use' if found else 'exists'}",
                 "The demo kills a worker, so it wants a database of its own.",
-                next="name a new file",
+                next="name a new one",
             )
         yield url
         return

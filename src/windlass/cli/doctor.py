@@ -7,23 +7,22 @@ from collections import Counter
 import click
 
 from windlass.cli.base import Shared, command, pass_shared
-from windlass.cli.checks import Finding, Level, checks, integrity
+from windlass.cli.checks import checks
 from windlass.cli.errors import PROBLEMS
+from windlass.cli.finding import Finding, Level
 from windlass.cli.target import database
 from windlass.cli.units import plural
 
 MARKS = {Level.OK: ("✓ ", "green"), Level.WARNING: ("⚠ ", "yellow"), Level.PROBLEM: ("✗ ", "red")}
 
 
-@command("doctor", help="Check the database, its file, the workers and what waits. Exits with 1 if there is a problem.")
-@click.option("--quick", is_flag=True, help="Do not read the whole file to check it.")
+@command("doctor", help="Check the database, the workers and what waits. Exits with 1 if there is a problem.")
+@click.option("--quick", is_flag=True, help="Do not read the whole of a SQLite file to check it.")
 @pass_shared
 def doctor(shared: Shared, quick: bool) -> None:
     app = database(shared)
-    findings = list(checks(app))
-    if not quick:
-        with shared.err.status("reading the whole file to check it"):
-            findings.insert(1, integrity(app))
+    with shared.err.status("looking"):
+        findings = list(checks(app, quick=quick))
     levels = Counter(finding.level for finding in findings)
     problems, warnings = levels[Level.PROBLEM], levels[Level.WARNING]
     if shared.json:

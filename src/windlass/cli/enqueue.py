@@ -15,7 +15,7 @@ from windlass.cli.errors import USAGE, Problem, code_of
 from windlass.cli.health import handles, live
 from windlass.cli.output import pretty
 from windlass.cli.target import database, load_app
-from windlass.errors import JobFailed, ResultTimeout
+from windlass.errors import JobFailed, ResultTimeout, StoreUnusable
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -89,7 +89,10 @@ def _tell(shared: Shared, app: Windlass, job: Job, *, existed: bool) -> None:
     how = f"{job.status} already: a job with this key" if existed else f"stored in queue {job.queue}, {when}"
     shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}")
     shared.note((f"  in {app.store.where}", "dim"))
-    workers = live(app.workers())
+    try:
+        workers = live(app.workers(), app.store.now())
+    except StoreUnusable:  # a producer may enqueue, and not see who works
+        return
     if job.status.is_final or any(handles(worker, job.queue, job.type) for worker in workers):
         return
     known = sorted({type for worker in workers for type in worker.types})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import IO, Any
@@ -25,6 +26,7 @@ _CODES: list[tuple[type[BaseException], int]] = [
     (errors.StoreUnusable, DATABASE),
     (errors.StoreBusy, DATABASE),
     (errors.SchemaTooNew, DATABASE),
+    (errors.SchemaTooOld, DATABASE),
     (sqlite3.Error, DATABASE),
 ]
 
@@ -56,6 +58,9 @@ def caught() -> Generator[None]:
         yield
     except (errors.WindlassError, sqlite3.Error) as error:
         raise explained(error) from None
+    except getattr(sys.modules.get("psycopg"), "Error", ()) as error:
+        what = f"the database said: {' '.join(str(error).split())}"
+        raise Problem(what, next="windlass doctor", code=DATABASE) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)  # after ^C, or an open question
         raise Problem("interrupted", code=INTERRUPTED) from None
@@ -85,7 +90,7 @@ def explained(error: Exception) -> Problem:
             next = f"windlass jobs show {error.id}"
         case errors.StoreBusy():
             what = f"{error.where} was busy for too long"
-            cause = "Another process holds its write lock: a long transaction, a backup, a debugger."
+            cause = "Somebody else holds a lock on it: a long transaction, a backup, a debugger."
             next = "windlass doctor --quick"
         case errors.BadCursor():
             next = "windlass jobs ls   (prints the cursor of the page after it)"

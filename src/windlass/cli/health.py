@@ -22,25 +22,24 @@ class Lane(NamedTuple):
     pending: int
 
 
-def silence(worker: WorkerRow) -> float:
-    """Seconds since its last heartbeat."""
-    return max(0.0, (clock.now() - worker.seen_at) / clock.SECOND)
+def silence(worker: WorkerRow, now: int) -> float:
+    """Seconds since its last heartbeat. `now` is the database's, as is the heartbeat."""
+    return max(0.0, (now - worker.seen_at) / clock.SECOND)
 
 
-def is_live(worker: WorkerRow) -> bool:
-    return silence(worker) <= SILENT
+def is_live(worker: WorkerRow, now: int) -> bool:
+    return silence(worker, now) <= SILENT
 
 
-def live(workers: Iterable[WorkerRow]) -> list[WorkerRow]:
-    return [worker for worker in workers if is_live(worker)]
+def live(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
+    return [worker for worker in workers if is_live(worker, now)]
 
 
 def handles(worker: WorkerRow, queue: str, type: str) -> bool:
     return type in worker.types and (not worker.queues or queue in worker.queues)
 
 
-def unhandled(counts: Iterable[Mapping[str, Any]], workers: Sequence[WorkerRow]) -> list[Lane]:
+def unhandled(counts: Iterable[Mapping[str, Any]], living: Sequence[WorkerRow]) -> list[Lane]:
     """The lanes with waiting jobs that no live worker would take from. `counts` are by status, type and queue."""
-    living = live(workers)
     lanes = [Lane(row["queue"], row["type"], row["count"]) for row in counts if row["status"] == "pending"]
     return [lane for lane in lanes if not any(handles(worker, lane.queue, lane.type) for worker in living)]

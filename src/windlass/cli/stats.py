@@ -15,7 +15,6 @@ from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.health import Lane, live, unhandled
 from windlass.cli.target import database
 from windlass.job import Status
-from windlass.stores.base import WorkerRow
 
 
 @command("stats", help="How many jobs there are, by type and status, and who works on them.")
@@ -30,14 +29,15 @@ def stats(shared: Shared, by: str | None) -> None:
         return
     counts = app.counts(("status", "type", "queue"))
     workers, place = app.workers(), app.store.status()
-    nobody = unhandled(counts, workers)
+    living = live(workers, app.store.now())
+    nobody = unhandled(counts, living)
     totals = {status.value: 0 for status in Status} | _sums(counts, "status")
     if shared.json:
         shared.data(
             {
                 "items": counts,
                 "totals": totals,
-                "workers": {"live": len(live(workers)), "lost": len(workers) - len(live(workers))},
+                "workers": {"live": len(living), "lost": len(workers) - len(living)},
                 "unhandled": [lane._asdict() for lane in nobody],
                 "database": place,
                 "as_of": datetime.now(UTC),
@@ -47,7 +47,9 @@ def stats(shared: Shared, by: str | None) -> None:
     if counts:
         output.show(shared, _table(counts, nobody, bars=shared.out.is_terminal))
         shared.print()
-    shared.print((_summary(totals, workers, place), "dim" if shared.out.is_terminal else ""))
+    shared.print(
+        (_summary(totals, len(living), len(workers) - len(living), place), "dim" if shared.out.is_terminal else "")
+    )
 
 
 def _table(counts: Iterable[Mapping[str, Any]], nobody: Iterable[Lane], *, bars: bool) -> output.Grid:
@@ -78,12 +80,11 @@ def _warning(lane: Lane | None) -> str:
     return f"⚠ no worker handles it{queue}"
 
 
-def _summary(totals: Mapping[str, int], workers: list[WorkerRow], place: Mapping[str, Any]) -> str:
-    living = len(live(workers))
-    lost = f" ({len(workers) - living} lost)" if living < len(workers) else ""
+def _summary(totals: Mapping[str, int], living: int, lost: int, place: Mapping[str, Any]) -> str:
     parts = [f"{totals[status]:,} {status}" for status in ("pending", "processing")]
-    parts.append(f"{units.plural(living, 'worker')}{lost}")
-    parts.append(f"{place['store']} {place['where']} ({units.size(place['bytes'])})")
+    parts.append(units.plural(living, "worker") + (f" ({lost} lost)" if lost else ""))
+    size = f" ({units.size(place['bytes'])})" if "bytes" in place else ""
+    parts.append(f"{place['store']} {place['where']}{size}")
     return " · ".join(parts)
 
 

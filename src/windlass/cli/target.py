@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sqlite3
 import sys
 import tomllib
 import traceback
@@ -18,11 +17,11 @@ from windlass.cli.base import Shared
 from windlass.cli.errors import DATABASE, Problem
 from windlass.errors import WindlassError
 from windlass.settings import DEFAULT_URL, URL_VARIABLE, database_url
-from windlass.stores.sqlite.place import path_of
-from windlass.stores.sqlite.upgrade import newest_schema
+from windlass.stores import open_store
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
+    from windlass.stores.base import Store
 
 APP_VARIABLE = "WINDLASS_APP"
 
@@ -53,21 +52,20 @@ def database(shared: Shared, *, create: bool = False) -> Windlass:
     """The database, without any of the user's code. Only those who write jobs may create it."""
     from windlass.app import Windlass
 
-    url = url_of(shared)
+    app = Windlass(url_of(shared))
     if not create:
-        must_be_ready(path_of(url))
-    app = Windlass(url)
+        must_be_ready(app.store)
     app.store.open()
     return app
 
 
-def must_be_ready(path: Path) -> None:
+def must_be_ready(store: Store) -> None:
     """Looking at a database neither makes nor upgrades it."""
-    found, newest = schema_of(path), newest_schema()
-    upgrade = f"windlass db upgrade --db sqlite:///{path}"
+    found, newest = store.schema(), store.newest_schema()
+    upgrade = f"windlass db upgrade --db {url_to_show(store)}"
     if found is None:
         raise Problem(
-            f"there is no database at {path}",
+            f"there is no database at {store.where}",
             "Each working directory has its own unless you name one: --db, $WINDLASS_URL, or pyproject.toml.\n"
             "A worker and an enqueue create it; so does:",
             next=upgrade,
@@ -75,29 +73,12 @@ def must_be_ready(path: Path) -> None:
         )
     if found < newest:
         what = f"has schema {found}, and this windlass needs {newest}" if found else "has no windlass tables"
-        raise Problem(f"{path} {what}", next=upgrade, code=DATABASE)
+        raise Problem(f"{store.where} {what}", next=upgrade, code=DATABASE)
 
 
-def schema_of(path: Path) -> int | None:
-    """The schema number in a file, 0 if it has no tables of ours, None if there is no file."""
-    if not path.is_file():
-        return None
-    try:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5)
-        try:
-            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'windlass_meta'").fetchone():
-                return 0
-            row = connection.execute("SELECT value FROM windlass_meta WHERE key = 'schema'").fetchone()
-            return int(row[0]) if row else 0
-        finally:
-            connection.close()
-    except sqlite3.Error as error:
-        raise Problem(
-            f"{path} cannot be read as a SQLite database: {error}",
-            "It is some other file, it is damaged, or you may not read it.",
-            next="name another: --db sqlite:///jobs.db",
-            code=DATABASE,
-        ) from None
+def url_to_show(store: Store) -> str:
+    """A URL to be copied, without its password."""
+    return store.where if "://" in store.where else store.url
 
 
 def app_name(given: str | None) -> str:
@@ -118,9 +99,9 @@ def load_app(shared: Shared, name: str) -> Windlass:
     if (url := shared.db or os.environ.get(URL_VARIABLE) or configured("db")) is not None:
         os.environ[URL_VARIABLE] = database_url(url)
     app = _app_in(_module(module_name, name), attribute, name)
-    if shared.db is not None and app.store.where != str(path_of(shared.db)):
+    if shared.db is not None and app.store.where != (named := open_store(database_url(shared.db)).where):
         raise Problem(
-            f"{name} keeps its jobs in {app.store.where}, not in {path_of(shared.db)}",
+            f"{name} keeps its jobs in {app.store.where}, not in {named}",
             "The app names its database itself, and --db cannot change that.",
             next="leave --db out, or write `wl = Windlass()` without a URL",
         )

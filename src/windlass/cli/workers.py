@@ -18,9 +18,10 @@ from windlass.stores.base import WorkerRow
 @command("workers", help="Who is working: their heartbeat, and how many jobs they have in hand.")
 @pass_shared
 def workers(shared: Shared) -> None:
-    rows = database(shared).workers()
+    app = database(shared)
+    rows, now = app.workers(), app.store.now()
     if shared.json:
-        shared.data({"items": [_as_json(worker) for worker in rows]})
+        shared.data({"items": [_as_json(worker, now) for worker in rows]})
         return
     if not rows:
         shared.note("no worker is running on this database")
@@ -30,13 +31,13 @@ def workers(shared: Shared) -> None:
         "WORKER", "BUSY", "QUEUES", "TYPES", "VERSION", "UP", "HEARTBEAT", right=("BUSY", "UP"), clip="TYPES"
     )
     for worker in rows:
-        table.add_row(*_cells(worker))
+        table.add_row(*_cells(worker, now))
     output.show(shared, table)
 
 
-def _cells(worker: WorkerRow) -> list[Text]:
-    alive, quiet = is_live(worker), units.span(silence(worker))
-    up = units.span((clock.now() - worker.started_at) / clock.SECOND)
+def _cells(worker: WorkerRow, now: int) -> list[Text]:
+    alive, quiet = is_live(worker, now), units.span(silence(worker, now))
+    up = units.span((now - worker.started_at) / clock.SECOND)
     return [
         Text.assemble(("● ", "green") if alive else ("◌ ", "red"), output.clean(worker.name)),
         Text(f"{worker.leases}/{worker.concurrency}"),
@@ -48,10 +49,10 @@ def _cells(worker: WorkerRow) -> list[Text]:
     ]
 
 
-def _as_json(worker: WorkerRow) -> dict[str, Any]:
+def _as_json(worker: WorkerRow, now: int) -> dict[str, Any]:
     return {
         **msgspec.structs.asdict(worker),
         "started_at": clock.to_datetime(worker.started_at),
         "seen_at": clock.to_datetime(worker.seen_at),
-        "live": is_live(worker),
+        "live": is_live(worker, now),
     }

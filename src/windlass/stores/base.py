@@ -130,6 +130,26 @@ class Store(Protocol):
         """Let go of every connection. The store opens again when it is used again."""
         ...
 
+    def schema(self) -> int | None:
+        """The schema that the database has, 0 without tables of ours, None if there is none. Changes nothing."""
+        ...
+
+    def newest_schema(self) -> int:
+        """The schema that this windlass needs. Without connecting."""
+        ...
+
+    def upgrade(self) -> int:
+        """Create the tables, or bring them to the newest schema: its number. Safe to repeat."""
+        ...
+
+    def schema_sql(self) -> str:
+        """All tables as SQL, for people. Without connecting."""
+        ...
+
+    def now(self) -> int:
+        """The time that decides here, which need not be this host's."""
+        ...
+
     def status(self) -> Mapping[str, Any]:
         """What `windlass db status` and `doctor` show: schema, versions, sizes, settings."""
         ...

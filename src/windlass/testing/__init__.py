@@ -1,5 +1,7 @@
 """Tests of code that enqueues: on the real engine, in a temporary file, with a clock that you move.
 
+An app on PostgreSQL can be tested there too: `temporary(wl, url="postgresql://localhost/shop_test")`.
+
     from windlass.testing import assert_enqueued, drain, temporary
 
     with temporary(wl) as clock:                   # your own `wl`, wherever your app made it

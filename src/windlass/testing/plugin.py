@@ -5,6 +5,12 @@ In a `conftest.py`, so that no test of an app can touch its real database:
     @pytest.fixture(autouse=True)
     def jobs(windlass_temporary):
         windlass_temporary(wl)
+
+For an app on PostgreSQL, give the URL of a database for tests, from which all jobs are deleted before each:
+
+    @pytest.fixture
+    def windlass_url():
+        return "postgresql://localhost/shop_test"
 """
 
 from __future__ import annotations
@@ -23,7 +29,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def windlass_url(tmp_path: Path) -> str:
-    """The URL of a SQLite file that is this test's own: `Windlass(windlass_url)`."""
+    """The URL of a SQLite file that is this test's own: `Windlass(windlass_url)`. Override it for another database."""
     return f"sqlite:///{tmp_path}/windlass.db"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 from windlass.app import Windlass
+from windlass.errors import BadOption
 from windlass.stores import open_store
+from windlass.stores.base import Store
 from windlass.testing.clock import ManualClock
 
 
@@ -15,18 +18,28 @@ from windlass.testing.clock import ManualClock
 def temporary(wl: Windlass, *, clock: ManualClock | None = None, url: str | None = None) -> Generator[ManualClock]:
     """Inside the block, `wl` keeps its jobs in a temporary SQLite file and takes the time from the clock it gives.
 
-    `clock`: one of yours, to share it between apps. `url`: a database of yours, which is not removed.
+    `clock`: one of yours, to share it between apps. `url`: a database of yours, which is not removed. If that is on
+    PostgreSQL, all jobs in it are deleted when the block begins: it has to have `test` in its name.
     """
     clock = clock or ManualClock()
     before = wl.store
     with tempfile.TemporaryDirectory(prefix="windlass-", ignore_cleanup_errors=True) as folder:
-        url = url or f"sqlite:///{folder}/windlass.db"
-        # Nobody needs these jobs after a power cut, so no commit waits for the disk. (A server decides that by itself.)
-        synchronous = "NORMAL" if url.startswith("sqlite:") else "FULL"
-        store = open_store(url, synchronous=synchronous, clock=clock)
+        store = _open(url or f"sqlite:///{folder}/windlass.db", clock)
         wl.use(store)
         try:
             yield clock
         finally:
             wl.use(before)
             store.close()
+
+
+def _open(url: str, clock: ManualClock) -> Store:
+    if url.startswith("sqlite:"):
+        # Nobody needs these jobs after a power cut, so no commit waits for the disk.
+        return open_store(url, synchronous="NORMAL", clock=clock)
+    store = open_store(url, clock=clock)
+    if "test" not in urlsplit(store.where).path:
+        raise BadOption("url", store.where, "its jobs would be deleted: name a database with `test` in its name")
+    if (empty := getattr(store, "empty", None)) is not None:
+        empty()
+    return store

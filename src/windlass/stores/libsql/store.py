@@ -17,7 +17,7 @@ from windlass.stores.libsql.place import read as read_url
 from windlass.stores.sql import insert, settle
 from windlass.stores.sql.store import SQLStore
 from windlass.stores.sqlite import statements as sql
-from windlass.stores.sqlite.upgrade import newest_schema, upgrade
+from windlass.stores.sqlite.upgrade import newest_schema, schema_in, schema_sql, upgrade
 
 T = TypeVar("T")
 
@@ -84,6 +84,23 @@ class LibSQLStore(SQLStore):
         if self._database is not None and self._pid == os.getpid():
             self._database.close()
             self._database = None
+
+    def schema(self) -> int | None:
+        found: int = Database(self._place, self._clock).read(lambda tx: schema_in(tx, self.where)[0])
+        return found
+
+    def newest_schema(self) -> int:
+        return newest_schema()
+
+    def upgrade(self) -> int:
+        self.open()  # which does it by itself
+        return newest_schema()
+
+    def schema_sql(self) -> str:
+        return schema_sql()
+
+    def now(self) -> int:
+        return self.database.now()
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlsplit
+
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from windlass.errors import BadURL
 from windlass.stores.postgres.connection import DEFAULTS
+
+SECRET = ("password=", "sslpassword=")
 
 
 def read(url: str) -> tuple[str, str]:
@@ -14,14 +18,26 @@ def read(url: str) -> tuple[str, str]:
     try:
         given = conninfo_to_dict(url)
     except psycopg.Error as error:
-        raise BadURL(shown(url), f"libpq says: {' '.join(str(error).split())}") from None
+        raise BadURL(shown(url), f"libpq says: {_hidden(' '.join(str(error).split()), url)}") from None
+    if "@" in str(given.get("host", "")):
+        raise BadURL(shown(url), "what stands before its host has an @ in it: write that as %40")
     return make_conninfo("", **{**DEFAULTS, **given}), shown(url)
 
 
 def shown(url: str) -> str:
     """The URL without its password, wherever that stands."""
-    scheme, separator, rest = url.partition("://")
-    place, _, query = rest.partition("?")
-    users, at, host = place.rpartition("@")
-    kept = "&".join(p for p in query.split("&") if p and not p.startswith(("password=", "sslpassword=")))
-    return f"{scheme}{separator}{users.partition(':')[0]}{at}{host}{'?' if kept else ''}{kept}"
+    parts = urlsplit(url)
+    users, at, hosts = parts.netloc.rpartition("@")
+    query = "&".join(p for p in parts.query.split("&") if p and not p.startswith(SECRET))
+    # Not urlunsplit, which makes postgresql:/jobs of postgresql:///jobs.
+    return f"{parts.scheme}://{users.partition(':')[0]}{at}{hosts}{parts.path}{query and '?'}{query}"
+
+
+def _hidden(text: str, url: str) -> str:
+    """A text without the passwords of a URL: libpq shows what it cannot read."""
+    parts = urlsplit(url)
+    secrets = [parts.netloc.rpartition("@")[0].partition(":")[2]]
+    secrets += [p.partition("=")[2] for p in parts.query.split("&") if p.startswith(SECRET)]
+    for secret in filter(None, secrets):
+        text = text.replace(secret, "***")
+    return text

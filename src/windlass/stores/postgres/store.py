@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, TypeVar
 
 import psycopg
@@ -13,15 +14,16 @@ from psycopg.pq import TransactionStatus
 
 from windlass.clock import MINUTE, Clock, now
 from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, StoreUnusable, TransactionOver
-from windlass.job import Claimed, Job, NewJob
+from windlass.job import Claimed, Job, NewJob, Page
 from windlass.outcome import Outcome
+from windlass.stores.base import Filter
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
-from windlass.stores.postgres import place, server
+from windlass.stores.postgres import checkup, place, roles, server, tenants
 from windlass.stores.postgres import statements as sql
 from windlass.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, POOLS, Database, Transaction
 from windlass.stores.postgres.listen import Watch
-from windlass.stores.postgres.upgrade import check, newest_schema, upgrade
-from windlass.stores.sql import insert, settle
+from windlass.stores.postgres.upgrade import EMPTY, check, newest_schema, schema, schema_sql, upgrade
+from windlass.stores.sql import insert, read, settle
 from windlass.stores.sql.store import SQLStore
 
 T = TypeVar("T")
@@ -33,8 +35,8 @@ class _Answers:
     def __init__(self, theirs: Borrowed) -> None:
         self._theirs = theirs
 
-    def execute(self, statement: str, parameters: Mapping[str, Any]) -> Answer:
-        return Answer(self._theirs.execute(statement, parameters))
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> Answer:
+        return Answer(self._theirs.execute(sql, parameters))
 
 
 class Answer(list[tuple[Any, ...]]):
@@ -109,15 +111,53 @@ class PostgresStore(SQLStore):
         database = self._database
         if database is not None and database.pid == os.getpid():
             self._database = None
+            vars(self).pop("_scope", None)
             database.close()
 
-    def upgrade(self) -> int:
-        """Bring the tables to the newest schema; its number."""
+    @contextmanager
+    def _unchecked(self) -> Generator[Database]:
+        """Connections to a database that may have no tables yet, or old ones."""
         database = Database(self._conninfo, self.where, self._clock)
         try:
-            return upgrade(database)
+            yield database
         finally:
             database.close()
+
+    def schema(self) -> int | None:
+        with self._unchecked() as database:
+            return schema(database)[0]
+
+    def newest_schema(self) -> int:
+        return newest_schema()
+
+    def upgrade(self) -> int:
+        with self._unchecked() as database:
+            return upgrade(database)
+
+    def schema_sql(self) -> str:
+        return schema_sql()
+
+    def give_rights(self, to: roles.Roles) -> None:
+        """Make these roles, and give them their rights. May be repeated."""
+        with self._unchecked() as database:
+            try:
+                database.write("other", lambda tx: tx.connection.execute(roles.script(to)))
+            except StoreUnusable as error:
+                if not isinstance(cause := error.__cause__, psycopg.errors.InsufficientPrivilege):
+                    raise
+                way_out = "run it as a superuser, or as who owns the tables and may create roles"
+                raise StoreUnusable(self.where, str(cause).partition("\n")[0], way_out) from cause
+
+    def empty(self) -> None:
+        """Delete every job, and what is known of workers and types. For tests: `windlass.testing.temporary`."""
+        self._write("other", lambda tx: tx.connection.execute(EMPTY))
+
+    def now(self) -> int:
+        return self._read("other", lambda tx: int(tx.now))
+
+    def checkup(self) -> checkup.Checkup:
+        """What `windlass doctor` asks the server about itself."""
+        return checkup.checkup(self.database)
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
@@ -157,9 +197,9 @@ class PostgresStore(SQLStore):
     def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
         if connection is not None:
             with self._within(connection) as tx:
-                return insert.insert_again(tx, jobs)
+                return tenants.insert_within(tx, jobs, insert.insert_again)
         try:
-            return self._write("insert", lambda tx: insert.insert(tx, jobs))
+            return self._write("insert", lambda tx: self._insert(tx, jobs))
         except CommitUnknown as unknown:
             try:
                 return self._insert_again(jobs)
@@ -170,7 +210,17 @@ class PostgresStore(SQLStore):
             return self._insert_again(jobs)
 
     def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
-        return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+        return self._write("insert", lambda tx: self._insert(tx, jobs, insert.insert_again))
+
+    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: tenants.Insert | None = None) -> list[Job]:
+        how = how or super()._insert
+        return how(tx, jobs) if self._scope is None else tenants.insert(tx, jobs, how, self._scope)
+
+    @cached_property
+    def _scope(self) -> str | None:
+        """Whose jobs the role that we connect as can see: None for all, '' for whom each transaction names."""
+        scope: str | None = self._read("other", lambda tx: tx.value(tenants.SCOPE))
+        return scope
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
@@ -191,6 +241,23 @@ class PostgresStore(SQLStore):
         """It changes when the server restarts."""
         self._identity = self.database.read("other", lambda tx: identity(_Rows(tx)))
         return self._identity
+
+    # Manage
+
+    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
+        tenant = wanted.tenant if self._scope == "" else None
+        if not tenant:
+            return super().jobs(wanted, limit, before)
+
+        def steps(tx: Transaction) -> Page:
+            tx.execute(tenants.SET_TENANT, {"tenant": tenant})
+            return read.jobs(tx, wanted, limit, before)
+
+        return self._read("read", steps)
+
+    def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
+        """The tallies are of all tenants: who sees one has to count."""
+        return self._read("read", lambda tx: read.counts(tx, by, tallied=self._scope is None))
 
     # Settle
 

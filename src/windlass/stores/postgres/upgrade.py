@@ -1,4 +1,4 @@
-"""Creating and upgrading the tables."""
+"""Creating, upgrading and emptying the tables."""
 
 from __future__ import annotations
 
@@ -17,6 +17,13 @@ if TYPE_CHECKING:
 PACKAGE = "windlass.stores.postgres"
 OLDEST_SERVER = 150000
 
+# Not the counter of leases: a number is never given twice.
+EMPTY = """
+DELETE FROM windlass.jobs; DELETE FROM windlass.ready; DELETE FROM windlass.leases; DELETE FROM windlass.finished;
+DELETE FROM windlass.attempts; DELETE FROM windlass.dedupe; DELETE FROM windlass.types; DELETE FROM windlass.workers;
+DELETE FROM windlass.tallies; DELETE FROM windlass.usage
+"""
+
 
 def newest_schema() -> int:
     return migrate.migrations(PACKAGE)[-1].number
@@ -29,12 +36,7 @@ def schema_sql() -> str:
 
 def check(database: Database) -> None:
     """Create the tables if there are none. An upgrade is somebody's decision: it may lock what others use."""
-    version, found, oldest = database.read(
-        "other", lambda tx: (tx.connection.info.server_version, *_schema(tx.connection))
-    )
-    if version < OLDEST_SERVER:
-        problem = f"PostgreSQL {version // 10000} is too old"
-        raise StoreUnusable(database.where, problem, "use PostgreSQL 15 or newer")
+    found, oldest = schema(database)
     newest = newest_schema()
     if oldest > newest:
         raise SchemaTooNew(database.where, found, newest)
@@ -42,6 +44,19 @@ def check(database: Database) -> None:
         upgrade(database)
     elif found < newest:
         raise SchemaTooOld(database.where, found, newest)
+
+
+def schema(database: Database) -> tuple[int, int]:
+    """The newest migration that the database has, 0 if none, and the oldest schema whose windlass can work with it."""
+
+    def steps(tx: Transaction) -> tuple[int, int]:
+        version = tx.connection.info.server_version
+        if version < OLDEST_SERVER:
+            problem = f"PostgreSQL {version // 10000} is too old"
+            raise StoreUnusable(database.where, problem, "use PostgreSQL 15 or newer")
+        return _schema(tx.connection)
+
+    return database.read("other", steps)
 
 
 def upgrade(database: Database) -> int:
@@ -76,7 +91,6 @@ def _create_schema(tx: Transaction, where: str) -> None:
 
 
 def _schema(connection: Connection) -> tuple[int, int]:
-    """The newest migration that the database has, and the oldest schema whose windlass can work with it."""
     row = connection.execute(server.HAS_META).fetchone()
     if row is None or not row[0]:
         return 0, 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from itertools import islice
 
 from windlass import codec
@@ -23,9 +23,11 @@ def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     return [read.job(tx, holders[job.id]) if job.id in holders else job.as_stored(tx.now) for job in jobs]
 
 
-def insert_together(tx: Transaction, groups: Sequence[Sequence[NewJob]]) -> list[list[Job] | Exception]:
-    """`insert` several callers' jobs as if they were one's: statements cost more than rows."""
-    stored = iter(insert(tx, [job for group in groups for job in group]))
+def together(
+    groups: Sequence[Sequence[NewJob]], insert: Callable[[Sequence[NewJob]], list[Job]]
+) -> list[list[Job] | Exception]:
+    """Insert several callers' jobs as if they were one's: statements cost more than rows."""
+    stored = iter(insert([job for group in groups for job in group]))
     return [list(islice(stored, len(group))) for group in groups]
 
 

@@ -157,9 +157,9 @@ def attempts(reader: Reader, id: str) -> list[Attempt]:
     ]
 
 
-def counts(reader: Reader, by: Sequence[str]) -> list[dict[str, Any]]:
+def counts(reader: Reader, by: Sequence[str], *, tallied: bool = True) -> list[dict[str, Any]]:
     """From the tallies where they have the answer; by tenant or subject, every job is counted."""
-    tallied = {"status", "type", "queue"} >= set(by)
+    tallied = tallied and {"status", "type", "queue"} >= set(by)
     columns = ("status", "type", "queue") if tallied else ("status", "type", "queue", "tenant", "subject")
     total: Counter[tuple[Any, ...]] = Counter()
     for row in reader.execute(reader.sql.COUNTS if tallied else reader.sql.COUNT_EACH):

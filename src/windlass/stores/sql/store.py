@@ -41,12 +41,15 @@ class SQLStore(ABC):
     def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
         if len(groups) > 1:
             try:
-                return self._write("insert", lambda tx: insert.insert_together(tx, groups))
+                return self._write("insert", lambda tx: insert.together(groups, lambda jobs: self._insert(tx, jobs)))
             except StoreBusy as error:  # each for itself would wait as long again
                 return [StoreBusy(error.where, error.seconds) for _ in groups]
             except Exception:
                 pass  # one of them cannot be stored: each for itself, then
         return [self._insert_or_error(group) for group in groups]
+
+    def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
+        return insert.insert(tx, jobs)
 
     def _insert_or_error(self, jobs: Sequence[NewJob]) -> Inserted:
         try:

@@ -22,7 +22,7 @@ from windlass.stores.sql.store import SQLStore
 from windlass.stores.sqlite import place
 from windlass.stores.sqlite import statements as sql
 from windlass.stores.sqlite.connection import Database, Transaction, text
-from windlass.stores.sqlite.upgrade import newest_schema, upgrade
+from windlass.stores.sqlite.upgrade import newest_schema, schema_of, schema_sql, upgrade
 from windlass.stores.sqlite.watch import Watch
 
 T = TypeVar("T")
@@ -96,6 +96,22 @@ class SQLiteStore(SQLStore):
         if database is not None and database.pid == os.getpid():
             self._database = None
             database.close()
+
+    def schema(self) -> int | None:
+        return schema_of(self.path)
+
+    def newest_schema(self) -> int:
+        return newest_schema()
+
+    def upgrade(self) -> int:
+        self.open()  # which does it by itself
+        return newest_schema()
+
+    def schema_sql(self) -> str:
+        return schema_sql()
+
+    def now(self) -> int:
+        return self._clock()
 
     def status(self) -> Mapping[str, Any]:
         with self.database.read() as tx:

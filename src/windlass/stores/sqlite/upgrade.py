@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Generator
+from pathlib import Path
 from typing import Any
 
 from windlass.errors import SchemaTooNew, StoreUnusable
@@ -23,10 +24,28 @@ def schema_sql() -> str:
     return migrate.script(PACKAGE)
 
 
+def schema_of(path: Path) -> int | None:
+    """The schema number in a file, 0 if it has no tables of ours, None if there is no file. Creates nothing."""
+    if not path.is_file():
+        return None
+    try:
+        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5)
+        try:
+            if not connection.execute(sql.HAS_META).fetchone():
+                return 0
+            return int(dict(connection.execute(sql.META)).get("schema", 0))
+        finally:
+            connection.close()
+    except sqlite3.Error as error:
+        problem = f"it cannot be read as a SQLite database ({error})"
+        way_out = "it is some other file, it is damaged, or you may not read it: name another, sqlite:///jobs.db"
+        raise StoreUnusable(str(path), problem, way_out) from error
+
+
 def upgrade(where: str, read: Callable[[Steps], Any], write: Callable[[Steps], Any]) -> None:
     """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
     newest = newest_schema()
-    found, oldest = read(lambda tx: _schema(tx, where))
+    found, oldest = read(lambda tx: schema_in(tx, where))
     if oldest > newest:
         raise SchemaTooNew(where, found, newest)
     if found < newest:
@@ -34,7 +53,7 @@ def upgrade(where: str, read: Callable[[Steps], Any], write: Callable[[Steps], A
 
 
 def _apply(tx: Any, where: str) -> None:
-    found, _ = _schema(tx, where)
+    found, _ = schema_in(tx, where)
     for migration in migrate.migrations(PACKAGE):
         if migration.number > found:
             for statement in _statements(migration.sql):
@@ -42,7 +61,7 @@ def _apply(tx: Any, where: str) -> None:
             tx.execute(sql.SET_SCHEMA, {"number": migration.number})
 
 
-def _schema(tx: Any, where: str) -> tuple[int, int]:
+def schema_in(tx: Any, where: str) -> tuple[int, int]:
     """The newest migration that the database has, and the oldest schema whose windlass can work with it."""
     try:
         if not tx.value(sql.HAS_META):

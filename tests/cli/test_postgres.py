@@ -1,0 +1,397 @@
+"""Every command on a PostgreSQL server, where the other tests of this folder are on a SQLite file."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+import psycopg
+import pytest
+from click.testing import CliRunner
+
+from tests.cli.helpers import completed, failed, now, processing
+from windlass import Windlass, clock
+from windlass.cli import checks_postgres
+from windlass.stores import migrate
+from windlass.stores.base import WorkerRow
+from windlass.stores.postgres import checkup
+from windlass.stores.postgres.store import PostgresStore
+
+PASSWORD = "hunter2-is-secret"
+
+
+@pytest.fixture
+def url(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A database named by $WINDLASS_URL, with a password in it that nobody may see."""
+    parts = urlsplit(postgres_url)
+    user, _, host = parts.netloc.rpartition("@")
+    url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0] or 'postgres'}:{PASSWORD}@{host}"))
+    monkeypatch.setenv("WINDLASS_URL", url)
+    return url
+
+
+@pytest.fixture
+def shown(url: str) -> str:
+    return url.replace(f":{PASSWORD}", "")
+
+
+@pytest.fixture
+def wl(url: str) -> Iterator[Windlass]:
+    app = Windlass(url)
+    app.store.open()
+    yield app
+    app.close()
+
+
+@pytest.fixture(autouse=True)
+def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a command prints, it is not that."""
+    invoke = CliRunner.invoke
+
+    def checked(*args: Any, **settings: Any) -> Any:
+        result = invoke(*args, **settings)
+        assert PASSWORD not in result.output + result.stderr + str(result.exception)
+        return result
+
+    monkeypatch.setattr(CliRunner, "invoke", checked)
+
+
+def execute(url: str, sql: str) -> list[Any]:
+    with psycopg.connect(url, autocommit=True) as connection:
+        rows = connection.execute(sql)
+        return rows.fetchall() if rows.description else []
+
+
+# Which database
+
+
+LOOKING = [
+    ["stats"],
+    ["workers"],
+    ["jobs", "ls"],
+    ["jobs", "show", "x"],
+    ["jobs", "retry", "x"],
+    ["jobs", "cancel", "x"],
+    ["jobs", "delete", "x", "--yes"],
+    ["db", "status"],
+    ["db", "prune"],
+    ["doctor"],
+]
+looking = pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+
+
+@looking
+def test_looking_at_a_database_without_tables_does_not_create_them(windlass, url, shown, words):
+    result = windlass(*words)
+    assert result.exit_code == 3
+    assert f"{shown} has no windlass tables" in result.stderr
+    assert f"→ windlass db upgrade --db {shown}" in result.stderr
+    assert execute(url, "SELECT 1 FROM pg_namespace WHERE nspname = 'windlass'") == []
+
+
+@looking
+def test_a_server_that_is_not_there_is_exit_code_3(windlass, words, monkeypatch):
+    monkeypatch.setenv("WINDLASS_URL", f"postgresql://me:{PASSWORD}@127.0.0.1:1/jobs")
+    result = windlass(*words)
+    assert result.exit_code == 3
+    assert "cannot be reached" in result.stderr
+    assert "is the server up" in result.stderr
+
+
+@pytest.mark.parametrize("schema", [0, 99])
+def test_a_schema_of_another_version_is_exit_code_3(windlass, wl, url, schema):
+    execute(url, f"UPDATE windlass.meta SET value = {schema} WHERE key IN ('schema', 'oldest')")
+    wl.close()
+    result = windlass("stats")
+    assert result.exit_code == 3
+    assert ("has no windlass tables" if schema == 0 else "knows 1") in result.stderr
+
+
+@pytest.mark.parametrize("url", [f"postgresql://me:{PASSWORD}%zz@h/x", f"postgresq://me:{PASSWORD}@h/x"])
+def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_password(windlass, url):
+    assert windlass("stats", "--db", url).exit_code == 2
+
+
+def test_a_password_with_an_at_sign_is_told_apart_from_a_host(windlass):
+    result = windlass("stats", "--db", f"postgresql://me:at@{PASSWORD}@h/x")
+    assert result.exit_code == 2
+    assert "%40" in result.stderr
+
+
+def test_db_cannot_change_the_database_of_an_app_that_names_it(windlass, write_app, url, shown):
+    result = windlass("tick", write_app("wl = Windlass('sqlite:///own.db')"), "--db", url)
+    assert result.exit_code == 2
+    assert f"not in {shown}" in result.stderr
+
+
+# Jobs
+
+
+def test_enqueue_creates_the_tables_and_says_where(windlass, url, shown):
+    result = windlass("enqueue", "mail", "to=ada", "--tenant", "acme")
+    assert result.exit_code == 0
+    assert f"in {shown}" in result.stderr
+    assert "no worker is running" in result.stderr
+    wl = Windlass(url)
+    assert [{"to": "ada"}] == [job.payload for job in wl.jobs(tenant="acme")]
+    wl.close()
+
+
+def test_jobs_are_listed_shown_and_managed(windlass, as_json, wl):
+    jobs = {"completed": completed(wl, result=[1]), "failed": failed(wl), "processing": processing(wl)}
+    jobs["pending"] = wl.enqueue("mail")
+    assert {job["id"] for job in as_json("jobs", "ls")["items"]} == {job.id for job in jobs.values()}
+    assert [jobs["failed"].id] == [job["id"] for job in as_json("jobs", "ls", "--status", "failed")["items"]]
+    assert "boom" in windlass("jobs", "show", jobs["failed"].id).stdout
+    assert windlass("jobs", "retry", jobs["failed"].id).exit_code == 0
+    assert windlass("jobs", "cancel", jobs["pending"].id).exit_code == 0
+    assert windlass("jobs", "delete", jobs["completed"].id, "--yes").exit_code == 0
+    assert windlass("jobs", "delete", jobs["processing"].id, "--yes").exit_code == 5
+    assert windlass("jobs", "show", jobs["completed"].id).exit_code == 4
+    assert ["pending", "cancelled"] == [now(wl, jobs[name]).status for name in ("failed", "pending")]
+
+
+def test_stats_and_workers_go_by_the_time_of_the_server(windlass, as_json, wl, monkeypatch):
+    """A host whose clock is wrong must not take the living for dead."""
+    wl.enqueue("mail")
+    wl.store.register(WorkerRow(id="x", name="host-1", concurrency=10, types=("mail",)))
+    monkeypatch.setattr(clock, "now", lambda: 0)
+    assert {"live": 1, "lost": 0} == as_json("stats")["workers"]
+    assert [True] == [worker["live"] for worker in as_json("workers")["items"]]
+    assert "● host-1" in windlass("workers").stdout
+    assert "postgresql postgresql://" in windlass("stats").stdout
+
+
+def test_tick_runs_what_is_due(windlass, write_app, wl):
+    job = wl.enqueue("greet", {"name": "ada"})
+    result = windlass("tick", write_app("@wl.job\ndef greet(name): return name"))
+    assert "ran 1 job: 1 completed" in result.stdout
+    assert "ada" == wl.result(job.id)
+
+
+def test_a_worker_runs_jobs_and_stops(start, write_app, wl, url):
+    app = write_app("@wl.job\ndef greet(name): return name")
+    process = start("worker", app, "--concurrency", "2", WINDLASS_URL=url)
+    job = wl.enqueue("greet", {"name": "ada"})
+    assert "ada" == wl.result(job.id, timeout=60)
+    process.terminate()
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert PASSWORD not in out + err
+    assert [] == wl.workers()
+
+
+@pytest.mark.timeout(180)
+def test_the_demo_wants_a_database_without_tables(start, windlass, url):
+    process = start("demo", "--json", "--db", url)
+    shown, said = process.communicate(timeout=150)
+    assert process.returncode == 0, said
+    assert PASSWORD not in shown + said
+    report = json.loads(shown)
+    assert report["unfinished"] == 0
+    assert report["held_when_killed"] > 0
+    assert windlass("demo", "--db", url).exit_code == 2
+
+
+# The database
+
+
+def test_upgrade_creates_the_tables_and_may_be_repeated(windlass, as_json, url, shown):
+    assert {"where": shown, "schema": 1, "before": 0} == as_json("db", "upgrade")
+    assert "was current already" in windlass("db", "upgrade").stdout
+
+
+def test_an_upgrade_is_nobodys_but_the_commands(windlass, wl, url, monkeypatch):
+    """A worker that starts must not lock what others use."""
+    real = migrate.migrations
+    newer = migrate.Migration(2, "0002_more", "CREATE TABLE windlass.more (n int)")
+    monkeypatch.setattr(migrate, "migrations", lambda package: [*real(package), newer])
+    wl.close()
+    for words in (["stats"], ["enqueue", "mail"]):
+        result = windlass(*words)
+        assert result.exit_code == 3
+        assert "has schema 1" in result.stderr
+        assert "windlass db upgrade" in result.stderr
+    assert "upgraded from 1" in windlass("db", "upgrade").stdout
+    assert windlass("stats").exit_code == 0
+
+
+def test_sql_prints_the_tables_of_postgresql_without_connecting(windlass, as_json, postgres_url):
+    url = f"postgresql://me:{PASSWORD}@nowhere.invalid/x"
+    script = windlass("db", "sql", "--db", url).stdout
+    assert {"sql": script} == as_json("db", "sql", "--db", url)
+    execute(postgres_url, script)
+    assert 1 == PostgresStore(postgres_url).schema()
+
+
+def test_status_and_prune(windlass, as_json, wl, shown):
+    completed(wl)
+    status = windlass("db", "status").stdout
+    assert f"postgresql {shown}" in status
+    assert "1 (current)" in status
+    assert 1 == as_json("db", "status")["leases_given"]
+    assert {"deleted": 0} == as_json("db", "prune")
+    assert windlass("db", "prune").stdout.startswith("0 jobs deleted")
+
+
+def test_roles_are_printed_and_applied(windlass, as_json, wl, url):
+    mark = f"t_{secrets.token_hex(4)}"
+    names = [word for role in ("owner", "worker", "producer") for word in (f"--{role}", f"{mark}_{role}")]
+    printed = windlass("db", "roles", *names).stdout
+    assert execute(url, f"SELECT rolname FROM pg_roles WHERE rolname LIKE '{mark}%'") == []
+    try:
+        assert as_json("db", "roles", *names, "--apply")["applied"]
+        assert windlass("db", "roles", *names, "--apply").exit_code == 0
+        execute(url, printed)  # as `windlass db roles | psql` would
+        assert [(3,)] == execute(url, f"SELECT count(*) FROM pg_roles WHERE rolname LIKE '{mark}%'")
+        assert wl.enqueue("mail").status == "pending"
+        execute(url, f"ALTER ROLE {mark}_producer LOGIN")
+        host = urlsplit(url).netloc.rpartition("@")[2]
+        as_producer = urlunsplit(urlsplit(url)._replace(netloc=f"{mark}_producer@{host}"))
+        assert windlass("enqueue", "mail", "--tenant", "acme", "--db", as_producer).exit_code == 0
+        assert windlass("enqueue", "mail", "--db", as_producer).exit_code == 2
+        assert windlass("stats", "--db", as_producer).exit_code == 3
+    finally:
+        roles = ", ".join(names[1::2])
+        execute(url, f"REASSIGN OWNED BY {roles} TO CURRENT_USER; DROP OWNED BY {roles}; DROP ROLE {roles}")
+
+
+def test_roles_are_no_thing_of_sqlite(windlass):
+    result = windlass("db", "roles", "--db", "sqlite:///jobs.db")
+    assert result.exit_code == 2
+    assert "roles are for PostgreSQL" in result.stderr
+
+
+# The doctor
+
+
+@pytest.fixture
+def found(as_json: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
+    """What a check says, as (level, text)."""
+
+    def run(check: str, code: int = 0) -> tuple[str, str]:
+        findings = as_json("doctor", code=code)["findings"]
+        [finding] = [finding for finding in findings if finding["check"] == check]
+        return finding["level"], finding["text"]
+
+    return run
+
+
+def test_the_doctor_finds_a_server_well(windlass, wl):
+    result = windlass("doctor")
+    assert result.exit_code == 0
+    for line in (
+        "✓ schema 1 (current)",
+        "✓ PostgreSQL ",
+        "may do what a worker does",
+        "✓ autovacuum on",
+        "✓ oldest transaction",
+        "✓ 0 dead rows",
+        "✓ notifications arrive",
+        "✓ the server's clock is this host's",
+        "✓ no worker is running, and no job waits",
+    ):
+        assert line in result.stdout
+    assert result.stdout.splitlines()[-1] in ("all is well", "1 warning")  # the tests' server does not wait for a disk
+
+
+def test_a_long_transaction_is_a_warning_that_says_how_to_end_it(windlass, found, wl, url, monkeypatch):
+    monkeypatch.setattr(checks_postgres, "LONG_TRANSACTION", 0.01)
+    with psycopg.connect(url) as forgotten:
+        forgotten.execute("SELECT 1")
+        level, text = found("transactions")
+        assert level == "warning"
+        assert f"pid {forgotten.info.backend_pid}" in text
+        assert f"pg_terminate_backend({forgotten.info.backend_pid})" in windlass("doctor").stdout
+
+
+def test_dead_rows_that_stay_are_a_warning(found, wl, monkeypatch):
+    monkeypatch.setattr(checks_postgres, "MANY_DEAD", -1)
+    assert "warning" == found("dead rows")[0]
+
+
+def test_autovacuum_that_is_off_for_a_table_is_a_problem(found, wl, url):
+    execute(url, "ALTER TABLE windlass.ready SET (autovacuum_enabled = off)")
+    assert found("autovacuum", code=1) == ("problem", "autovacuum is off for windlass.ready")
+
+
+@pytest.mark.parametrize(
+    ("settings", "check", "level", "code"),
+    [
+        ({"autovacuum": "off"}, "autovacuum", "problem", 1),
+        ({"fsync": "off"}, "durable", "warning", 0),
+        ({"synchronous_commit": "off"}, "durable", "warning", 0),
+        ({"max_connections": "100", "sessions": "81"}, "connections", "warning", 0),
+        ({"max_connections": "100", "sessions": "96"}, "connections", "problem", 1),
+        ({"skew": "30"}, "clock", "warning", 0),
+        ({"skew": "-30"}, "clock", "warning", 0),
+        ({"hears": ""}, "listen", "warning", 0),
+    ],
+)
+def test_what_the_server_says_is_told(found, wl, monkeypatch, settings, check, level, code):
+    real = checkup.checkup
+
+    def said(database: Any) -> Any:
+        answer = real(database)
+        kinds = {"sessions": int, "skew": float, "hears": bool}
+        changes = {name: kinds[name](value) for name, value in settings.items() if name in kinds}
+        more = {name: value for name, value in settings.items() if name not in kinds}
+        return msgspec.structs.replace(answer, **changes, settings={**answer.settings, **more})
+
+    monkeypatch.setattr(checkup, "checkup", said)
+    assert level == found(check, code=code)[0]
+
+
+def test_a_role_that_lacks_a_right_is_told_which(found, wl, url, monkeypatch):
+    role = f"t_{secrets.token_hex(4)}"
+    execute(url, f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA windlass TO {role}")
+    execute(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA windlass TO {role}")
+    execute(url, f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA windlass TO {role}")
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+        monkeypatch.setenv("WINDLASS_URL", urlunsplit(parts._replace(netloc=f"{role}@{host}")))
+        level, text = found("role")
+        assert level == "warning"
+        assert f"role {role} lacks what a worker needs: INSERT on jobs" in text
+        assert "hidden" in found("transactions")[1]
+    finally:
+        execute(url, f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+def test_notifications_are_tried_for_real(wl, monkeypatch):
+    assert wl.store.checkup().hears
+    monkeypatch.setattr(checkup, "HEARD_WITHIN", 0.1)
+    monkeypatch.setattr(type(wl.store.database), "connect", _deaf(type(wl.store.database).connect))
+    assert not wl.store.checkup().hears
+
+
+def _deaf(connect: Callable[..., Any]) -> Callable[..., Any]:
+    """A connection as a pooler in transaction mode gives it: what was listened to is forgotten."""
+
+    def connect_and_forget(self: Any) -> Any:
+        connection = connect(self)
+        execute = connection.execute
+
+        def forgetful(sql: Any, *more: Any) -> Any:
+            rows = execute(sql, *more)
+            if str(sql).startswith("LISTEN"):
+                execute("UNLISTEN *")
+            return rows
+
+        connection.execute = forgetful
+        return connection
+
+    return connect_and_forget
+
+
+def test_a_lost_worker_of_another_machine_is_not_said_to_be_gone(found, wl, url):
+    wl.store.register(WorkerRow(id="x", name="host-1", concurrency=1, host={"boot": "another", "pid": 1}))
+    execute(url, "UPDATE windlass.workers SET seen_at = seen_at - 60000000")
+    level, text = found("lost", code=1)
+    assert level == "problem"
+    assert "out of reach" in text

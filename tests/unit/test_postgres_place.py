@@ -1,0 +1,45 @@
+"""Where a URL leads on PostgreSQL, and what may be seen of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass import BadURL
+from windlass.stores.postgres import place
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@db/shop", "postgresql://me@db/shop"),
+        ("postgresql://me:secret@db1:1,db2:2/shop", "postgresql://me@db1:1,db2:2/shop"),
+        ("postgresql:///shop", "postgresql:///shop"),
+        ("postgresql://", "postgresql://"),
+        ("postgresql:///shop?password=secret&user=me", "postgresql:///shop?user=me"),
+        ("postgresql://db/shop?sslpassword=secret", "postgresql://db/shop"),
+        ("postgres://me:sec%40ret@[::1]:5432/shop?sslmode=require", "postgres://me@[::1]:5432/shop?sslmode=require"),
+    ],
+)
+def test_the_password_is_not_shown(url, shown):
+    conninfo, where = place.read(url)
+    assert shown == where
+    assert "application_name=windlass" in conninfo
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://me:sec%zzret@db/shop",
+        "postgresql://me:sec ret@db/shop",
+        "postgresql://db/shop?password=sec%zzret",
+        "postgresql://me:sec@ret@db/shop",
+    ],
+)
+def test_an_error_does_not_show_it_either(url):
+    with pytest.raises(BadURL) as raised:
+        place.read(url)
+    assert "sec" not in str(raised.value)
+
+
+def test_what_the_url_says_wins_over_our_defaults():
+    assert "connect_timeout=60" in place.read("postgresql://db/shop?connect_timeout=60")[0]
