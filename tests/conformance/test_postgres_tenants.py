@@ -196,10 +196,10 @@ def test_two_roles_cannot_be_one():
         roles.script(Roles(worker="me", producer="me"))
 
 
-@pytest.mark.parametrize("which", ["system", "packaged"])
-def test_an_owner_who_is_no_superuser_may_give_rights_and_goes_on_working(which):
+@pytest.mark.parametrize("server_of", ["system", "packaged"])
+def test_an_owner_who_is_no_superuser_may_give_rights_and_goes_on_working(server_of):
     """As on a rented server, where nobody is superuser."""
-    with new_server(which) as server:
+    with new_server(server_of) as server:
         admin = server.create_database("rented")
         with psycopg.connect(admin, autocommit=True) as connection:
             connection.execute("CREATE ROLE app LOGIN CREATEROLE")

@@ -8,13 +8,14 @@ from typing import Any
 import psycopg
 
 from windlass.cli.bench.sample import note
-from windlass.stores.postgres import statements
+from windlass.stores.postgres import connection, server, statements
 from windlass.stores.postgres.connection import named
 
-_names = {named(text): name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
+_ours = {**vars(server), **vars(statements)}
+_names = {named(text): name for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
 
 
-class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
+class TimedConnection(connection.Connection):
     """Notes how long each statement takes: on its way, in the server, and what psycopg makes of its answer."""
 
     def execute(self, query: Any, *parameters: Any, **options: Any) -> psycopg.Cursor[tuple[Any, ...]]:
@@ -28,5 +29,4 @@ class TimedConnection(psycopg.Connection[tuple[Any, ...]]):
 
 def time_statements() -> None:
     """Have every connection from now on be such a one."""
-    connect: Any = TimedConnection.connect
-    psycopg.connect = connect
+    connection.Connection = TimedConnection  # type: ignore[misc]

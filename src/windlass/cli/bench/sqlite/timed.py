@@ -10,6 +10,7 @@ from windlass.cli.bench.sample import note
 from windlass.stores.sqlite import statements
 
 _names = {text: name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
+_names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # known by these words
 
 
 class TimedConnection(sqlite3.Connection):
