@@ -209,3 +209,25 @@ def test_a_running_job_is_not_deleted(windlass, wl):
 
 def test_a_verb_without_an_id_is_exit_code_2(windlass, wl):
     assert windlass("jobs", "retry").exit_code == 2
+
+
+def test_why_tells_the_reasons_and_the_next_step(windlass, wl):
+    job = wl.enqueue("mail")
+
+    lines = windlass("jobs", "why", job.id).stdout.splitlines()
+
+    assert "pending" in lines[0]
+    assert ["• no worker is alive", "  → start one: windlass worker app:wl"] == lines[1:]
+
+
+def test_why_as_json_has_the_deciding_reason_first(as_json, wl):
+    job = failed(wl)
+
+    answer = as_json("jobs", "why", job.id)
+
+    assert (job.id, "failed") == (answer["id"], answer["status"])
+    assert {"code", "text", "way_out", "data"} == answer["reasons"][0].keys()
+
+
+def test_why_of_an_unknown_job_is_exit_code_4(windlass, wl):
+    assert windlass("jobs", "why", "no-such-job").exit_code == 4

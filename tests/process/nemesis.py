@@ -51,5 +51,10 @@ def kill_a_backend(url: str) -> Callable[[], None]:
     return strike
 
 
-def crash(server: Server) -> Callable[[], None]:
-    return lambda: server.restart("immediate")
+def crash(server: Server) -> tuple[int, int]:
+    """Restart it. When it was back, and the number of the last lease by then."""
+    server.restart("immediate")
+    at = time.monotonic_ns()
+    with contextlib.closing(psycopg.connect(server.url(), autocommit=True, application_name="nemesis")) as connection:
+        [last] = connection.execute("SELECT last_value FROM windlass.lease").fetchone() or (0,)
+    return at, last
