@@ -29,7 +29,9 @@ from tests.servers.proxy import Proxy
 from tests.servers.wire import Message
 from tests.worker.helpers import working
 from windlass import Context, Job, StoreUnusable, Windlass
-from windlass.stores.postgres.connection import LANES, CommitUnknown
+from windlass.errors import CommitUnknown
+from windlass.stores.postgres import server
+from windlass.stores.postgres.connection import POOLS
 
 MakePostgres = Callable[..., Server]
 
@@ -350,10 +352,8 @@ def test_who_is_answered_by_nobody_does_not_wait_for_ever(
 
 def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is stopped while it claims may hold the lock of a limited type."""
-    from windlass.stores.postgres import statements as sql
-
-    assert "'15s'" in sql.BEGIN
-    monkeypatch.setattr(sql, "BEGIN", sql.BEGIN.replace("'15s'", "'200ms'"))
+    assert "'15s'" in server.BEGIN
+    monkeypatch.setattr(server, "BEGIN", server.BEGIN.replace("'15s'", "'200ms'"))
     with closing(Windlass(postgres_url)) as app:
         app.job(type="work", concurrency=1)(lambda: None)
         app.store.publish([job_type.policy for job_type in app.registry.types.values()])
@@ -361,7 +361,7 @@ def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, mo
 
         def steps(tx: Any) -> Any:
             tries.append(1)
-            tx.execute(sql.LOCK_TYPES, {"types": ["work"]})
+            tx.execute(server.LOCK_TYPES, {"types": ["work"]})
             if len(tries) == 1:
                 stopped.set()
                 goes_on.wait(30)
@@ -370,7 +370,9 @@ def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, mo
         with ThreadPoolExecutor(1) as thread:
             silent = thread.submit(app.store.database.write, "other", steps)
             assert stopped.wait(30)
-            assert app.store.database.write("claim", lambda tx: tx.value(sql.LOCK_TYPES, {"types": ["work"]})) or True
+            assert (
+                app.store.database.write("claim", lambda tx: tx.value(server.LOCK_TYPES, {"types": ["work"]})) or True
+            )
             goes_on.set()
             assert silent.result(30) == 7  # taken again, as after any break before the commit
         assert len(tries) == 2
@@ -426,7 +428,7 @@ def test_more_threads_than_a_lane_has_connections_wait_for_each_other(postgres_u
         query = (
             "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'windlass' AND datname = current_database()"
         )
-        assert execute(postgres_url, query)[0][0] <= sum(LANES.values())
+        assert execute(postgres_url, query)[0][0] <= sum(POOLS.values())
 
 
 def test_of_several_hosts_in_the_url_the_one_that_is_up_is_used(make_postgres: MakePostgres, tmp_path: Path) -> None:

@@ -187,9 +187,9 @@ class Database:
         return answer
 
     @contextmanager
-    def begun(self, connection: Connection, how: LiteralString = server.BEGIN) -> Generator[Transaction]:
+    def begun(self, connection: Connection, how: LiteralString | None = None) -> Generator[Transaction]:
         """A transaction that is rolled back unless it is committed in the block."""
-        rows = connection.execute(how)
+        rows = connection.execute(how or server.BEGIN)
         while rows.nextset():
             pass
         (now, *_) = rows.fetchone() or (None,)
