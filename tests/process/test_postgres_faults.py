@@ -30,7 +30,7 @@ from tests.servers.wire import Message
 from tests.worker.helpers import working
 from windlass import Context, Job, StoreUnusable, Windlass
 from windlass.errors import CommitUnknown
-from windlass.stores.postgres import server
+from windlass.stores.postgres import server as sql
 from windlass.stores.postgres.connection import POOLS
 
 MakePostgres = Callable[..., Server]
@@ -352,8 +352,8 @@ def test_who_is_answered_by_nobody_does_not_wait_for_ever(
 
 def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is stopped while it claims may hold the lock of a limited type."""
-    assert "'15s'" in server.BEGIN
-    monkeypatch.setattr(server, "BEGIN", server.BEGIN.replace("'15s'", "'200ms'"))
+    assert "'15s'" in sql.BEGIN
+    monkeypatch.setattr(server, "BEGIN", sql.BEGIN.replace("'15s'", "'200ms'"))
     with closing(Windlass(postgres_url)) as app:
         app.job(type="work", concurrency=1)(lambda: None)
         app.store.publish([job_type.policy for job_type in app.registry.types.values()])
@@ -361,7 +361,7 @@ def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, mo
 
         def steps(tx: Any) -> Any:
             tries.append(1)
-            tx.execute(server.LOCK_TYPES, {"types": ["work"]})
+            tx.execute(sql.LOCK_TYPES, {"types": ["work"]})
             if len(tries) == 1:
                 stopped.set()
                 goes_on.wait(30)
@@ -370,9 +370,7 @@ def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, mo
         with ThreadPoolExecutor(1) as thread:
             silent = thread.submit(app.store.database.write, "other", steps)
             assert stopped.wait(30)
-            assert (
-                app.store.database.write("claim", lambda tx: tx.value(server.LOCK_TYPES, {"types": ["work"]})) or True
-            )
+            assert app.store.database.write("claim", lambda tx: tx.value(sql.LOCK_TYPES, {"types": ["work"]})) or True
             goes_on.set()
             assert silent.result(30) == 7  # taken again, as after any break before the commit
         assert len(tries) == 2
