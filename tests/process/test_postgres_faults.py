@@ -353,7 +353,7 @@ def test_who_is_answered_by_nobody_does_not_wait_for_ever(
 def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is stopped while it claims may hold the lock of a limited type."""
     assert "'15s'" in sql.BEGIN
-    monkeypatch.setattr(server, "BEGIN", sql.BEGIN.replace("'15s'", "'200ms'"))
+    monkeypatch.setattr(sql, "BEGIN", sql.BEGIN.replace("'15s'", "'200ms'"))
     with closing(Windlass(postgres_url)) as app:
         app.job(type="work", concurrency=1)(lambda: None)
         app.store.publish([job_type.policy for job_type in app.registry.types.values()])
