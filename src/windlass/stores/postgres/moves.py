@@ -16,7 +16,7 @@ from windlass.outcome import Kind
 from windlass.stores.base import RECLAIM_AFTER, Due, Wanted
 from windlass.stores.postgres import server
 from windlass.stores.postgres import statements as sql
-from windlass.stores.sql.find import Candidate, Lane, Range, allowed, find
+from windlass.stores.sql.find import Candidate, Lane, Levels, Range, allowed, find, merged
 from windlass.stores.sql.insert import as_json
 from windlass.stores.sql.rescue import forget
 from windlass.stores.sql.settle import count, still_held, waiting_again
@@ -90,14 +90,26 @@ def take(tx: Transaction, worker: str, wanted: Wanted) -> list[Claimed]:
 def _take_from(tx: Transaction, worker: str, wanted: Wanted, lanes: list[Lane], room: dict[str, int]) -> list[Claimed]:
     if room:
         lanes, room = _with_limits_held(tx, lanes, wanted, room)
-    claimed: list[Claimed] = []
-    if len(lanes) == 1 and not room:  # as nearly always: there is nothing to merge, so nothing to look at first
-        claimed = _take(tx, worker, wanted, [(lanes[0], wanted.limit, tx.cursors.start(lanes[0]))])
-    if lanes and len(claimed) < wanted.limit:
-        found = find(lanes, wanted.limit - len(claimed), room, lambda heads: _ranges(tx, heads))
-        if found.jobs:
-            claimed += _take(tx, worker, wanted, _heads(found.jobs))
+    levels, claimed = Levels(lanes), list[Claimed]()
+    while len(claimed) < wanted.limit and (level := levels.next()):
+        limit = wanted.limit - len(claimed)
+        if (
+            len(level) == 1 and level[0].type not in room
+        ):  # as nearly always: nothing to merge, so nothing to read first
+            claimed += _take_lane(tx, worker, wanted, level[0], limit)
+            if len(claimed) < wanted.limit:
+                levels.go_on(level, _ranges(tx, [(level[0], 0)]))
+            continue
+        starts = _ranges(tx, [(lane, min(limit, room.get(lane.type, limit))) for lane in level])
+        levels.go_on(level, starts)
+        if jobs := merged(level, starts, limit, room):
+            claimed += _take(tx, worker, wanted, _heads(jobs))
     return claimed
+
+
+def _take_lane(tx: Transaction, worker: str, wanted: Wanted, lane: Lane, limit: int) -> list[Claimed]:
+    start = tx.cursors.start(lane)
+    return [] if start[0] > tx.now else _take(tx, worker, wanted, [(lane, limit, start)])  # if it begins in the future
 
 
 def _look(tx: Transaction, wanted: Wanted) -> tuple[list[Lane], dict[str, int]]:

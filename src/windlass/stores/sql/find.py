@@ -57,32 +57,46 @@ def allowed(lanes: Iterable[Lane], wanted: Wanted, room: dict[str, int]) -> list
     ]
 
 
-def find(lanes: Sequence[Lane], limit: int, room: dict[str, int], ranges: Ranges) -> Found:
+def find(lanes: Iterable[Lane], limit: int, room: dict[str, int], ranges: Ranges) -> Found:
     """Merge lanes by priority, then run_at, then id. `room` has the types that are limited."""
-    heap = [(-lane.priority, lane) for lane in lanes]
-    heapq.heapify(heap)
+    levels = Levels(lanes)
     jobs: list[Candidate] = []
-    next_at: int | None = None
-    while heap and len(jobs) < limit:
-        level = heap[0][0]
-        heads: list[tuple[Lane, int]] = []
-        while heap and heap[0][0] == level:
-            lane = heapq.heappop(heap)[1]
-            heads.append((lane, min(limit - len(jobs), room.get(lane.type, limit))))
-        candidates: list[Candidate] = []
-        for (lane, _), start in zip(heads, ranges(heads), strict=True):
-            candidates += [Candidate(run_at, id, lane) for run_at, id in start.due]
-            if start.next_at is not None:
-                next_at = start.next_at if next_at is None else min(next_at, start.next_at)
+    later: list[int] = []
+    while len(jobs) < limit and (level := levels.next()):
+        heads = [(lane, min(limit - len(jobs), room.get(lane.type, limit))) for lane in level]
+        starts = list(ranges(heads))
+        levels.go_on(level, starts)
+        later += [start.next_at for start in starts if start.next_at is not None]
+        jobs += merged(level, starts, limit - len(jobs), room)
+    return Found(jobs, min(later, default=None))
+
+
+class Levels:
+    """Lanes of one priority after those of another, highest first. What is below a lane shows when it is looked at."""
+
+    def __init__(self, lanes: Iterable[Lane]) -> None:
+        self._heap = [(-lane.priority, lane) for lane in lanes]
+        heapq.heapify(self._heap)
+
+    def next(self) -> list[Lane]:
+        """The lanes of the highest priority that is left."""
+        level: list[Lane] = []
+        while self._heap and (not level or self._heap[0][0] == -level[0].priority):
+            level.append(heapq.heappop(self._heap)[1])
+        return level
+
+    def go_on(self, level: Sequence[Lane], starts: Sequence[Range]) -> None:
+        """What is below the lanes of a level comes later."""
+        for lane, start in zip(level, starts, strict=True):
             if start.lower is not None:
-                heapq.heappush(heap, (-start.lower, lane._replace(priority=start.lower)))
-        jobs += _fitting(sorted(candidates), limit - len(jobs), room)
-    return Found(jobs, next_at)
+                heapq.heappush(self._heap, (-start.lower, lane._replace(priority=start.lower)))
 
 
-def _fitting(candidates: list[Candidate], limit: int, room: dict[str, int]) -> list[Candidate]:
-    """The first of the candidates that there is room for. A type that is found in several queues has one limit."""
-    if room.keys().isdisjoint({candidate.lane.type for candidate in candidates}):
+def merged(level: Sequence[Lane], starts: Sequence[Range], limit: int, room: dict[str, int]) -> list[Candidate]:
+    """The first jobs of lanes of one priority that there is room for. A type in several queues has one limit."""
+    found = [Candidate(*job, lane) for lane, start in zip(level, starts, strict=True) for job in start.due]
+    candidates = sorted(found)
+    if room.keys().isdisjoint({lane.type for lane in level}):
         return candidates[:limit]
     jobs: list[Candidate] = []
     for candidate in candidates:
