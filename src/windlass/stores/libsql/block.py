@@ -5,7 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any
 
 from windlass.errors import TransactionOver
 from windlass.job import Job, NewJob
@@ -59,10 +59,12 @@ class Connection:
             self._tx.is_over = not isinstance(raised, sqlite3.Error)
             raise raised from error
 
-    def commit(self) -> NoReturn:
-        raise TransactionOver(ENDED_BY_THE_BLOCK)
+    def commit(self) -> None:
+        """As everywhere: it is done, and the block hears of it when it ends."""
+        self.execute("COMMIT")
 
-    rollback = commit
+    def rollback(self) -> None:
+        self.execute("ROLLBACK")
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Jobs that are part of the transaction. If that fails, nothing of them stays in there."""
