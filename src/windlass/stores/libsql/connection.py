@@ -116,7 +116,7 @@ class Database:
     def __init__(self, place: Place, clock: Clock | None) -> None:
         self.where = place.where
         self.pid = os.getpid()
-        self._server = Server(place.host, place.port, tls=place.tls, token=place.token, seconds=ANSWER_SECONDS)
+        self.server = Server(place.host, place.port, tls=place.tls, token=place.token, seconds=ANSWER_SECONDS)
         self._clock = clock
         self._offset = 0.0
         self._measured = -MEASURE_EVERY
@@ -128,7 +128,7 @@ class Database:
             return self._clock()
         if time.monotonic() - self._measured >= MEASURE_EVERY:
             before = time.monotonic()
-            [result] = Stream(self._server).execute([(statements.SERVER_TIME, NOTHING)], last=True)
+            [result] = Stream(self.server).execute([(statements.SERVER_TIME, NOTHING)], last=True)
             after = time.monotonic()
             self._offset = float(result.rows[0][0] or 0) - (before + after) / 2
             self._measured = after
@@ -148,7 +148,7 @@ class Database:
                 broken += 1
                 if broken > 2:
                     raise self.translated(error) from error
-                self._server.close()
+                self.server.close()
             except Failed as error:
                 if not (_is_busy(error) or error.code in GONE) or time.monotonic() > deadline:
                     raise self.translated(error) from error
@@ -193,7 +193,7 @@ class Database:
         return tx
 
     def _new(self) -> Transaction:
-        tx = Transaction(Stream(self._server), self.now())
+        tx = Transaction(Stream(self.server), self.now())
         tx.execute("BEGIN IMMEDIATE")
         return tx
 
@@ -211,14 +211,14 @@ class Database:
     def read(self, steps: Callable[[Transaction], T]) -> T:
         """Take steps that only read, each of which sees the newest commit."""
         for tries in (1, 2, 3):
-            tx = Transaction(Stream(self._server), 0)
+            tx = Transaction(Stream(self.server), 0)
             try:
                 tx.now = self.now()
                 return steps(tx)
             except (Unreachable, Refused, Failed) as error:
                 if tries == 3 or not isinstance(error, Unreachable):
                     raise self.translated(error) from error
-                self._server.close()
+                self.server.close()
             finally:
                 self._end(tx)
         raise AssertionError("unreachable")
@@ -233,7 +233,7 @@ class Database:
         self.requests += tx.stream.requests
 
     def close(self) -> None:
-        self._server.close()
+        self.server.close()
 
     def translated(self, error: Exception) -> Exception:
         """As those who use a store know it."""
