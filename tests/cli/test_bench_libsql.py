@@ -10,7 +10,7 @@ from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from windlass import Windlass
 
 SECTIONS = {
-    "ceiling": {"round_trips", "raw_insert", "raw_insert_json", "raw_move", "raw_move_json"},
+    "ceiling": {"raw_journeys", "raw_insert", "raw_insert_json", "raw_move", "raw_move_json"},
     "journeys": {"journeys_drain"},
     "pickup": {"pickup_poll_p50", "pickup_poll_p99"},
 }

@@ -123,13 +123,13 @@ def test_the_doctor_finds_a_healthy_server_healthy(windlass, as_json, wl, shown)
     texts = {finding["check"]: finding["text"] for finding in found["findings"]}
     assert texts["server"].startswith("libSQL server with SQLite 3.")
     assert texts["schema"] == "schema 1 (current)"
-    assert texts["round trip"].startswith("it answers in ")
+    assert texts["journey"].startswith("it answers in ")
     assert texts["watch"] == "a worker does not hear others: it looks for jobs once a second"
     assert "all is well" in windlass("doctor").stdout
 
 
 def test_the_doctor_warns_of_a_server_far_away():
-    assert Level.WARNING is checks_libsql._round_trip(0.25).level
+    assert Level.WARNING is checks_libsql._journey(0.25).level
 
 
 # Jobs

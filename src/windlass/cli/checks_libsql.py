@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 LOOKS = 5
 FAR = 0.1
-"""Seconds. A claim is four round trips, during which nobody else can write."""
+"""Seconds. A claim is four journeys, during which nobody else can write."""
 
 
 def checks(app: Windlass, status: Mapping[str, Any], *, quick: bool) -> Iterator[Finding]:
     """As much as the server tells: it answers, with which SQLite, and how soon."""
     yield Finding("server", Level.OK, f"libSQL server with SQLite {clean(status['sqlite_version'])}")
-    yield _round_trip(statistics.median(_looks(app)))
+    yield _journey(statistics.median(_looks(app)))
     every = "second" if POLL == 1 else f"{POLL:g} s"
     yield Finding("watch", Level.OK, f"a worker does not hear others: it looks for jobs once a {every}")
 
@@ -34,8 +34,8 @@ def _looks(app: Windlass) -> Iterator[float]:
         yield time.perf_counter() - began
 
 
-def _round_trip(seconds: float) -> Finding:
+def _journey(seconds: float) -> Finding:
     text = f"it answers in {1000 * seconds:.1f} ms"
     if seconds < FAR:
-        return Finding("round trip", Level.OK, text)
-    return Finding("round trip", Level.WARNING, f"{text}, and a claim takes four", "run workers near the server")
+        return Finding("journey", Level.OK, text)
+    return Finding("journey", Level.WARNING, f"{text}, and a claim takes four", "run workers near the server")

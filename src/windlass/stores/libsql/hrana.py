@@ -96,14 +96,14 @@ class Server:
     """A libSQL server, and idle connections to it."""
 
     def __init__(self, host: str, port: int, *, tls: bool, token: str | None, seconds: float) -> None:
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
         self._address = host, port
         self._tls = ssl.create_default_context() if tls else None
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._seconds = seconds
-        self._idle: list[http.client.HTTPConnection] = []
-        self._lock = threading.Lock()
 
     def post(self, body: bytes) -> bytes:
         """What the server answers. A connection that breaks is not used again."""
@@ -136,6 +136,8 @@ class Server:
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
+
+    __del__ = close  # an app that nobody closes would be warned of its sockets
 
 
 class Stream:

@@ -25,7 +25,7 @@ class LibSQLPlace(Place):
     without = frozenset({"backlog"})
     hears = False
     driver = "HTTP"
-    safe = ("round_trips", "server: SELECT 1, one by one", "round trips")
+    safe = ("raw_journeys", "server: SELECT 1, one by one", "journeys")
     loops = (
         Loop("", "raw SQL", raw.insert_many, raw.move_many),
         Loop("json", "… each batch as one JSON text", raw.insert_json, raw.move_json),
@@ -52,7 +52,7 @@ class LibSQLPlace(Place):
         return LibSQLScratch(self._url, self._plain)
 
     def commits(self, seconds: float) -> float:
-        """Round trips in a second: nothing that windlass does there takes less than one."""
+        """Journeys in a second: nothing that windlass does there takes less than one."""
         count, began = 0, time.perf_counter()
         while (passed := time.perf_counter() - began) < seconds:
             self._plain.execute("SELECT 1").fetchone()
