@@ -211,8 +211,8 @@ class TransactionOver(WindlassError):
 
 
 def without_password(text: str) -> str:
-    """A URL, or a text with one in it, as it may be shown: errors end up in logs."""
-    return re.sub(r"(://[^:/@\s]*:)[^\s]*(?=@)|(password=)[^&\s]+", r"\1\2***", text)
+    """A URL, or a text with one in it, as it may be shown: errors end up in logs. Nor is a token."""
+    return re.sub(r"(://[^:/@\s]*:)[^\s]*(?=@)|((?:password|authtoken)=)[^&\s]+", r"\1\2***", text, flags=re.IGNORECASE)
 
 
 class BadURL(WindlassError, ValueError):

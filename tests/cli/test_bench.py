@@ -67,7 +67,7 @@ def test_the_table_names_the_machine_and_each_ratio(tmp_path: Path) -> None:
     [
         (
             ["--only", "drain,fuel"],
-            "'fuel' is none of ceiling, enqueue, wakeups, drain, pickup, idle, backlog, snapshot",
+            "'fuel' is none of ceiling, enqueue, wakeups, drain, journeys, pickup, idle, backlog, snapshot",
         ),
         (["--only", "drain,snapshot"], "only PostgreSQL is measured for snapshot: name one by --db"),
         (["--db", "sqlite:///x.db"], "name either --db or --dir"),

@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +14,32 @@ import psycopg
 import pytest
 
 from tests.conformance.helpers import FakeClock, check_books
+from tests.servers.libsql import ByHand
 from windlass import stores
 from windlass.stores.base import Store
+from windlass.stores.libsql.store import LibSQLStore
 from windlass.stores.postgres import cursor
 from windlass.stores.postgres.store import PostgresStore
+from windlass.stores.sqlite.store import SQLiteStore
 
 OpenStore = Callable[..., Any]
 
-STORES = ("sqlite", "postgresql")
+STORES: Mapping[str, type[Any]] = {"sqlite": SQLiteStore, "postgresql": PostgresStore, "libsql": LibSQLStore}
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "by_hand: the test breaks rows by hand, so that its books need not balance")
-    config.addinivalue_line("markers", "only(store): what the test looks at is a fact of this store alone")
+    config.addinivalue_line("markers", "only(store, …): what the test looks at is a fact of these stores alone")
+    config.addinivalue_line("markers", "needs(attribute): the test is about stores that can do this")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test runs on every store, unless it says which one it is about."""
-    only = metafunc.definition.get_closest_marker("only")
+    """Every test runs on every store, unless it says which one it is about, or what that must be able to do."""
     if "which" in metafunc.fixturenames:
-        metafunc.parametrize("which", only.args if only else STORES, indirect=True)
+        only = metafunc.definition.get_closest_marker("only")
+        needed = [name for marker in metafunc.definition.iter_markers("needs") for name in marker.args]
+        able = [name for name, store in STORES.items() if all(getattr(store, need) for need in needed)]
+        metafunc.parametrize("which", only.args if only else able, indirect=True)
 
 
 @pytest.fixture
@@ -75,9 +81,17 @@ def url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
     """A database of its own for each test, as far as the tests can tell."""
     if which == "sqlite":
         return f"sqlite:///{folder}/jobs.db"
+    if which == "libsql":
+        return _libsql(request)
     databases = request.getfixturevalue("postgres_databases")
     reused: str = databases.reused(make_tables)
     return reused
+
+
+def _libsql(request: pytest.FixtureRequest) -> str:
+    """Without tables: making them takes 10 ms."""
+    url: str = request.getfixturevalue("libsql_url")
+    return url
 
 
 @pytest.fixture
@@ -85,6 +99,9 @@ def another(which: str, request: pytest.FixtureRequest, memory: Path) -> Callabl
     """URLs for a test that needs many databases without jobs, one after the other."""
     if which == "sqlite":
         return lambda: f"sqlite:///{tempfile.mkdtemp(dir=memory)}/jobs.db"
+    if which == "libsql":
+        server = request.getfixturevalue("libsql_server")
+        return lambda: server.empty() or server.url
     databases = request.getfixturevalue("postgres_databases")
     return lambda: databases.reused(make_tables)
 
@@ -94,6 +111,8 @@ def new_url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
     """Of a database in which nothing of ours is yet."""
     if which == "sqlite":
         return f"sqlite:///{folder}/new.db"
+    if which == "libsql":
+        return _libsql(request)
     url: str = request.getfixturevalue("postgres_url")
     return url
 
@@ -133,7 +152,8 @@ def by_hand(store: Any) -> Iterator[Callable[..., list[Any]]]:
     if isinstance(store, PostgresStore):
         yield from _by_hand_on_postgres(store)
         return
-    connection = sqlite3.connect(store.path, isolation_level=None)
+    connection: Any = ByHand(store.url) if isinstance(store, LibSQLStore) else None
+    connection = connection or sqlite3.connect(store.path, isolation_level=None)
 
     def execute(sql: str, *parameters: Any) -> list[Any]:
         return connection.execute(sql, parameters).fetchall()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -10,6 +11,7 @@ from typing import Any
 
 import psycopg
 
+from tests.servers import libsql
 from windlass import clock
 from windlass.clock import SECOND
 from windlass.ids import new_id
@@ -155,6 +157,10 @@ def check_books(store: Any) -> None:
 def writing(store: Any) -> Generator[None]:
     """Somebody is in the middle of a transaction, and has locked every row there is."""
     store.open()
+    if on_libsql(store):
+        with libsql.writing(store.url):
+            yield
+        return
     if not on_postgres(store):
         with store.database.write():
             yield
@@ -167,6 +173,22 @@ def writing(store: Any) -> Generator[None]:
 
 def on_postgres(store: Any) -> bool:
     return store.url.startswith("postgresql")
+
+
+def on_libsql(store: Any) -> bool:
+    return store.url.startswith("libsql")
+
+
+def by_hand(store: Any) -> Any:
+    """A connection of somebody else's to the same database."""
+    if on_libsql(store):
+        return libsql.ByHand(store.url)
+    return psycopg.connect(store.url) if on_postgres(store) else sqlite3.connect(store.path)
+
+
+def is_intact(store: Any) -> bool:
+    """What SQLite says of a file. Servers keep theirs to themselves."""
+    return on_postgres(store) or on_libsql(store) or store.check() == "ok"
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:

@@ -192,7 +192,7 @@ def test_jobs_of_all_groups_are_stored_in_one_commit(open_store, by_hand):
     assert [{"count": 5}] == watcher.counts(())
     if on_postgres(ours):
         assert [(1,)] == by_hand("SELECT count(DISTINCT CAST(xmin AS text)) FROM windlass_jobs")
-    else:
+    elif ours.hears_others:
         assert before + 1 == watcher.changes()
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance.helpers import everything, on_postgres, put
 from tests.conformance.view_cases import CASES, make
+from tests.servers.libsql import ByHand
 from windlass import stores
 from windlass.errors import SchemaTooNew
 from windlass.job import Job, Progress, Status
@@ -26,6 +27,12 @@ def new_store(new_url, clock):
     store.close()
 
 
+def connect(url):
+    if url.startswith("libsql"):
+        return ByHand(url)
+    return psycopg.connect(url) if url.startswith("postgresql") else sqlite3.connect(url.removeprefix("sqlite:///"))
+
+
 def tables(url):
     """The names of all tables and views that somebody has made there."""
     if url.startswith("postgresql"):
@@ -33,7 +40,7 @@ def tables(url):
             names = "SELECT schemaname || '.' || tablename FROM pg_tables UNION SELECT schemaname || '.' || viewname"
             rows = connection.execute(f"{names} FROM pg_views").fetchall()
         return {name for (name,) in rows if not name.startswith(("pg_catalog.", "information_schema."))}
-    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
+    with closing(connect(url)) as connection:
         names = "SELECT name FROM sqlite_master WHERE type <> 'index' AND name NOT LIKE 'sqlite_%'"
         return {name for (name,) in connection.execute(names)}
 
@@ -69,8 +76,7 @@ def test_migrations_are_numbered_without_gaps(package):
 
 def test_our_tables_live_beside_the_users(new_store, new_url):
     """Ours have a prefix in a file and a schema on a server, so that they can be in the user's own database."""
-    connect = psycopg.connect if new_url.startswith("postgresql") else sqlite3.connect
-    with closing(connect(new_url.removeprefix("sqlite:///"))) as users:
+    with closing(connect(new_url)) as users:
         users.execute("CREATE TABLE jobs (id INTEGER)")
         users.execute("INSERT INTO jobs VALUES (7)")
         users.commit()

@@ -312,7 +312,7 @@ class StoreMachine(RuleBasedStateMachine):
             assert self.running(type) <= most
 
 
-EXAMPLES = {"sqlite": 120, "postgresql": 25}
+EXAMPLES = {"sqlite": 120, "postgresql": 25, "libsql": 12}
 """A journey to a server takes ten times as long as a call."""
 
 

@@ -114,7 +114,7 @@ def test_the_order_of_claims_is_that_of_a_sort(another, jobs, limits, claims):
     check_order(another(), jobs, limits, claims)
 
 
-@pytest.mark.only("postgresql")
+@pytest.mark.only("postgresql", "libsql")
 @settings(max_examples=40)  # a journey to a server takes ten times as long as a call
 @given(jobs, limits, claims)
 def test_the_order_of_claims_is_that_of_a_sort_on_a_server(another, jobs, limits, claims):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections import Counter
 from contextlib import suppress
@@ -15,12 +14,12 @@ from tests.conformance.helpers import (
     DAY,
     HOUR,
     at_once,
+    by_hand,
     enlist,
     everything,
     ids,
     limit,
     new_job,
-    on_postgres,
     put,
     put_and_take,
     put_many,
@@ -222,7 +221,7 @@ def users(open_store):
     """Somebody's own connection, with a transaction of their own."""
     store = open_store()
     store.open()
-    connection = psycopg.connect(store.url) if on_postgres(store) else sqlite3.connect(store.path)
+    connection = by_hand(store)
     yield connection
     connection.close()
 
@@ -237,6 +236,7 @@ def waiting(call):
     return thread, answers
 
 
+@pytest.mark.needs("joins_transactions")
 def test_who_wants_a_key_that_an_open_transaction_holds_waits_and_gets_its_holder(open_store, users):
     ours, theirs = open_store(), open_store()
     theirs.open()
@@ -250,6 +250,7 @@ def test_who_wants_a_key_that_an_open_transaction_holds_waits_and_gets_its_holde
     assert [holder.id] == ids(everything(ours))
 
 
+@pytest.mark.needs("joins_transactions")
 def test_who_wants_a_key_that_an_open_transaction_gives_up_takes_it(open_store, users):
     ours, theirs = open_store(), open_store()
     theirs.open()

@@ -254,6 +254,7 @@ def test_a_list_by_several_statuses_misses_no_job_that_moves_meanwhile(open_stor
     assert [moving.id, ended.id] == [job.id for job in listed]
 
 
+@pytest.mark.needs("hears_others")
 def test_changes_differ_when_somebody_else_has_committed(open_store):
     ours, theirs = open_store(), open_store()
     first = ours.changes()
@@ -266,6 +267,7 @@ def test_changes_differ_when_somebody_else_has_committed(open_store):
     assert second == ours.changes()
 
 
+@pytest.mark.needs("hears_others")
 def test_reading_changes_nothing(open_store):
     ours, theirs = open_store(), open_store()
     put(ours)

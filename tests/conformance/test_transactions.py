@@ -16,11 +16,11 @@ from tests.conformance.helpers import (
     CANNOT_BE_STORED,
     HOUR,
     UNSTORABLE,
+    by_hand,
     enlist,
     everything,
     ids,
     new_job,
-    on_postgres,
     place_of,
     put,
     put_and_take,
@@ -49,7 +49,7 @@ def users(store):
 
 
 def connect(store):
-    return closing(psycopg.connect(store.url) if on_postgres(store) else sqlite3.connect(store.path))
+    return closing(by_hand(store))
 
 
 def orders(store):
@@ -74,6 +74,7 @@ def autocommit(users):
 # Enqueue in the user's transaction
 
 
+@pytest.mark.needs("joins_transactions")
 def test_a_job_exists_once_the_users_transaction_commits(store, users):
     users.execute("INSERT INTO orders VALUES (1)")
     (job,) = store.insert([new_job()], users)
@@ -86,6 +87,7 @@ def test_a_job_exists_once_the_users_transaction_commits(store, users):
     assert [job.id] == ids(take(store))
 
 
+@pytest.mark.needs("joins_transactions")
 def test_a_job_never_existed_if_the_users_transaction_rolls_back(store, users):
     users.execute("INSERT INTO orders VALUES (1)")
     (job,) = store.insert([new_job(dedupe="k")], users)
@@ -97,6 +99,7 @@ def test_a_job_never_existed_if_the_users_transaction_rolls_back(store, users):
     assert job.id != put(store, dedupe="k").id
 
 
+@pytest.mark.needs("joins_transactions")
 def test_an_insert_opens_the_transaction_that_the_user_has_not_opened_yet(store, users):
     """As an INSERT of their own would do on such a connection."""
     (job,) = store.insert([new_job()], users)
@@ -107,6 +110,7 @@ def test_an_insert_opens_the_transaction_that_the_user_has_not_opened_yet(store,
     assert job == store.get(job.id)
 
 
+@pytest.mark.needs("joins_transactions")
 def test_nothing_is_committed_behind_the_users_back(store, users):
     users.execute("INSERT INTO orders VALUES (1)")
     store.insert([new_job(), new_job()], users)
@@ -116,6 +120,7 @@ def test_nothing_is_committed_behind_the_users_back(store, users):
     assert ([], []) == (orders(store), everything(store))
 
 
+@pytest.mark.needs("joins_transactions")
 def test_a_batch_in_the_users_transaction_is_all_or_nothing(store, users):
     """They may catch the error and commit what they have: that must not be half a batch."""
     users.execute("INSERT INTO orders VALUES (1)")
@@ -127,6 +132,7 @@ def test_a_batch_in_the_users_transaction_is_all_or_nothing(store, users):
     assert ([1], []) == (orders(store), everything(store))
 
 
+@pytest.mark.needs("joins_transactions")
 def test_in_the_users_transaction_a_held_key_answers_with_its_holder(store, users):
     holder = put(store, dedupe="k")
     free, kept_out = new_job(), new_job(dedupe="k")
@@ -137,6 +143,7 @@ def test_in_the_users_transaction_a_held_key_answers_with_its_holder(store, user
     assert [free.id, holder.id] == ids(answers)
 
 
+@pytest.mark.needs("joins_transactions")
 def test_in_the_users_transaction_the_same_id_twice_is_one_job(store, users):
     new = new_job()
 
@@ -155,6 +162,7 @@ def test_in_the_users_transaction_the_same_id_twice_is_one_job(store, users):
         pytest.param(sqlite3.Row, id="rows"),
     ],
 )
+@pytest.mark.needs("joins_transactions")
 def test_the_users_row_factory_is_theirs(store, users, factory):
     put(store, dedupe="k")
     users.row_factory = factory
@@ -169,6 +177,7 @@ def test_the_users_row_factory_is_theirs(store, users, factory):
 
 @pytest.mark.only("postgresql")
 @pytest.mark.parametrize("factory", [dict_row, namedtuple_row])
+@pytest.mark.needs("joins_transactions")
 def test_the_users_row_factory_is_theirs_on_a_server(store, users, factory):
     put(store, dedupe="k")
     users.row_factory, users.cursor_factory = factory, psycopg.RawCursor
@@ -180,6 +189,7 @@ def test_the_users_row_factory_is_theirs_on_a_server(store, users, factory):
     assert sorted(ids(everything(store))) == sorted(ids(jobs))
 
 
+@pytest.mark.needs("joins_transactions")
 def test_a_connection_without_a_transaction_is_refused(store, users):
     """In autocommit mode every statement of ours would be a commit of its own."""
     autocommit(users)
@@ -190,6 +200,7 @@ def test_a_connection_without_a_transaction_is_refused(store, users):
     assert [] == everything(store)
 
 
+@pytest.mark.needs("joins_transactions")
 def test_a_transaction_begun_by_hand_is_used(store, users):
     autocommit(users)
     users.execute("BEGIN")
@@ -229,10 +240,11 @@ def test_a_connection_to_another_database_is_refused(store, postgres_url):
 
 @pytest.mark.parametrize("connection", ["sqlite:///jobs.db", 7, object()], ids=["text", "number", "object"])
 def test_what_is_no_connection_is_refused_and_shown(store, connection):
-    with pytest.raises(BadConnection, match=r"it is no (sqlite3 )?connection"):
+    with pytest.raises(BadConnection, match=r"it is no (sqlite3 )?connection|lets nobody else into"):
         store.insert([new_job()], connection)
 
 
+@pytest.mark.needs("joins_transactions")
 def test_a_delay_counts_from_the_insert_in_the_users_transaction(store, users, clock):
     (job,) = store.insert([new_job(delay=HOUR)], users)
     users.commit()

@@ -42,18 +42,21 @@ def test_nothing_is_heard_when_nobody_commits(store, watch):
     assert not watch.wait(0.02)
 
 
+@pytest.mark.needs("hears_others")
 def test_a_job_that_somebody_puts_is_heard_of(watch, open_store):
     put(open_store())
 
     assert heard(watch)
 
 
+@pytest.mark.needs("hears_others")
 def test_a_job_that_another_process_puts_is_heard_of(watch, store):
     assert 0 == wait(fork_and(lambda: put(store)))
 
     assert heard(watch)
 
 
+@pytest.mark.needs("hears_others")
 def test_a_job_that_waits_again_is_heard_of(watch, open_store):
     theirs = open_store()
     claimed = put_and_take(theirs)
@@ -64,6 +67,7 @@ def test_a_job_that_waits_again_is_heard_of(watch, open_store):
     assert heard(watch)
 
 
+@pytest.mark.needs("hears_others")
 def test_a_job_that_is_retried_by_hand_is_heard_of(watch, open_store):
     theirs = open_store()
     job = finish(theirs, COMPLETED)
@@ -74,6 +78,7 @@ def test_a_job_that_is_retried_by_hand_is_heard_of(watch, open_store):
     assert heard(watch)
 
 
+@pytest.mark.needs("hears_others")
 def test_each_of_many_who_watch_hears_of_a_job(open_store):
     handles = [open_store() for _ in range(3)]
     handles[0].open()
@@ -88,6 +93,7 @@ def test_each_of_many_who_watch_hears_of_a_job(open_store):
         watch.close()
 
 
+@pytest.mark.needs("hears_others")
 def test_who_begins_to_listen_between_two_commits_hears_of_the_second(open_store):
     """Who has told of one job a moment ago does not tell of the next."""
     ours, theirs = open_store(), open_store()

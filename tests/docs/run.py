@@ -18,12 +18,14 @@ import time
 import tomllib
 import warnings
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
 from tests.docs.blocks import Block
+from tests.servers.libsql import ByHand
 
 SECONDS = 30.0
 """Longer than any command of the docs should take."""
@@ -134,6 +136,11 @@ class Page:
     def _sql(self, block: Block) -> None:
         """Run it against the page's database, which may neither be changed nor said to be wrong by it."""
         store = self.names["wl"].store
+        if store.url.startswith("libsql"):
+            with closing(ByHand(store.url)) as by_hand:
+                for statement in filter(str.strip, block.code.split(";")):
+                    by_hand.execute(statement)
+            return
         if not store.one_machine:
             with psycopg.connect(store.url) as server:
                 server.execute(block.code)

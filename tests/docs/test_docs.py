@@ -16,6 +16,8 @@ from tests.docs.run import Page
 from tests.servers.postgres import Server
 
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+LIBSQL = "libsql+http://127.0.0.1:8080"
+"""Where the docs have their server. The tests' own has another port, as that one may be taken."""
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -40,12 +42,16 @@ def test_every_block_runs_as_printed(
 ) -> None:
     if any("postgresql:///" in block.code for block in blocks_of(page)):
         request.getfixturevalue("shop")
+    blocks = blocks_of(page)
+    if any(LIBSQL in block.code for block in blocks):
+        server: str = request.getfixturevalue("libsql_url")
+        blocks = [block._replace(code=block.code.replace(LIBSQL, server)) for block in blocks]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delenv("WINDLASS_URL", raising=False)
     running = Page(page, tmp_path)
     try:
-        for block in blocks_of(page):
+        for block in blocks:
             running.run(block)
     finally:
         for module in running.modules:

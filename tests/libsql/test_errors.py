@@ -12,6 +12,7 @@ from windlass.job import Status
 from windlass.outcome import COMPLETED
 from windlass.stores.libsql import place
 from windlass.stores.libsql.store import LibSQLStore
+from windlass.testing import temporary
 
 SECRET = "eyJhbGciOi.secret.signature"
 
@@ -124,4 +125,13 @@ def test_a_foreign_connection_is_refused(libsql_url):
 
     with pytest.raises(BadConnection, match=r"ctx\.transaction"):
         wl.enqueue("noop", connection=sqlite3.connect(":memory:"))
+    assert [{"count": 1}] == wl.counts(())
+
+
+def test_no_test_empties_a_server(libsql_url):
+    wl = Windlass(libsql_url)
+    wl.enqueue("noop")
+
+    with pytest.raises(BadOption, match="its jobs would be deleted"), temporary(wl, url=libsql_url):
+        pass
     assert [{"count": 1}] == wl.counts(())

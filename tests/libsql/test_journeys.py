@@ -87,6 +87,7 @@ def test_nothing_is_left_open_by_a_list(store):
         ("SELECT ':no', \":no\", :yes -- :no", ("yes",)),
         ("SELECT strftime('%H:%M', :at)", ("at",)),
         ("SELECT ?1, ?2", ("1", "2")),
+        ("SELECT @a, $b, [:no], `:no` /* :no\n:no */", ("a", "b")),
         ("SELECT 1", ()),
     ],
 )

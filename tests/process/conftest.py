@@ -16,7 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    stores.on_every_store(metafunc, "process_url")
+    stores.on_every_store(metafunc, "process_url", stores.KINDS[:2])  # tests/libsql/test_kill.py has the third
 
 
 @pytest.fixture

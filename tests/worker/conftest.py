@@ -28,6 +28,9 @@ def windlass_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of the test's own. Asked for by name, so that tests on SQLite alone need no server."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/windlass.db"
+    if request.param == "libsql":
+        server: str = request.getfixturevalue("libsql_url")
+        return server
     url: str = request.getfixturevalue("postgres_databases").reused(stores.make_tables)
     return url
 

@@ -118,6 +118,7 @@ def test_a_busy_database_is_a_typed_error_that_asks_the_right_question(
     assert wl.enqueue("work").status is Status.PENDING
 
 
+@pytest.mark.not_libsql
 def test_a_job_on_the_users_connection_exists_if_and_only_if_that_commits(wl: Windlass, windlass_url: str) -> None:
     @wl.job
     def work(n: int) -> None: ...

@@ -62,6 +62,7 @@ def test_inside_the_block_the_app_is_on_a_database_that_is_gone_afterwards() -> 
         assert enqueued(wl, send_mail) == []
 
 
+@pytest.mark.sqlite_only  # on a server its jobs are deleted
 def test_a_database_of_yours_is_used_and_left_as_it_is(windlass_url: str) -> None:
     with temporary(wl, url=windlass_url):
         send_mail.enqueue(to="ann")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import windlass
 from windlass import clock
-from windlass.cli import checks_postgres, checks_sqlite
+from windlass.cli import checks_libsql, checks_postgres, checks_sqlite
 from windlass.cli.finding import Finding, Level
 from windlass.cli.health import SILENT, live, silence, unhandled
 from windlass.cli.output import clean
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 MANY_ENDED = 1_000_000
 MANY_FAILED = 10_000
-OF_STORE = {"sqlite": checks_sqlite.checks, "postgresql": checks_postgres.checks}
+OF_STORE = {"sqlite": checks_sqlite.checks, "postgresql": checks_postgres.checks, "libsql": checks_libsql.checks}
 
 
 def checks(app: Windlass, *, quick: bool) -> Iterator[Finding]:

@@ -121,6 +121,9 @@ class Store(Protocol):
     keys_may_wait: bool
     """Whether an enqueue with a dedupe key may have to wait for the transaction of somebody who has that key."""
 
+    joins_transactions: bool
+    """Whether `insert` can be part of a transaction on the user's own connection."""
+
     # Life of the store
     def open(self) -> None:
         """Connect, and create or upgrade the tables where the store does that by itself."""

@@ -38,6 +38,8 @@ def _open(url: str, clock: ManualClock) -> Store:
         # Nobody needs these jobs after a power cut, so no commit waits for the disk.
         return open_store(url, synchronous="NORMAL", clock=clock)
     store = open_store(url, clock=clock)
+    if not store.where.startswith("postgres"):
+        raise BadOption("url", store.where, "its jobs would be deleted, and no name says that they may be: use SQLite")
     if "test" not in urlsplit(store.where).path:
         raise BadOption("url", store.where, "its jobs would be deleted: name a database with `test` in its name")
     if (empty := getattr(store, "empty", None)) is not None:

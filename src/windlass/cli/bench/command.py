@@ -11,9 +11,10 @@ from typing import Any
 
 import click
 
-SECTIONS = ("ceiling", "enqueue", "wakeups", "drain", "pickup", "idle", "backlog", "snapshot")
-"""All there are; two of them only on PostgreSQL."""
-EVERYWHERE = frozenset(SECTIONS) - {"wakeups", "snapshot"}
+SECTIONS = ("ceiling", "enqueue", "wakeups", "drain", "journeys", "pickup", "idle", "backlog", "snapshot")
+"""All there are; two of them only on PostgreSQL, one only on libSQL."""
+ONLY_ON = {"wakeups": "PostgreSQL", "snapshot": "PostgreSQL", "journeys": "libSQL"}
+EVERYWHERE = frozenset(SECTIONS) - frozenset(ONLY_ON)
 
 
 def _sections(_: click.Context, __: click.Parameter, value: str | None) -> tuple[str, ...] | None:
@@ -53,7 +54,7 @@ def bench(
 
     A full run takes some minutes. It works in a new directory beside a SQLite file (default: the current directory)
     or in new databases beside a PostgreSQL one, starts worker processes of its own, and removes everything when it
-    ends.
+    ends. A libSQL server has one database: there it measures if that has no jobs.
     """
     from windlass.cli.bench import machine, report, setting
 
@@ -61,7 +62,7 @@ def bench(
     with _progress() as say, _place(db, directory) as place:
         names = only if only is not None else () if profiled else _here(place)
         if missing := [name for name in names if name not in _here(place)]:
-            raise click.UsageError(f"only PostgreSQL is measured for {', '.join(missing)}: name one by --db")
+            raise click.UsageError(_why_not(missing[0]))
         run = setting.Setting(place, sizes.scaled(n) if n else sizes, concurrency or setting.CONCURRENCY, say)
         here = machine.describe(run)
         rows, profile = _measure(run, names, profiled)
@@ -91,6 +92,7 @@ def _measure(setting: Any, names: tuple[str, ...], profiled: bool) -> tuple[list
         "backlog": lambda: backlog.measure(setting),
         "wakeups": lambda: _wakeups(setting),
         "snapshot": lambda: _snapshot(setting),
+        "journeys": lambda: _journeys(setting),
     }
     try:
         rows = [row for name in SECTIONS if name in names for row in sections[name]()]
@@ -111,8 +113,20 @@ def _snapshot(setting: Any) -> list[Any]:
     return list(snapshot.measure(setting))
 
 
+def _journeys(setting: Any) -> list[Any]:
+    from windlass.cli.bench.libsql import journeys
+
+    return list(journeys.measure(setting))
+
+
 def _here(place: Any) -> tuple[str, ...]:
-    return tuple(name for name in SECTIONS if name in EVERYWHERE | place.sections)
+    return tuple(name for name in SECTIONS if name in (EVERYWHERE | place.sections) - place.without)
+
+
+def _why_not(name: str) -> str:
+    if store := ONLY_ON.get(name):
+        return f"only {store} is measured for {name}: name one by --db"
+    return f"{name} is not measured here: it needs two databases, and a libSQL server has one"
 
 
 @contextlib.contextmanager
@@ -137,6 +151,10 @@ def _find(db: str | None, directory: str | None) -> Any:
         from windlass.cli.bench.sqlite.place import SQLitePlace
 
         return SQLitePlace(path_of(db).parent if db is not None else Path(directory or ".").absolute())
+    if db.startswith("libsql"):
+        from windlass.cli.bench.libsql.place import LibSQLPlace
+
+        return LibSQLPlace(db)
     open_store(db)  # which knows what is wrong with a URL, or missing here
     from windlass.cli.bench.postgres.place import PostgresPlace
 

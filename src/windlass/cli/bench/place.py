@@ -34,6 +34,10 @@ class Place(ABC):
 
     sections: ClassVar[frozenset[str]] = frozenset()
     """Those that only make sense here."""
+    without: ClassVar[frozenset[str]] = frozenset()
+    """Those that cannot be measured here."""
+    hears: ClassVar[bool] = True
+    """Whether a worker is told of what others commit."""
     scales: ClassVar[bool] = False
     """Whether a second worker process is promised to be of use."""
     driver: ClassVar[str]

@@ -58,6 +58,8 @@ def time_statements(url: str) -> None:
     """Have every connection from now on note its statements."""
     if url.startswith("sqlite:"):
         from windlass.cli.bench.sqlite.timed import time_statements
+    elif url.startswith("libsql"):
+        from windlass.cli.bench.libsql.timed import time_statements
     else:
         from windlass.cli.bench.postgres.timed import time_statements
     time_statements()

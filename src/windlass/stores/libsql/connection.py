@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -9,8 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
 from windlass.clock import SECOND, Clock
-from windlass.errors import CommitUnknown, StoreBusy, StoreUnusable
-from windlass.stores.libsql.hrana import Failed, Refused, Result, Server, Statement, Stream, Unreachable
+from windlass.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionOver
+from windlass.stores.libsql.hrana import Failed, Parameters, Refused, Result, Server, Statement, Stream, Unreachable
 from windlass.stores.libsql.place import Place
 from windlass.stores.sqlite import moves, statements
 
@@ -18,11 +19,13 @@ T = TypeVar("T")
 
 BUSY_SECONDS = 10.0
 ANSWER_SECONDS = 15.0
-"""How long an answer may take. The server ends a transaction that takes 5 s, so that a lock is free before that."""
+"""How long an answer may take. Who waits for the write lock has it after 5 s: the server ends who held it so long."""
 NOTHING: Mapping[str, Any] = {}
 MEASURE_EVERY = 60.0
 """Seconds after which the server's clock is compared with ours again."""
 GONE = ("TRANSACTION_TIMEOUT", "STREAM_EXPIRED", "TRANSACTION_BUSY")
+BLOCK = "windlass_block"
+"""A savepoint that is gone when somebody has ended the transaction it is in."""
 
 
 class Duplicate(Exception):
@@ -72,8 +75,11 @@ class Transaction:
         self.stream = stream
         self.now = now
         self._pending: list[tuple[Statement, Rows]] = []
+        self.is_over = False
 
-    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows:
+    def execute(self, sql: str, parameters: Parameters = NOTHING) -> Rows:
+        if self.is_over:  # the server would take each statement for a transaction of its own
+            raise TransactionOver("this transaction is over; nothing can be added to it")
         rows = Rows(self)
         self._pending.append(((sql, parameters), rows))
         return rows
@@ -109,7 +115,8 @@ class Database:
 
     def __init__(self, place: Place, clock: Clock | None) -> None:
         self.where = place.where
-        self._server = Server(place.host, place.port, tls=place.tls, token=place.token, seconds=ANSWER_SECONDS)
+        self.pid = os.getpid()
+        self.server = Server(place.host, place.port, tls=place.tls, token=place.token, seconds=ANSWER_SECONDS)
         self._clock = clock
         self._offset = 0.0
         self._measured = -MEASURE_EVERY
@@ -121,7 +128,7 @@ class Database:
             return self._clock()
         if time.monotonic() - self._measured >= MEASURE_EVERY:
             before = time.monotonic()
-            [result] = Stream(self._server).execute([(statements.SERVER_TIME, NOTHING)], last=True)
+            [result] = Stream(self.server).execute([(statements.SERVER_TIME, NOTHING)], last=True)
             after = time.monotonic()
             self._offset = float(result.rows[0][0] or 0) - (before + after) / 2
             self._measured = after
@@ -129,23 +136,26 @@ class Database:
 
     def write(self, steps: Callable[[Transaction], T]) -> T:
         """Take the steps in one transaction, again if it is certain that nothing of them was committed."""
+        return self._patiently(lambda: self._write_once(steps))
+
+    def _patiently(self, call: Callable[[], T]) -> T:
         deadline = time.monotonic() + BUSY_SECONDS
         broken = 0
         while True:
             try:
-                return self._write_once(steps)
+                return call()
             except Unreachable as error:  # a server that has restarted has closed our idle connections
                 broken += 1
                 if broken > 2:
-                    raise self._translated(error) from error
-                self._server.close()
+                    raise self.translated(error) from error
+                self.server.close()
             except Failed as error:
                 if not (_is_busy(error) or error.code in GONE) or time.monotonic() > deadline:
-                    raise self._translated(error) from error
+                    raise self.translated(error) from error
                 time.sleep(random.uniform(0.001, 0.02))
             except Refused as error:
                 if error.status != 400 or broken:  # 400: the server has forgotten our stream, as when it restarts
-                    raise self._translated(error) from error
+                    raise self.translated(error) from error
                 broken += 1
 
     def _write_once(self, steps: Callable[[Transaction], T]) -> T:
@@ -157,49 +167,76 @@ class Database:
     @contextmanager
     def begun(self) -> Iterator[Transaction]:
         """A transaction that is rolled back unless it is committed in the block."""
-        tx = Transaction(Stream(self._server), self.now())
-        tx.execute("BEGIN IMMEDIATE")
+        tx = self._new()
         try:
             yield tx
         finally:
             self._end(tx)
+
+    @contextmanager
+    def block(self) -> Iterator[Transaction]:
+        """A transaction for somebody's own statements. It has begun, so that no error of theirs is of that."""
+        tx = self._patiently(self._begin)
+        try:
+            yield tx
+        finally:
+            self._end(tx)
+
+    def _begin(self) -> Transaction:
+        tx = self._new()
+        try:
+            tx.execute(f"SAVEPOINT {BLOCK}")
+            tx.flush()
+        except BaseException:
+            self._end(tx)
+            raise
+        return tx
+
+    def _new(self) -> Transaction:
+        tx = Transaction(Stream(self.server), self.now())
+        tx.execute("BEGIN IMMEDIATE")
+        return tx
 
     def commit(self, tx: Transaction) -> None:
         """What still waits and the COMMIT travel together, so that without an answer nothing is known."""
         tx.execute("COMMIT")
         try:
             tx.flush(last=True)
-        except Unreachable as error:
+        except (Unreachable, Refused) as error:
+            if isinstance(error, Refused) and error.status < 500:
+                raise
             problem = f"the connection broke during a commit ({error})"
             raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
 
     def read(self, steps: Callable[[Transaction], T]) -> T:
         """Take steps that only read, each of which sees the newest commit."""
         for tries in (1, 2, 3):
-            tx = Transaction(Stream(self._server), 0)
+            tx = Transaction(Stream(self.server), 0)
             try:
                 tx.now = self.now()
                 return steps(tx)
             except (Unreachable, Refused, Failed) as error:
                 if tries == 3 or not isinstance(error, Unreachable):
-                    raise self._translated(error) from error
-                self._server.close()
+                    raise self.translated(error) from error
+                self.server.close()
             finally:
                 self._end(tx)
         raise AssertionError("unreachable")
 
     def _end(self, tx: Transaction) -> None:
         """Let go of the stream: closing one rolls back what it has begun."""
-        self.requests += tx.stream.requests
+        tx.forget()
+        tx.is_over = True
         if tx.stream.open:
-            tx.forget()
             with suppress(Unreachable, Refused, Failed):
                 tx.flush(last=True)
+        self.requests += tx.stream.requests
 
     def close(self) -> None:
-        self._server.close()
+        self.server.close()
 
-    def _translated(self, error: Exception) -> Exception:
+    def translated(self, error: Exception) -> Exception:
+        """As those who use a store know it."""
         if isinstance(error, Unreachable):
             return StoreUnusable(self.where, f"no answer ({error})", "is the server up, and the URL right?")
         if isinstance(error, Refused) and error.status in (401, 403):

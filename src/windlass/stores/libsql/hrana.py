@@ -7,6 +7,7 @@ statement.
 
 from __future__ import annotations
 
+import base64
 import http.client
 import re
 import ssl
@@ -18,7 +19,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 Value = str | int | float | bytes | None
-Statement = tuple[str, Mapping[str, Any]]
+Parameters = Mapping[str, Any] | Sequence[Any]
+Statement = tuple[str, Parameters]
 
 PATH = "/v2/pipeline"
 
@@ -94,14 +96,14 @@ class Server:
     """A libSQL server, and idle connections to it."""
 
     def __init__(self, host: str, port: int, *, tls: bool, token: str | None, seconds: float) -> None:
+        self._idle: list[http.client.HTTPConnection] = []
+        self._lock = threading.Lock()
         self._address = host, port
         self._tls = ssl.create_default_context() if tls else None
         self._headers = {"Content-Type": "application/json"}
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
         self._seconds = seconds
-        self._idle: list[http.client.HTTPConnection] = []
-        self._lock = threading.Lock()
 
     def post(self, body: bytes) -> bytes:
         """What the server answers. A connection that breaks is not used again."""
@@ -135,6 +137,8 @@ class Server:
                 connection.close()
             self._idle.clear()
 
+    __del__ = close  # an app that nobody closes would be warned of its sockets
+
 
 class Stream:
     """One conversation with the server: a transaction begun in one request goes on in the next."""
@@ -148,8 +152,7 @@ class Stream:
         """Execute them in one request, each only if the one before it succeeded. With `last`, the stream ends."""
         steps: list[dict[str, Any]] = []
         for sql, parameters in statements:
-            named = [{"name": name, "value": _cell(parameters[name])} for name in _names(sql)]
-            step: dict[str, Any] = {"stmt": {"sql": sql, "named_args": named, "want_rows": True}}
+            step: dict[str, Any] = {"stmt": {"sql": sql, "want_rows": True, **_arguments(sql, parameters)}}
             if steps:
                 step["condition"] = {"type": "ok", "step": len(steps) - 1}
             steps.append(step)
@@ -193,8 +196,15 @@ class Stream:
         return results
 
 
-_TOKEN = re.compile(r"""'[^']*'|"[^"]*"|--[^\n]*|[:?](\w+)""")
+_TOKEN = re.compile(r"""'[^']*'|"[^"]*"|`[^`]*`|\[[^]]*\]|--[^\n]*|/\*.*?\*/|[:@$?](\w+)""", re.DOTALL)
 """A parameter, or what may only look as if it had one: texts, names and comments."""
+
+
+def _arguments(sql: str, parameters: Parameters) -> dict[str, Any]:
+    """By name, or by place."""
+    if isinstance(parameters, Mapping):
+        return {"named_args": [{"name": name, "value": _cell(parameters[name])} for name in _names(sql)]}
+    return {"args": [_cell(value) for value in parameters]}
 
 
 @cache
@@ -216,6 +226,8 @@ def _cell(value: Value | bool) -> dict[str, Any]:
             return {"type": "float", "value": value}
         case str():
             return {"type": "text", "value": value}
+        case bytes():
+            return {"type": "blob", "base64": base64.b64encode(value).decode()}
     raise TypeError(f"{value!r} cannot be sent")
 
 
@@ -226,5 +238,6 @@ def _value(cell: _Cell) -> Value:
         case "float":
             return float(cell.value or 0)
         case "blob":
-            return (cell.base64 or "").encode()
+            text = cell.base64 or ""
+            return base64.b64decode(text + "=" * (-len(text) % 4))  # the server leaves the padding out
     return None if cell.value is None else str(cell.value)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from windlass.clock import Clock, now
 from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, StoreUnusable
 from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
-from windlass.stores.libsql.connection import Database, Duplicate, Transaction
+from windlass.stores.libsql.block import Connection, own_error
+from windlass.stores.libsql.connection import BLOCK, Database, Duplicate, Transaction
+from windlass.stores.libsql.hrana import Failed, Refused, Unreachable
 from windlass.stores.libsql.place import read as read_url
 from windlass.stores.sql import insert, settle
 from windlass.stores.sql.store import SQLStore
@@ -44,6 +46,7 @@ class LibSQLStore(SQLStore):
     one_machine = False
     hears_others = False
     keys_may_wait = False
+    joins_transactions = False
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
         self._place = read_url(url)
@@ -59,16 +62,20 @@ class LibSQLStore(SQLStore):
     def database(self) -> Database:
         """This process's connections. A forked child makes its own: two cannot share a conversation."""
         database = self._database
-        return database if database is not None and self._pid == os.getpid() else self._connect()
+        return database if database is not None and database.pid == os.getpid() else self._connect()
 
     def _connect(self) -> Database:
-        if self._pid != os.getpid():
+        if self._pid != os.getpid():  # a thread of the parent may have held the lock
             self._pid, self._opening, self._database = os.getpid(), threading.Lock(), None
         with self._opening:
             if self._database is None:
                 database = Database(self._place, self._clock)
-                self._check_version(database)
-                upgrade(self.where, database.read, database.write)
+                try:
+                    self._check_version(database)
+                    upgrade(self.where, database.read, database.write)
+                except BaseException:
+                    database.close()
+                    raise
                 self._database = database
             return self._database
 
@@ -81,12 +88,14 @@ class LibSQLStore(SQLStore):
         _ = self.database
 
     def close(self) -> None:
-        if self._database is not None and self._pid == os.getpid():
-            self._database.close()
+        database = self._database
+        if database is not None and database.pid == os.getpid():
             self._database = None
+            database.close()
 
     def schema(self) -> int | None:
-        found: int = Database(self._place, self._clock).read(lambda tx: schema_in(tx, self.where)[0])
+        with closing(Database(self._place, self._clock)) as database:
+            found: int = database.read(lambda tx: schema_in(tx, self.where)[0])
         return found
 
     def newest_schema(self) -> int:
@@ -144,31 +153,33 @@ class LibSQLStore(SQLStore):
             if not isinstance(connection, Connection):
                 way_out = "a job joins a transaction there through ctx.transaction() only; leave connection out"
                 raise BadConnection(connection, "a libSQL server lets nobody else into a transaction", way_out)
-            return insert.insert_again(connection.transaction, jobs)
+            return connection.insert(jobs)
         try:
             return self._write("insert", lambda tx: insert.insert(tx, jobs))
-        except (CommitUnknown, Duplicate, JobNotFound):
-            return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+        except CommitUnknown as unknown:
+            try:
+                return self._insert_again(jobs)
+            except StoreUnusable:
+                raise unknown from None  # of the two, the one that says that the jobs may be there
+        except (Duplicate, JobNotFound):
+            return self._insert_again(jobs)
+
+    def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
+        return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
 
     # Settle
 
     @contextmanager
     def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[Connection]:
-        with self.database.begun() as tx:
-            yield Connection(tx)
-            tx.now = self.database.now()
-            if settle.settle_held(tx, [(claimed, outcome())]):
-                raise LeaseLost(claimed.id, claimed.number)
-            self.database.commit(tx)
-
-
-class Connection:
-    """What `ctx.transaction()` gives: a transaction on the server, which ends with the block, or after 5 seconds."""
-
-    def __init__(self, transaction: Transaction) -> None:
-        self.transaction = transaction
-
-    def execute(self, sql: str, parameters: Mapping[str, Any] | Sequence[Any] = ()) -> Iterator[tuple[Any, ...]]:
-        """The rows of one statement, with parameters by :name or by ?."""
-        named = parameters if isinstance(parameters, Mapping) else {f"?{i}": v for i, v in enumerate(parameters, 1)}
-        return iter(self.transaction.execute(sql, named).fetchall())
+        database = self.database
+        with database.block() as tx:
+            yield Connection(tx, database)
+            ending = outcome()
+            try:
+                tx.now = database.now()
+                tx.execute(f"RELEASE {BLOCK}")  # without it, what follows would be a commit for each statement
+                if settle.settle_held(tx, [(claimed, ending)]):
+                    raise LeaseLost(claimed.id, claimed.number)
+                database.commit(tx)
+            except (Unreachable, Refused, Failed) as error:
+                raise own_error(database, error) from error

@@ -70,6 +70,7 @@ class PostgresStore(SQLStore):
     one_machine = False
     hears_others = True
     keys_may_wait = True
+    joins_transactions = True
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
         self.url = url

@@ -39,6 +39,7 @@ class SQLiteStore(SQLStore):
     one_machine = True
     hears_others = True
     keys_may_wait = False
+    joins_transactions = True
 
     def __init__(self, url: str, *, synchronous: str = "FULL", clock: Clock = now) -> None:
         if synchronous not in ("FULL", "NORMAL"):

@@ -42,18 +42,8 @@ INSERT INTO windlass_tallies (status, type, queue, count) VALUES (:status, :type
 _NUMBERS = "UPDATE windlass_meta SET value = max(value, :n) WHERE key = 'lease'"
 
 
-class SQLiteScratch(Scratch):
-    """A file. It checkpoints only while nobody else uses it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.url = f"sqlite:///{self.path}"
-        app = Windlass(self.url)
-        app.store.open()
-        app.close()
-        self.connection: sqlite3.Connection = sqlite3.connect(self.path, isolation_level=None)
-        self.connection.execute("PRAGMA synchronous = FULL")
-        self.connection.execute("PRAGMA wal_autocheckpoint = 0")
+class Tables(Scratch):
+    """SQLite's tables, wherever they are."""
 
     def _fill(self, table: str, values: Mapping[str, Any]) -> None:
         self.connection.execute("BEGIN IMMEDIATE")
@@ -63,12 +53,6 @@ class SQLiteScratch(Scratch):
         if table == "finished":
             self.connection.execute(_NUMBERS, values)
         self.connection.execute("COMMIT")
-
-    def tidy(self) -> None:
-        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def alone(self) -> None:
-        self.connection.execute(f"PRAGMA wal_autocheckpoint = {LOG}")
 
     def clear(self) -> None:
         for table in ("jobs", "ready", "finished", "tallies"):
@@ -82,13 +66,34 @@ class SQLiteScratch(Scratch):
         return row[0] if row else 0
 
     def times(self, jobs: Jobs) -> list[tuple[int, int]]:
-        return self.connection.execute(
+        found: list[tuple[int, int]] = self.connection.execute(
             "SELECT started_at, completed_at FROM windlass_finished WHERE id >= ? AND id < ? ORDER BY completed_at",
             (jobs.prefix, jobs.prefix + "g"),
         ).fetchall()
+        return found
 
     def results(self) -> dict[str, int]:
         return dict(self.connection.execute("SELECT id, CAST(result AS INTEGER) FROM windlass_finished"))
+
+
+class SQLiteScratch(Tables):
+    """A file. It checkpoints only while nobody else uses it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.url = f"sqlite:///{self.path}"
+        app = Windlass(self.url)
+        app.store.open()
+        app.close()
+        self.connection: sqlite3.Connection = sqlite3.connect(self.path, isolation_level=None)
+        self.connection.execute("PRAGMA synchronous = FULL")
+        self.connection.execute("PRAGMA wal_autocheckpoint = 0")
+
+    def tidy(self) -> None:
+        self.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def alone(self) -> None:
+        self.connection.execute(f"PRAGMA wal_autocheckpoint = {LOG}")
 
     def close(self) -> None:
         self.connection.close()

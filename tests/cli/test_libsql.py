@@ -1,0 +1,186 @@
+"""Every command on a libSQL server, where the other tests of this folder are on a SQLite file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from tests.cli.helpers import completed, failed, now, processing
+from tests.servers.libsql import WHAT_IS_THERE, ByHand
+from tests.servers.postgres import free_port
+from windlass import Windlass
+from windlass.cli import checks_libsql
+from windlass.cli.finding import Level
+
+TOKEN = "eyJhbGciOi.secret.signature"
+
+
+@pytest.fixture
+def shown(libsql_url: str) -> str:
+    return libsql_url
+
+
+@pytest.fixture
+def url(shown: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A server named by $WINDLASS_URL, with a token in it that nobody may see."""
+    url = f"{shown}?authToken={TOKEN}"
+    monkeypatch.setenv("WINDLASS_URL", url)
+    return url
+
+
+@pytest.fixture
+def wl(url: str) -> Iterator[Windlass]:
+    app = Windlass(url)
+    app.store.open()
+    yield app
+    app.close()
+
+
+@pytest.fixture(autouse=True)
+def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a command prints, it is not that."""
+    invoke = CliRunner.invoke
+
+    def checked(*args: Any, **settings: Any) -> Any:
+        result = invoke(*args, **settings)
+        assert TOKEN not in result.output + result.stderr + str(result.exception)
+        return result
+
+    monkeypatch.setattr(CliRunner, "invoke", checked)
+
+
+# Which server
+
+LOOKING = [
+    ["stats"],
+    ["workers"],
+    ["jobs", "ls"],
+    ["jobs", "show", "x"],
+    ["jobs", "retry", "x"],
+    ["jobs", "cancel", "x"],
+    ["jobs", "delete", "x", "--yes"],
+    ["db", "status"],
+    ["db", "prune"],
+    ["doctor"],
+]
+looking = pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+
+
+@looking
+def test_looking_at_a_server_without_tables_does_not_create_them(windlass, url, shown, words):
+    result = windlass(*words)
+    assert result.exit_code == 3
+    assert f"{shown} has no windlass tables" in result.stderr
+    assert f"→ windlass db upgrade --db {shown}" in result.stderr
+    assert ByHand(shown).execute(WHAT_IS_THERE).fetchall() == []
+
+
+@looking
+def test_a_server_that_is_not_there_is_exit_code_3(windlass, words, monkeypatch):
+    monkeypatch.setenv("WINDLASS_URL", f"libsql+http://127.0.0.1:{free_port()}?authToken={TOKEN}")
+    result = windlass(*words)
+    assert result.exit_code == 3
+    assert "no answer" in result.stderr
+    assert "is the server up" in result.stderr
+
+
+@pytest.mark.parametrize("schema", [0, 99])
+def test_a_schema_of_another_version_is_exit_code_3(windlass, wl, shown, schema):
+    ByHand(shown).execute(f"UPDATE windlass_meta SET value = {schema} WHERE key IN ('schema', 'oldest')")
+    result = windlass("stats")
+    assert result.exit_code == 3
+    assert ("has no windlass tables" if schema == 0 else "knows 1") in result.stderr
+
+
+@pytest.mark.parametrize("place", ["libsql://", "libsql://host/database", "libsq://host", "libsql+http://h:port"])
+def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_token(windlass, place):
+    assert windlass("stats", "--db", f"{place}?authToken={TOKEN}").exit_code == 2
+
+
+# The server itself
+
+
+def test_upgrade_creates_the_tables_and_says_so_once(windlass, url, shown):
+    assert f"{shown}: schema 1, created" in windlass("db", "upgrade").stdout
+    assert f"{shown}: schema 1, was current already" in windlass("db", "upgrade").stdout
+
+
+def test_status_and_sql_and_roles(windlass, as_json, wl, shown):
+    status = as_json("db", "status")
+    assert ("libsql", shown, 1) == (status["store"], status["where"], status["schema"])
+    assert f"libsql {shown}" in windlass("db", "status").stdout
+    assert "CREATE TABLE windlass_jobs" in windlass("db", "sql").stdout
+    assert "roles are for PostgreSQL" in windlass("db", "roles").stderr
+
+
+def test_the_doctor_finds_a_healthy_server_healthy(windlass, as_json, wl, shown):
+    found = as_json("doctor")
+    assert (found["where"], found["problems"], found["warnings"]) == (shown, 0, 0)
+    texts = {finding["check"]: finding["text"] for finding in found["findings"]}
+    assert texts["server"].startswith("libSQL server with SQLite 3.")
+    assert texts["schema"] == "schema 1 (current)"
+    assert texts["journey"].startswith("it answers in ")
+    assert texts["watch"] == "a worker does not hear others: it looks for jobs once a second"
+    assert "all is well" in windlass("doctor").stdout
+
+
+def test_the_doctor_warns_of_a_server_far_away():
+    assert Level.WARNING is checks_libsql._journey(0.25).level
+
+
+# Jobs
+
+
+def test_enqueue_creates_the_tables_and_says_where(windlass, url, shown):
+    result = windlass("enqueue", "mail", "to=ada", "--tenant", "acme")
+    assert result.exit_code == 0
+    assert f"in {shown}" in result.stderr
+    assert [{"to": "ada"}] == [job.payload for job in Windlass(url).jobs(tenant="acme")]
+
+
+def test_jobs_are_listed_shown_counted_and_explained(windlass, as_json, wl):
+    done, broken, waits = completed(wl), failed(wl), wl.enqueue("mail")
+    processing(wl, "report")
+    assert {waits.id, done.id, broken.id} <= {job["id"] for job in as_json("jobs", "ls")["items"]}
+    assert broken.id == as_json("jobs", "show", broken.id)["id"]
+    assert "worker" in windlass("jobs", "why", waits.id).stdout
+    assert windlass("stats").exit_code == windlass("workers").exit_code == 0
+
+
+def test_jobs_are_retried_cancelled_deleted_and_pruned(windlass, wl):
+    broken, done, waits = failed(wl), completed(wl), wl.enqueue("mail")
+    assert windlass("jobs", "retry", broken.id).exit_code == 0
+    assert windlass("jobs", "cancel", waits.id).exit_code == 0
+    assert windlass("jobs", "delete", done.id, "--yes").exit_code == 0
+    assert ["pending", "cancelled"] == [now(wl, job).status for job in (broken, waits)]
+    assert wl.get(done.id) is None
+    assert windlass("db", "prune", "--older-than", "1d").exit_code == 0
+    assert wl.get(waits.id) is not None
+
+
+JOBS = """
+@wl.job
+def work(n: int) -> int:
+    return n
+"""
+
+
+def test_a_worker_and_a_tick_run_what_waits(windlass, start, write_app, wl, url):
+    app = write_app(JOBS)
+    first = wl.enqueue("work", {"n": 1})
+    process = start("worker", app, "--burst", "--processes", "2", WINDLASS_URL=url)
+    output = "".join(process.communicate(timeout=60))
+    assert process.returncode == 0, output
+    assert TOKEN not in output
+    second = wl.enqueue("work", {"n": 2})
+    result = windlass("tick", app)
+    assert result.exit_code == 0, result.output
+    assert [1, 2] == [now(wl, job).result for job in (first, second)]
+
+
+def test_json_has_no_token_either(as_json, wl):
+    assert TOKEN not in json.dumps([as_json("doctor"), as_json("db", "status"), as_json("stats")])
