@@ -9,6 +9,7 @@ import pytest
 from tests.conformance.helpers import enlist, new_job, put_many, take
 from windlass import Windlass
 from windlass.outcome import COMPLETED
+from windlass.stores.base import Wanted
 from windlass.stores.libsql.hrana import _names
 from windlass.stores.libsql.store import LibSQLStore
 
@@ -50,6 +51,15 @@ def test_a_settle_is_two(store):
     claimed = take(store, 500)
 
     assert (2, []) == journeys(store, lambda: store.settle([(c, COMPLETED) for c in claimed]))
+
+
+def test_a_look_of_an_idle_worker_is_one_and_a_beat_is_two(store):
+    worker = enlist(store)
+
+    assert 1 == journeys(store, lambda: store.due(Wanted(limit=1)))[0]
+    assert 1 == journeys(store, lambda: store.cancelled(worker))[0]
+    assert 1 == journeys(store, lambda: store.counts(("status",)))[0]
+    assert 2 == journeys(store, lambda: store.beat(worker))[0]
 
 
 def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url):

@@ -71,15 +71,17 @@ class Transaction:
     sql = statements
     moves = moves
 
-    def __init__(self, stream: Stream, now: int) -> None:
+    def __init__(self, stream: Stream, now: int, *, begins: bool = True) -> None:
         self.stream = stream
         self.now = now
+        self._begins = begins
         self._pending: list[tuple[Statement, Rows]] = []
         self.is_over = False
 
     def execute(self, sql: str, parameters: Parameters = NOTHING) -> Rows:
         if self.is_over:  # the server would take each statement for a transaction of its own
             raise TransactionOver("this transaction is over; nothing can be added to it")
+        self._begins = self._begins or sql == statements.SNAPSHOT
         rows = Rows(self)
         self._pending.append(((sql, parameters), rows))
         return rows
@@ -90,7 +92,8 @@ class Transaction:
         return row[0] if row else None
 
     def flush(self, *, last: bool = False) -> None:
-        """Send what has piled up. With `last`, the conversation is over."""
+        """Send what has piled up. With `last`, the conversation is over; without a transaction it always is."""
+        last = last or not self._begins
         pending, self._pending = self._pending, []
         if not pending and not (last and self.stream.open):
             return
@@ -211,7 +214,7 @@ class Database:
     def read(self, steps: Callable[[Transaction], T]) -> T:
         """Take steps that only read, each of which sees the newest commit."""
         for tries in (1, 2, 3):
-            tx = Transaction(Stream(self.server), 0)
+            tx = Transaction(Stream(self.server), 0, begins=False)
             try:
                 tx.now = self.now()
                 return steps(tx)

@@ -20,10 +20,11 @@ decode_claimed = msgspec.json.Decoder(Claimed).decode
 
 def beat(tx: Transaction, worker: str) -> Beat:
     """Count up, and look around."""
-    if not tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker}).rowcount:
+    counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker})
+    leases, beats = tx.execute(tx.sql.LEASES_MINE, {"worker": worker}), tx.execute(tx.sql.BEATS)
+    if not counted.rowcount:
         raise WorkerLost(worker)
-    mine = {number: bool(cancelled) for number, cancelled in tx.execute(tx.sql.LEASES_MINE, {"worker": worker})}
-    return Beat(dict(tx.execute(tx.sql.BEATS).fetchall()), mine)
+    return Beat(dict(beats.fetchall()), {number: bool(cancelled) for number, cancelled in leases})
 
 
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:

@@ -62,8 +62,9 @@ def lanes(tx: Transaction) -> list[tuple[Lane, int | None]]:
 
 def due(tx: Transaction, wanted: Wanted) -> Due:
     now = tx.now
-    tx.now = max(now, tx.value(sql.CLOCK))  # if the clock stepped back, a claim will set right what was due before
-    found = _find(tx, msgspec.structs.replace(wanted, limit=1), *_answers(*_look(tx)))
+    latest, *looked = _answers(tx.execute(sql.CLOCK), *_look(tx))
+    tx.now = max(now, latest)  # if the clock stepped back, a claim will set right what was due before
+    found = _find(tx, msgspec.structs.replace(wanted, limit=1), *looked)
     seconds = None if found.next_at is None else max(0.0, (found.next_at - now) / SECOND)
     return Due(bool(found.jobs), found.next_at, seconds)
 
