@@ -109,7 +109,7 @@ class LibSQLStore(SQLStore):
         return schema_sql()
 
     def now(self) -> int:
-        return self.database.now()
+        return self.database.read(lambda tx: tx.now)
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
