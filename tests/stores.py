@@ -31,7 +31,9 @@ def on_every_store(metafunc: pytest.Metafunc, fixture: str, kinds: Sequence[str]
 
 def add_marker(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "sqlite_only: it is about something that only SQLite has")
-    config.addinivalue_line("markers", "not_libsql: it needs what a libSQL server has not, a connection of one's own")
+    config.addinivalue_line(
+        "markers", "not_libsql: it needs what a libSQL server has not: a connection of one's own, or word of commits"
+    )
 
 
 def make_tables(url: str) -> None:

@@ -126,6 +126,7 @@ def test_a_delayed_job_runs_when_it_is_due_and_not_before(wl: Windlass) -> None:
     assert 0 <= ran_at - job.run_at.timestamp() < 0.25
 
 
+@pytest.mark.not_libsql  # which does not hear others
 def test_a_job_enqueued_by_another_process_is_picked_up_without_a_poll(
     wl: Windlass, windlass_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
