@@ -24,6 +24,7 @@ from tests.conformance.helpers import (
     put_and_take,
     settle_one,
 )
+from tests.servers.binaries import sources
 from tests.servers.fixtures import new_server
 from windlass import BadOption, StoreUnusable, Windlass
 from windlass.ids import new_id
@@ -196,7 +197,7 @@ def test_two_roles_cannot_be_one():
         roles.script(Roles(worker="me", producer="me"))
 
 
-@pytest.mark.parametrize("server_of", ["system", "packaged"])
+@pytest.mark.parametrize("server_of", sources())
 def test_an_owner_who_is_no_superuser_may_give_rights_and_goes_on_working(server_of):
     """As on a rented server, where nobody is superuser."""
     with new_server(server_of) as server:

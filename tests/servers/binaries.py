@@ -40,6 +40,19 @@ def find_binaries(which: str = "any") -> Binaries:
     )
 
 
+def sources() -> list[str]:
+    """The sources that this machine has: a test of each of them runs where there is only one, too."""
+    return [which for which in SOURCES if _found(which)] or ["any"]
+
+
+def _found(which: str) -> bool:
+    try:
+        find_binaries(which)
+    except NoBinaries:
+        return False
+    return True
+
+
 def _system() -> list[Path]:
     """What is on PATH comes first: whoever put it there has chosen. Debian keeps its servers off PATH."""
     folders = [Path(initdb).resolve().parent] if (initdb := shutil.which("initdb")) else []

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.servers.binaries import SOURCES, NoBinaries
+from tests.servers.binaries import NoBinaries, sources
 from tests.servers.databases import Databases
 from tests.servers.libsql import LibSQLServer, NoServer
 from tests.servers.namespaces import Network, obstacle
@@ -46,7 +46,7 @@ def postgres_server() -> Iterator[Elsewhere]:
         yield server
 
 
-@pytest.fixture(scope="session", params=SOURCES)
+@pytest.fixture(scope="session", params=sources())
 def each_postgres_server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """For a test that has to run on the system's server and on the packaged one, which is newer."""
     with new_server(request.param) as server:
