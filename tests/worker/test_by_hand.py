@@ -213,7 +213,8 @@ def test_a_handler_whose_job_was_reconciled_meanwhile_changes_nothing(wl: Windla
         job = subtitle.enqueue()
         eventually(is_processing(wl, job))
         subtitle.already_done(lambda jobs: jobs)
-        assert wl.reconcile() == 1
+        wl.reconcile()  # if the worker's own chore was not faster
+        assert now(wl, job).status is Status.COMPLETED
     assert (*place(wl, job), now(wl, job).result) == (Status.COMPLETED, 1, None)
 
 
