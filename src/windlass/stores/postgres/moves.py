@@ -141,10 +141,10 @@ def _ranges(tx: Transaction, heads: Sequence[tuple[Lane, int]]) -> list[Range]:
 
 def _heads(jobs: Sequence[Candidate]) -> list[tuple[Lane, int, Position]]:
     """How many to take of each lane, and from where on: others may have taken these very jobs meanwhile."""
-    counts = Counter(job.lane for job in jobs)
+    counts = Counter(lane for _, _, lane in jobs)
     first: dict[Lane, Position] = {}
-    for job in jobs:
-        first.setdefault(job.lane, (job.run_at, job.id))
+    for run_at, id, lane in jobs:
+        first.setdefault(lane, (run_at, id))
     return [(lane, n, first[lane]) for lane, n in counts.items()]
 
 

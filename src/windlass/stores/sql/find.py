@@ -21,12 +21,8 @@ class Lane(NamedTuple):
     priority: int
 
 
-class Candidate(NamedTuple):
-    """A job that may run, in the order in which it should."""
-
-    run_at: int
-    id: str
-    lane: Lane
+Candidate = tuple[int, str, Lane]
+"""The run_at, the id and the lane of a job that may run: sorted as it should. (Plain, as one is made for every job.)"""
 
 
 class Range(NamedTuple):
@@ -94,13 +90,14 @@ class Levels:
 
 def merged(level: Sequence[Lane], starts: Sequence[Range], limit: int, room: dict[str, int]) -> list[Candidate]:
     """The first jobs of lanes of one priority that there is room for. A type in several queues has one limit."""
-    found = [Candidate(*job, lane) for lane, start in zip(level, starts, strict=True) for job in start.due]
-    candidates = sorted(found)
+    candidates = [(run_at, id, lane) for lane, start in zip(level, starts, strict=True) for run_at, id in start.due]
+    if len(level) > 1:
+        candidates.sort()
     if room.keys().isdisjoint({lane.type for lane in level}):
         return candidates[:limit]
     jobs: list[Candidate] = []
     for candidate in candidates:
-        type = candidate.lane.type
+        type = candidate[2].type
         if len(jobs) < limit and room.get(type, 1) > 0:
             jobs.append(candidate)
             if type in room:

@@ -109,13 +109,13 @@ def _ranges(tx: Transaction, heads: Sequence[tuple[Lane, int]]) -> list[Range]:
 
 
 def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: Sequence[Candidate]) -> list[Claimed]:
-    deadlines = {type: wanted.deadline(tx.now, type) for type in {job.lane.type for job in jobs}}
+    deadlines = {lane: wanted.deadline(tx.now, lane.type) for lane in {lane for _, _, lane in jobs}}
     for deadline in set(deadlines.values()):
-        ids = [job.id for job in jobs if deadlines[job.lane.type] == deadline]
+        ids = [id for _, id, lane in jobs if deadlines[lane] == deadline]
         row = {"worker": worker, "now": tx.now, "deadline": deadline, "rows": as_json(ids)}
         tx.execute(sql.INSERT_LEASES, row)
         tx.execute(sql.NUMBERS, {"n": len(ids)})
-    rows = {"ids": as_json([job.id for job in jobs])}
+    rows = {"ids": as_json([id for _, id, _ in jobs])}
     tx.execute(sql.DELETE_READY, rows)
     claimed = _decode_claimed(tx.value(sql.CLAIMED, rows))
     if len(claimed) < len(jobs):
@@ -135,7 +135,7 @@ def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: Sequence[Candidate
 
 def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
     tx.tick()
-    all_final = all(outcome.kind.final for _, outcome in ended)
+    all_final = all(outcome.kind is Kind.COMPLETED or outcome.kind.final for _, outcome in ended)
     if all_final and _finish(tx, ended) == len(ended):  # as nearly always: the fence has let all of them through
         _leave(tx, ended)
         return {c.number: 0 for c, _ in ended}
