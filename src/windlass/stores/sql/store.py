@@ -3,7 +3,7 @@ file of that name; a store adds how it connects, how it waits, and what only it 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
@@ -16,13 +16,14 @@ from windlass.outcome import Outcome
 from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
 from windlass.stores.sql import insert, manage, read, rescue, settle, situation
 from windlass.stores.sql.insert import as_json
+from windlass.stores.sql.per_process import D, PerProcess
 from windlass.stores.sql.transaction import Transaction
 from windlass.why import Situation
 
 T = TypeVar("T")
 
 
-class SQLStore(ABC):
+class SQLStore(PerProcess[D]):
     """Jobs in tables."""
 
     @abstractmethod
