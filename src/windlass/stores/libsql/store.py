@@ -8,14 +8,14 @@ from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from windlass.clock import Clock, now
-from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, StoreUnusable
+from windlass.errors import BadConnection, LeaseLost, StoreUnusable
 from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.libsql.block import Connection, own_error
 from windlass.stores.libsql.connection import BLOCK, Database, Duplicate, Transaction
 from windlass.stores.libsql.hrana import Failed, Refused, Unreachable
 from windlass.stores.libsql.place import read as read_url
-from windlass.stores.sql import insert, settle
+from windlass.stores.sql import settle
 from windlass.stores.sql.store import SQLStore
 from windlass.stores.sqlite import statements as sql
 from windlass.stores.sqlite.upgrade import newest_schema, schema_in, schema_sql, upgrade
@@ -119,24 +119,13 @@ class LibSQLStore(SQLStore[Database]):
 
     # Enqueue
 
-    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
-        if connection is not None:
-            if not isinstance(connection, Connection):
-                way_out = "a job joins a transaction there through ctx.transaction() only; leave connection out"
-                raise BadConnection(connection, "a libSQL server lets nobody else into a transaction", way_out)
-            return connection.insert(jobs)
-        try:
-            return self._write("insert", lambda tx: insert.insert(tx, jobs))
-        except CommitUnknown as unknown:
-            try:
-                return self._insert_again(jobs)
-            except StoreUnusable:
-                raise unknown from None  # of the two, the one that says that the jobs may be there
-        except (Duplicate, JobNotFound):
-            return self._insert_again(jobs)
+    already_there = Duplicate
 
-    def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
-        return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        if not isinstance(connection, Connection):
+            way_out = "a job joins a transaction there through ctx.transaction() only; leave connection out"
+            raise BadConnection(connection, "a libSQL server lets nobody else into a transaction", way_out)
+        return connection.insert(jobs)
 
     # Settle
 

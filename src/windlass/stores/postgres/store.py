@@ -11,7 +11,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from windlass.clock import MINUTE, Clock, now
-from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, StoreUnusable, TransactionOver
+from windlass.errors import BadConnection, LeaseLost, StoreUnusable, TransactionOver
 from windlass.job import Claimed, Job, NewJob, Page
 from windlass.outcome import Outcome
 from windlass.stores.base import Filter
@@ -163,26 +163,13 @@ class PostgresStore(SQLStore[Database]):
 
     # Enqueue
 
-    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
-        if connection is not None:
-            with self._within(connection) as tx:
-                return tenants.insert_within(tx, jobs, insert.insert_again)
-        try:
-            return self._write("insert", lambda tx: self._insert(tx, jobs))
-        except CommitUnknown as unknown:
-            try:
-                return self._insert_again(jobs)
-            except StoreUnusable:
-                raise unknown from None  # of the two, the one that says that the jobs may be there
-        except (psycopg.errors.UniqueViolation, JobNotFound):
-            # It is there already, by an earlier try; or who held the key was deleted as we looked.
-            return self._insert_again(jobs)
+    already_there = psycopg.errors.UniqueViolation
 
-    def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
-        return self._write("insert", lambda tx: self._insert(tx, jobs, insert.insert_again))
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        with self._within(connection) as tx:
+            return tenants.insert_within(tx, jobs, insert.insert_again)
 
-    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: tenants.Insert | None = None) -> list[Job]:
-        how = how or super()._insert
+    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: insert.Insert) -> list[Job]:
         return how(tx, jobs) if self._scope is None else tenants.insert(tx, jobs, how, self._scope)
 
     @cached_property

@@ -131,16 +131,11 @@ class SQLiteStore(SQLStore[Database]):
 
     # Enqueue
 
-    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
-        if connection is not None:
-            with self._within(connection) as tx:
-                return insert.insert_again(tx, jobs)
-        try:
-            with self.database.write() as tx:
-                return insert.insert(tx, jobs)
-        except sqlite3.IntegrityError:  # an id that is there already
-            with self.database.write() as tx:
-                return insert.insert_again(tx, jobs)
+    already_there = sqlite3.IntegrityError
+
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        with self._within(connection) as tx:
+            return insert.insert_again(tx, jobs)
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
