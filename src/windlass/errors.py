@@ -229,7 +229,7 @@ class StoreUnusable(WindlassError):
 
     def __init__(self, where: str, problem: str, way_out: str) -> None:
         super().__init__(f"{where}: {problem}; {way_out}")
-        self.where = where
+        self.where, self.problem, self.way_out = where, problem, way_out
 
 
 class CommitUnknown(StoreUnusable):

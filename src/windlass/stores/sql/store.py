@@ -51,7 +51,7 @@ class SQLStore(PerProcess[D]):
         except CommitUnknown as unknown:
             try:
                 return self._insert_again(jobs)
-            except StoreUnusable:
+            except (StoreUnusable, StoreBusy):
                 raise unknown from None  # of the two, the one that says that the jobs may be there
         except (self.already_there, JobNotFound):
             # By an earlier try; or who held the key was deleted as we looked.
@@ -73,15 +73,17 @@ class SQLStore(PerProcess[D]):
                 return self._insert_together(groups)
             except StoreBusy as error:  # each for itself would wait as long again
                 return [StoreBusy(error.where, error.seconds) for _ in groups]
+            except CommitUnknown as error:  # and is for all: another try could only say that the server is gone
+                return [CommitUnknown(error.where, error.problem, error.way_out) for _ in groups]
             except Exception as error:
-                # One of them is to blame, and for anything: a value, an id, a right that only its tenant lacks. Alone,
-                # each hears of what is its own. (After a commit in doubt, each finds what is stored by its ids.)
+                # One of them is to blame, and for anything: a value, a key, a right that only its tenant lacks. Alone,
+                # each hears of what is its own.
                 log.debug("%d enqueues could not share a commit, each has its own now: %r", len(groups), error)
         return [self._insert_or_error(group) for group in groups]
 
     def _insert_together(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
         jobs = [job for group in groups for job in group]  # as if they were one's: statements cost more than rows
-        stored = iter(self._write("insert", lambda tx: self._insert(tx, jobs, insert.insert)))
+        stored = iter(self.insert(jobs))
         return [list(islice(stored, len(group))) for group in groups]
 
     def _insert_or_error(self, jobs: Sequence[NewJob]) -> Inserted:
