@@ -174,6 +174,8 @@ class Stream:
         except Refused:
             self._baton = baton  # nothing was done, and what was begun can still be ended
             raise
+        except msgspec.DecodeError as error:  # of somebody in between, who knows what was done
+            raise Unreachable(f"what came was not a libSQL server's: {error}") from error
         self._baton = answer.baton
         return answer
 
