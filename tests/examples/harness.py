@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self, TypeVar
@@ -85,15 +86,28 @@ def counts(wl: Windlass) -> dict[str, int]:
 def kill_again_and_again(example: Example, wl: Windlass, more: Callable[[int], None]) -> None:
     """Start it, give it more work, and kill it at a random moment: counted in jobs, and between two of them in time.
 
-    A job that is in hand at every kill runs out of attempts, as it should. So two of three kills come after some jobs.
+    A job that is in hand at every kill runs out of attempts, as it should. So none is in hand at a third one.
     """
+    hits: Counter[str] = Counter()
     for kill in range(KILLS):
         example.start()
-        before = completed(wl)
+        wanted = completed(wl) + random.randrange(8)
         more(kill)
-        after = random.randrange(3) if kill % 3 == 0 else random.randrange(4, 8)
-        eventually(lambda wanted=before + after: completed(wl) >= wanted)
+        eventually(lambda wanted=wanted: completed(wl) >= wanted)
         time.sleep(random.uniform(0, 0.03))
-        example.kill()
+        eventually(lambda: _kill_unless_hit_twice(example, wl, hits))
     example.start()
     eventually(lambda: counts(wl).keys() <= {"completed", "failed"} and completed(wl))
+    assert hits, "no kill has hit a job"
+
+
+def _kill_unless_hit_twice(example: Example, wl: Windlass, hits: Counter[str]) -> bool:
+    """It stands still while we look at what it has in hand."""
+    os.kill(example.pid, signal.SIGSTOP)
+    held = [job.id for job in wl.jobs(status="processing")]
+    if any(hits[id] >= 2 for id in held):
+        os.kill(example.pid, signal.SIGCONT)
+        return False
+    hits.update(held)
+    example.kill()
+    return True
