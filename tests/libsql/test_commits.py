@@ -1,0 +1,129 @@
+"""Commits whose answer is lost: they have happened, and nobody knows. Fifty of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.conformance.helpers import check_books, everything, put, select
+from windlass import Context, Windlass
+from windlass.errors import CommitUnknown
+from windlass.job import Status
+from windlass.stores.libsql.hrana import Server, Unreachable
+from windlass.stores.libsql.store import LibSQLStore
+
+MANY = 50
+BEAT = 0.2
+WORKERS = 8
+"""Each waits for half a second after an error."""
+
+
+class Losses:
+    """Answers that get lost: of the commits of one verb, every second one, as long as `left` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: Counter[str] = Counter()
+        self._turn: Counter[str] = Counter()
+        self._here = threading.local()
+        self._lock = threading.Lock()
+        write, post = LibSQLStore._write, Server.post
+
+        def noted(store, verb, steps):
+            self._here.verb = verb
+            try:
+                return write(store, verb, steps)
+            finally:
+                self._here.verb = ""
+
+        def lossy(server, body):
+            answer = post(server, body)
+            if b'"COMMIT"' in body and self._lost(getattr(self._here, "verb", "")):
+                raise Unreachable("the answer was lost")
+            return answer
+
+        monkeypatch.setattr(LibSQLStore, "_write", noted)
+        monkeypatch.setattr(Server, "post", lossy)
+
+    def _lost(self, verb: str) -> bool:
+        with self._lock:
+            self._turn[verb] += 1
+            lost = self.left[verb] > 0 and self._turn[verb] % 2 == 1
+            self.left[verb] -= lost
+            return lost
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> Losses:
+    return Losses(monkeypatch)
+
+
+@pytest.fixture
+def wl(libsql_url: str) -> Iterator[Windlass]:
+    app = Windlass(libsql_url)
+    app.store.open()
+    yield app
+    check_books(app.store)
+    app.close()
+
+
+def test_an_enqueue_is_looked_up_and_is_one_job(wl, losses):
+    losses.left["insert"] = MANY
+
+    stored = [put(wl.store, dedupe=str(n)) for n in range(MANY)]
+
+    assert 0 == losses.left["insert"]
+    assert sorted(job.id for job in stored) == sorted(job.id for job in everything(wl.store))
+
+
+def test_of_an_enqueue_that_cannot_be_looked_up_it_is_told_that_it_may_have_happened(own_server, monkeypatch):
+    store = LibSQLStore(own_server.url)
+    store.open()
+    post = Server.post
+
+    def lost(server, body):
+        post(server, body)
+        own_server.kill()
+        raise Unreachable("the answer was lost")
+
+    monkeypatch.setattr(Server, "post", lost)
+    with pytest.raises(CommitUnknown, match="look whether it has happened"):
+        put(store)
+    monkeypatch.undo()
+    own_server.start()
+    assert 1 == len(everything(store))
+
+
+def left(wl):
+    return [row for row in wl.counts() if row["status"] != Status.COMPLETED]
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("verb", ["claim", "settle"])
+def test_a_worker_runs_each_job_once_and_no_lease_is_left_behind(wl, losses, verb):
+    runs: Counter[int] = Counter()
+
+    @wl.job(max_attempts=1)
+    async def work(ctx: Context, n: int) -> None:
+        runs[n] += 1
+
+    wl.enqueue_many([work.request(n=n) for n in range(400)])
+    losses.left[verb] = MANY
+
+    async def main() -> None:
+        async with AsyncExitStack() as stack:
+            for _ in range(WORKERS):
+                await stack.enter_async_context(wl.worker(concurrency=2, beat=BEAT))
+            while await asyncio.to_thread(left, wl):  # noqa: ASYNC110 - what nobody knows of is given back by a beat
+                await asyncio.sleep(BEAT / 4)
+            assert [] == select(wl.store, "SELECT id FROM windlass.leases")
+
+    asyncio.run(main())
+
+    assert 0 == losses.left[verb]
+    assert [{"status": Status.COMPLETED, "count": 400}] == wl.counts()
+    assert dict.fromkeys(range(400), 1) == runs
