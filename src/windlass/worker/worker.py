@@ -156,6 +156,13 @@ class Worker:
         self._stopping = True
         self._work.set()
         self._freed.set()
+        try:
+            await self._wind_down(claim, others)
+        except BaseException:  # the loop is torn down around us, and cancels all it has
+            self._fall_silent()
+            raise
+
+    async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
         await claim
         await self._hands_free(self.grace, self._hurry)
         self._hands.stop(Why.RELEASED)
@@ -167,6 +174,12 @@ class Worker:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await asyncio.to_thread(self._leave)
+
+    def _fall_silent(self) -> None:
+        """Nobody runs our jobs any more, so that no heart may say otherwise: whoever hears none rescues them."""
+        self._keeper.fall_silent()
+        self._watch.close()
+        self.app.wakers.discard(self._wake)
 
     def hurry(self) -> None:
         """Do not wait for what runs."""
