@@ -24,7 +24,7 @@ from windlass.worker.chores import bury_the_local_dead, do_chores
 from windlass.worker.hands import Hands
 from windlass.worker.keeper import Keeper
 from windlass.worker.log import log, tell
-from windlass.worker.settler import Ended, Settler
+from windlass.worker.settler import PAUSE, Ended, Settler
 from windlass.worker.signals import run_loop, until_signalled
 from windlass.worker.slots import Why
 
@@ -37,8 +37,6 @@ POLL = 1.0
 """Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
 FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
-PAUSE = 0.5
-"""Seconds to wait before a store that could not be used is tried again."""
 WORN_OUT = 75
 """The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
 
