@@ -7,10 +7,11 @@ import pytest
 from tests.conformance.helpers import put, put_many, settle_one, take
 from tests.servers.postgres import free_port
 from windlass import Windlass
-from windlass.errors import BadConnection, BadOption, BadURL, StoreUnusable
+from windlass.errors import BadConnection, BadOption, BadURL, StoreBusy, StoreUnusable
 from windlass.job import Status
 from windlass.outcome import COMPLETED
 from windlass.stores.libsql import place
+from windlass.stores.libsql.hrana import Failed
 from windlass.stores.libsql.store import LibSQLStore
 from windlass.testing import temporary
 
@@ -111,6 +112,15 @@ def test_a_server_that_goes_and_comes_back_is_used_again(own_server):
     own_server.start()
     assert settle_one(store, claimed, COMPLETED)
     assert Status.COMPLETED == store.get(claimed.id).status
+
+
+@pytest.mark.parametrize("code", ["SQLITE_BUSY", "TRANSACTION_BUSY"])
+def test_a_busy_server_does_not_suggest_what_it_refuses(libsql_url, code):
+    busy = LibSQLStore(libsql_url).database.translated(Failed("database is locked", code))
+
+    assert isinstance(busy, StoreBusy)
+    assert "ctx.transaction()" in str(busy)
+    assert "connection=" not in str(busy)
 
 
 def test_durability_is_the_servers_choice(own_server):

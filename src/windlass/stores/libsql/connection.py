@@ -249,7 +249,7 @@ class Database:
         if isinstance(error, Refused):
             return StoreUnusable(self.where, f"it answered {error.status} ({error})", "is it a libSQL server?")
         if isinstance(error, Failed) and (_is_busy(error) or error.code in GONE):
-            return StoreBusy(self.where, BUSY_SECONDS)
+            return StoreBusy(self.where, BUSY_SECONDS, joins_transactions=False)
         if isinstance(error, Failed) and error.code.startswith("SQLITE_CONSTRAINT"):
             return Duplicate(str(error))
         return error

@@ -25,6 +25,8 @@ T = TypeVar("T")
 class SQLStore(ABC):
     """Jobs in tables."""
 
+    joins_transactions: bool
+
     @abstractmethod
     def _write(self, verb: str, steps: Callable[[Transaction], T]) -> T:
         """Take the steps in one transaction."""
@@ -43,7 +45,8 @@ class SQLStore(ABC):
             try:
                 return self._write("insert", lambda tx: insert.together(groups, lambda jobs: self._insert(tx, jobs)))
             except StoreBusy as error:  # each for itself would wait as long again
-                return [StoreBusy(error.where, error.seconds) for _ in groups]
+                joins = self.joins_transactions
+                return [StoreBusy(error.where, error.seconds, joins_transactions=joins) for _ in groups]
             except Exception:
                 pass  # one of them cannot be stored: each for itself, then
         return [self._insert_or_error(group) for group in groups]
