@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.helpers import check_books, everything, put, select
+from tests.conformance.helpers import check_books, enlist, everything, put, put_many, select, take
+from tests.servers.front import Front
 from tests.servers.libsql import LibSQLServer
 from windlass import Context, Windlass
 from windlass.errors import CommitUnknown
 from windlass.job import Status
-from windlass.stores.libsql.hrana import Server, Unreachable
+from windlass.stores.libsql.server import Server, Unreachable
 from windlass.stores.libsql.store import LibSQLStore
 from windlass.worker import settler, worker
 
@@ -42,8 +43,8 @@ class Losses:
             finally:
                 self._here.verb = ""
 
-        def lossy(server, body):
-            answer = post(server, body)
+        def lossy(server, body, address=None):
+            answer = post(server, body, address)
             if b'"COMMIT"' in body and self._lost(getattr(self._here, "verb", "")):
                 raise Unreachable("the answer was lost")
             return answer
@@ -88,8 +89,8 @@ def test_of_an_enqueue_that_cannot_be_looked_up_it_is_told_that_it_may_have_happ
     store.open()
     post = Server.post
 
-    def lost(server, body):
-        post(server, body)
+    def lost(server, body, address=None):
+        post(server, body, address)
         own_server.kill()
         raise Unreachable("the answer was lost")
 
@@ -99,6 +100,27 @@ def test_of_an_enqueue_that_cannot_be_looked_up_it_is_told_that_it_may_have_happ
     monkeypatch.undo()
     own_server.start()
     assert 1 == len(everything(store))
+
+
+def test_an_answer_lost_within_a_transaction_costs_the_servers_patience_but_no_job(own_server):
+    """The server keeps the writer for who is gone: 5 s, if somebody waits for it. Nobody else can end that stream."""
+    lost = []
+
+    def once(body: bytes, answer: bytes) -> bytes | None:
+        if lost or b'"baton":null' in body:
+            return answer
+        lost.append(body)
+        return None
+
+    with Front(own_server.port) as front:
+        store = LibSQLStore(f"libsql+http://127.0.0.1:{front.port}")
+        put_many(store, 3)
+        worker = enlist(store)
+        front.change = once
+
+        assert 3 == len(take(store, 3, worker=worker))
+        assert lost
+        check_books(store)
 
 
 def unended(wl):

@@ -14,8 +14,8 @@ from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.libsql.block import Connection, own_error
 from windlass.stores.libsql.connection import BLOCK, Database, Duplicate, Transaction
-from windlass.stores.libsql.hrana import Failed, Refused, Unreachable
 from windlass.stores.libsql.place import read as read_url
+from windlass.stores.libsql.server import NoResult
 from windlass.stores.sql import insert, settle
 from windlass.stores.sql.store import SQLStore
 from windlass.stores.sqlite import statements as sql
@@ -181,5 +181,5 @@ class LibSQLStore(SQLStore):
                 if settle.settle_held(tx, [(claimed, ending)]):
                     raise LeaseLost(claimed.id, claimed.number)
                 database.commit(tx)
-            except (Unreachable, Refused, Failed) as error:
+            except NoResult as error:
                 raise own_error(database, error) from error
