@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
-from tests.conformance.helpers import put, put_many, settle_one, take
+from tests.conformance.helpers import everything, put, put_many, settle_one, take
+from tests.servers.front import Front
+from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from tests.servers.postgres import free_port
 from windlass import Windlass
-from windlass.errors import BadConnection, BadOption, BadURL, StoreBusy, StoreUnusable
+from windlass.errors import BadConnection, BadOption, BadURL, CommitUnknown, StoreBusy, StoreUnusable
 from windlass.job import Status
 from windlass.outcome import COMPLETED
 from windlass.stores.libsql import place
@@ -94,6 +98,38 @@ def test_who_answers_but_is_no_libsql_server_is_told_apart(postgres_server):
 
     with pytest.raises(StoreUnusable):
         LibSQLStore(f"libsql+http://127.0.0.1:{port}").open()
+
+
+@pytest.mark.parametrize("page", [b"<p>\nhello</p>", b'{"hello": 1}'])
+def test_a_web_server_is_told_from_a_libsql_server(libsql_server, page):
+    with (
+        Front(libsql_server.port, change=lambda *_: page) as front,
+        pytest.raises(StoreUnusable, match=r"it answered 200 \(.*hello.*\); is it a libSQL server\?$"),
+    ):
+        LibSQLStore(f"libsql+http://127.0.0.1:{front.port}").open()
+
+
+def test_an_answer_to_a_commit_that_nobody_understands_says_nothing_of_it(libsql_server, libsql_url):
+    with Front(libsql_server.port) as front:
+        store = LibSQLStore(f"libsql+http://127.0.0.1:{front.port}")
+        store.open()
+        front.change = lambda body, answer: b"<p>hello</p>"
+        with pytest.raises(CommitUnknown, match="look whether it has happened"):
+            put(store)
+
+    assert 1 == len(everything(LibSQLStore(libsql_url)))
+
+
+def test_a_server_that_is_too_old_is_told_what_it_needs(libsql_server, libsql_url):
+    def older(body: bytes, answer: bytes) -> bytes:
+        return re.sub(rb"3\.\d+\.\d+", b"3.37.2", answer) if b"sqlite_version" in body else answer
+
+    with (
+        Front(libsql_server.port, change=older) as front,
+        pytest.raises(StoreUnusable, match=r"its SQLite 3.37.2 is too old; upgrade the server to 3.38 or newer"),
+    ):
+        LibSQLStore(f"libsql+http://127.0.0.1:{front.port}").open()
+    assert [] == ByHand(libsql_url).execute(WHAT_IS_THERE).fetchall()
 
 
 def test_a_server_that_goes_and_comes_back_is_used_again(own_server):

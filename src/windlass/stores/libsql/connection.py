@@ -209,7 +209,7 @@ class Database:
         try:
             tx.flush(last=True)
         except (Unreachable, Refused) as error:
-            if isinstance(error, Refused) and error.status < 500:
+            if isinstance(error, Refused) and 400 <= error.status < 500:
                 raise
             problem = f"the connection broke during a commit ({error})"
             raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error

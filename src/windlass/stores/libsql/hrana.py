@@ -8,6 +8,7 @@ statement.
 from __future__ import annotations
 
 import base64
+import http.client
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -110,10 +111,14 @@ class Stream:
         baton, self._baton = self._baton, None
         self.requests += 1
         try:
-            answer = _decode(self._server.post(_encode({"baton": baton, "requests": requests}), self._address))
+            said = self._server.post(_encode({"baton": baton, "requests": requests}), self._address)
         except Refused:
             self._baton = baton  # nothing was done, and what was begun can still be ended
             raise
+        try:
+            answer = _decode(said)
+        except msgspec.DecodeError as error:
+            raise Refused(http.client.OK, said) from error
         self._baton = answer.baton
         if answer.baton and answer.base_url:
             self._address = self._server.elsewhere(answer.base_url)

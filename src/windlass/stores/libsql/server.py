@@ -35,8 +35,8 @@ class Unreachable(NoResult):
 class Refused(NoResult):
     """An answer that is no result. `status` is HTTP's."""
 
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
+    def __init__(self, status: int, answer: bytes) -> None:
+        super().__init__(" ".join(answer.decode("utf-8", "replace").split())[:300])  # a page of HTML has many lines
         self.status = status
 
 
@@ -87,7 +87,7 @@ class Server:
         with self._lock:
             self._idle[peer].append(connection)
         if response.status != http.client.OK:
-            raise Refused(response.status, answer.decode("utf-8", "replace").strip()[:300])
+            raise Refused(response.status, answer)
         return answer
 
     def elsewhere(self, base: str) -> Address:
