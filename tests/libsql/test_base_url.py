@@ -57,6 +57,18 @@ def test_a_stream_goes_on_where_the_server_says(first, second):
     assert {("/node/7/v2/pipeline", "Bearer t")} == {(a.path, a.headers["Authorization"]) for a in second.asked}
 
 
+def test_the_url_that_a_real_server_calls_its_own_is_followed(make_server):
+    with Front(0) as node:
+        server = make_server("--http-self-url", f"http://127.0.0.1:{node.port}")
+        node.target = server.port
+        store = LibSQLStore(server.url)
+        put_many(store, 3)
+
+        assert 3 == len(take(store, 3))
+        assert node.asked
+        assert all(map(goes_on, node.asked))
+
+
 def test_it_stays_there_until_told_otherwise_and_the_next_stream_begins_at_home(first, second):
     server = Server(read(f"libsql+http://127.0.0.1:{first.port}"), seconds=15)
     for _ in range(2):
