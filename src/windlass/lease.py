@@ -79,5 +79,5 @@ class Lease:
         await asyncio.to_thread(self.extend, seconds)
 
     def _settle(self, outcome: Outcome) -> None:
-        if self._store.settle([(self._claimed, outcome)]):
+        if self._store.settle([(self._claimed, outcome)]).lost:
             raise LeaseLost(self._claimed.id, self._claimed.number)

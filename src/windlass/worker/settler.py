@@ -80,7 +80,7 @@ class Settler:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                return await loop.run_in_executor(self.thread, self._store.settle, ended)
+                return (await loop.run_in_executor(self.thread, self._store.settle, ended)).lost
             except (StoreBusy, StoreUnusable) as error:
                 log.warning("%d outcomes are waiting to be settled: %s", len(ended), error)
                 await asyncio.sleep(0.5)

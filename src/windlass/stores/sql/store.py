@@ -13,7 +13,7 @@ from windlass.errors import JobNotFound, LeaseLost, StoreBusy
 from windlass.ids import is_id
 from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
 from windlass.outcome import Outcome
-from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
+from windlass.stores.base import Beat, Due, Filter, Inserted, Settled, TypePolicy, Wanted, WorkerRow
 from windlass.stores.sql import insert, manage, read, rescue, settle, situation
 from windlass.stores.sql.insert import as_json
 from windlass.stores.sql.transaction import Transaction
@@ -77,8 +77,8 @@ class SQLStore(ABC):
     def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
         return self._write("claim", lambda tx: tx.moves.take(tx, worker, wanted))
 
-    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> list[Claimed]:
-        return self._write("settle", lambda tx: settle.settle(tx, ended)) if ended else []
+    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> Settled:
+        return self._write("settle", lambda tx: settle.settle(tx, ended)) if ended else Settled(at=0)
 
     def report(self, progress: Sequence[tuple[Claimed, Progress]]) -> None:
         def steps(tx: Transaction) -> None:
