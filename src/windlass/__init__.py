@@ -29,6 +29,7 @@ from windlass.errors import (
     StoreBusy,
     StoreUnusable,
     TransactionOver,
+    UnknownEvent,
     UnknownOption,
     UnknownType,
     WaitsForItself,
@@ -36,6 +37,7 @@ from windlass.errors import (
     WorkerLost,
     WrongStatus,
 )
+from windlass.events import Event
 from windlass.job import Attempt, Job, Page, Progress, Status, can_retry
 from windlass.lease import Lease
 from windlass.outcome import Fail, Retry, Snooze
@@ -56,6 +58,7 @@ __all__ = [
     "CommitUnknown",
     "Context",
     "DuplicateType",
+    "Event",
     "Fail",
     "Job",
     "JobFailed",
@@ -80,6 +83,7 @@ __all__ = [
     "StoreBusy",
     "StoreUnusable",
     "TransactionOver",
+    "UnknownEvent",
     "UnknownOption",
     "UnknownType",
     "WaitsForItself",

@@ -14,6 +14,7 @@ from windlass import clock, codec
 from windlass.backoff import DEFAULT
 from windlass.context import current_run
 from windlass.errors import BadArguments, BadCursor, BadOption, JobNotFound
+from windlass.events import Hooks
 from windlass.function import Options, checked, make_request
 from windlass.group import AsyncGroup, Group
 from windlass.ids import is_id
@@ -24,6 +25,7 @@ from windlass.settings import checked_name, database_url
 from windlass.stores import open_store
 from windlass.stores.base import Filter, Store, TypePolicy, Wanted, WorkerRow
 from windlass.stores.borrowed import is_async, lend
+from windlass.telling import tell_here
 from windlass.waiting import Waiting, result_of, warn_on_a_loop
 from windlass.why import Why, explain
 from windlass.worker.chores import PRUNED, prune, reconcile
@@ -56,6 +58,8 @@ class Windlass:
         self.registry = Registry(self)
         self.job = self.registry.job
         self.include = self.registry.include
+        self.hooks = Hooks()
+        self.on = self.hooks.on
         self.retention = retention
         self.wakers: set[Callable[[], None]] = set()
         """Workers of this process, to be told at once of what it enqueues."""
@@ -358,13 +362,14 @@ class Windlass:
         until = clock.seconds(lease)
         kinds = None if types is None else dict.fromkeys(types, until)
         claimed = self.store.claim("", Wanted(limit=n, types=kinds, queues=tuple(queues), lease_for=until))
+        tell_here(self.hooks, self.hooks.started(claimed, ""))
         return [self._lease(c) for c in claimed]
 
     def _lease(self, claimed: Claimed) -> Lease:
         job = self.store.get(claimed.id)
         assert job is not None
         known = self.registry.get(claimed.type)
-        return Lease(job, claimed, self.store, known.backoff if known else DEFAULT)
+        return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT)
 
     async def aclaim(self, n: int = 1, **wanted: Any) -> list[Lease]:
         return await asyncio.to_thread(self.claim, n, **wanted)
