@@ -30,7 +30,7 @@ PURE = {
     "why",
 }
 """No I/O, no store, no worker: data and decisions."""
-MIDDLE = {"context", "function", "group", "lease", "registry", "telling", "waiting"}
+MIDDLE = {"context", "function", "group", "lease", "registry", "telling", "tracing", "waiting"}
 """What an app is made of. Of a store it knows the contract only."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}
 """Uses everything; used by nobody."""

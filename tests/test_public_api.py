@@ -114,6 +114,7 @@ WINDLASS = [
     "store",
     "submit",
     "tick",
+    "tracing",
     "use",
     "wakers",
     "worker",

@@ -26,6 +26,7 @@ from windlass.stores import open_store
 from windlass.stores.base import Filter, Store, TypePolicy, Wanted, WorkerRow
 from windlass.stores.borrowed import is_async, lend
 from windlass.telling import tell_here
+from windlass.tracing import Tracing, atraced, traced
 from windlass.waiting import Waiting, result_of, warn_on_a_loop
 from windlass.why import Why, explain
 from windlass.worker.chores import PRUNED, prune, reconcile
@@ -60,6 +61,7 @@ class Windlass:
         self.include = self.registry.include
         self.hooks = Hooks()
         self.on = self.hooks.on
+        self.tracing: Tracing | None = None
         self.retention = retention
         self.wakers: set[Callable[[], None]] = set()
         """Workers of this process, to be told at once of what it enqueues."""
@@ -119,6 +121,7 @@ class Windlass:
         options: Options = {"connection": connection, "detached": detached}
         return await self.asubmit(_requests(requests), options)
 
+    @traced
     def submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
         """Store requests: with the caller's transaction, with the running job's completion, or now."""
         if not jobs:
@@ -132,6 +135,7 @@ class Windlass:
         self._wake()
         return stored
 
+    @atraced
     async def asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
         if not jobs:
             return []

@@ -98,16 +98,17 @@ class Hooks:
     def __bool__(self) -> bool:
         return bool(self.plain or self.asynchronous)
 
-    def __contains__(self, event: str) -> bool:
+    def wants(self, event: str) -> bool:
+        """Whether anybody is to be told of this."""
         return event in self.plain or event in self.asynchronous
 
     def started(self, claimed: Iterable[Claimed], worker: str) -> list[Event]:
         """What to tell of a claim."""
-        return [_event("job_started", c, worker) for c in claimed] if "job_started" in self else []
+        return [_event("job_started", c, worker) for c in claimed] if self.wants("job_started") else []
 
     def ended(self, written: Iterable[tuple[Claimed, Outcome]], at: int | None, worker: str) -> list[Event]:
         """What to tell of outcomes that were committed. `at`: None if that is still to be found out."""
-        wanted = {kind: _OUTCOMES[kind] for kind in Kind if _OUTCOMES[kind] in self}
+        wanted: dict[Kind, EventName] = {kind: _OUTCOMES[kind] for kind in Kind if self.wants(_OUTCOMES[kind])}
         return [_event(wanted[o.kind], c, worker, at, o.error) for c, o in written if o.kind in wanted]
 
 
