@@ -7,7 +7,6 @@ import contextlib
 import logging
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
@@ -23,7 +22,8 @@ log = logging.getLogger("windlass")
 
 BACKLOG = 10_000
 """Events that may wait for slow hooks. Those beyond are dropped: neither jobs nor memory pay for a hook."""
-BATCH = 100
+CHUNK = 100
+"""Events that async hooks are told before the rest of the loop has its turn."""
 FAREWELL = 5.0
 """Seconds that hooks have for what is left when their worker stops."""
 
@@ -72,7 +72,8 @@ class Teller:
     def __init__(self, hooks: Hooks, now: Callable[[], int]) -> None:
         self._hooks = hooks
         self._now = now
-        self._waiting: deque[Event] = deque()
+        self._waiting: list[Event] = []
+        self._in_hand: list[Event] = []
         self._dropped = 0
         self._telling: asyncio.Task[None] | None = None
         self._aside = _Aside()
@@ -95,15 +96,19 @@ class Teller:
         if self._telling is not None and not self._telling.done():
             await asyncio.wait([self._telling], timeout=FAREWELL)
             if not self._telling.done():
-                log.warning("hooks are too slow: the worker stops, and %d events were not told", len(self._waiting))
+                left = len(self._in_hand) + len(self._waiting)
+                log.warning("hooks are too slow: the worker stops, and some of %d events were not told", left)
                 self._telling.cancel()
         self._aside.close()
 
     async def _tell(self) -> None:
         while self._waiting:
-            batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
-            batch = await self._aside.run(self._in_thread, batch)
-            await call_async(self._hooks, batch)
+            self._in_hand, self._waiting = self._waiting, []
+            batch = await self._aside.run(self._in_thread, self._in_hand)
+            for start in range(0, len(batch) if self._hooks.asynchronous else 0, CHUNK):
+                await call_async(self._hooks, batch[start : start + CHUNK])
+                await asyncio.sleep(0)
+            self._in_hand = []
         if self._dropped:
             log.warning("hooks were too slow: %d events were dropped", self._dropped)
             self._dropped = 0

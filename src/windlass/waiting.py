@@ -55,7 +55,7 @@ def result_of(job: Job) -> Any:
     return job.result
 
 
-def warn_on_a_loop(stacklevel: int = 4) -> None:
+def warn_on_a_loop(stacklevel: int = 5) -> None:
     if asyncio._get_running_loop() is not None:
         warnings.warn(
             "this call waits for the disk and blocks the running event loop; await its twin: aenqueue, aresult, …",

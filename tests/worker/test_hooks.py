@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -270,10 +271,9 @@ def test_a_hook_that_hangs_stops_no_job_and_no_worker(
             jobs = wl.enqueue_many([quick.request() for _ in range(10)])
             assert {ended(wl, job).status for job in jobs} == {Status.COMPLETED}
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert said == [
-        "hooks are too slow: 3 events wait for them, and more are dropped",
-        "hooks are too slow: the worker stops, and 3 events were not told",
-    ]
+    slow, stops = said
+    assert slow == "hooks are too slow: 3 events wait for them, and more are dropped"
+    assert re.fullmatch(r"hooks are too slow: the worker stops, and some of [456] events were not told", stops)
 
 
 @pytest.mark.sqlite_only
