@@ -312,7 +312,8 @@ except windlass.MissingExtra as error:
     [
         (
             WITHOUT,
-            "windlass.contrib.otel needs opentelemetry-api, which is not installed: pip install 'windlass[otel]'",
+            "windlass.contrib.otel needs opentelemetry-api, which is not installed; install the extra 'otel', "
+            "in a clone of windlass: pip install '.[otel]'",
         ),
         ("import sys, windlass; print('opentelemetry' in sys.modules)", "False"),
     ],
