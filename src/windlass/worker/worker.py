@@ -219,13 +219,13 @@ class Worker:
             for job in claimed:
                 self._hands.begin(job, self.app.registry[job.type])
             self._claiming = False
+            await asyncio.sleep(0)  # handlers that never wait have ended after this, and their slots are free again
             if len(claimed) < free and not self._stopping:
                 await self._until_due()
 
     def _room(self) -> int:
-        """How many more jobs may be taken: a free slot each, and not too many that are not settled yet."""
-        taken = self._hands.taken
-        room = min(self.concurrency - taken, 2 * self.concurrency - taken - len(self._settler))
+        """How many more jobs may be taken: a free slot each, unless too many are not settled yet."""
+        room = self.concurrency - self._hands.taken if len(self._settler) <= self.concurrency else 0
         if self._max_jobs is not None:
             room = min(room, self._max_jobs - self.claimed_total)
             if room <= 0:
