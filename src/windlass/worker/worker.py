@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -39,6 +40,9 @@ FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
 PAUSE = 0.5
 """Seconds to wait before a store that could not be used is tried again."""
+SWITCH = 0.0005
+"""Seconds for which Python code may keep the interpreter from a thread that comes back from the database. A settle
+comes back many times: with Python's own 5 ms, it would wait until the handlers that run beside it have ended."""
 WORN_OUT = 75
 """The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
 
@@ -90,6 +94,7 @@ class Worker:
     def run(self) -> int:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
         hurries. The exit code: 0, or WORN_OUT."""
+        sys.setswitchinterval(SWITCH)  # the process is ours
         return run_loop(self._run())
 
     async def _run(self) -> int:
