@@ -35,17 +35,22 @@ def check(place: Place, jobs: Sequence[Job], kills: Sequence[Kill] = ()) -> hist
     return found
 
 
-def survivors(place: Place, kills: Sequence[Kill]) -> list[int]:
+def living(place: Place) -> list[int]:
     """The workers that may be killed; none while there is no server to ask."""
     try:
-        return sorted(set(place.worker_pids()) - {kill.pid for kill in kills})
+        return place.worker_pids()
     except StoreUnusable:
         return []
 
 
 def completed(place: Place) -> int:
+    return count(place, "completed")
+
+
+def count(place: Place, *statuses: str) -> int:
+    """How many jobs are so; -1 while there is no server to ask."""
     try:
-        return place.count("completed")
+        return sum(place.count(status) for status in statuses)
     except StoreUnusable:
         return -1
 
