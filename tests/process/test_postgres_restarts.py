@@ -10,6 +10,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from tests.process.faults import MakePostgres
 from tests.process.handlers import waits_at_a_gate, waits_at_a_gate_in_a_thread, wl
 from tests.process.harness import Place, end, eventually, size
@@ -59,9 +61,12 @@ def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_return
         server.stop()
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: place.said("its jobs will be returned later") and place.said("cannot be reached") > 2)
+        eventually(lambda: place.said("not registered yet") > 1)
+        [successor] = psutil.Process(supervisor.pid).children()
         server.start()
 
         eventually(lambda: len(place.runs()) == 6)
+        assert {run.pid for run in place.runs()} == {pid, successor.pid}  # it waited, and did not die again and again
         place.open_gate("later")
         eventually(lambda: place.count("completed") == 3)
         errors = [attempt.error for job in started for attempt in wl.attempts(job.id)]
