@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 
 from tests.process.faults import MakePostgres
 from tests.process.handlers import waits_at_a_gate, waits_at_a_gate_in_a_thread, wl
@@ -48,13 +51,22 @@ def test_an_outage_takes_no_job_from_a_living_worker(server: Server, tmp_path: P
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]
 
 
+def with_options(place: Place) -> subprocess.Popen[bytes]:
+    return place.worker(processes=1, concurrency=3, beat=60)
+
+
+def by_command(place: Place) -> subprocess.Popen[bytes]:
+    return place.python("-m", "windlass", "worker", "tests.process.handlers:wl", "--concurrency", "3")
+
+
+@pytest.mark.parametrize("start", [with_options, by_command])
 def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_returns_its_jobs(
-    server: Server, tmp_path: Path
+    server: Server, tmp_path: Path, start: Callable[[Place], subprocess.Popen[bytes]]
 ) -> None:
     """As it would have at any other time: only what had started is charged, and the new worker starts by itself."""
     with Place(tmp_path, server.url()) as place:
         started = wl.enqueue_many([waits_at_a_gate.request(gate="later") for _ in range(3)])
-        supervisor = place.worker(processes=1, concurrency=3, beat=60)
+        supervisor = start(place)
         eventually(lambda: len(place.runs()) == 3)
         [pid] = place.worker_pids()
 

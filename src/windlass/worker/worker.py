@@ -77,7 +77,8 @@ class Worker:
         self._claiming = False
         self._board = board or Board.create(2 * self.concurrency)
         self._verbose = log.isEnabledFor(logging.INFO)
-        self._hurry, self._stop = asyncio.Event(), asyncio.Event()
+        self._hurry = asyncio.Event()
+        self._stop: asyncio.Event | None = None
         self._stopping = False
         self._reborn = False
         self._unheld: set[int] = set()
@@ -130,10 +131,14 @@ class Worker:
             try:
                 return await self._in(self._claimer, self._arrive)
             except StoreUnusable as error:
-                if not self._board.in_turn or self._stop.is_set() or self._board.supervisor != os.getppid():
+                if not self._may_wait():
                     raise
                 log.warning("not registered yet: %s", error)
                 await asyncio.sleep(PAUSE)
+
+    def _may_wait(self) -> bool:
+        wanted = self._stop is not None and not self._stop.is_set() and self._board.supervisor == os.getppid()
+        return wanted and self._board.in_turn
 
     def _arrive(self) -> None:
         """Be seen: in the database, and on the board."""
