@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,7 +17,8 @@ from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError, 
 from windlass.job import Claimed
 from windlass.outcome import Kind, Outcome
 from windlass.settings import at_least_one
-from windlass.stores.base import Beat, Wanted, WorkerRow
+from windlass.stores.base import Beat, Settled, Wanted, WorkerRow
+from windlass.telling import Teller
 from windlass.version import __version__
 from windlass.worker import host
 from windlass.worker.board import Board, Owner
@@ -24,7 +26,7 @@ from windlass.worker.chores import bury_the_local_dead, do_chores
 from windlass.worker.hands import Hands
 from windlass.worker.keeper import Keeper
 from windlass.worker.log import log, tell
-from windlass.worker.settler import Ended, Settler
+from windlass.worker.settler import PAUSE, Ended, Settler
 from windlass.worker.signals import run_loop, until_signalled
 from windlass.worker.slots import Why
 
@@ -37,8 +39,9 @@ POLL = 1.0
 """Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
 FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
-PAUSE = 0.5
-"""Seconds to wait before a store that could not be used is tried again."""
+SWITCH = 0.0005
+"""Seconds for which Python code may keep the interpreter from a thread that comes back from the database. A settle
+comes back many times: with Python's own 5 ms, it would wait until the handlers that run beside it have ended."""
 WORN_OUT = 75
 """The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
 
@@ -78,6 +81,7 @@ class Worker:
         self._board = board or Board.create(2 * self.concurrency)
         self._verbose = log.isEnabledFor(logging.INFO)
         self._hurry = asyncio.Event()
+        self._stop: asyncio.Event | None = None
         self._stopping = False
         self._reborn = False
         self._unheld: set[int] = set()
@@ -90,13 +94,14 @@ class Worker:
     def run(self) -> int:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
         hurries. The exit code: 0, or WORN_OUT."""
+        sys.setswitchinterval(SWITCH)  # the process is ours
         return run_loop(self._run())
 
     async def _run(self) -> int:
         supervisor = self._board.supervisor
         if self._supervised:
             host.be_killed_first()
-        stop = until_signalled(again=self.hurry)
+        self._stop = stop = until_signalled(again=self.hurry)
         async with self:
             while not stop.is_set() and not self._worn_out() and supervisor in (None, os.getppid()):
                 with contextlib.suppress(TimeoutError):
@@ -113,16 +118,32 @@ class Worker:
         self._work, self._freed, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._claimer = ThreadPoolExecutor(1, "windlass-claim")
         self._watcher = ThreadPoolExecutor(1, "windlass-watch")
-        self._settler = Settler(self.store, self._settled)
+        self._settler = Settler(self.store, self._written, self._settled)
+        self._teller = Teller(self.app.hooks, self.store.now)
         self._hands = Hands(self.app, self.concurrency, self._board, self._ended, self._freed.set)
         self._keeper = Keeper(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
-        await self._in(self._claimer, self._arrive)
+        await self._arrive_in_time()
         self._watch = await self._in(self._watcher, self.store.watch)
         self._keeper.start(self.id)
         self.app.wakers.add(self._wake)
         loops = [self._claim_loop(), self._settler.run(), self._flags_loop(), do_chores(self.app, self._every)]
         self._tasks = [self._loop.create_task(coroutine) for coroutine in loops]
         return self
+
+    async def _arrive_in_time(self) -> None:
+        """Who comes for one that died waits for the store; who comes first has to say that it cannot be used."""
+        while True:
+            try:
+                return await self._in(self._claimer, self._arrive)
+            except StoreUnusable as error:
+                if not self._may_wait():
+                    raise
+                log.warning("not registered yet: %s", error)
+                await asyncio.sleep(PAUSE)
+
+    def _may_wait(self) -> bool:
+        wanted = self._stop is not None and not self._stop.is_set() and self._board.supervisor == os.getppid()
+        return wanted and self._board.in_turn
 
     def _arrive(self) -> None:
         """Be seen: in the database, and on the board."""
@@ -156,17 +177,31 @@ class Worker:
         self._stopping = True
         self._work.set()
         self._freed.set()
+        try:
+            await self._wind_down(claim, others)
+        except BaseException:  # the loop is torn down around us, and cancels all it has
+            self._fall_silent()
+            raise
+
+    async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
         await claim
         await self._hands_free(self.grace, self._hurry)
         self._hands.stop(Why.RELEASED)
         await self._hands_free(1.0)
         self._hands.let_go()
         await self._settler.none_left()
+        await self._teller.close()
         self.app.wakers.discard(self._wake)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await asyncio.to_thread(self._leave)
+
+    def _fall_silent(self) -> None:
+        """Nobody runs our jobs any more, so that no heart may say otherwise: whoever hears none rescues them."""
+        self._keeper.fall_silent()
+        self._watch.close()
+        self.app.wakers.discard(self._wake)
 
     def hurry(self) -> None:
         """Do not wait for what runs."""
@@ -216,16 +251,18 @@ class Worker:
             self._work.clear()
             self._claiming = True
             claimed = await self._claim(free)
+            if self.app.hooks:
+                self._teller.add(self.app.hooks.started(claimed, self.id))
             for job in claimed:
                 self._hands.begin(job, self.app.registry[job.type])
             self._claiming = False
+            await asyncio.sleep(0)  # handlers that never wait have ended after this, and their slots are free again
             if len(claimed) < free and not self._stopping:
                 await self._until_due()
 
     def _room(self) -> int:
-        """How many more jobs may be taken: a free slot each, and not too many that are not settled yet."""
-        taken = self._hands.taken
-        room = min(self.concurrency - taken, 2 * self.concurrency - taken - len(self._settler))
+        """How many more jobs may be taken: a free slot each, unless too many are not settled yet."""
+        room = self.concurrency - self._hands.taken if len(self._settler) <= self.concurrency else 0
         if self._max_jobs is not None:
             room = min(room, self._max_jobs - self.claimed_total)
             if room <= 0:
@@ -290,9 +327,15 @@ class Worker:
                 tell(claimed, outcome)
         if outcome is None or outcome.written:
             self._board.end(claimed.number)
+            if outcome is not None and self.app.hooks:
+                self._teller.add(self.app.hooks.ended([(claimed, outcome)], None, self.id))
         else:
             self._settler.add(claimed, outcome)
         self._freed.set()
+
+    def _written(self, settled: Settled) -> None:
+        if self.app.hooks:
+            self._teller.add(self.app.hooks.ended(settled.written, settled.at, self.id))
 
     def _settled(self, batch: Sequence[Ended]) -> None:
         for claimed, _ in batch:
