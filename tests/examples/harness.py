@@ -63,8 +63,8 @@ class Example:
         if self.port is not None:
             eventually(self._answers)
 
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
         eventually(lambda: not Path(f"/proc/{self.pid}").exists())
 
     def _answers(self) -> bool:

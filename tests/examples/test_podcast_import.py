@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -103,6 +104,24 @@ def test_no_job_is_lost_if_the_server_restarts_or_crashes(tmp_path: Path, port: 
     with closing(sqlite3.connect(tmp_path / "podcasts.db")) as db:
         assert sorted(db.execute("SELECT id, imports FROM podcasts")) == sorted((id, 1) for id in answered)
         assert set(db.execute("SELECT count(*) FROM episodes GROUP BY podcast_id")) == {(3,)}
+
+
+def test_a_restart_in_the_middle_loses_nothing(tmp_path: Path, port: int) -> None:
+    """SIGTERM, as at a deploy: what runs may end, the rest waits for the next server, and no attempt is burnt."""
+    url = f"sqlite:///{tmp_path}/podcasts.db"
+    feeds = make_feeds(tmp_path / "feeds", 12, 5)
+    watching = Windlass(url)
+    environment = {"WINDLASS_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.02"}
+    with Example("examples.podcast_import.web", port=port, **environment) as server:
+        server.start()
+        watching.enqueue_many([watching.request("podcast_import", {"podcast_id": feed}) for feed in feeds])
+        eventually(lambda: counts(watching).get("processing", 0) == 3)
+        server.kill(signal.SIGTERM)
+        assert counts(watching).keys() <= {"pending", "completed"}
+        server.start()
+        eventually(lambda: counts(watching) == {"completed": 12})
+    assert {job.attempts for job in watching.jobs()} == {1}
+    watching.close()
 
 
 def test_a_failed_import_is_tried_again(client: TestClient, clock: ManualClock, feeds: Path) -> None:
