@@ -84,6 +84,7 @@ WINDLASS = [
     "aresult",
     "aretry",
     "asubmit",
+    "asgi",
     "atick",
     "attempts",
     "awhy",

@@ -8,12 +8,12 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from windlass import clock, codec
 from windlass.backoff import DEFAULT
 from windlass.context import current_run
-from windlass.errors import BadArguments, BadCursor, BadOption, JobNotFound
+from windlass.errors import BadArguments, BadCursor, BadOption, JobNotFound, MissingExtra
 from windlass.function import Options, checked, make_request
 from windlass.group import AsyncGroup, Group
 from windlass.ids import is_id
@@ -29,6 +29,10 @@ from windlass.why import Why, explain
 from windlass.worker.chores import PRUNED, prune, reconcile
 from windlass.worker.tick import TickReport, tick
 from windlass.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from windlass.web.app import WebApp
+    from windlass.web.auth import Auth
 
 PAGE = 200
 SILENT = 60 * clock.SECOND
@@ -368,6 +372,14 @@ class Windlass:
 
     async def aclaim(self, n: int = 1, **wanted: Any) -> list[Lease]:
         return await asyncio.to_thread(self.claim, n, **wanted)
+
+    def asgi(self, *, auth: Auth, read_only: bool = False, **options: Any) -> WebApp:
+        """The dashboard and the HTTP API as an ASGI app, to be mounted. `auth(request)` says who may do what."""
+        try:
+            from windlass.web import asgi
+        except ModuleNotFoundError as error:
+            raise MissingExtra("the web part", str(error.name), "web") from None
+        return asgi(self, auth=auth, read_only=read_only, **options)
 
 
 def _statuses(status: Status | str | Sequence[Status | str] | None) -> tuple[Status, ...]:
