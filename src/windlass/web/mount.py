@@ -25,7 +25,7 @@ def asgi(
     frame_ancestors: str = "'none'",
     title: str = "windlass",
 ) -> WebApp:
-    """What `wl.asgi` returns. One that lets everyone in answers to this machine's own names only, unless `hosts` says."""
+    """What `wl.asgi` returns. Who lets everyone in answers to this machine's own names only, unless `hosts` says."""
     if not callable(auth):
         way_out = "a function of the request; windlass.web.allow_everyone lets everybody do everything"
         raise BadOption("auth", auth, way_out)
