@@ -43,7 +43,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     """What a JSON body is decoded to: a msgspec Struct."""
     needs_body: bool = True
     answers: Mapping[int, Any] = {}
-    """What it may answer when all is well, by status: a type, or the media type of a text."""
+    """What it may answer when all is well, by status: a type, several, or the media type of a text."""
     problems: tuple[int, ...] = ()
     """The statuses of problems that it may answer with, beside those that every route can have."""
     page: bool = False

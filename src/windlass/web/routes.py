@@ -21,9 +21,20 @@ is new, name it here. The rules:
 
 from __future__ import annotations
 
-from windlass.web import files
-from windlass.web.api import jobs
+from windlass.web import files, openapi
+from windlass.web.api import enqueue, health, jobs, stats, tick, verbs, workers
 from windlass.web.pages import overview
 from windlass.web.route import Route
 
-ROUTES: tuple[Route, ...] = (*jobs.ROUTES, *overview.ROUTES, *files.ROUTES)
+API = (
+    *jobs.ROUTES,
+    *verbs.ROUTES,
+    *enqueue.ROUTES,
+    *tick.ROUTES,
+    *stats.ROUTES,
+    *workers.ROUTES,
+    *health.ROUTES,
+    *openapi.ROUTES,
+)
+PAGES = (*overview.ROUTES, *files.ROUTES)
+ROUTES: tuple[Route, ...] = (*API, *PAGES)

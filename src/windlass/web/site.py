@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -10,12 +11,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.requests import Request
 
 from windlass.web import auth as authentication
-from windlass.web.ask import Answer
+from windlass.web.ask import Answer, Ask
 from windlass.web.auth import Auth
 from windlass.web.principal import Principal
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
+
+log = logging.getLogger("windlass.web")
 
 
 class Site:
@@ -57,6 +60,10 @@ class Site:
     async def who(self, request: Request) -> Principal | None:
         """Who asks, if they are let in."""
         return await authentication.ask(self.auth, request)
+
+    def note(self, ask: Ask, action: str, what: str, count: int = 1) -> None:
+        """Write down who changed what."""
+        log.info("%s: %s %s (%d)", ask.who.name, action, what, count)
 
     def close(self) -> None:
         """End what runs in the background."""
