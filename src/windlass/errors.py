@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+import sys
 from collections.abc import Collection, Iterable
 from typing import Any
 
@@ -18,6 +19,10 @@ def _shown(value: object, limit: int = 120) -> str:
         text = repr(value)
     except Exception:
         text = f"<unprintable {type(value).__name__}>"
+    return _clipped(text, limit)
+
+
+def _clipped(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
@@ -212,7 +217,15 @@ class TransactionOver(WindlassError):
 
 def without_password(text: str) -> str:
     """A URL, or a text with one in it, as it may be shown: errors end up in logs. Nor is a token."""
-    return re.sub(r"(://[^:/@\s]*:)[^\s]*(?=@)|((?:password|authtoken)=)[^&\s]+", r"\1\2***", text, flags=re.IGNORECASE)
+    return _SECRET.sub(r"\1\2***", text)
+
+
+_SECRET = re.compile(r"(://[^:/@\s]*:)[^\s]*(?=@)|((?:password|authtoken)=)(?:'[^']*'|[^&\s]+)", re.IGNORECASE)
+
+
+def _shown_bare(value: object) -> str:
+    """`_shown` without a password: it goes first, as nobody knows it again in a text that was cut off inside of it."""
+    return _clipped(without_password(_shown(value, sys.maxsize)))
 
 
 class BadURL(WindlassError, ValueError):
@@ -220,7 +233,7 @@ class BadURL(WindlassError, ValueError):
 
     def __init__(self, url: object, way_out: str) -> None:
         way_out = without_password(way_out)
-        super().__init__(f"{without_password(_shown(url))} is not a database windlass can open: {way_out}")
+        super().__init__(f"{_shown_bare(url)} is not a database windlass can open: {way_out}")
         self.url = url
 
 
@@ -229,7 +242,7 @@ class StoreUnusable(WindlassError):
 
     def __init__(self, where: str, problem: str, way_out: str) -> None:
         super().__init__(f"{where}: {problem}; {way_out}")
-        self.where = where
+        self.where, self.problem, self.way_out = where, problem, way_out
 
 
 class CommitUnknown(StoreUnusable):
@@ -274,7 +287,7 @@ class BadConnection(WindlassError, TypeError):
     """`using(connection=…)` was given something that this store cannot enqueue on."""
 
     def __init__(self, connection: Any, problem: str, way_out: str) -> None:
-        super().__init__(f"connection={_shown(connection)}: {problem}; {way_out}")
+        super().__init__(f"connection={_shown_bare(connection)}: {problem}; {way_out}")
 
 
 class BlocksTheLoop(UserWarning):

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 import psycopg
 import pytest
 
-from tests.conformance.helpers import at_once, enlist, everything, put, put_and_take, settle_one, take
+from tests.conformance.helpers import at_once, enlist, everything, ids, new_job, put, put_and_take, settle_one, take
+from windlass.errors import CommitUnknown
 from windlass.job import Status
 from windlass.outcome import COMPLETED
+from windlass.stores.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -47,3 +51,36 @@ def test_any_number_of_idle_connections_may_have_been_ended(store, end_all):
 
     assert Status.PENDING == put(store).status
     assert 9 == len(everything(store))
+
+
+@pytest.fixture
+def cut_store(postgres_proxy):
+    """A store whose connections the proxy can break."""
+    with closing(PostgresStore(postgres_proxy.url())) as store:
+        put(store)
+        yield store
+
+
+@pytest.mark.parametrize("before", [True, False], ids=["lost", "committed"])
+def test_enqueues_that_share_a_commit_without_an_answer_are_stored_once(cut_store, postgres_proxy, before):
+    groups = [[new_job()], [new_job(), new_job()]]
+    postgres_proxy.cut_next_commit(before=before, within="INSERT INTO windlass.jobs")
+
+    answers = cut_store.insert_groups(groups)
+
+    assert [ids(group) for group in groups] == [ids(answer) for answer in answers]
+    assert 4 == len(everything(cut_store))
+
+
+def test_enqueues_that_share_a_commit_of_which_nothing_can_be_learned_all_say_so(cut_store, postgres_proxy):
+    """Whoever hears that the server is gone would take it that nothing was stored."""
+    cut = postgres_proxy.cut_next_commit(within="INSERT INTO windlass.jobs")
+    postgres_proxy.refuse()
+
+    answers = cut_store.insert_groups([[new_job()], [new_job()]])
+
+    assert [CommitUnknown, CommitUnknown] == [type(answer) for answer in answers]
+    assert answers[0] is not answers[1]
+    cut.wait()
+    postgres_proxy.accept()
+    assert 3 == len(everything(cut_store))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
 import pytest
 
 from tests.conformance.helpers import put, put_many, settle_one, take
@@ -68,6 +71,22 @@ def test_a_token_is_never_shown(monkeypatch):
     assert SECRET not in str(error.value)
 
 
+def test_a_token_from_a_file_has_a_line_break_at_its_end(monkeypatch):
+    monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", f"{SECRET}\n")
+
+    assert SECRET == place.read("libsql://host").token
+
+
+@pytest.mark.parametrize("token", [f"{SECRET}\nHost: other", f"{SECRET} ", f"{SECRET}é", f"Bearer {SECRET}"])
+def test_what_cannot_be_a_token_is_refused_without_showing_it(monkeypatch, token):
+    monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", f"{token}.")
+
+    with pytest.raises(BadURL, match="copy it again") as refused:
+        place.read("libsql://host")
+
+    assert SECRET not in str(refused.value)
+
+
 def test_the_right_token_opens_and_a_wrong_one_or_none_does_not(make_server, keys, monkeypatch):
     server = make_server("--auth-jwt-key-file", str(keys.file))
     monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", keys.token())
@@ -93,6 +112,29 @@ def test_who_answers_but_is_no_libsql_server_is_told_apart(postgres_server):
 
     with pytest.raises(StoreUnusable):
         LibSQLStore(f"libsql+http://127.0.0.1:{port}").open()
+
+
+class Portal(BaseHTTPRequestHandler):
+    """Answers everything with a page, as what stands between a laptop and the network of a hotel."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>Welcome!</html>")
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_page_in_place_of_an_answer_is_an_error_of_ours():
+    with ThreadingHTTPServer(("127.0.0.1", 0), Portal) as portal:
+        threading.Thread(target=portal.serve_forever, daemon=True).start()
+        try:
+            with pytest.raises(StoreUnusable, match=r"not a libSQL server's: .* the URL right"):
+                LibSQLStore(f"libsql+http://127.0.0.1:{portal.server_port}").open()
+        finally:
+            portal.shutdown()
 
 
 def test_a_server_that_goes_and_comes_back_is_used_again(own_server):

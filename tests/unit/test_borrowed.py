@@ -51,6 +51,8 @@ class Pool:
         (7, "connection=7", "pass one of psycopg"),
         (Pool(), "Pool object", "pass a connection of it"),
         ("postgresql://joe:se:c@ret@host/db", "'postgresql://joe:***@host/db'", "pass one of psycopg"),
+        ("host=db password='se cr et' user=joe", "password=*** user=joe", "pass one of psycopg"),
+        (f"postgresql://joe:{'secret' * 50}@host/db", "'postgresql://joe:***@host/db'", "pass one of psycopg"),
         ("host=db password=secret user=joe", "'host=db password=*** user=joe'", "pass one of psycopg"),
     ],
 )

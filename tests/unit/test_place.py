@@ -59,6 +59,13 @@ def test_a_url_that_names_no_file_is_refused_and_shown(url):
     assert "sqlite:///jobs.db for a file here, sqlite:////var/lib/app/jobs.db for an absolute path" in str(error.value)
 
 
+def test_a_password_is_not_shown_however_long_it_is():
+    with pytest.raises(BadURL, match=r"mysql://joe:\*\*\*@host/db") as error:
+        path_of(f"mysql://joe:{'secret' * 50}@host/db")
+
+    assert "secret" not in str(error.value)
+
+
 @pytest.mark.parametrize("url", ["sqlite:///:memory:", "sqlite:///jobs.db?mode=ro", "sqlite:///jobs.db#x"])
 def test_memory_and_options_are_refused(url):
     with pytest.raises(BadURL, match="name a file, without options"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, Protocol
@@ -40,8 +41,8 @@ class Borrowed(Protocol):
         ...
 
 
-class Driver:
-    """One kind of connection. `run` is all that differs."""
+class Driver(ABC):
+    """One kind of connection."""
 
     begin: ClassVar[str]
     """How users of it open a transaction."""
@@ -66,12 +67,13 @@ class Driver:
                 raise BadConnection(self.connection, *FAILED) from error
             raise
 
+    @abstractmethod
     def trouble(self) -> tuple[str, str] | None:
         """What is wrong with the connection, and the way out; as far as one sees without asking the server."""
-        raise NotImplementedError
 
+    @abstractmethod
     def run(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        raise NotImplementedError
+        """All rows of a statement on a connection that is in no trouble."""
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from windlass.errors import BadConnection, without_password
+from windlass.errors import BadConnection
 from windlass.stores.borrowed import direct, looped
 from windlass.stores.borrowed.base import Borrowed, Driver
 
@@ -117,8 +117,6 @@ def _kind(connection: Any, kinds: dict[tuple[str, str], D]) -> D | None:
 
 
 def _unknown(connection: Any) -> BadConnection:
-    if isinstance(connection, str):  # a URL perhaps, and errors end up in logs
-        connection = without_password(connection)
     way_out = "pass one of psycopg, psycopg2, asyncpg, SQLAlchemy (or its Session) or Django"
     if re.search(r"Pool|[Ee]ngine|session_?maker", type(connection).__name__):
         way_out = "pass a connection of it, the one that your transaction is on"

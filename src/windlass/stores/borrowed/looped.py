@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from abc import abstractmethod
 from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
@@ -43,8 +44,9 @@ class Looped(Driver):
         if self._task is not None:
             self._task.cancel()
 
+    @abstractmethod
     async def arun(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        raise NotImplementedError
+        """`run`, on the loop."""
 
 
 class AsyncPsycopg(Looped):

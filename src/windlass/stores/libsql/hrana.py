@@ -11,8 +11,8 @@ import base64
 import http.client
 import re
 import ssl
-import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -97,7 +97,6 @@ class Server:
 
     def __init__(self, host: str, port: int, *, tls: bool, token: str | None, seconds: float) -> None:
         self._idle: list[http.client.HTTPConnection] = []
-        self._lock = threading.Lock()
         self._address = host, port
         self._tls = ssl.create_default_context() if tls else None
         self._headers = {"Content-Type": "application/json"}
@@ -115,27 +114,25 @@ class Server:
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise Unreachable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
-        with self._lock:
-            self._idle.append(connection)
+        self._idle.append(connection)
         if response.status != http.client.OK:
             raise Refused(response.status, answer.decode("utf-8", "replace").strip()[:300])
         return answer
 
     def _connection(self) -> http.client.HTTPConnection:
-        with self._lock:
-            if self._idle:
-                return self._idle.pop()
+        with suppress(IndexError):
+            return self._idle.pop()
         host, port = self._address
         if self._tls is not None:
             return http.client.HTTPSConnection(host, port, timeout=self._seconds, context=self._tls)
         return http.client.HTTPConnection(host, port, timeout=self._seconds)
 
     def close(self) -> None:
-        """Close what is idle."""
-        with self._lock:
-            for connection in self._idle:
-                connection.close()
-            self._idle.clear()
+        """Close what is idle. Without a lock, as a forked child closes its copies: a thread that is not in it may have
+        had the lock."""
+        with suppress(IndexError):
+            while True:
+                self._idle.pop().close()
 
     __del__ = close  # an app that nobody closes would be warned of its sockets
 
@@ -174,6 +171,8 @@ class Stream:
         except Refused:
             self._baton = baton  # nothing was done, and what was begun can still be ended
             raise
+        except msgspec.DecodeError as error:  # of somebody in between, who knows what was done
+            raise Unreachable(f"what came was not a libSQL server's: {error}") from error
         self._baton = answer.baton
         return answer
 

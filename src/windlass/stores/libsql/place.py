@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
@@ -37,8 +38,11 @@ def read(url: str) -> Place:
     token = options.pop("authToken", None) or next(filter(None, map(os.environ.get, TOKEN_VARIABLES)), None)
     if options:
         raise BadURL(_bare(url), f"unknown option {', '.join(options)}; there is one: authToken")
+    token = token and token.strip()  # one that was read from a file ends with a line break
+    if token and not re.fullmatch(r"[!-~]+", token):  # http.client would refuse it too, and show it
+        raise BadURL(_bare(url), "its token has a blank, a line break or a letter that no token has: copy it again")
     tls = SCHEMES[parts.scheme]
-    return Place(parts.hostname, port or (443 if tls else 80), tls, token, _bare(url))
+    return Place(parts.hostname, port or (443 if tls else 80), tls, token or None, _bare(url))
 
 
 def _bare(url: str) -> str:

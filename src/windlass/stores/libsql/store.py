@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
 from windlass.clock import Clock, now
-from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, StoreUnusable
+from windlass.errors import BadConnection, LeaseLost, StoreUnusable
 from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.libsql.block import Connection, own_error
 from windlass.stores.libsql.connection import BLOCK, Database, Duplicate, Transaction
 from windlass.stores.libsql.hrana import Failed, Refused, Unreachable
 from windlass.stores.libsql.place import read as read_url
-from windlass.stores.sql import insert, settle
+from windlass.stores.sql import settle
 from windlass.stores.sql.store import SQLStore
 from windlass.stores.sqlite import statements as sql
 from windlass.stores.sqlite.upgrade import newest_schema, schema_in, schema_sql, upgrade
@@ -40,7 +39,7 @@ class Watch:
         self._closed.set()
 
 
-class LibSQLStore(SQLStore):
+class LibSQLStore(SQLStore[Database]):
     """Jobs on one libSQL server, shared by all who reach it."""
 
     one_machine = False
@@ -49,52 +48,24 @@ class LibSQLStore(SQLStore):
     joins_transactions = False
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
+        super().__init__()
         self._place = read_url(url)
         self.url, self.where = url, self._place.where
         self._clock = None if clock is now else clock
-        self._pid = os.getpid()
-        self._opening = threading.Lock()
-        self._database: Database | None = None
 
     # Life of the store
 
-    @property
-    def database(self) -> Database:
-        """This process's connections. A forked child makes its own: two cannot share a conversation."""
-        database = self._database
-        return database if database is not None and database.pid == os.getpid() else self._connect()
+    def _connections(self) -> Database:
+        return Database(self._place, self._clock)
 
-    def _connect(self) -> Database:
-        if self._pid != os.getpid():  # a thread of the parent may have held the lock
-            self._pid, self._opening, self._database = os.getpid(), threading.Lock(), None
-        with self._opening:
-            if self._database is None:
-                database = Database(self._place, self._clock)
-                try:
-                    self._check_version(database)
-                    upgrade(self.where, database.read, database.write)
-                except BaseException:
-                    database.close()
-                    raise
-                self._database = database
-            return self._database
-
-    def _check_version(self, database: Database) -> None:
+    def _prepare(self, database: Database) -> None:
         version: str = database.read(lambda tx: tx.value(sql.VERSION))
         if tuple(map(int, version.split(".")[:2])) < OLDEST_SQLITE:
             raise StoreUnusable(self.where, f"its SQLite {version} is too old", "upgrade the server to 3.38 or newer")
-
-    def open(self) -> None:
-        _ = self.database
-
-    def close(self) -> None:
-        database = self._database
-        if database is not None and database.pid == os.getpid():
-            self._database = None
-            database.close()
+        upgrade(self.where, database.read, database.write)
 
     def schema(self) -> int | None:
-        with closing(Database(self._place, self._clock)) as database:
+        with closing(self._connections()) as database:
             found: int = database.read(lambda tx: schema_in(tx, self.where)[0])
         return found
 
@@ -148,24 +119,13 @@ class LibSQLStore(SQLStore):
 
     # Enqueue
 
-    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
-        if connection is not None:
-            if not isinstance(connection, Connection):
-                way_out = "a job joins a transaction there through ctx.transaction() only; leave connection out"
-                raise BadConnection(connection, "a libSQL server lets nobody else into a transaction", way_out)
-            return connection.insert(jobs)
-        try:
-            return self._write("insert", lambda tx: insert.insert(tx, jobs))
-        except CommitUnknown as unknown:
-            try:
-                return self._insert_again(jobs)
-            except StoreUnusable:
-                raise unknown from None  # of the two, the one that says that the jobs may be there
-        except (Duplicate, JobNotFound):
-            return self._insert_again(jobs)
+    already_there = Duplicate
 
-    def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
-        return self._write("insert", lambda tx: insert.insert_again(tx, jobs))
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        if not isinstance(connection, Connection):
+            way_out = "a job joins a transaction there through ctx.transaction() only; leave connection out"
+            raise BadConnection(connection, "a libSQL server lets nobody else into a transaction", way_out)
+        return connection.insert(jobs)
 
     # Settle
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -13,7 +11,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from windlass.clock import MINUTE, Clock, now
-from windlass.errors import BadConnection, CommitUnknown, JobNotFound, LeaseLost, StoreUnusable, TransactionOver
+from windlass.errors import BadConnection, LeaseLost, StoreUnusable, TransactionOver
 from windlass.job import Claimed, Job, NewJob, Page
 from windlass.outcome import Outcome
 from windlass.stores.base import Filter
@@ -64,7 +62,7 @@ class _Rows:
         return rows
 
 
-class PostgresStore(SQLStore):
+class PostgresStore(SQLStore[Database]):
     """Jobs in the schema `windlass` of one database, shared by as many machines as there are."""
 
     one_machine = False
@@ -73,66 +71,36 @@ class PostgresStore(SQLStore):
     joins_transactions = True
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
+        super().__init__()
         self.url = url
         self._conninfo, self.where = place.read(url)
         self._clock = None if clock is now else clock
-        self._pid = os.getpid()
-        self._opening = threading.Lock()
-        self._database: Database | None = None
         self._inherited: list[Database] = []  # kept, since closing a parent's connections would end its sessions
 
     # Life of the store
 
-    @property
-    def database(self) -> Database:
-        """This process's connections."""
-        database = self._database
-        return database if database is not None and database.pid == os.getpid() else self._connect()
+    def _connections(self) -> Database:
+        return Database(self._conninfo, self.where, self._clock)
 
-    def _connect(self) -> Database:
-        if self._pid != os.getpid():  # a thread of the parent may have held the lock
-            self._pid, self._opening = os.getpid(), threading.Lock()
-        with self._opening:
-            if self._database is None or self._database.pid != os.getpid():
-                database = Database(self._conninfo, self.where, self._clock)
-                try:
-                    check(database)
-                except BaseException:
-                    database.close()
-                    raise
-                if self._database is not None:
-                    self._inherited.append(self._database)
-                self._database = database
-            return self._database
+    def _prepare(self, database: Database) -> None:
+        check(database)
 
-    def open(self) -> None:
-        _ = self.database
+    def _inherit(self, parents: Database) -> None:
+        self._inherited.append(parents)
 
     def close(self) -> None:
-        database = self._database
-        if database is not None and database.pid == os.getpid():
-            self._database = None
-            vars(self).pop("_scope", None)
-            database.close()
-
-    @contextmanager
-    def _unchecked(self) -> Generator[Database]:
-        """Connections to a database that may have no tables yet, or old ones."""
-        database = Database(self._conninfo, self.where, self._clock)
-        try:
-            yield database
-        finally:
-            database.close()
+        vars(self).pop("_scope", None)  # its rights may be others when it opens again
+        super().close()
 
     def schema(self) -> int | None:
-        with self._unchecked() as database:
+        with closing(self._connections()) as database:
             return schema(database)[0]
 
     def newest_schema(self) -> int:
         return newest_schema()
 
     def upgrade(self) -> int:
-        with self._unchecked() as database:
+        with closing(self._connections()) as database:
             return upgrade(database)
 
     def schema_sql(self) -> str:
@@ -140,7 +108,7 @@ class PostgresStore(SQLStore):
 
     def give_rights(self, to: roles.Roles) -> None:
         """Make these roles, and give them their rights. May be repeated."""
-        with self._unchecked() as database:
+        with closing(self._connections()) as database:
             try:
                 database.write("other", lambda tx: tx.connection.execute(roles.script(to)))
             except StoreUnusable as error:
@@ -195,26 +163,13 @@ class PostgresStore(SQLStore):
 
     # Enqueue
 
-    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
-        if connection is not None:
-            with self._within(connection) as tx:
-                return tenants.insert_within(tx, jobs, insert.insert_again)
-        try:
-            return self._write("insert", lambda tx: self._insert(tx, jobs))
-        except CommitUnknown as unknown:
-            try:
-                return self._insert_again(jobs)
-            except StoreUnusable:
-                raise unknown from None  # of the two, the one that says that the jobs may be there
-        except (psycopg.errors.UniqueViolation, JobNotFound):
-            # It is there already, by an earlier try; or who held the key was deleted as we looked.
-            return self._insert_again(jobs)
+    already_there = psycopg.errors.UniqueViolation
 
-    def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
-        return self._write("insert", lambda tx: self._insert(tx, jobs, insert.insert_again))
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        with self._within(connection) as tx:
+            return tenants.insert_within(tx, jobs, insert.insert_again)
 
-    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: tenants.Insert | None = None) -> list[Job]:
-        how = how or super()._insert
+    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: insert.Insert) -> list[Job]:
         return how(tx, jobs) if self._scope is None else tenants.insert(tx, jobs, how, self._scope)
 
     @cached_property

@@ -6,10 +6,11 @@ Where the connection itself names a tenant (`?options=-c windlass.tenant=acme`),
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from windlass.errors import BadOption
 from windlass.job import Job, NewJob
+from windlass.stores.sql.insert import Insert
 from windlass.stores.sql.transaction import Transaction
 
 # Whose rows this role sees, if not everybody's (there are policies for it, and not the one that shows it all): '' where
@@ -28,8 +29,6 @@ SET_TENANT = "SELECT set_config('windlass.tenant', CAST(:tenant AS text), true)"
 IS_OPEN = """
 SELECT row_security_active('windlass.jobs') AND coalesce(current_setting('windlass.tenant', true), '') = ''
 """
-
-Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
 
 
 def insert(tx: Transaction, jobs: Sequence[NewJob], how: Insert, scope: str) -> list[Job]:

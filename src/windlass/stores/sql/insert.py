@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from itertools import islice
 
 from windlass import codec
 from windlass.job import Job, NewJob
 from windlass.stores.sql import read
 from windlass.stores.sql.transaction import Transaction
+
+Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
+"""`insert` or `insert_again`."""
 
 
 def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
@@ -21,14 +23,6 @@ def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     if not holders:
         return [job.as_stored(tx.now) for job in jobs]
     return [read.job(tx, holders[job.id]) if job.id in holders else job.as_stored(tx.now) for job in jobs]
-
-
-def together(
-    groups: Sequence[Sequence[NewJob]], insert: Callable[[Sequence[NewJob]], list[Job]]
-) -> list[list[Job] | Exception]:
-    """Insert several callers' jobs as if they were one's: statements cost more than rows."""
-    stored = iter(insert([job for group in groups for job in group]))
-    return [list(islice(stored, len(group))) for group in groups]
 
 
 def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:

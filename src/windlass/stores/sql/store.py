@@ -3,26 +3,31 @@ file of that name; a store adds how it connects, how it waits, and what only it 
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import logging
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, TypeVar
+from itertools import islice
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
-from windlass.errors import JobNotFound, LeaseLost, StoreBusy
+from windlass.errors import CommitUnknown, JobNotFound, LeaseLost, StoreBusy, StoreUnusable
 from windlass.ids import is_id
 from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
 from windlass.outcome import Outcome
 from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
 from windlass.stores.sql import insert, manage, read, rescue, settle, situation
-from windlass.stores.sql.insert import as_json
+from windlass.stores.sql.insert import Insert, as_json
+from windlass.stores.sql.per_process import D, PerProcess
 from windlass.stores.sql.transaction import Transaction
 from windlass.why import Situation
 
 T = TypeVar("T")
 
+log = logging.getLogger("windlass")
 
-class SQLStore(ABC):
+
+class SQLStore(PerProcess[D]):
     """Jobs in tables."""
 
     @abstractmethod
@@ -35,21 +40,51 @@ class SQLStore(ABC):
 
     # Enqueue
 
+    already_there: ClassVar[type[Exception]]
+    """What the driver raises if a row with that id is stored."""
+
+    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
+        if connection is not None:
+            return self._insert_within(connection, jobs)
+        try:
+            return self._write("insert", lambda tx: self._insert(tx, jobs, insert.insert))
+        except CommitUnknown as unknown:
+            try:
+                return self._insert_again(jobs)
+            except (StoreUnusable, StoreBusy):
+                raise unknown from None  # of the two, the one that says that the jobs may be there
+        except (self.already_there, JobNotFound):
+            # By an earlier try; or who held the key was deleted as we looked.
+            return self._insert_again(jobs)
+
     @abstractmethod
-    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]: ...
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        """Store them as part of the user's own transaction. If that fails, nothing of them stays in there."""
+
+    def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
+        return self._write("insert", lambda tx: self._insert(tx, jobs, insert.insert_again))
+
+    def _insert(self, tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
+        return how(tx, jobs)
 
     def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
         if len(groups) > 1:
             try:
-                return self._write("insert", lambda tx: insert.together(groups, lambda jobs: self._insert(tx, jobs)))
+                return self._insert_together(groups)
             except StoreBusy as error:  # each for itself would wait as long again
                 return [StoreBusy(error.where, error.seconds) for _ in groups]
-            except Exception:
-                pass  # one of them cannot be stored: each for itself, then
+            except CommitUnknown as error:  # and is for all: another try could only say that the server is gone
+                return [CommitUnknown(error.where, error.problem, error.way_out) for _ in groups]
+            except Exception as error:
+                # One of them is to blame, and for anything: a value, a key, a right that only its tenant lacks. Alone,
+                # each hears of what is its own.
+                log.debug("%d enqueues could not share a commit, each has its own now: %r", len(groups), error)
         return [self._insert_or_error(group) for group in groups]
 
-    def _insert(self, tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
-        return insert.insert(tx, jobs)
+    def _insert_together(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
+        jobs = [job for group in groups for job in group]  # as if they were one's: statements cost more than rows
+        stored = iter(self.insert(jobs))
+        return [list(islice(stored, len(group))) for group in groups]
 
     def _insert_or_error(self, jobs: Sequence[NewJob]) -> Inserted:
         try:

@@ -33,7 +33,7 @@ TRANSACTION_SECONDS = 5.0
 """How long `ctx.transaction()` may hold the only writer."""
 
 
-class SQLiteStore(SQLStore):
+class SQLiteStore(SQLStore[Database]):
     """Jobs in one file, shared by all processes of one machine."""
 
     one_machine = True
@@ -48,55 +48,27 @@ class SQLiteStore(SQLStore):
             raise StoreUnusable(
                 f"SQLite {sqlite3.sqlite_version}", "it is too old", "use a Python with SQLite 3.38 or newer"
             )
+        super().__init__()
         self.path = place.path_of(url)
         self.where = str(self.path)
         self.url = f"sqlite:///{self.path}"
         self._synchronous = synchronous
         self._clock = clock
-        self._pid = os.getpid()
-        self._opening = threading.Lock()
-        self._database: Database | None = None
 
     # Life of the store
 
-    @property
-    def database(self) -> Database:
-        """This process's connections."""
-        database = self._database
-        return database if database is not None and database.pid == os.getpid() else self._connect()
+    def _connections(self) -> Database:
+        place.check(self.path)
+        return Database(self.path, self._synchronous, self._clock)
 
-    def _connect(self) -> Database:
-        if self._pid != os.getpid():  # a thread of the parent may have held the lock
-            self._pid, self._opening = os.getpid(), threading.Lock()
-        with self._opening:
-            if self._database is not None and self._database.pid != os.getpid():
-                self._disinherit(self._database)
-            if self._database is None:
-                place.check(self.path)
-                database = Database(self.path, self._synchronous, self._clock)
-                try:
-                    upgrade(self.where, partial(_read, database), partial(_write, database))
-                except BaseException:
-                    database.close()
-                    raise
-                self._database = database
-            return self._database
+    def _prepare(self, database: Database) -> None:
+        upgrade(self.where, partial(_read, database), partial(_write, database))
 
-    def _disinherit(self, parents: Database) -> None:
+    def _inherit(self, parents: Database) -> None:
         """See forking.py for what would happen otherwise."""
         if parents.left_open:
             problem = "this process was forked while its parent had a transaction open on it"
             raise StoreUnusable(self.where, problem, "fork before or after ctx.transaction(), or spawn")
-        self._database = None
-
-    def open(self) -> None:
-        _ = self.database
-
-    def close(self) -> None:
-        database = self._database
-        if database is not None and database.pid == os.getpid():
-            self._database = None
-            database.close()
 
     def schema(self) -> int | None:
         return schema_of(self.path)
@@ -159,16 +131,11 @@ class SQLiteStore(SQLStore):
 
     # Enqueue
 
-    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
-        if connection is not None:
-            with self._within(connection) as tx:
-                return insert.insert_again(tx, jobs)
-        try:
-            with self.database.write() as tx:
-                return insert.insert(tx, jobs)
-        except sqlite3.IntegrityError:  # an id that is there already
-            with self.database.write() as tx:
-                return insert.insert_again(tx, jobs)
+    already_there = sqlite3.IntegrityError
+
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        with self._within(connection) as tx:
+            return insert.insert_again(tx, jobs)
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
