@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import webbrowser
+
 import click
 
 from windlass.cli import logs
@@ -11,7 +13,8 @@ from windlass.cli.target import database, load_app
 
 HELP = """The dashboard and the HTTP API, until stopped.
 
-It listens on this machine only and prints a link to sign in with. With an APP (MODULE:NAME) it can tick too.
+It listens on this machine only, and prints a link to sign in with. Given an APP (MODULE:NAME, as in app:wl), it can
+run jobs too: POST /api/jobs/tick.
 """
 
 
@@ -19,9 +22,10 @@ It listens on this machine only and prints a link to sign in with. With an APP (
 @click.argument("target", metavar="[APP]", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65_535), default=8420, show_default=True, help="0: any free one.")
-@click.option("--prefix", default="", metavar="PATH", help="Where a proxy serves it: /jobs.")
+@click.option("--prefix", default="", metavar="PATH", help="Where a proxy serves it, as in /jobs.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it is known by; may be repeated.")
 @click.option("--read-only", is_flag=True, help="Nothing can be changed.")
+@click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
 @pass_shared
 def dashboard(
     shared: Shared,
@@ -31,12 +35,23 @@ def dashboard(
     prefix: str,
     hosts: tuple[str, ...],
     read_only: bool,
+    browse: bool,
 ) -> None:
+    try:
+        from windlass.web import server
+    except ModuleNotFoundError as error:
+        raise Problem(f"the dashboard needs {error.name}", next="pip install 'windlass[web]'") from None
     app = load_app(shared, target) if target else database(shared, create=True)
     app.store.open()
     logs.set_up(0)
-    try:
-        from windlass.web.server import serve
-    except ModuleNotFoundError as error:
-        raise Problem(f"the dashboard needs {error.name}", next="pip install 'windlass[web]'") from None
-    serve(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only, say=shared.note)
+    if not server.is_loopback(host) and not server.knows_who(app):
+        raise Problem(f"--host {host} lets others in, and nothing tells who they are", server.WAYS)
+    made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only)
+
+    def ready() -> None:
+        shared.print(made.login)
+        shared.note((f"in {app.store.where}", "dim"))
+        if browse:
+            webbrowser.open(made.login)
+
+    made.run(ready)

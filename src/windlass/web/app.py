@@ -9,6 +9,7 @@ from typing import Any, cast
 import msgspec
 from starlette import routing
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -35,7 +36,7 @@ class WebApp:
         for route in self.routes:
             paths.setdefault(route.path, {})[route.method] = route
         first = sorted(paths, key=lambda path: ("{" in path, path))  # /jobs/tick before /jobs/{id}
-        found = [routing.Route(path, Door(site, paths[path])) for path in first]
+        found = [Path(path, Door(site, paths[path]), methods=list(paths[path])) for path in first]
         self._router = routing.Router(found, redirect_slashes=False, default=Door(site, {}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,6 +55,13 @@ class WebApp:
             await send({"type": f"{happened}.complete"})
             if happened == "lifespan.shutdown":
                 return
+
+
+class Path(routing.Route):
+    """A path of ours. If its method is not there, another may have it (GET /jobs/tick is a job); if none, we answer."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.app(scope, receive, send)
 
 
 class Door:
@@ -83,7 +91,7 @@ class Door:
             self._must_exist(request)
             if (entered := await self._site.enter(request)) is not None:
                 return respond(entered)
-            who = await self._site.who(request)
+            who = await self._site.who(request) if ask.route.scope else None
             ask = msgspec.structs.replace(ask, who=who or NOBODY)
             allow(self._site, ask.route, who)
             return await call(self._site, await complete(ask))
@@ -93,6 +101,8 @@ class Door:
             return refuse(self._site, ask, problem.of_error(error))
         except ClientDisconnect:
             raise
+        except HTTPException as error:  # the way of Starlette and FastAPI to say no, for the mount's own `auth`
+            return refuse(self._site, ask, problem.of_framework(error.status_code, error.detail, error.headers))
         except Exception:
             log.exception("%s %s went wrong", request.method, request.url.path)
             return refuse(self._site, ask, problem.unexpected())

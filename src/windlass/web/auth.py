@@ -9,8 +9,8 @@ from typing import Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from windlass.errors import BadOption
-from windlass.web.principal import SCOPES, Principal, checked_scopes
+from windlass.tokens import SCOPES
+from windlass.web.principal import Principal
 
 Answer = Principal | str | Set[str] | None
 Auth = Callable[[Request], Answer | Awaitable[Answer]]
@@ -21,6 +21,10 @@ EVERYTHING = frozenset(SCOPES)
 def allow_everyone(request: Request) -> Principal:
     """For `auth=`: whoever reaches this server may do everything. Spell it out only where that is true."""
     return Principal(name="everyone", scopes=EVERYTHING)
+
+
+def nobody(request: Request) -> None:
+    """Only tokens and sessions let in."""
 
 
 async def ask(auth: Auth, request: Request) -> Principal | None:
@@ -40,13 +44,13 @@ def as_principal(answer: Any, request: Request) -> Principal | None:
     match answer:
         case None:
             return None
-        case Principal():
-            checked_scopes(answer.scopes)
+        case Principal() if answer.scopes <= EVERYTHING:
             return answer
         case "read":
             return Principal(name=name or "reader", scopes=frozenset({"read"}))
         case "manage":
             return Principal(name=name or "manager", scopes=EVERYTHING)
-        case set() | frozenset():
-            return Principal(name=name or "somebody", scopes=checked_scopes(answer))
-    raise BadOption("auth", answer, 'return None, a Principal, "read", "manage" or a set of scopes')
+        case set() | frozenset() if answer <= EVERYTHING:
+            return Principal(name=name or "somebody", scopes=frozenset(answer))
+    ways = f'None, a Principal, "read", "manage" or a set of some of {", ".join(SCOPES)}'
+    raise TypeError(f"auth returned {answer!r}; return {ways}")

@@ -9,6 +9,7 @@ from windlass.errors import BadOption
 from windlass.web import guard
 from windlass.web.app import WebApp
 from windlass.web.auth import Auth, allow_everyone
+from windlass.web.gate import Gate
 from windlass.web.routes import ROUTES
 from windlass.web.site import Site
 
@@ -19,14 +20,14 @@ if TYPE_CHECKING:
 def asgi(
     app: Windlass,
     *,
-    auth: Auth,
+    auth: Auth | Gate,
     read_only: bool = False,
     hosts: Collection[str] | None = None,
     frame_ancestors: str = "'none'",
     title: str = "windlass",
 ) -> WebApp:
     """What `wl.asgi` returns. Who lets everyone in answers to this machine's own names only, unless `hosts` says."""
-    if not callable(auth):
+    if not callable(auth) and not isinstance(auth, Gate):
         way_out = "a function of the request; windlass.web.allow_everyone lets everybody do everything"
         raise BadOption("auth", auth, way_out)
     if hosts is None and auth is allow_everyone:

@@ -2,14 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import msgspec
-
-from windlass.errors import BadOption
-
-SCOPES = ("read", "enqueue", "tick", "manage")
-"""See jobs; store new ones; run what is due; change everything. `manage` includes the others."""
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -20,15 +13,8 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str | None = None
 
     def may(self, scope: str | None) -> bool:
+        """Whether they have this scope. `manage` includes the others."""
         return scope is None or scope in self.scopes or "manage" in self.scopes
 
 
 NOBODY = Principal()
-
-
-def checked_scopes(scopes: Iterable[str]) -> frozenset[str]:
-    """The scopes, or an error that names the one that does not exist."""
-    found = frozenset(scopes)
-    if wrong := sorted(found - set(SCOPES)):
-        raise BadOption("scopes", wrong[0], f"some of {', '.join(SCOPES)}")
-    return found

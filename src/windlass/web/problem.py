@@ -22,7 +22,7 @@ TITLES = {
     413: "Too large",
     415: "Wrong kind of body",
     421: "Wrong host",
-    422: "Key used otherwise",
+    422: "Another request had this key",
     429: "Too many requests",
     500: "Our mistake",
     501: "Not here",
@@ -80,6 +80,12 @@ def of_error(error: errors.WindlassError) -> Problem:
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     headers = {"Retry-After": "5"} if status == 503 else {}
     return Problem(status, detail, way_out or "see the detail", code=code, headers=headers)
+
+
+def of_framework(status: int, detail: str, headers: Mapping[str, str] | None) -> Problem:
+    """What an `auth` of the app's own has raised."""
+    known = status if status in TITLES else 403
+    return Problem(known, detail, "sign in where this is mounted", code="refused", headers=headers)
 
 
 def unexpected() -> Problem:

@@ -2,49 +2,112 @@
 
 from __future__ import annotations
 
+import ipaddress
+import os
 import socket
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING
 
 import uvicorn
 
+from windlass.errors import BadOption
 from windlass.web import guard
-from windlass.web.auth import allow_everyone
+from windlass.web.gate import SESSION, Gate
 from windlass.web.mount import asgi
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
+USER, PASSWORD = "WINDLASS_WEB_USER", "WINDLASS_WEB_PASSWORD"
 
-def serve(
-    app: Windlass,
-    *,
-    host: str,
-    port: int,
-    prefix: str,
-    hosts: Collection[str],
-    read_only: bool,
-    say: Callable[[str], None],
-) -> None:
-    """Until SIGINT or SIGTERM. The socket is bound first, so that the address that is said is the one that answers."""
-    listening = bind(host, port)
-    prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
-    web = asgi(app, auth=allow_everyone, read_only=read_only, hosts={*guard.LOOPBACK, host, *hosts})
-    settings = uvicorn.Config(
-        web, root_path=prefix, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
-    )
-    say(f"{address(listening, host)}{prefix}/ · {app.store.where}")
-    uvicorn.Server(settings).run([listening])
+WAYS = f"""A dashboard that others can reach needs a way to tell who they are:
+  {USER}=me {PASSWORD}=… windlass dashboard …   a name and a password
+  windlass tokens create me --scope manage   a token, for programs; the link that is printed is for you
+  app.mount("/jobs", wl.asgi(auth=…))   inside your own web app, behind its own login"""
+
+
+class Server:
+    """One mount, bound to its address and not yet serving, so that what is said of it is true."""
+
+    def __init__(
+        self, app: Windlass, *, host: str, port: int, prefix: str, hosts: Collection[str], read_only: bool
+    ) -> None:
+        self.gate = Gate(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
+        self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
+        self._host = host
+        names = {*guard.LOOPBACK, *hosts} | (set() if is_any(host) else {host})
+        allowed = None if is_any(host) and not hosts else names
+        self.web = asgi(app, auth=self.gate, read_only=read_only, hosts=allowed)
+        self._socket = bind(host, port)
+
+    @property
+    def address(self) -> str:
+        host = "127.0.0.1" if is_any(self._host) else self._host
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{self._socket.getsockname()[1]}{self._prefix}/"
+
+    @property
+    def login(self) -> str:
+        """The link that works once."""
+        return f"{self.address}?login={self.gate.code}"
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Until SIGINT or SIGTERM; `ready` is called when it answers."""
+        settings = uvicorn.Config(
+            self.web,
+            root_path=self._prefix,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=2,
+        )
+        server = Told(settings, ready, self.web.site.close)
+        server.run([self._socket])
+
+
+class Told(uvicorn.Server):
+    """Says when it is ready, and ends open streams when it is to stop: it would wait for them."""
+
+    def __init__(self, settings: uvicorn.Config, ready: Callable[[], None], stopping: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self._ready, self._stopping = ready, stopping
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping()
+        await super().shutdown(sockets)
+
+
+def knows_who(app: Windlass) -> bool:
+    """Whether others could be told apart: by a password, or by a token."""
+    if os.environ.get(USER) and os.environ.get(PASSWORD):
+        return True
+    return any(not token.name.startswith(SESSION) for token in app.store.tokens())
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_any(host: str) -> bool:
+    return host in ("0.0.0.0", "::", "")
 
 
 def bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family)
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listening.bind((host, port))
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise BadOption("host, port", (host, port), f"{error.strerror}; choose another: --port 0 is any free one") from None
     return listening
-
-
-def address(listening: socket.socket, host: str) -> str:
-    name = f"[{host}]" if ":" in host else host
-    return f"http://{name}:{listening.getsockname()[1]}"

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
+
+from windlass.stores.base import AuditRow
 
 from windlass.web import auth as authentication
 from windlass.web.ask import Answer, Ask
 from windlass.web.auth import Auth
+from windlass.web.bearer import holder, secret_of
+from windlass.web.gate import Gate
+from windlass.web.hub import Hub
+from windlass.web.meter import Meter
+from windlass.web.operator import Operator
 from windlass.web.principal import Principal
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
-log = logging.getLogger("windlass.web")
 
 
 class Site:
@@ -27,7 +33,7 @@ class Site:
     def __init__(
         self,
         app: Windlass,
-        auth: Auth,
+        auth: Auth | Gate,
         *,
         read_only: bool = False,
         hosts: Collection[str] | None = None,
@@ -35,11 +41,15 @@ class Site:
         title: str = "windlass",
     ) -> None:
         self.app = app
-        self.auth = auth
+        self.gate = auth if isinstance(auth, Gate) else None
+        self.auth: Auth = authentication.nobody if isinstance(auth, Gate) else auth
         self.read_only = read_only
         self.hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self.frame_ancestors = frame_ancestors
         self.title = title
+        self.operator = Operator(app)
+        self.hub = Hub(app)
+        self.meter = Meter(app)
         self._cached: dict[Any, tuple[float, Any]] = {}
         self._lock = threading.Lock()
         self._locks: dict[Any, threading.Lock] = {}
@@ -47,26 +57,35 @@ class Site:
     @property
     def way_in(self) -> str:
         """What somebody can do who is not let in."""
-        return "send a token: Authorization: Bearer …  (windlass tokens create), or sign in where this is mounted"
+        where = "use the link that windlass dashboard printed" if self.gate else "sign in where this is mounted"
+        return f"send a token: Authorization: Bearer …  (windlass tokens create), or {where}"
 
     @property
     def challenge(self) -> str:
-        return 'Bearer realm="windlass"'
+        kind = "Basic" if self.gate and self.gate.has_password else "Bearer"
+        return f'{kind} realm="windlass", charset="UTF-8"'
 
     async def enter(self, request: Request) -> Answer | None:
         """An answer to somebody who comes by a login link."""
-        return None
+        return await run_in_threadpool(self.gate.enter, self, request) if self.gate else None
 
     async def who(self, request: Request) -> Principal | None:
-        """Who asks, if they are let in."""
+        """Who asks, if they are let in: by a token of ours, else as the mount's `auth` says."""
+        if (secret := secret_of(request)) is not None:
+            return await run_in_threadpool(holder, self, secret)
+        if self.gate is not None:
+            return await run_in_threadpool(self.gate.who, self, request)
         return await authentication.ask(self.auth, request)
 
     def note(self, ask: Ask, action: str, what: str, count: int = 1) -> None:
         """Write down who changed what."""
-        log.info("%s: %s %s (%d)", ask.who.name, action, what, count)
+        tenant = ask.who.tenant or ""
+        self.app.store.audit(AuditRow(who=ask.who.name, action=action, what=what, count=count, tenant=tenant))
 
     def close(self) -> None:
         """End what runs in the background."""
+        self.operator.close()
+        self.hub.close()
 
     def cached(self, key: Any, seconds: float, make: Callable[[], Any]) -> Any:
         """What `make` gave at most `seconds` ago. Of several who ask at once, one makes it and all get it."""
