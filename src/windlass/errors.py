@@ -280,7 +280,10 @@ class MissingExtra(WindlassError, ImportError):
     """A store whose driver is not installed."""
 
     def __init__(self, scheme: str, module: str, extra: str) -> None:
-        super().__init__(f"{scheme} needs {module}, which is not installed: pip install 'windlass[{extra}]'")
+        super().__init__(
+            f"{scheme} needs {module}, which is not installed; install the extra {extra!r}, "
+            f"in a clone of windlass: pip install '.[{extra}]'"
+        )
 
 
 class BadConnection(WindlassError, TypeError):

@@ -1,11 +1,40 @@
-"""Jobs in every status, by hand."""
+"""Commands that only look, a secret that none may print, and jobs in every status, by hand."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import pytest
+from click.testing import CliRunner
+
 from windlass import Fail, Job, Windlass, clock
 from windlass.stores.base import WorkerRow
+
+LOOKING = [
+    ["stats"],
+    ["workers"],
+    ["jobs", "ls"],
+    ["jobs", "show", "x"],
+    ["jobs", "retry", "x"],
+    ["jobs", "cancel", "x"],
+    ["jobs", "delete", "x", "--yes"],
+    ["db", "status"],
+    ["db", "prune"],
+    ["doctor"],
+]
+looking = pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+
+
+def unseen(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever a command prints, it is not that."""
+    invoke = CliRunner.invoke
+
+    def checked(*args: Any, **settings: Any) -> Any:
+        result = invoke(*args, **settings)
+        assert secret not in result.output + result.stderr + str(result.exception)
+        return result
+
+    monkeypatch.setattr(CliRunner, "invoke", checked)
 
 
 def completed(wl: Windlass, type: str = "mail", result: Any = None, **options: Any) -> Job:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from tests.cli.helpers import completed, failed, now, processing
+from tests.cli.helpers import completed, failed, looking, now, processing, unseen
 from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from tests.servers.postgres import free_port
 from windlass import Windlass
@@ -42,32 +40,10 @@ def wl(url: str) -> Iterator[Windlass]:
 
 @pytest.fixture(autouse=True)
 def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a command prints, it is not that."""
-    invoke = CliRunner.invoke
-
-    def checked(*args: Any, **settings: Any) -> Any:
-        result = invoke(*args, **settings)
-        assert TOKEN not in result.output + result.stderr + str(result.exception)
-        return result
-
-    monkeypatch.setattr(CliRunner, "invoke", checked)
+    unseen(TOKEN, monkeypatch)
 
 
 # Which server
-
-LOOKING = [
-    ["stats"],
-    ["workers"],
-    ["jobs", "ls"],
-    ["jobs", "show", "x"],
-    ["jobs", "retry", "x"],
-    ["jobs", "cancel", "x"],
-    ["jobs", "delete", "x", "--yes"],
-    ["db", "status"],
-    ["db", "prune"],
-    ["doctor"],
-]
-looking = pytest.mark.parametrize("words", LOOKING, ids=" ".join)
 
 
 @looking

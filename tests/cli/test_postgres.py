@@ -11,9 +11,8 @@ from urllib.parse import urlsplit, urlunsplit
 import msgspec
 import psycopg
 import pytest
-from click.testing import CliRunner
 
-from tests.cli.helpers import completed, failed, now, processing
+from tests.cli.helpers import completed, failed, looking, now, processing, unseen
 from windlass import Windlass, clock
 from windlass.cli import checks_postgres
 from windlass.stores import migrate
@@ -49,15 +48,7 @@ def wl(url: str) -> Iterator[Windlass]:
 
 @pytest.fixture(autouse=True)
 def no_password(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a command prints, it is not that."""
-    invoke = CliRunner.invoke
-
-    def checked(*args: Any, **settings: Any) -> Any:
-        result = invoke(*args, **settings)
-        assert PASSWORD not in result.output + result.stderr + str(result.exception)
-        return result
-
-    monkeypatch.setattr(CliRunner, "invoke", checked)
+    unseen(PASSWORD, monkeypatch)
 
 
 def execute(url: str, sql: str) -> list[Any]:
@@ -67,21 +58,6 @@ def execute(url: str, sql: str) -> list[Any]:
 
 
 # Which database
-
-
-LOOKING = [
-    ["stats"],
-    ["workers"],
-    ["jobs", "ls"],
-    ["jobs", "show", "x"],
-    ["jobs", "retry", "x"],
-    ["jobs", "cancel", "x"],
-    ["jobs", "delete", "x", "--yes"],
-    ["db", "status"],
-    ["db", "prune"],
-    ["doctor"],
-]
-looking = pytest.mark.parametrize("words", LOOKING, ids=" ".join)
 
 
 @looking

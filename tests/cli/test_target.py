@@ -8,21 +8,8 @@ import sys
 
 import pytest
 
+from tests.cli.helpers import looking
 from windlass import Windlass
-
-LOOKING = [
-    ["stats"],
-    ["workers"],
-    ["jobs", "ls"],
-    ["jobs", "show", "x"],
-    ["jobs", "retry", "x"],
-    ["jobs", "cancel", "x"],
-    ["jobs", "delete", "x", "--yes"],
-    ["db", "status"],
-    ["db", "prune"],
-    ["doctor"],
-]
-looking = pytest.mark.parametrize("words", LOOKING, ids=" ".join)
 
 
 @looking

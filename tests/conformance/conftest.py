@@ -7,12 +7,14 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 
+from tests.conformance import helpers
 from tests.conformance.helpers import FakeClock, check_books
 from tests.servers.libsql import ByHand
 from windlass import stores
@@ -172,3 +174,16 @@ def _by_hand_on_postgres(store: PostgresStore) -> Iterator[Callable[..., list[An
 
     yield execute
     connection.close()
+
+
+@pytest.fixture
+def users(store: Any) -> Iterator[Any]:
+    """The user's own connection to the database, with a table of theirs."""
+    store.open()
+    with closing(helpers.by_hand(store)) as connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY)")
+        connection.commit()
+        yield connection
+        connection.rollback()
+        connection.execute("DROP TABLE orders")
+        connection.commit()

@@ -6,7 +6,7 @@ import sqlite3
 import threading
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Any
 
 import psycopg
@@ -184,6 +184,12 @@ def by_hand(store: Any) -> Any:
     if on_libsql(store):
         return libsql.ByHand(store.url)
     return psycopg.connect(store.url) if on_postgres(store) else sqlite3.connect(store.path)
+
+
+def orders(store: Any) -> list[int]:
+    """What somebody else sees of the table of the fixture `users`."""
+    with closing(by_hand(store)) as connection:
+        return [row[0] for row in connection.execute("SELECT id FROM orders ORDER BY id")]
 
 
 def is_intact(store: Any) -> bool:

@@ -26,6 +26,11 @@ def test_the_password_is_not_shown(url, shown):
     assert "application_name=windlass" in conninfo
 
 
+@pytest.mark.parametrize("name", ["oauth_client_secret", "scram_client_key", "scram_server_key"])
+def test_secrets_that_only_a_newer_libpq_knows_are_not_shown(name):
+    assert "postgresql://db/shop?user=me" == place.shown(f"postgresql://db/shop?{name}=secret&user=me")
+
+
 @pytest.mark.parametrize(
     "url",
     [

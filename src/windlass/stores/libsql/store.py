@@ -16,13 +16,11 @@ from windlass.stores.libsql.connection import BLOCK, Database, Duplicate, Transa
 from windlass.stores.libsql.hrana import Failed, Refused, Unreachable
 from windlass.stores.libsql.place import read as read_url
 from windlass.stores.sql import settle
-from windlass.stores.sql.store import SQLStore
 from windlass.stores.sqlite import statements as sql
-from windlass.stores.sqlite.upgrade import newest_schema, schema_in, schema_sql, upgrade
+from windlass.stores.sqlite.tables import OLDEST_SQLITE, SQLiteTables
+from windlass.stores.sqlite.upgrade import newest_schema, schema_in, upgrade
 
 T = TypeVar("T")
-
-OLDEST_SQLITE = (3, 38)
 
 
 class Watch:
@@ -39,7 +37,7 @@ class Watch:
         self._closed.set()
 
 
-class LibSQLStore(SQLStore[Database]):
+class LibSQLStore(SQLiteTables[Database]):
     """Jobs on one libSQL server, shared by all who reach it."""
 
     one_machine = False
@@ -68,16 +66,6 @@ class LibSQLStore(SQLStore[Database]):
         with closing(self._connections()) as database:
             found: int = database.read(lambda tx: schema_in(tx, self.where)[0])
         return found
-
-    def newest_schema(self) -> int:
-        return newest_schema()
-
-    def upgrade(self) -> int:
-        self.open()  # which does it by itself
-        return newest_schema()
-
-    def schema_sql(self) -> str:
-        return schema_sql()
 
     def now(self) -> int:
         return self.database.read(lambda tx: tx.now)
@@ -113,9 +101,6 @@ class LibSQLStore(SQLStore[Database]):
 
     def _read(self, verb: str, steps: Callable[[Any], T]) -> T:
         return self.database.read(steps)
-
-    def fold(self) -> int:
-        return 0  # one writer at a time: everything is added up as it is written
 
     # Enqueue
 

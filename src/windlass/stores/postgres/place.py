@@ -10,7 +10,8 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from windlass.errors import BadURL
 from windlass.stores.postgres.connection import DEFAULTS
 
-SECRET = ("password=", "sslpassword=")
+SECRET = ("password=", "sslpassword=", "oauth_client_secret=", "scram_client_key=", "scram_server_key=")
+"""What libpq takes, some of it since PostgreSQL 18, and nobody may see."""
 
 
 def read(url: str) -> tuple[str, str]:

@@ -18,22 +18,20 @@ from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.borrowed import unwrap
 from windlass.stores.sql import insert, settle
-from windlass.stores.sql.store import SQLStore
 from windlass.stores.sqlite import place
 from windlass.stores.sqlite import statements as sql
 from windlass.stores.sqlite.connection import Database, Transaction, text
-from windlass.stores.sqlite.upgrade import newest_schema, schema_of, schema_sql, upgrade
+from windlass.stores.sqlite.tables import OLDEST_SQLITE, SQLiteTables
+from windlass.stores.sqlite.upgrade import newest_schema, schema_of, upgrade
 from windlass.stores.sqlite.watch import Watch
 
 T = TypeVar("T")
 
-OLDEST_SQLITE = (3, 38)
-"""The first with `->>`; STRICT tables came with 3.37, RETURNING with 3.35."""
 TRANSACTION_SECONDS = 5.0
 """How long `ctx.transaction()` may hold the only writer."""
 
 
-class SQLiteStore(SQLStore[Database]):
+class SQLiteStore(SQLiteTables[Database]):
     """Jobs in one file, shared by all processes of one machine."""
 
     one_machine = True
@@ -72,16 +70,6 @@ class SQLiteStore(SQLStore[Database]):
 
     def schema(self) -> int | None:
         return schema_of(self.path)
-
-    def newest_schema(self) -> int:
-        return newest_schema()
-
-    def upgrade(self) -> int:
-        self.open()  # which does it by itself
-        return newest_schema()
-
-    def schema_sql(self) -> str:
-        return schema_sql()
 
     def now(self) -> int:
         return self._clock()
@@ -125,9 +113,6 @@ class SQLiteStore(SQLStore[Database]):
 
     def _read(self, verb: str, steps: Callable[[Transaction], T]) -> T:
         return _read(self.database, steps)
-
-    def fold(self) -> int:
-        return 0  # one writer at a time: everything is added up as it is written
 
     # Enqueue
 

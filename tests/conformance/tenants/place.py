@@ -1,0 +1,107 @@
+"""A database whose roles have their rights, tenants with rows in all of its tables, and how producers look at them."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import psycopg
+from psycopg import errors
+
+from tests.conformance.helpers import (
+    FAILED,
+    HOUR,
+    enlist,
+    finish,
+    limit,
+    put,
+    put_and_take,
+)
+from windlass.outcome import COMPLETED
+from windlass.stores.postgres.roles import Roles
+from windlass.stores.postgres.store import PostgresStore
+
+REFUSED = errors.InsufficientPrivilege
+NOT_ALLOWED = (REFUSED, errors.ObjectNotInPrerequisiteState, errors.WrongObjectType, errors.FeatureNotSupported)
+"""The others are what PostgreSQL says of changing a view, and of COPY into a table with policies."""
+
+
+class Place:
+    """A database whose roles have their rights, and a login for each."""
+
+    def __init__(self, admin: str) -> None:
+        self.admin = admin
+        self.mark = f"t_{secrets.token_hex(4)}"  # roles are of the whole server
+        self.roles = Roles(*(f"{self.mark}_{name}" for name in Roles._fields))
+        store = PostgresStore(admin)
+        store.open()
+        store.give_rights(self.roles)
+        store.close()
+        with psycopg.connect(admin, autocommit=True) as connection:
+            for name in Roles._fields:
+                connection.execute(f"CREATE ROLE {self.mark}_{name}_login LOGIN IN ROLE {self.mark}_{name}")
+
+    def url(self, role: str, tenant: str | None = None) -> str:
+        parts = urlsplit(self.admin)
+        host = parts.netloc.rpartition("@")[2]
+        query = "" if tenant is None else f"options={quote(f'-c windlass.tenant={tenant}')}"
+        return urlunsplit(parts._replace(netloc=f"{self.mark}_{role}_login@{host}", query=query))
+
+    def drop(self) -> None:
+        with psycopg.connect(self.admin, autocommit=True) as connection:
+            names = [f"{name}{end}" for name in self.roles for end in ("_login", "")]
+            for name in names:
+                connection.execute(f"DROP OWNED BY {name} CASCADE")
+            for name in names:
+                connection.execute(f"DROP ROLE {name}")
+
+
+@contextmanager
+def as_producer(place: Place, tenant: str | None) -> Iterator[psycopg.Connection[Any]]:
+    """Plain SQL as that role, in a transaction that says whose it is; nothing of it stays."""
+    with psycopg.connect(place.url("producer")) as connection:
+        if tenant is not None:
+            connection.execute("SELECT set_config('windlass.tenant', %s, true)", [tenant])
+        yield connection
+        connection.rollback()
+
+
+def fill(store: Any, tenant: str) -> dict[str, str]:
+    """Rows of a tenant in every table there is; the ids of its jobs by where they are."""
+    enlist(store, f"w-{tenant}")
+    ended = finish(store, FAILED, tenant=tenant, dedupe="ended")
+    done = finish(store, COMPLETED, tenant=tenant)
+    held = put_and_take(store, worker=f"w-{tenant}", tenant=tenant)
+    waiting = put(store, tenant=tenant, dedupe="key", delay=HOUR)
+    limit(store, "limited", 3)
+    return {"failed": ended.id, "completed": done.id, "processing": held.id, "pending": waiting.id}
+
+
+def relations(url: str) -> dict[str, list[str]]:
+    """Every table and view of ours, with its columns."""
+    found: dict[str, list[str]] = {}
+    with psycopg.connect(url) as connection:
+        for table, column in connection.execute(
+            "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
+            " WHERE c.relnamespace = 'windlass'::regnamespace AND c.relkind IN ('r', 'v', 'm', 'p', 'f')"
+            " AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, a.attnum"
+        ):
+            found.setdefault(table, []).append(column)
+    return found
+
+
+def tables_of_tenants(url: str) -> list[str]:
+    return [name for name, columns in relations(url).items() if "tenant" in columns and name != "job"]
+
+
+def outcome(connection: psycopg.Connection[Any], statement: Any, parameters: Any = None) -> int | type[Exception]:
+    """How many rows a statement saw or changed, or how it was refused. The transaction goes on."""
+    try:
+        with connection.transaction():
+            rows = connection.execute(statement, parameters)
+            return len(rows.fetchall()) if rows.description else rows.rowcount
+    except psycopg.Error as error:
+        return type(error)

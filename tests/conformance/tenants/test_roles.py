@@ -1,0 +1,202 @@
+"""Roles on PostgreSQL, which `windlass db roles` makes: what each is for, and what it may not do."""
+
+from __future__ import annotations
+
+import secrets
+from urllib.parse import urlsplit, urlunsplit
+
+import psycopg
+import pytest
+
+from tests.conformance.helpers import (
+    FAILED,
+    put,
+    put_and_take,
+    settle_one,
+)
+from tests.conformance.tenants.place import (
+    REFUSED,
+    outcome,
+    relations,
+    tables_of_tenants,
+)
+from tests.servers.binaries import sources
+from tests.servers.fixtures import new_server
+from windlass import BadOption, StoreUnusable, Windlass
+from windlass.outcome import COMPLETED
+from windlass.stores.base import Wanted
+from windlass.stores.postgres import roles
+from windlass.stores.postgres.roles import Roles
+from windlass.stores.postgres.store import PostgresStore
+
+# What the roles are
+
+
+def test_every_table_is_thought_of(place):
+    """A new table has to be told whose it is: in OF_TENANTS if its rows have a tenant, else in OF_ALL."""
+    assert set(relations(place.admin)) == set(roles.OF_TENANTS) | set(roles.OF_ALL)
+    assert set(tables_of_tenants(place.admin)) == set(roles.OF_TENANTS)
+    with psycopg.connect(place.admin) as connection:
+        forced = connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = 'windlass'::regnamespace"
+            " AND relrowsecurity AND relforcerowsecurity"
+        ).fetchall()
+        views = connection.execute(
+            "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'windlass'::regnamespace AND relkind = 'v'"
+        ).fetchall()
+        bare = connection.execute(
+            "SELECT i.indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
+            " WHERE c.relnamespace = 'windlass'::regnamespace AND i.indisunique AND EXISTS (SELECT FROM pg_attribute a"
+            " WHERE a.attrelid = c.oid AND a.attname = 'tenant' AND NOT a.attnum = ANY(i.indkey))"
+        ).fetchall()
+        strong = connection.execute(
+            "SELECT rolname FROM pg_roles WHERE rolname LIKE %s AND (rolsuper OR rolbypassrls OR rolcreaterole)",
+            [f"{place.mark}%"],
+        ).fetchall()
+
+    assert {name for (name,) in forced} == set(roles.OF_TENANTS)
+    assert all("security_invoker=true" in options for _, options in views)
+    assert bare == []  # else a collision would tell what another tenant has
+    assert strong == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_rights_can_be_given_again(place, times):
+    with psycopg.connect(place.admin) as connection:
+        acls = "SELECT relname, relacl::text FROM pg_class WHERE relnamespace = 'windlass'::regnamespace ORDER BY 1"
+        policies = "SELECT tablename, policyname, roles, qual, with_check FROM pg_policies ORDER BY 1, 2"
+        before = connection.execute(acls).fetchall(), connection.execute(policies).fetchall()
+        connection.execute(f"GRANT ALL ON windlass.jobs TO {place.roles.producer}")
+        connection.commit()
+
+        for _ in range(times):
+            PostgresStore(place.admin).give_rights(place.roles)
+
+        assert before == (connection.execute(acls).fetchall(), connection.execute(policies).fetchall())
+
+
+@pytest.mark.parametrize("name", ["", "a'b", 'a"b', "a$$b", "a;b", "ä", "x" * 64, "1a"])
+def test_a_name_that_could_be_code_is_refused(name):
+    with pytest.raises(BadOption, match="name of a role"):
+        roles.script(Roles(owner=name))
+
+
+def test_two_roles_cannot_be_one():
+    with pytest.raises(BadOption, match="three roles"):
+        roles.script(Roles(worker="me", producer="me"))
+
+
+@pytest.mark.parametrize("server_of", sources())
+def test_an_owner_who_is_no_superuser_may_give_rights_and_goes_on_working(server_of):
+    """As on a rented server, where nobody is superuser."""
+    with new_server(server_of) as server:
+        admin = server.create_database("rented")
+        with psycopg.connect(admin, autocommit=True) as connection:
+            connection.execute("CREATE ROLE app LOGIN CREATEROLE")
+            connection.execute("GRANT CREATE ON DATABASE rented TO app")
+        url = urlunsplit(urlsplit(admin)._replace(netloc=f"app@127.0.0.1:{server.port}"))
+        store = PostgresStore(url)
+        before = put(store, tenant="acme")
+
+        store.give_rights(Roles())
+        store.give_rights(Roles())
+
+        assert before.id == store.get(before.id).id
+        assert [before.id, put(store).id] == [c.id for c in store.claim("", Wanted(limit=10))]
+        assert 1 == store.upgrade()
+        store.close()
+
+
+def test_who_may_not_give_rights_is_told_who_may(place):
+    with pytest.raises(StoreUnusable, match=r"permission denied.*; run it as a superuser"):
+        PostgresStore(place.url("worker")).give_rights(Roles(producer="another"))
+
+
+def test_rights_need_tables(postgres_databases):
+    url = postgres_databases.fresh()
+    with pytest.raises(StoreUnusable, match="windlass db upgrade"):
+        PostgresStore(url).give_rights(Roles(*(f"t_{secrets.token_hex(4)}" for _ in range(3))))
+    postgres_databases.drop(url)
+
+
+# Workers and the owner
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "ALTER TABLE windlass.jobs ADD n int",
+        "ALTER TABLE windlass.jobs DISABLE ROW LEVEL SECURITY",
+        "DROP POLICY windlass_all ON windlass.jobs",
+        "DROP TABLE windlass.usage",
+        "DROP SCHEMA windlass CASCADE",
+        "TRUNCATE windlass.jobs",
+        "CREATE TABLE windlass.mine (n int)",
+        "UPDATE windlass.meta SET value = 99",
+        "SELECT setval('windlass.lease', 1)",
+    ],
+)
+def test_a_worker_cannot_change_the_tables(place, store, statement):
+    with psycopg.connect(place.url("worker")) as connection:
+        assert outcome(connection, statement) is REFUSED
+
+
+@pytest.mark.parametrize("role", ["worker", "owner"])
+def test_workers_and_the_owner_work_for_every_tenant(place, role):
+    """All that a worker does, by the real one."""
+    wl = Windlass(place.url(role))
+    ran: list[str] = []
+
+    @wl.job(concurrency=2, max_attempts=2, backoff=0)
+    def step(name: str) -> str:
+        ran.append(name)
+        if name == "fails":
+            raise ValueError(name)
+        if name == "follows":
+            step.using(tenant="b").enqueue(name="followed")
+        return name
+
+    producer = Windlass(place.url("producer"))
+    jobs = [
+        producer.enqueue("step", {"name": name}, tenant="a", dedupe=name, max_attempts=2)
+        for name in ("one", "fails", "follows")
+    ]
+    wl.enqueue("step", {"name": "of nobody"})
+    while wl.tick().ran:
+        pass
+
+    assert sorted(ran) == ["fails", "fails", "followed", "follows", "of nobody", "one"]
+    assert ["completed", "failed", "completed"] == [wl.get(job.id).status for job in jobs]
+    assert 2 == len(wl.attempts(jobs[1].id))
+    assert "pending" == wl.retry(jobs[1].id).status
+    assert "cancelled" == wl.cancel(jobs[1].id).status
+    assert jobs[1].id == wl.delete(jobs[1].id).id
+    [lease] = (wl.enqueue("step", {"name": "by hand"}, tenant="a"), wl.claim(types=["step"]))[1]
+    lease.extend(60)
+    lease.complete("done")
+    assert {"a", "b", ""} == {row["tenant"] for row in wl.counts(("tenant",))}
+    assert "postgresql" == wl.store.status()["store"]
+    wl.store.fold()
+    assert 5 == sum(row["count"] for row in wl.counts())
+    assert 0 == wl.rescue()
+    assert 5 == wl.store.prune(["completed", "failed", "cancelled"], -(10**9), 100)
+    wl.close(), producer.close()
+
+
+def test_a_worker_completes_a_job_in_a_transaction(place, store):
+    claimed = put_and_take(store, tenant="acme")
+    with store.transaction(claimed, lambda: COMPLETED) as connection:
+        assert 1 == len(connection.execute("SELECT * FROM windlass.leases").fetchall())
+    assert "completed" == store.get(claimed.id).status
+    assert not settle_one(store, claimed, FAILED)
+
+
+def test_a_role_without_rights_is_told_what_it_lacks(place):
+    with psycopg.connect(place.admin, autocommit=True) as connection:
+        connection.execute(f"CREATE ROLE {place.mark}_stranger_login LOGIN")
+    try:
+        with pytest.raises(StoreUnusable, match=r"permission denied.*windlass db roles"):
+            Windlass(place.url("stranger")).counts()
+    finally:
+        with psycopg.connect(place.admin, autocommit=True) as connection:
+            connection.execute(f"DROP ROLE {place.mark}_stranger_login")

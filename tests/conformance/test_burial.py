@@ -1,0 +1,225 @@
+"""The dead are buried, what they held is returned, and only who is to blame is charged."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    enlist,
+    ids,
+    place_of,
+    put,
+    put_and_take,
+    put_many,
+    settle_one,
+    suspicion_of,
+    take,
+)
+from windlass.errors import WorkerLost
+from windlass.job import Status, Suspicion
+from windlass.outcome import COMPLETED
+
+
+def test_a_buried_workers_job_is_returned_and_its_attempt_spent(store):
+    enlist(store, "w1")
+    claimed = put_and_take(store, worker="w1")
+
+    assert 1 == store.bury("w1", "the process died")
+
+    job = store.get(claimed.id)
+    assert (Status.PENDING, 1, "the process died") == (job.status, job.attempts, job.error)
+    assert claimed.id == take(store)[0].id
+
+
+def test_a_crash_in_the_last_attempt_fails_the_job(store):
+    """Never looped, never dropped."""
+    enlist(store, "w1")
+    claimed = put_and_take(store, worker="w1", max_attempts=1)
+
+    store.bury("w1", "the process died")
+
+    job = store.get(claimed.id)
+    assert (Status.FAILED, 1, "the process died") == (job.status, job.attempts, job.error)
+    assert ["failed"] == [attempt.outcome for attempt in store.attempts(claimed.id)]
+
+
+def test_a_job_that_kills_every_worker_ends_after_its_last_attempt(store):
+    job = put(store, max_attempts=3)
+    for i in range(3):
+        worker = enlist(store, f"w{i}")
+        take(store, worker=worker)
+        store.bury(worker, f"crash {i}")
+
+    assert (Status.FAILED, 3) == place_of(store, job.id)
+    assert ["crash 0", "crash 1", "crash 2"] == [attempt.error for attempt in store.attempts(job.id)]
+
+
+def test_a_worker_that_beats_again_is_not_buried(store):
+    enlist(store, "w1")
+    claimed = put_and_take(store, worker="w1")
+    seen = store.beat("w1").workers["w1"]
+    store.beat("w1")
+
+    assert 0 == store.bury("w1", "stood still", beats=seen)
+
+    assert Status.PROCESSING == store.get(claimed.id).status
+    assert settle_one(store, claimed, COMPLETED)
+
+
+def test_a_worker_whose_count_stands_still_is_buried(store):
+    enlist(store, "w1")
+    put_and_take(store, worker="w1")
+    seen = store.beat("w1").workers["w1"]
+
+    assert 1 == store.bury("w1", "stood still", beats=seen)
+    assert [] == store.workers()
+
+
+def test_only_jobs_that_had_started_are_charged_for_a_crash(store):
+    enlist(store, "w1")
+    put_many(store, 3)
+    running, *queued = take(store, worker="w1")
+
+    assert 3 == store.bury("w1", "the process died", started={running.number})
+
+    assert [(Status.PENDING, 0)] * 2 == [place_of(store, id) for id in ids(queued)]
+    assert (Status.PENDING, 1) == place_of(store, running.id)
+    assert [1, 0, 0] == [len(store.attempts(id)) for id in ids([running, *queued])]
+
+
+def test_nobody_is_charged_if_nothing_had_started(store):
+    enlist(store, "w1")
+    put_many(store, 2)
+    claimed = take(store, worker="w1")
+
+    store.bury("w1", "the process died", started=())
+
+    assert [(Status.PENDING, 0)] * 2 == [place_of(store, id) for id in ids(claimed)]
+    assert [Suspicion.NONE] * 2 == [c.suspicion for c in take(store)]
+
+
+def test_a_job_that_ran_alone_is_guilty(store):
+    enlist(store, "w1")
+    put_and_take(store, worker="w1")
+    put(store)
+    take(store, worker="w1")
+    running = min(store.beat("w1").mine)
+
+    store.bury("w1", "the process died", started={running})
+
+    by_number = {c.attempt: c.suspicion for c in take(store)}
+    assert {2: Suspicion.GUILTY, 1: Suspicion.NONE} == by_number
+
+
+def test_jobs_that_ran_beside_each_other_are_suspects_and_not_charged(store):
+    enlist(store, "w1")
+    put_many(store, 2)
+    claimed = take(store, worker="w1")
+
+    store.bury("w1", "the process died")
+
+    assert [(Status.PENDING, 0)] * 2 == [place_of(store, id) for id in ids(claimed)]
+    assert [Suspicion.SUSPECTED] * 2 == [c.suspicion for c in take(store)]
+    assert all("runs again alone" in store.attempts(id)[0].error for id in ids(claimed))
+
+
+def test_a_suspect_that_crashes_alone_pays_for_both_crashes(store):
+    enlist(store, "w1")
+    put_many(store, 2, max_attempts=9)
+    guilty, innocent = take(store, worker="w1")
+    store.bury("w1", "crash")
+    enlist(store, "w2")
+    take(store, 1, worker="w2")
+
+    store.bury("w2", "crash again")
+
+    assert (Status.PENDING, 2) == place_of(store, guilty.id)
+    assert (Status.PENDING, 0) == place_of(store, innocent.id)
+
+
+def test_a_suspect_with_two_attempts_fails_at_its_second_crash(store):
+    enlist(store, "w1")
+    put_many(store, 2, max_attempts=2)
+    guilty, innocent = take(store, worker="w1")
+    store.bury("w1", "crash")
+    enlist(store, "w2")
+    take(store, 1, worker="w2")
+
+    store.bury("w2", "crash again")
+
+    assert (Status.FAILED, 2) == place_of(store, guilty.id)
+    settle_one(store, take(store)[0], COMPLETED)
+    assert (Status.COMPLETED, 1) == place_of(store, innocent.id)
+
+
+def test_suspects_that_crash_together_again_are_both_charged(store):
+    """Else two jobs that always run beside each other would loop for ever."""
+    put_many(store, 2, max_attempts=2)
+    for worker in ("w1", "w2"):
+        enlist(store, worker)
+        claimed = take(store, worker=worker)
+        store.bury(worker, "crash")
+
+    assert [(Status.FAILED, 2)] * 2 == [place_of(store, id) for id in ids(claimed)]
+
+
+def test_nobody_is_suspected_when_the_worker_was_killed_from_outside(store):
+    """A machine that was switched off says nothing of the jobs: each has lost an attempt, and that is all."""
+    enlist(store, "w1")
+    put_many(store, 2)
+    claimed = take(store, worker="w1")
+
+    store.bury("w1", "killed", outside=True)
+
+    assert [(Status.PENDING, 1)] * 2 == [place_of(store, id) for id in ids(claimed)]
+    assert [Suspicion.NONE] * 2 == [c.suspicion for c in take(store)]
+
+
+def test_a_manual_retry_clears_the_suspicion(store):
+    enlist(store, "w1")
+    claimed = put_and_take(store, worker="w1", max_attempts=1)
+    store.bury("w1", "crash")
+
+    store.retry(claimed.id)
+
+    assert Suspicion.NONE == suspicion_of(store)
+
+
+def test_a_cancelled_job_of_a_dead_worker_is_cancelled(store):
+    enlist(store, "w1")
+    claimed = put_and_take(store, worker="w1")
+    store.cancel(claimed.id)
+
+    store.bury("w1", "the process died")
+
+    assert Status.CANCELLED == store.get(claimed.id).status
+
+
+def test_a_worker_is_buried_once_and_its_grave_stays_closed(store):
+    enlist(store, "w1")
+    put_and_take(store, worker="w1")
+    store.bury("w1", "the process died")
+
+    assert 0 == store.bury("w1", "again")
+    with pytest.raises(WorkerLost):
+        take(store, worker="w1")
+
+
+def test_burying_one_worker_leaves_the_others_alone(store):
+    enlist(store, "w1")
+    enlist(store, "w2")
+    theirs = put_and_take(store, worker="w2")
+
+    assert 0 == store.bury("w1", "the process died")
+
+    assert ["w2"] == ids(store.workers())
+    assert settle_one(store, theirs, COMPLETED)
+
+
+def test_a_worker_that_is_gone_is_buried_again_for_what_was_left_in_its_name(store, by_hand):
+    enlist(store, "w1")
+    claimed = put_and_take(store, worker="w1")
+    by_hand("DELETE FROM windlass_workers")
+
+    assert 1 == store.bury("w1", "gone")
+    assert Status.PENDING == store.get(claimed.id).status
