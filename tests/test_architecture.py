@@ -23,8 +23,10 @@ PURE = {
     "ids",
     "job",
     "outcome",
+    "redact",
     "settings",
     "signature",
+    "tokens",
     "version",
     "why",
 }

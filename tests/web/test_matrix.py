@@ -61,9 +61,7 @@ def test_open_routes_are_open(route: Route, connect: Connect, id: str) -> None:
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("route", [r for r in NEEDING if not r.stream], ids=name)
-def test_a_scope_opens_its_own_routes_and_manage_opens_all(
-    route: Route, scope: str, connect: Connect, id: str
-) -> None:
+def test_a_scope_opens_its_own_routes_and_manage_opens_all(route: Route, scope: str, connect: Connect, id: str) -> None:
     status = ask(connect(scope), route, id)
     assert (status not in REFUSED) == (scope in (route.scope, "manage")), status
     assert status != 401

@@ -5,7 +5,8 @@ from __future__ import annotations
 import click
 from rich.text import Text
 
-from windlass import clock, tokens as secrets, units
+from windlass import clock, units
+from windlass import tokens as secrets
 from windlass.cli import output
 from windlass.cli.base import Group, Shared, pass_shared
 from windlass.cli.errors import CONFLICT, NOT_FOUND, Problem

@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from windlass import clock, filters
+from windlass.bulk import Bulk
 from windlass.errors import WindlassError
 from windlass.filters import Filter, Moment
 from windlass.ids import new_id
@@ -16,12 +17,8 @@ from windlass.stores.base import Batch, Operation
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
-BATCH = 200
-"""Jobs in one transaction: workers wait no longer than for that."""
 ABANDONED = 30 * clock.SECOND
 """An operation that has not moved for so long has lost its process, and whoever sees that goes on with it."""
-LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-"""After every job's id: where an operation is that has done nothing yet."""
 
 log = logging.getLogger("windlass.web")
 
@@ -32,33 +29,34 @@ class Operator:
     def __init__(self, app: Windlass) -> None:
         self._app = app
         self._lock = threading.Lock()
-        self._todo: queue.SimpleQueue[tuple[Operation, Filter] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[str, Bulk] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+        self._closing = False
 
-    def start(self, who: str, action: str, wanted: Filter, total: int) -> Operation:
+    def start(self, who: str, work: Bulk) -> Operation:
         """Begin, and return at once."""
-        wanted = fixed(wanted, self._app.store.now())
-        operation = Operation(new_id(), who, action, str(wanted), total)
+        operation = Operation(new_id(), who, work.action, str(work.wanted), work.total)
         self._app.store.start_operation(operation)
-        self._put(operation, wanted)
+        self._put(operation.id, work)
         return operation
 
     def go_on_with(self, operation: Operation) -> None:
-        """If its process is gone, it is ours."""
-        now = self._app.store.now()
-        if operation.ended_at is None and operation.updated_at < now - ABANDONED:
-            self._app.store.go_on(operation.id, Batch(0, 0, operation.position or LAST))
-            self._put(operation, filters.parse(operation.filter))
+        """If its process is gone, it is ours. That it moves again tells others so."""
+        store = self._app.store
+        if operation.ended_at is not None or operation.updated_at > store.now() - ABANDONED:
+            return
+        work = Bulk(store, operation.action, filters.parse(operation.filter))
+        work.position = operation.position or work.position
+        store.go_on(operation.id, Batch(0, 0, work.position))
+        self._put(operation.id, work)
 
     def close(self) -> None:
         """End after the batch that is under way. Whoever looks at the operation later goes on with it."""
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            self._todo.put(None)
+        self._closing = True
+        self._todo.put(None)
 
-    def _put(self, operation: Operation, wanted: Filter) -> None:
-        self._todo.put((operation, wanted))
+    def _put(self, id: str, work: Bulk) -> None:
+        self._todo.put((id, work))
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="windlass-operations", daemon=True)
@@ -68,25 +66,21 @@ class Operator:
         while (todo := self._todo.get()) is not None:
             self._carry_out(*todo)
 
-    def _carry_out(self, operation: Operation, wanted: Filter) -> None:
-        store, position = self._app.store, operation.position
-        while True:
+    def _carry_out(self, id: str, work: Bulk) -> None:
+        while work.position is not None and not self._closing:
+            at = work.position
             try:
-                batch = store.batch(operation.action, wanted, position, BATCH)
-                store.go_on(operation.id, batch)
+                self._app.store.go_on(id, work.step())
             except WindlassError as error:
-                log.warning("operation %s stops: %s", operation.id, error)
-                self._give_up(operation, position, error)
-                return
-            position = batch.position
-            if position is None or self._thread is None:
+                log.warning("operation %s stops: %s", id, error)
+                self._give_up(id, at, error)
                 return
 
-    def _give_up(self, operation: Operation, position: str | None, error: WindlassError) -> None:
+    def _give_up(self, id: str, position: str, error: WindlassError) -> None:
         try:
-            self._app.store.go_on(operation.id, Batch(0, 0, position), str(error))
+            self._app.store.go_on(id, Batch(0, 0, position), str(error))
         except WindlassError:  # the database is gone: whoever sees the operation later goes on with it
-            log.warning("operation %s could not be ended", operation.id)
+            log.warning("operation %s could not be ended", id)
 
 
 def fixed(wanted: Filter, now: int) -> Filter:

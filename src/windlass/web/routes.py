@@ -22,18 +22,38 @@ is new, name it here. The rules:
 from __future__ import annotations
 
 from windlass.web import files, openapi
-from windlass.web.api import enqueue, health, jobs, stats, tick, verbs, workers
+from windlass.web.api import (
+    audit,
+    bulk,
+    enqueue,
+    events,
+    health,
+    insights,
+    jobs,
+    page,
+    prometheus,
+    stats,
+    tick,
+    verbs,
+    workers,
+)
 from windlass.web.pages import overview
 from windlass.web.route import Route
 
 API = (
+    *page.ROUTES,
     *jobs.ROUTES,
     *verbs.ROUTES,
     *enqueue.ROUTES,
+    *bulk.ROUTES,
     *tick.ROUTES,
     *stats.ROUTES,
+    *insights.ROUTES,
     *workers.ROUTES,
+    *events.ROUTES,
+    *audit.ROUTES,
     *health.ROUTES,
+    *prometheus.ROUTES,
     *openapi.ROUTES,
 )
 PAGES = (*overview.ROUTES, *files.ROUTES)

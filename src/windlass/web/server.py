@@ -109,5 +109,7 @@ def bind(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise BadOption("host, port", (host, port), f"{error.strerror}; choose another: --port 0 is any free one") from None
+        raise BadOption(
+            "host, port", (host, port), f"{error.strerror}; choose another: --port 0 is any free one"
+        ) from None
     return listening

@@ -11,7 +11,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from windlass.stores.base import AuditRow
-
 from windlass.web import auth as authentication
 from windlass.web.ask import Answer, Ask
 from windlass.web.auth import Auth
@@ -24,7 +23,6 @@ from windlass.web.principal import Principal
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
-
 
 
 class Site:

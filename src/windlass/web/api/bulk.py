@@ -9,12 +9,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from windlass import clock, filters
-from windlass.errors import CountMoved
-from windlass.filters import EVERYTHING, Filter
-from windlass.job import Count
+from windlass.bulk import Bulk
+from windlass.filters import Filter
+from windlass.ids import is_id
 from windlass.stores.base import Operation
 from windlass.web.api.page import Total, bound
 from windlass.web.ask import Answer, Ask
+from windlass.web.operator import fixed
 from windlass.web.problem import Problem
 from windlass.web.route import Route
 from windlass.web.site import Site
@@ -65,24 +66,25 @@ class Started(msgspec.Struct, kw_only=True):
 
 def bulk(site: Site, ask: Ask) -> Answer:
     asked: BulkIn = ask.body
-    wanted = _wanted(ask, asked)
-    count: Count = site.app.count(wanted)
+    expected = None if asked.expected_count is UNSET or asked.dry_run else asked.expected_count
+    work = prepare(site, asked.action, _wanted(ask, asked), expected)
+    total = Total(value=work.total, relation="eq" if work.exact else "gte")
     if asked.dry_run:
-        return Answer(data=Counted(total=Total.of(count)))
-    if asked.expected_count is not UNSET and asked.expected_count != count.value:
-        raise CountMoved(asked.expected_count, count.value)
-    operation = start(site, ask, asked.action, wanted, count)
+        return Answer(data=Counted(total=total))
+    operation = start(site, ask, work)
     headers = {"Location": ask.url(f"/api/operations/{operation.id}")}
-    return Answer(status=202, data=Started(operation_id=operation.id, total=Total.of(count)), headers=headers)
+    return Answer(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
 
 
-def start(site: Site, ask: Ask, action: str, wanted: Filter, count: Count) -> Operation:
-    """Begin an operation, and note who did. The pages do it by this, too."""
-    if wanted == EVERYTHING:
-        way_out = "name at least one term, such as status:failed; status:pending,processing,… is all of them"
-        raise Problem(400, "an empty filter would be every job there is", way_out)
-    operation = site.operator.start(ask.who.name, action, wanted, count.value)
-    site.note(ask, action, str(wanted), count.value)
+def prepare(site: Site, action: str, wanted: Filter, expected: int | None) -> Bulk:
+    """Count. Raises CountMoved if another number was expected."""
+    return site.app.bulk(action, fixed(wanted, site.app.store.now()), expected=expected)
+
+
+def start(site: Site, ask: Ask, work: Bulk) -> Operation:
+    """Begin what was counted, and note who did."""
+    operation = site.operator.start(ask.who.name, work)
+    site.note(ask, work.action, operation.filter, work.total)
     return operation
 
 
@@ -90,7 +92,9 @@ def _wanted(ask: Ask, asked: BulkIn) -> Filter:
     if (asked.filter is UNSET) == (asked.ids is UNSET):
         raise Problem(400, "which jobs?", "say either filter or ids")
     if asked.ids is not UNSET:
-        return bound(ask, filters.parse(" ".join(f"id:{','.join(asked.ids)}")))
+        if wrong := next((id for id in asked.ids if not is_id(id)), None):
+            raise Problem(400, f"{wrong!r} is no job's id", "an id looks like 01970000-0000-7000-8000-000000000000")
+        return bound(ask, Filter(ids=tuple(asked.ids)))
     return bound(ask, filters.parse(asked.filter if asked.filter is not UNSET else ""))
 
 

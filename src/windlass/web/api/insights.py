@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from windlass import clock, units
 from windlass.job import FailureGroup, Usage
+from windlass.stores.base import LaneRow
 from windlass.web import shown
 from windlass.web.ask import Answer, Ask
 from windlass.web.problem import Problem
@@ -104,7 +105,7 @@ def queues(site: Site, ask: Ask) -> Answer:
     return Answer(data=Lanes(items=[_lane(row) for row in rows]))
 
 
-def _lane(row: Any) -> LaneOut:
+def _lane(row: LaneRow) -> LaneOut:
     fields = {name: getattr(row, name) for name in LaneOut.__struct_fields__}
     for name in ("oldest_due", "next_due"):
         if isinstance(fields[name], int):
@@ -125,7 +126,12 @@ ROUTES = (
         summary="Runs, failures, busy and waiting time, step by step",
         parameters=(
             Parameter("window", str, "How far back: 24h, 7d", default="24h"),
-            Parameter("step", Annotated[int, Meta(ge=60, le=86_400)], "Seconds, from 60 to 86400", default=300),
+            Parameter(
+                "step",
+                Annotated[int, Meta(ge=60, le=86_400, multiple_of=60)],
+                "Whole minutes, in seconds: 60 to 86400",
+                default=300,
+            ),
             Parameter("group_by", Groups, GROUPS, default="type"),
         ),
         answers={200: UsagePage},

@@ -65,6 +65,14 @@ class Stats(msgspec.Struct, kw_only=True):
     as_of: datetime
 
 
+class Doing(msgspec.Struct, kw_only=True):
+    """What a worker has in hand of one type."""
+
+    type: str
+    count: int
+    since: datetime
+
+
 class WorkerOut(msgspec.Struct, kw_only=True):
     """A worker as the others see it."""
 
@@ -79,6 +87,7 @@ class WorkerOut(msgspec.Struct, kw_only=True):
     silent_for: float
     live: bool
     running: int
+    doing: list[Doing]
 
 
 class Workers(msgspec.Struct, kw_only=True):

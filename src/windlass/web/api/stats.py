@@ -7,6 +7,8 @@ from typing import Annotated
 from msgspec import Meta
 
 from windlass import clock
+from windlass.desk import SEARCHED
+from windlass.web.api.page import FILTERS, filter_of
 from windlass.web.api.shapes import Stats
 from windlass.web.ask import Answer, Ask
 from windlass.web.route import Parameter, Route
@@ -18,8 +20,9 @@ Groups = Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(sta
 
 def stats(site: Site, ask: Ask) -> Answer:
     by = tuple(dict.fromkeys(ask.query["group_by"].split(",")))
-    items = site.cached(("counts", by), 0.5, lambda: site.app.counts(by))
-    return Answer(data=Stats(items=items, as_of=clock.to_datetime(clock.now())))
+    wanted = filter_of(ask)
+    items = site.cached(("counts", by, wanted), 0.5, lambda: site.app.counts(by, wanted, at_most=SEARCHED))
+    return Answer(data=Stats(items=items, as_of=clock.to_datetime(site.app.store.now())))
 
 
 ROUTES = (
@@ -28,7 +31,10 @@ ROUTES = (
         path="/api/stats",
         do=stats,
         summary="How many jobs there are, grouped",
-        parameters=(Parameter("group_by", Groups, GROUPS, default="status"),),
+        parameters=(
+            *FILTERS,
+            Parameter("group_by", Groups, GROUPS, default="status"),
+        ),
         answers={200: Stats},
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from windlass import clock
 from windlass.stores.base import WorkerRow
-from windlass.web.api.shapes import WorkerOut, Workers
+from windlass.web.api.shapes import Doing, WorkerOut, Workers
 from windlass.web.ask import Answer, Ask
 from windlass.web.route import Route
 from windlass.web.site import Site
@@ -30,6 +30,7 @@ def _out(row: WorkerRow, now: int) -> WorkerOut:
         silent_for=silence / clock.SECOND,
         live=silence <= SILENT,
         running=row.leases,
+        doing=[Doing(type=type, count=count, since=clock.to_datetime(since)) for type, count, since in row.doing],
     )
 
 
