@@ -38,16 +38,17 @@ def wl(tmp_path: Path) -> Iterator[Windlass]:
 Connect = Callable[..., TestClient]
 
 
+def client_of(wl: Windlass, who: str | None, **options: Any) -> TestClient:
+    """One that comes from our own pages, with these scopes."""
+    web = wl.asgi(auth=by_header, **options)
+    headers = OURS if who is None else {**OURS, "X-Who": who}
+    return TestClient(web, base_url=HERE, headers=headers, raise_server_exceptions=False)
+
+
 @pytest.fixture
 def connect(wl: Windlass) -> Connect:
     """A client that is let in with these scopes: `connect("read @acme")`."""
-
-    def connect(who: str | None = " ".join(SCOPES), **options: Any) -> TestClient:
-        web = wl.asgi(auth=by_header, **options)
-        headers = OURS if who is None else {**OURS, "X-Who": who}
-        return TestClient(web, base_url=HERE, headers=headers, raise_server_exceptions=False)
-
-    return connect
+    return lambda who=" ".join(SCOPES), **options: client_of(wl, who, **options)
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 
 from tests.web.conftest import HERE, OURS, Connect
 from windlass import Windlass, tokens
+from windlass.ids import new_id
 from windlass.stores.base import Token
 from windlass.web import SCOPES
 from windlass.web.auth import nobody
@@ -37,6 +38,14 @@ def ask(client: TestClient, route: Route, id: str) -> int:
             return response.status_code
     body = {} if route.body is not None else None
     return client.request(route.method, path(route, id), json=body).status_code
+
+
+@pytest.fixture(scope="module")
+def wl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Windlass]:
+    """One for all of them: what decides is who asks, not what there is."""
+    app = Windlass(f"sqlite:///{tmp_path_factory.mktemp('matrix')}/jobs.db")
+    yield app
+    app.close()
 
 
 @pytest.fixture
@@ -98,7 +107,7 @@ def give_out(wl: Windlass, name: str, *scopes: str, tenant: str = "", expires_in
 def test_a_token_that_is_wrong_expired_or_revoked_opens_nothing(
     route: Route, by_token: TestClient, wl: Windlass, id: str
 ) -> None:
-    expired, revoked = give_out(wl, "old", "manage", expires_in=-1), give_out(wl, "taken away", "manage")
+    expired, revoked = give_out(wl, new_id(), "manage", expires_in=-1), give_out(wl, "taken away", "manage")
     assert wl.store.drop_token("taken away")
     for secret in (expired, revoked, tokens.new_secret(), "wl_", "x"):
         by_token.headers["Authorization"] = f"Bearer {secret}"
@@ -124,7 +133,7 @@ def test_a_revoked_token_is_refused_within_a_second(by_token: TestClient, wl: Wi
 
 
 def test_a_secret_is_kept_nowhere(wl: Windlass) -> None:
-    secret = give_out(wl, "reader", "read")
+    secret = give_out(wl, "another reader", "read")
     wl.close()
     place = Path(wl.store.where)
     for file in (place, place.with_name(place.name + "-wal")):

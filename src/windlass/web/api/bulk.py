@@ -10,7 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from windlass import clock, filters
 from windlass.bulk import Bulk
-from windlass.filters import Filter
+from windlass.filters import MOST_VALUES, Filter
 from windlass.ids import is_id
 from windlass.stores.base import Operation
 from windlass.web.api.page import Total, bound
@@ -28,7 +28,7 @@ class BulkIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
     action: Action
     filter: str | UnsetType = UNSET
-    ids: Annotated[list[str], Meta(min_length=1, max_length=200)] | UnsetType = UNSET
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_VALUES)] | UnsetType = UNSET
     expected_count: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
     """How many you think they are. If they are not, nothing is done."""
     dry_run: bool = False
