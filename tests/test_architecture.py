@@ -27,11 +27,14 @@ PURE = {
     "settings",
     "signature",
     "tokens",
+    "units",
+    "filters",
+    "health",
     "version",
     "why",
 }
 """No I/O, no store, no worker: data and decisions."""
-MIDDLE = {"context", "function", "group", "lease", "registry", "waiting"}
+MIDDLE = {"bulk", "context", "desk", "function", "group", "lease", "registry", "waiting"}
 """What an app is made of. Of a store it knows the contract only."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}
 """Uses everything; used by nobody."""
@@ -86,7 +89,7 @@ def may_import(importer: str, imported: str) -> bool:
         case own if own in PURE:
             return below in PURE
         case own if own in MIDDLE:
-            return below in PURE | MIDDLE or imported == "stores.base"
+            return below in PURE | MIDDLE or imported in ("stores.base", "stores.rows")
         case "stores":
             return below in PURE | {"stores"}
         case "worker":
@@ -160,11 +163,12 @@ OWN_SQL = {
     "stores.postgres.tenants": "acts for a tenant, before any statement on jobs",
     "stores.postgres.upgrade": "empties the tables of a database for tests",
     "stores.postgres.roles": "gives rights, to roles and on tables whose names cannot be bound",
-    "stores.sql.read": "a list is filtered by what was asked for; values are bound",
+    "stores.sql.search": "a list is filtered by what was asked for; values are bound",
+    "stores.sql.terms": "the conditions of a filter; values are bound",
     "stores.sqlite.upgrade": "asks for the schema of a database that may not have our tables",
     "cli.bench": "measures the database below us, and fills it",
 }
-BUILT_SQL = {"stores.sql.read", "cli.bench"}
+BUILT_SQL = {"stores.sql.search", "stores.sql.terms", "cli.bench"}
 """May put more than constants into a statement."""
 
 

@@ -2,27 +2,32 @@
 
 from windlass.app import Windlass
 from windlass.backoff import exponential, fixed
+from windlass.bulk import Bulk
 from windlass.context import Context
 from windlass.dedupe import make_dedupe_key
 from windlass.errors import (
     BadArguments,
     BadConnection,
     BadCursor,
+    BadFilter,
     BadHandler,
     BadOption,
     BadPayload,
     BadURL,
     BlocksTheLoop,
     CommitUnknown,
+    CountMoved,
     DuplicateType,
     JobFailed,
     JobNotFound,
     KeyHeld,
     LeaseLost,
     MissingExtra,
+    NameTaken,
     NotJSON,
     PayloadTooDeep,
     PayloadTooLarge,
+    RequestDiffers,
     ResultTimeout,
     SchemaTooNew,
     SchemaTooOld,
@@ -36,7 +41,9 @@ from windlass.errors import (
     WorkerLost,
     WrongStatus,
 )
-from windlass.job import Attempt, Job, Page, Progress, Status, can_retry
+from windlass.filters import Filter
+from windlass.health import Problem
+from windlass.job import Attempt, Count, FailureGroup, Job, Page, Progress, Status, Usage, can_retry
 from windlass.lease import Lease
 from windlass.outcome import Fail, Retry, Snooze
 from windlass.registry import Registry
@@ -48,15 +55,21 @@ __all__ = [
     "BadArguments",
     "BadConnection",
     "BadCursor",
+    "BadFilter",
     "BadHandler",
     "BadOption",
     "BadPayload",
     "BadURL",
     "BlocksTheLoop",
+    "Bulk",
     "CommitUnknown",
     "Context",
+    "Count",
+    "CountMoved",
     "DuplicateType",
     "Fail",
+    "FailureGroup",
+    "Filter",
     "Job",
     "JobFailed",
     "JobNotFound",
@@ -64,13 +77,16 @@ __all__ = [
     "Lease",
     "LeaseLost",
     "MissingExtra",
+    "NameTaken",
     "NotJSON",
     "Page",
     "PayloadTooDeep",
     "PayloadTooLarge",
+    "Problem",
     "Progress",
     "Reason",
     "Registry",
+    "RequestDiffers",
     "ResultTimeout",
     "Retry",
     "SchemaTooNew",
@@ -82,6 +98,7 @@ __all__ = [
     "TransactionOver",
     "UnknownOption",
     "UnknownType",
+    "Usage",
     "WaitsForItself",
     "Why",
     "Windlass",

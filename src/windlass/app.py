@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Any, Unpack
 from windlass import clock, codec
 from windlass.backoff import DEFAULT
 from windlass.context import current_run
-from windlass.errors import BadArguments, BadCursor, BadOption, JobNotFound, MissingExtra
+from windlass.desk import Desk, statuses
+from windlass.errors import BadArguments, BadOption, MissingExtra
 from windlass.function import Options, checked, make_request
 from windlass.group import AsyncGroup, Group
-from windlass.ids import is_id
-from windlass.job import Attempt, Claimed, Job, NewJob, Page, Status
+from windlass.job import Claimed, Job, NewJob, Status
 from windlass.lease import Lease
 from windlass.registry import Registry
 from windlass.settings import checked_name, database_url
 from windlass.stores import open_store
-from windlass.stores.base import Filter, Store, TypePolicy, Wanted, WorkerRow
+from windlass.stores.base import Store, TypePolicy, Wanted
 from windlass.stores.borrowed import is_async, lend
-from windlass.waiting import Waiting, result_of, warn_on_a_loop
-from windlass.why import Why, explain
+from windlass.waiting import warn_on_a_loop
 from windlass.worker.chores import PRUNED, prune, reconcile
 from windlass.worker.tick import TickReport, tick
 from windlass.worker.worker import Worker
@@ -39,7 +38,7 @@ SILENT = 60 * clock.SECOND
 COUNTED_BY = ("status", "type", "queue", "tenant", "subject")
 
 
-class Windlass:
+class Windlass(Desk):
     """Durable background jobs in one database.
 
     `url`: `sqlite:///jobs.db`; default `$WINDLASS_URL`, else `sqlite:///windlass.db`.
@@ -191,111 +190,6 @@ class Windlass:
             self._policies = (time.monotonic(), policies)
         return policies.get(type) or TypePolicy(type=type)
 
-    # Manage
-
-    def get(self, id: str) -> Job | None:
-        """The job, or None."""
-        return self.store.get(id)
-
-    async def aget(self, id: str) -> Job | None:
-        return await asyncio.to_thread(self.get, id)
-
-    def jobs(
-        self,
-        *,
-        status: Status | str | Sequence[Status | str] | None = None,
-        type: str | None = None,
-        queue: str | None = None,
-        tenant: str | None = None,
-        subject: str | None = None,
-        limit: int = 50,
-        cursor: str | None = None,
-    ) -> Page:
-        """Jobs, newest first: a page, iterable, with `.next` as the cursor of the one after it."""
-        if not 1 <= limit <= PAGE:
-            raise BadOption("limit", limit, f"from 1 to {PAGE}; for more, go on with cursor=page.next")
-        if cursor is not None and not is_id(cursor):
-            raise BadCursor(cursor)
-        wanted = Filter(statuses=_statuses(status), type=type, queue=queue, tenant=tenant, subject=subject)
-        return self.store.jobs(wanted, limit, cursor)
-
-    async def ajobs(self, **wanted: Any) -> Page:
-        return await asyncio.to_thread(self.jobs, **wanted)
-
-    def counts(self, by: Sequence[str] = ("status",)) -> list[dict[str, Any]]:
-        """Rows like `{"status": "pending", "type": "noop", "count": 3}`. By tenant or subject it reads every job."""
-        columns = (by,) if isinstance(by, str) else tuple(by)
-        for name in columns:
-            if name not in COUNTED_BY:
-                raise BadOption("by", name, f"some of {', '.join(COUNTED_BY)}")
-        return self.store.counts(columns)
-
-    async def acounts(self, by: Sequence[str] = ("status",)) -> list[dict[str, Any]]:
-        return await asyncio.to_thread(self.counts, by)
-
-    def attempts(self, id: str) -> list[Attempt]:
-        """The job's unsuccessful attempts, oldest first, each with its traceback."""
-        return self.store.attempts(id)
-
-    async def aattempts(self, id: str) -> list[Attempt]:
-        return await asyncio.to_thread(self.attempts, id)
-
-    def why(self, id: str) -> Why:
-        """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
-        situation = self.store.situation(id)
-        if situation is None:
-            raise JobNotFound(id)
-        return explain(situation)
-
-    async def awhy(self, id: str) -> Why:
-        return await asyncio.to_thread(self.why, id)
-
-    def workers(self) -> list[WorkerRow]:
-        """The living workers, oldest first."""
-        return self.store.workers()
-
-    async def aworkers(self) -> list[WorkerRow]:
-        return await asyncio.to_thread(self.workers)
-
-    def retry(self, id: str) -> Job:
-        """Let an ended job run again now, with no attempt made. Raises JobNotFound, WrongStatus or KeyHeld."""
-        job = self.store.retry(id)
-        self._wake()
-        return job
-
-    async def aretry(self, id: str) -> Job:
-        return await asyncio.to_thread(self.retry, id)
-
-    def cancel(self, id: str) -> Job:
-        """End a waiting job; tell the worker of a processing one to stop it. Raises JobNotFound or WrongStatus."""
-        return self.store.cancel(id)
-
-    async def acancel(self, id: str) -> Job:
-        return await asyncio.to_thread(self.cancel, id)
-
-    def delete(self, id: str) -> Job:
-        """Erase a job that is not processing. Raises JobNotFound or WrongStatus."""
-        return self.store.delete(id)
-
-    async def adelete(self, id: str) -> Job:
-        return await asyncio.to_thread(self.delete, id)
-
-    def result(self, id: str, *, timeout: float = 60) -> Any:
-        """Wait until the job has ended. Its result, or JobFailed; ResultTimeout if it takes longer."""
-        warn_on_a_loop(stacklevel=3)
-        waiting = Waiting(self.store, id, timeout)
-        while True:
-            if job := waiting.look():
-                return result_of(job)
-            time.sleep(waiting.pause())
-
-    async def aresult(self, id: str, *, timeout: float = 60) -> Any:
-        waiting = Waiting(self.store, id, timeout)
-        while True:
-            if job := await asyncio.to_thread(waiting.look):
-                return result_of(job)
-            await asyncio.sleep(waiting.pause())
-
     # Chores that every worker does by itself
 
     def rescue(self) -> int:
@@ -324,12 +218,12 @@ class Windlass:
     ) -> int:
         """Delete jobs that ended longer ago than that (a timedelta, or seconds). How many."""
         age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
-        statuses = _statuses(status)
-        if age < 0 or not statuses or not all(s.is_final for s in statuses):
+        ended = statuses(status)
+        if age < 0 or not ended or not all(s.is_final for s in ended):
             raise BadOption(
                 "prune", (older_than, status), "an age of 0 or more, of completed, cancelled or failed jobs"
             )
-        return sum(prune(self.store, statuses, age))
+        return sum(prune(self.store, ended, age))
 
     async def aprune(self, **which: Any) -> int:
         return await asyncio.to_thread(self.prune, **which)
@@ -380,14 +274,6 @@ class Windlass:
         except ModuleNotFoundError as error:
             raise MissingExtra("the web part", str(error.name), "web") from None
         return asgi(self, auth=auth, read_only=read_only, **options)
-
-
-def _statuses(status: Status | str | Sequence[Status | str] | None) -> tuple[Status, ...]:
-    names = () if status is None else (status,) if isinstance(status, str) else tuple(status)
-    try:
-        return tuple(Status(name) for name in names)
-    except ValueError:
-        raise BadOption("status", status, f"some of {', '.join(Status)}") from None
 
 
 def _requests(requests: Sequence[NewJob]) -> Sequence[NewJob]:

@@ -163,6 +163,41 @@ class BadCursor(WindlassError, ValueError):
         super().__init__(f"cursor={_shown(cursor)} is not one of ours; pass the `.next` of an earlier page")
 
 
+class BadFilter(WindlassError, ValueError):
+    """A filter that does not say which jobs."""
+
+    def __init__(self, term: str, way_out: str, *, key: str = "", known: Collection[str] = ()) -> None:
+        if known:
+            near = _near(key, known)
+            way_out = f"{_shown(key)} is none of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
+        super().__init__(f"cannot read {_shown(term)}: {way_out}")
+        self.term = term
+
+
+class CountMoved(WindlassError):
+    """As many jobs as were expected do no longer match. Nothing was changed."""
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"{expected:,} jobs were to be changed, but {found:,} match now; look again, then repeat")
+        self.expected, self.found = expected, found
+
+
+class RequestDiffers(WindlassError):
+    """A key of a request that was given before, to another one. Nothing was stored."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {_shown(key)} was given to another request; a new request needs a new key")
+        self.key = key
+
+
+class NameTaken(WindlassError, ValueError):
+    """Something else has this name."""
+
+    def __init__(self, what: str, name: str, way_out: str) -> None:
+        super().__init__(f"there is a {what} named {_shown(name)} already; {way_out}")
+        self.name = name
+
+
 class ResultTimeout(WindlassError, TimeoutError):
     """The job had not ended when the wait did."""
 

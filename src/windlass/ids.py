@@ -44,6 +44,12 @@ def is_id(text: str) -> bool:
         return False
 
 
+def first_id_of(at: int) -> str:
+    """The smallest id that a job made after `at` can have."""
+    text = f"{min(max(0, at // 1000 + 1), (1 << 48) - 1):012x}"
+    return f"{text[:8]}-{text[8:]}-0000-0000-000000000000"
+
+
 def _after_fork() -> None:
     """A forked child must not count on from its parent's state: its siblings do too."""
     global _millisecond, _lock

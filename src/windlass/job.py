@@ -149,6 +149,8 @@ class Page(msgspec.Struct, frozen=True):
 
     jobs: list[Job]
     next: str | None
+    searched: int | None = None
+    """If it is not full because the search ended: after how many jobs. `next` goes on from there."""
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self.jobs)
@@ -158,6 +160,39 @@ class Page(msgspec.Struct, frozen=True):
 
     def __getitem__(self, index: int) -> Job:
         return self.jobs[index]
+
+
+class Count(msgspec.Struct, frozen=True):
+    """How many: exactly, or that many at least."""
+
+    value: int
+    exact: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.value:,}" if self.exact else f"{self.value:,}+"
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What was run in one stretch of time, by what it is grouped by: runs, and seconds in handlers and before them."""
+
+    at: datetime
+    key: tuple[str, ...]
+    runs: int
+    failures: int
+    busy: float
+    waiting: float
+
+
+class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Failed jobs of one type that raised the same."""
+
+    type: str
+    error: str
+    count: int
+    first_at: datetime
+    last_at: datetime
+    sample: str
+    """The newest one's id."""
 
 
 def can_retry(status: str, attempts: int, max_attempts: int = 5) -> bool:

@@ -65,7 +65,7 @@ def test_what_is_put_in_is_what_windlass_would_see(place: PostgresPlace) -> None
     scratch.held("limited")
 
     app = Windlass(scratch.url)
-    counts = {(row["status"], row["type"]): row["count"] for row in app.store.counts(("status", "type"))}
+    counts = {(row["status"], row["type"]): row["count"] for row in app.store.counts(("status", "type")).rows}
     assert counts == {("pending", "limited"): 30, ("completed", "noop"): 20, ("processing", "limited"): 1}
     [job, *_] = app.jobs(status="pending").jobs
     assert (job.priority, job.payload["n"]) == (3, 29)

@@ -14,7 +14,7 @@ from windlass import Windlass, clock, function
 def test_status_says_where_it_is_and_which_schema_it_has(windlass, as_json, wl, folder):
     assert f"sqlite {folder / 'windlass.db'}" in windlass("db", "status").stdout
     assert "1 (current)" in windlass("db", "status").stdout
-    assert tuple(as_json("db", "status")[name] for name in ("schema", "journal_mode")) == (1, "wal")
+    assert tuple(as_json("db", "status")[name] for name in ("schema", "journal_mode")) == (2, "wal")
 
 
 def test_upgrade_creates_the_database_and_may_be_repeated(windlass, folder):

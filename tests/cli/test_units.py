@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from windlass.cli import output, units
+from windlass import units
+from windlass.cli import output
 
 
 @pytest.mark.parametrize(

@@ -14,10 +14,11 @@ import psycopg
 from tests.servers import libsql
 from windlass import clock
 from windlass.clock import SECOND
+from windlass.filters import Filter
 from windlass.ids import new_id
 from windlass.job import Claimed, Job, NewJob, Status, Suspicion
 from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
-from windlass.stores.base import Filter, TypePolicy, Wanted, WorkerRow
+from windlass.stores.base import TypePolicy, Wanted, WorkerRow
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
@@ -122,7 +123,7 @@ def everything(store: Any) -> list[Job]:
 def snapshot(store: Any) -> tuple[Any, ...]:
     """All that a verb which should change nothing must leave as it was."""
     jobs = everything(store)
-    return jobs, [store.attempts(job.id) for job in jobs], store.counts(("status", "type", "queue"))
+    return jobs, [store.attempts(job.id) for job in jobs], store.counts(("status", "type", "queue")).rows
 
 
 def select(store: Any, sql: str) -> list[Any]:
@@ -135,9 +136,9 @@ def check_books(store: Any) -> None:
     """The tallies say what a count of the tables says, and each job is in exactly one place."""
     by = ("status", "type", "queue")
     counted: Counter[tuple[str, ...]] = Counter()
-    for row in store.counts((*by, "tenant")):  # by tenant there is no tally: every job is counted
+    for row in store.counts((*by, "tenant")).rows:  # by tenant there is no tally: every job is counted
         counted[tuple(row[name] for name in by)] += row["count"]
-    tallied = {tuple(row[name] for name in by): row["count"] for row in store.counts(by)}
+    tallied = {tuple(row[name] for name in by): row["count"] for row in store.counts(by).rows}
     assert dict(counted) == tallied
 
     places = " UNION ALL ".join(f"SELECT id FROM windlass.{table}" for table in ("ready", "leases", "finished"))

@@ -20,9 +20,9 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
+from windlass.filters import Filter
 from windlass.job import Status
 from windlass.outcome import COMPLETED, RELEASED
-from windlass.stores.base import Filter
 
 pytestmark = pytest.mark.by_hand
 
@@ -56,7 +56,7 @@ def test_a_broken_payload_is_shown_as_it_is(store, by_hand, payload):
     by_hand("UPDATE windlass_jobs SET payload = ? WHERE id = ?", payload, broken.id)
 
     assert isinstance(store.get(broken.id).payload, dict)
-    for wanted in (Filter(), Filter(tenant="t"), Filter(statuses=(Status.PENDING,))):
+    for wanted in (Filter(), Filter(tenants=("t",)), Filter(statuses=(Status.PENDING,))):
         assert ids([broken, whole]) == ids(store.jobs(wanted, 10).jobs)
 
 
@@ -90,7 +90,7 @@ def test_a_claim_that_finds_only_deleted_jobs_finds_nothing(store, by_hand):
     delete_job(by_hand, put(store).id)
 
     assert [] == take(store)
-    assert [] == store.counts(())
+    assert [] == store.counts(()).rows
 
 
 def test_a_running_job_deleted_by_hand_takes_no_slot_for_ever(store, by_hand):
@@ -114,7 +114,7 @@ def test_a_running_job_deleted_by_hand_that_goes_back_to_wait_is_forgotten(store
 
     assert settle_one(store, gone, outcome)
     assert [] == take(store)
-    assert [] == store.counts(())
+    assert [] == store.counts(()).rows
 
 
 def test_a_running_job_deleted_by_hand_can_be_completed(store, by_hand):

@@ -31,7 +31,7 @@ def usage(store):
 
 
 def books(store):
-    return store.counts(("status", "type", "queue")), usage(store)
+    return store.counts(("status", "type", "queue")).rows, usage(store)
 
 
 def rows(store, table):
@@ -78,7 +78,7 @@ def test_sums_that_are_nothing_are_folded_away(store):
 
     store.fold()
 
-    assert [] == store.counts(())
+    assert [] == store.counts(()).rows
     assert not on_postgres(store) or 0 == rows(store, "tallies")
 
 
@@ -143,11 +143,11 @@ def test_several_who_fold_at_once_count_nothing_twice(open_store):
     def fold(store):
         while working.is_set():
             store.fold()
-            total = sum(row["count"] for row in store.counts(()))
+            total = sum(row["count"] for row in store.counts(()).rows)
             assert total % 2 == 0, total
 
     answers = at_once(move, *(lambda store=store: fold(store) for store in handles[1:]))
 
     assert [None] * 3 == answers
-    assert [{"status": "completed", "count": 2 * rounds}] == handles[0].counts(("status",))
+    assert [{"status": "completed", "count": 2 * rounds}] == handles[0].counts(("status",)).rows
     assert 2 * rounds == sum(row[4] for row in usage(handles[0]))

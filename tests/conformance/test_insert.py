@@ -77,7 +77,7 @@ def test_the_answers_come_in_the_order_of_the_questions(store):
 def test_inserting_nothing_is_nothing(store):
     assert [] == store.insert([])
     assert [] == store.insert_groups([])
-    assert [] == store.counts(("status",))
+    assert [] == store.counts(("status",)).rows
 
 
 def test_a_batch_with_one_bad_job_stores_none_of_them(store):
@@ -95,7 +95,7 @@ def test_the_same_id_twice_is_one_job(store):
     second = store.insert([new])
 
     assert first == second
-    assert [{"count": 1}] == store.counts(())
+    assert [{"count": 1}] == store.counts(()).rows
 
 
 def test_a_repeated_insert_answers_with_the_job_as_it_is_now(store):
@@ -126,7 +126,7 @@ def test_one_id_twice_in_a_batch_is_one_job(store):
     jobs = store.insert([new, new])
 
     assert [new.id, new.id] == ids(jobs)
-    assert [{"count": 1}] == store.counts(())
+    assert [{"count": 1}] == store.counts(()).rows
 
 
 def test_all_other_groups_are_stored_when_one_cannot_be(store):
@@ -154,7 +154,7 @@ def test_a_culprit_of_any_kind_fails_alone(store, culprit):
     answers = store.insert_groups([[new_job()], [new_job(**culprit)], [new_job()]])
 
     assert [list, True, list] == [type(answers[0]), isinstance(answers[1], Exception), type(answers[2])]
-    assert [{"count": 2}] == store.counts(())
+    assert [{"count": 2}] == store.counts(()).rows
 
 
 def test_a_group_whose_ids_are_there_already_is_no_culprit(store):
@@ -164,7 +164,7 @@ def test_a_group_whose_ids_are_there_already_is_no_culprit(store):
     answers = store.insert_groups([there, new])
 
     assert [ids(there), ids(new)] == [ids(answer) for answer in answers]
-    assert [{"count": 2}] == store.counts(())
+    assert [{"count": 2}] == store.counts(()).rows
 
 
 def test_groups_that_meet_a_busy_store_wait_once_together(store, monkeypatch):
@@ -189,7 +189,7 @@ def test_jobs_of_all_groups_are_stored_in_one_commit(open_store, by_hand):
 
     ours.insert_groups([[new_job()] for _ in range(5)])
 
-    assert [{"count": 5}] == watcher.counts(())
+    assert [{"count": 5}] == watcher.counts(()).rows
     if on_postgres(ours):
         assert [(1,)] == by_hand("SELECT count(DISTINCT CAST(xmin AS text)) FROM windlass_jobs")
     elif ours.hears_others:

@@ -76,7 +76,7 @@ def test_a_worker_that_lost_its_lease_cannot_settle_a_deleted_job(store, outcome
     store.delete(current.id)
 
     assert not settle_one(store, stale, outcome)
-    assert [] == store.counts(("status",))
+    assert [] == store.counts(("status",)).rows
 
 
 def test_what_was_lost_leaves_the_rest_of_the_batch_alone(store):
@@ -134,7 +134,7 @@ def test_a_repeated_completion_stores_its_follow_ups_once(store):
     settle_one(store, claimed, outcome)
 
     assert settle_one(store, claimed, outcome)
-    assert [{"type": "next", "count": 1}, {"type": "noop", "count": 1}] == store.counts(("type",))
+    assert [{"type": "next", "count": 1}, {"type": "noop", "count": 1}] == store.counts(("type",)).rows
 
 
 def test_a_job_that_the_rescuer_failed_is_lost_for_its_late_completer(store):

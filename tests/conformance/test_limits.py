@@ -14,9 +14,10 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
+from windlass.filters import Filter
 from windlass.job import Status
 from windlass.outcome import COMPLETED
-from windlass.stores.base import Filter, TypePolicy
+from windlass.stores.base import TypePolicy
 
 
 def test_no_more_than_the_limit_are_in_hand(open_store):
@@ -63,7 +64,7 @@ def test_a_type_at_its_limit_costs_the_others_nothing(store):
 
 
 def _processing(store):
-    return [row for row in store.counts(("type", "status")) if row["status"] == "processing"]
+    return [row for row in store.counts(("type", "status")).rows if row["status"] == "processing"]
 
 
 def test_the_limit_is_one_over_all_queues(store):

@@ -155,7 +155,7 @@ def test_a_deleted_job_leaves_nothing_behind(store, by_hand):
 
     assert None is store.get(job.id)
     assert [] == store.attempts(job.id)
-    assert [] == store.counts(("status",))
+    assert [] == store.counts(("status",)).rows
     tables = ("jobs", "ready", "leases", "finished", "attempts", "dedupe")
     assert [0] * 6 == [by_hand(f"SELECT count(*) FROM windlass_{table}")[0][0] for table in tables]
 

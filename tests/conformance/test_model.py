@@ -296,7 +296,7 @@ class StoreMachine(RuleBasedStateMachine):
     @invariant()
     def the_books_balance(self) -> None:
         expected = Counter((k.status, k.type, k.queue) for k in self.jobs.values())
-        rows = self.store.counts(("status", "type", "queue"))
+        rows = self.store.counts(("status", "type", "queue")).rows
         tallied = {(row["status"], row["type"], row["queue"]): row["count"] for row in rows}
         assert dict(expected) == tallied
         check_books(self.store)

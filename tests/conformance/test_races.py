@@ -28,9 +28,10 @@ from tests.conformance.helpers import (
 )
 from windlass import Windlass
 from windlass.errors import LeaseLost, WorkerLost, WrongStatus
+from windlass.filters import Filter
 from windlass.job import Status
 from windlass.outcome import COMPLETED, RELEASED
-from windlass.stores.base import Filter, Wanted
+from windlass.stores.base import Wanted
 
 
 def test_racing_claims_never_share_a_job(open_store):
@@ -72,7 +73,7 @@ def test_racing_claims_never_exceed_a_limit(open_store):
 
 
 def _waiting(store):
-    return [row for row in store.counts(("status",)) if row["status"] == "pending"]
+    return [row for row in store.counts(("status",)).rows if row["status"] == "pending"]
 
 
 def test_racing_enqueues_of_one_key_make_one_job(open_store):
@@ -95,7 +96,7 @@ def test_racing_repeats_of_one_enqueue_make_one_job(open_store):
     answers = at_once(*(lambda store=handles[i % 2]: store.insert([new]) for i in range(4)))
 
     assert [[new.id]] * 4 == [ids(answer) for answer in answers]
-    assert [{"count": 1}] == handles[0].counts(())
+    assert [{"count": 1}] == handles[0].counts(()).rows
 
 
 def test_of_racing_settlements_each_job_ends_once(open_store):
@@ -153,7 +154,7 @@ def test_verbs_of_all_kinds_in_threads_leave_the_books_in_balance(open_store):
 
     assert [None] * 4 == answers
     assert 60 == len(everything(handles[0]))
-    assert {"pending", "completed", "cancelled", "failed"} >= {r["status"] for r in handles[0].counts(("status",))}
+    assert {"pending", "completed", "cancelled", "failed"} >= {r["status"] for r in handles[0].counts(("status",)).rows}
 
 
 def test_one_handle_serves_many_threads(store):
@@ -169,7 +170,7 @@ def test_one_handle_serves_many_threads(store):
     answers = at_once(*(lambda i=i: work(i) for i in range(4)))
 
     assert [None] * 4 == answers
-    assert [{"status": "completed", "count": 80}] == store.counts(("status",))
+    assert [{"status": "completed", "count": 80}] == store.counts(("status",)).rows
 
 
 def test_many_who_open_a_new_database_at_once_all_succeed(open_store):
@@ -210,7 +211,7 @@ def test_a_transaction_of_one_who_was_overtaken_is_refused(open_store):
     with pytest.raises(LeaseLost), ours.transaction(claimed, lambda: COMPLETED):
         pass
 
-    assert Counter({"completed": 1}) == Counter({r["status"]: r["count"] for r in ours.counts(("status",))})
+    assert Counter({"completed": 1}) == Counter({r["status"]: r["count"] for r in ours.counts(("status",)).rows})
 
 
 # Dedupe keys

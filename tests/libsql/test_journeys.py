@@ -58,7 +58,7 @@ def test_a_look_of_an_idle_worker_is_one_and_a_beat_is_two(store):
 
     assert 1 == journeys(store, lambda: store.due(Wanted(limit=1)))[0]
     assert 1 == journeys(store, lambda: store.cancelled(worker))[0]
-    assert 1 == journeys(store, lambda: store.counts(("status",)))[0]
+    assert 1 == journeys(store, lambda: store.counts(("status",)).rows)[0]
     assert 2 == journeys(store, lambda: store.beat(worker))[0]
 
 
@@ -83,7 +83,7 @@ def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url):
 def test_nothing_is_left_open_by_a_list(store):
     """A list reads in a transaction, for one moment; an open one would hold the server's log."""
     put_many(store, 3)
-    from windlass.stores.base import Filter
+    from windlass.filters import Filter
 
     store.jobs(Filter(), 10)
 

@@ -98,7 +98,9 @@ def test_what_does_not_say_which_jobs_is_refused(client: TestClient, wl: Windlas
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
 
 
-def test_another_process_sees_it_and_another_tenant_does_not(connect: Connect, client: TestClient, wl: Windlass) -> None:
+def test_another_process_sees_it_and_another_tenant_does_not(
+    connect: Connect, client: TestClient, wl: Windlass
+) -> None:
     wl.enqueue("a", tenant="acme")
     mine = connect("manage @acme")
     id = mine.post("/api/jobs/bulk", json={"action": "cancel", "filter": "status:pending"}).json()["operation_id"]

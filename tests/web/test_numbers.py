@@ -52,7 +52,9 @@ def test_metrics_are_what_was_run(client: TestClient, connect: Connect, ran: Win
 
 
 @pytest.mark.parametrize(
-    "params", [{"window": "x"}, {"window": "1s"}, {"step": "61"}, {"step": "0"}, {"window": "100d", "step": "60"}], ids=str
+    "params",
+    [{"window": "x"}, {"window": "1s"}, {"step": "61"}, {"step": "0"}, {"window": "100d", "step": "60"}],
+    ids=str,
 )
 def test_metrics_that_would_be_too_much_are_refused(client: TestClient, params: dict[str, str]) -> None:
     assert client.get("/api/metrics", params=params).status_code == 400

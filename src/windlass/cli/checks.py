@@ -11,11 +11,11 @@ import windlass
 from windlass import clock
 from windlass.cli import checks_libsql, checks_postgres, checks_sqlite
 from windlass.cli.finding import Finding, Level
-from windlass.cli.health import SILENT, live, silence, unhandled
 from windlass.cli.output import clean
-from windlass.cli.units import plural, span
+from windlass.health import SILENT, live, silence, unhandled
 from windlass.job import Job, Status
 from windlass.stores.base import RECLAIM_AFTER
+from windlass.units import plural, span
 from windlass.worker import host
 
 if TYPE_CHECKING:

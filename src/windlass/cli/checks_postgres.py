@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.cli.finding import Finding, Level
 from windlass.cli.output import clean
-from windlass.cli.units import plural, span
+from windlass.units import plural, span
 
 if TYPE_CHECKING:
     from windlass.app import Windlass

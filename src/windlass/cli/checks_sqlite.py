@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from windlass.cli.finding import Finding, Level
 from windlass.cli.output import clean
-from windlass.cli.units import size
 from windlass.stores.sqlite.place import NETWORK_FILE_SYSTEMS
+from windlass.units import size
 
 if TYPE_CHECKING:
     from windlass.app import Windlass

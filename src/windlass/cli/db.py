@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from windlass.cli import units
+from windlass import units
 from windlass.cli.base import Group, Shared, pass_shared
 from windlass.cli.errors import Problem
 from windlass.cli.target import database, url_of
+from windlass.cli.types import Duration
 from windlass.job import Status
 from windlass.stores import open_store
 from windlass.worker.chores import PRUNED, prune
@@ -114,9 +115,7 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
 
 
 @db.command("prune", help="Delete jobs that ended long ago, in small steps that hold nobody up.")
-@click.option(
-    "--older-than", type=units.Duration(), default="7d", show_default=True, help="Ended longer ago than this."
-)
+@click.option("--older-than", type=Duration(), default="7d", show_default=True, help="Ended longer ago than this.")
 @click.option(
     "-s",
     "--status",

@@ -11,7 +11,7 @@ from windlass.cli.checks import checks
 from windlass.cli.errors import PROBLEMS
 from windlass.cli.finding import Finding, Level
 from windlass.cli.target import database
-from windlass.cli.units import plural
+from windlass.units import plural
 
 MARKS = {Level.OK: ("✓ ", "green"), Level.WARNING: ("⚠ ", "yellow"), Level.PROBLEM: ("✗ ", "red")}
 

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from windlass.cli import units
+from windlass import units
 from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.errors import USAGE, Problem, code_of
-from windlass.cli.health import handles, live
 from windlass.cli.output import pretty
 from windlass.cli.target import database, load_app
+from windlass.cli.types import Duration, Moment
 from windlass.errors import JobFailed, ResultTimeout, StoreUnusable
+from windlass.health import handles, live
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -32,8 +33,8 @@ KEY=VALUE is a text, KEY:=VALUE any JSON value:
 @command("enqueue", help=HELP.replace("    windlass", "\b\n    windlass"))
 @click.argument("type")
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
-@click.option("--in", "delay", type=units.Duration(), help="Run it that much later: 90, 5m, 1h30m.")
-@click.option("--at", "run_at", type=units.Moment(), help="Run it at this ISO time, local unless it has a zone.")
+@click.option("--in", "delay", type=Duration(), help="Run it that much later: 90, 5m, 1h30m.")
+@click.option("--at", "run_at", type=Moment(), help="Run it at this ISO time, local unless it has a zone.")
 @click.option("--priority", type=int, help="Higher runs first.")
 @click.option("--queue", help="The lane; else the one of its type.")
 @click.option("--tenant", help="Whose job it is.")
@@ -41,7 +42,7 @@ KEY=VALUE is a text, KEY:=VALUE any JSON value:
 @click.option("--dedupe", metavar="KEY", help="One waiting or running job per key: a second one is the first.")
 @click.option("--max-attempts", type=int, help="Runs in all.")
 @click.option("--wait", is_flag=True, help="Wait until it has ended, and print its result.")
-@click.option("--timeout", type=units.Duration(), default=60, help="How long to wait.  [default: 60s]")
+@click.option("--timeout", type=Duration(), default=60, help="How long to wait.  [default: 60s]")
 @click.option("-a", "--app", metavar="MODULE:NAME", help="Import this app: its database, and its check of the payload.")
 @pass_shared
 def enqueue(

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from rich.text import Text
 
-from windlass.cli import units
+from windlass import units
 from windlass.cli.base import Shared
 from windlass.cli.output import MARKS, STYLES, bar, clean, pretty, status
 from windlass.job import Attempt, Job, Status

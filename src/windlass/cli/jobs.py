@@ -12,7 +12,8 @@ import click
 import msgspec
 from rich.text import Text
 
-from windlass.cli import output, units
+from windlass import units
+from windlass.cli import output
 from windlass.cli.base import Group, Shared, command, pass_shared
 from windlass.cli.errors import PROBLEMS, Problem, explained
 from windlass.cli.job_page import print_job

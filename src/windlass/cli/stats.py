@@ -10,10 +10,11 @@ from typing import Any
 import click
 from rich.text import Text
 
-from windlass.cli import output, units
+from windlass import units
+from windlass.cli import output
 from windlass.cli.base import Shared, command, pass_shared
-from windlass.cli.health import Lane, live, unhandled
 from windlass.cli.target import database
+from windlass.health import Lane, live, unhandled
 from windlass.job import Status
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import click
 
-from windlass.cli import logs, units
+from windlass import units
+from windlass.cli import logs
 from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.errors import PROBLEMS
 from windlass.cli.target import app_name, load_app
+from windlass.cli.types import Duration
 from windlass.outcome import Kind
 
 
@@ -17,7 +19,7 @@ from windlass.outcome import Kind
     "-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help="The app, as in app:wl.  [$WINDLASS_APP]"
 )
 @click.option("--max-jobs", type=click.IntRange(1), default=100, show_default=True, help="Claim no more than this.")
-@click.option("--max-seconds", type=units.Duration(), default=10, help="Claim no longer than this.  [default: 10]")
+@click.option("--max-seconds", type=Duration(), default=10, help="Claim no longer than this.  [default: 10]")
 @pass_shared
 def tick(shared: Shared, target: str | None, app: str | None, max_jobs: int, max_seconds: float) -> None:
     windlass = load_app(shared, app_name(target or app))

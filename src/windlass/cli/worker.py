@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, NoReturn
 import click
 
 import windlass as package
-from windlass.cli import logs, units
+from windlass import units
+from windlass.cli import logs
 from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.errors import Problem
 from windlass.cli.target import app_name, load_app
+from windlass.cli.types import Duration
 from windlass.worker.board import VARIABLE, Board
 
 if TYPE_CHECKING:
@@ -38,9 +40,7 @@ end within --grace and gives back the rest; a second one hurries.
 )
 @click.option("-p", "--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
 @click.option("-q", "--queues", multiple=True, metavar="QUEUE", help="Only from this queue; may be repeated.")
-@click.option(
-    "--grace", type=units.Duration(), default=30, help="How long running jobs may take to end.  [default: 30s]"
-)
+@click.option("--grace", type=Duration(), default=30, help="How long running jobs may take to end.  [default: 30s]")
 @click.option("--burst", is_flag=True, help="Run what is due, then exit.")
 @click.option("-v", "--verbose", count=True, help="Log more; -vv even more.")
 @pass_shared

@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from windlass import clock
-from windlass.cli import output, units
+from windlass import clock, units
+from windlass.cli import output
 from windlass.cli.base import Shared, command, pass_shared
-from windlass.cli.health import is_live, silence
 from windlass.cli.target import database
+from windlass.health import is_live, silence
 from windlass.stores.base import WorkerRow
 
 

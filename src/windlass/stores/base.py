@@ -11,8 +11,10 @@ from typing import Any, Protocol
 
 import msgspec
 
-from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
+from windlass.filters import Filter
+from windlass.job import Attempt, Claimed, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from windlass.outcome import Outcome
+from windlass.stores.rows import AuditRow, Batch, Counted, LaneRow, Operation, Sampled, Token
 from windlass.why import Situation
 
 RECLAIM_AFTER = 5_000_000
@@ -70,6 +72,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int = 0
     seen_at: int = 0
     leases: int = 0
+    doing: tuple[tuple[str, int, int], ...] = ()
+    """Of which type it has how many in hand, and since when the first."""
 
 
 class Beat(msgspec.Struct, frozen=True):
@@ -79,16 +83,6 @@ class Beat(msgspec.Struct, frozen=True):
     """Every living worker's count."""
     mine: Mapping[int, bool]
     """The numbers of the leases in its name, and whether each was cancelled."""
-
-
-class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs to list. Everything given must hold."""
-
-    statuses: tuple[Status, ...] = ()
-    type: str | None = None
-    queue: str | None = None
-    tenant: str | None = None
-    subject: str | None = None
 
 
 Inserted = list[Job] | Exception
@@ -277,11 +271,30 @@ class Store(Protocol):
         ...
 
     def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        """Jobs, newest first, with ids before `before`."""
+        """Jobs, newest first, with ids before `before`. At a bounded cost: see `Page.searched`."""
         ...
 
-    def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
-        """How many jobs there are, grouped by some of status, type, queue, tenant and subject."""
+    def counts(self, by: Sequence[str], wanted: Filter = ..., most: int | None = None) -> Counted:
+        """How many jobs there are, grouped by some of status, state, type, queue, tenant and subject.
+
+        With `most`, of those that have to be counted one by one only the newest so many are.
+        """
+        ...
+
+    def lanes(self) -> list[LaneRow]:
+        """What waits, runs and has ended, by queue and type. At a bounded cost."""
+        ...
+
+    def usage(self, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None) -> list[Usage]:
+        """What was run from one second to another, in steps of so many, by some of type, queue and tenant."""
+        ...
+
+    def sample(self) -> list[Sampled]:
+        """How long the newest jobs waited and ran."""
+        ...
+
+    def failures(self) -> list[FailureGroup]:
+        """The newest failed jobs, by type and error, the latest first."""
         ...
 
     def cancel(self, id: str) -> Job:
@@ -296,6 +309,15 @@ class Store(Protocol):
         """Erase a job that is not in hand. Raises JobNotFound or WrongStatus."""
         ...
 
+    def run_now(self, id: str) -> Job:
+        """A waiting job waits no longer. Raises JobNotFound or WrongStatus."""
+        ...
+
+    def batch(self, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
+        """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which that
+        cannot be done is skipped."""
+        ...
+
     def complete(self, ids: Sequence[str]) -> int:
         """The work of these jobs exists: whatever their status, they are completed now. How many were not before."""
         ...
@@ -306,4 +328,50 @@ class Store(Protocol):
 
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. How many."""
+        ...
+
+    # The books of the HTTP API
+    def audit(self, row: AuditRow) -> None:
+        """Somebody changed something."""
+        ...
+
+    def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
+        """What was changed, newest first."""
+        ...
+
+    def add_token(self, token: Token) -> bool:
+        """False if its name is taken."""
+        ...
+
+    def token(self, hash: str) -> Token | None:
+        """Whose token has this hash."""
+        ...
+
+    def tokens(self) -> list[Token]:
+        """All of them, by name."""
+        ...
+
+    def drop_token(self, name: str) -> bool:
+        """False if there is none."""
+        ...
+
+    def start_operation(self, operation: Operation) -> None:
+        """An operation begins."""
+        ...
+
+    def go_on(self, id: str, batch: Batch, error: str | None = None) -> None:
+        """What a batch of it did; without a position, or with an error, it was the last."""
+        ...
+
+    def operation(self, id: str) -> Operation | None:
+        """How far it is."""
+        ...
+
+    def operations(self, limit: int) -> list[Operation]:
+        """The newest ones."""
+        ...
+
+    def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
+        """`insert`, unless a request with this key was answered before: then what it stored, and False. Raises
+        RequestDiffers if that request had another hash."""
         ...

@@ -10,9 +10,9 @@ import msgspec
 from windlass import codec
 from windlass.app import Windlass
 from windlass.errors import BadArguments
+from windlass.filters import Filter
 from windlass.function import Enqueuer
 from windlass.job import Job
-from windlass.stores.base import Filter
 
 PAGE = 200
 SHOWN = 20
@@ -49,7 +49,7 @@ def every_job(wl: Windlass, type: str | None = None) -> Iterator[Job]:
     """All jobs there are, newest first."""
     cursor: str | None = None
     while True:
-        page = wl.store.jobs(Filter(type=type), PAGE, cursor)
+        page = wl.store.jobs(Filter(types=(type,) if type is not None else ()), PAGE, cursor)
         yield from page
         cursor = page.next
         if cursor is None:

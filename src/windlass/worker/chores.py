@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from windlass import clock
 from windlass.errors import WindlassError
+from windlass.filters import Filter
 from windlass.job import Status
-from windlass.stores.base import Filter
 from windlass.worker import host
 from windlass.worker.log import log
 
@@ -72,7 +72,7 @@ def reconcile(store: Store, types: Mapping[str, JobType]) -> int:
             continue
         cursor: str | None = None
         while True:
-            page = store.jobs(Filter(statuses=unfinished, type=name), PAGE, cursor)
+            page = store.jobs(Filter(statuses=unfinished, types=(name,)), PAGE, cursor)
             done = job_type.already_done(page.jobs) if page.jobs else ()
             completed += store.complete([job.id for job in done]) if done else 0
             cursor = page.next

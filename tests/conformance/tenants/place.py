@@ -23,6 +23,7 @@ from tests.conformance.helpers import (
 from windlass.outcome import COMPLETED
 from windlass.stores.postgres.roles import Roles
 from windlass.stores.postgres.store import PostgresStore
+from windlass.stores.rows import AuditRow
 
 REFUSED = errors.InsufficientPrivilege
 NOT_ALLOWED = (REFUSED, errors.ObjectNotInPrerequisiteState, errors.WrongObjectType, errors.FeatureNotSupported)
@@ -77,6 +78,8 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
     held = put_and_take(store, worker=f"w-{tenant}", tenant=tenant)
     waiting = put(store, tenant=tenant, dedupe="key", delay=HOUR)
     limit(store, "limited", 3)
+    store.audit(AuditRow(who="somebody", action="retry", what=ended.id, tenant=tenant))
+    store.insert_once(tenant, "key", "hash", [])
     return {"failed": ended.id, "completed": done.id, "processing": held.id, "pending": waiting.id}
 
 

@@ -15,7 +15,7 @@ from tests.conformance.tenants.place import (
     fill,
 )
 from windlass import BadOption, StoreUnusable, Windlass
-from windlass.stores.base import Filter
+from windlass.filters import Filter
 
 
 def test_a_producer_enqueues_through_the_library(place, store):
@@ -51,7 +51,7 @@ def test_nothing_of_a_tenant_stays_on_a_connection_of_the_store(place, store, pr
 
     for lane in ("insert", "read", "other"):
         assert [(0, "")] == producer.database.read(lane, lambda tx: tx.execute(tenants).fetchall())
-    assert 1 == len(producer.jobs(Filter(tenant="acme"), 10).jobs)
+    assert 1 == len(producer.jobs(Filter(tenants=("acme",)), 10).jobs)
     assert [(0, "")] == producer.database.read("read", lambda tx: tx.execute(tenants).fetchall())
 
 

@@ -83,7 +83,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 @cache
 def named(sql: str) -> str:
     """Our statements have :names, as SQLite's; psycopg wants %(names)s."""
-    return re.sub(r"(?<![:\w]):([a-z_]+)", r"%(\1)s", sql)
+    return re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", sql)
 
 
 class Transaction:

@@ -33,12 +33,14 @@ EVERYTHING = "SELECT, INSERT, UPDATE, DELETE"
 OF_TENANTS = {
     "jobs": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
     # UPDATE of a column is what `SELECT … FOR UPDATE` asks for.
-    "ready": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (updated_at), DELETE"),
+    "ready": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (run_at, updated_at), DELETE"),
     "leases": Rights(EVERYTHING, "SELECT, UPDATE (cancel)"),  # so that a producer claims and settles nothing
     "finished": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (completed_at), DELETE"),
     "attempts": Rights(EVERYTHING, "SELECT, DELETE"),
     "dedupe": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (id), DELETE"),
     "usage": Rights(EVERYTHING, "SELECT"),
+    "audit": Rights("SELECT, INSERT, DELETE", "SELECT"),
+    "requests": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (ids)"),
 }
 """Tables with a tenant in each row, on which the policies are."""
 
@@ -47,6 +49,9 @@ OF_ALL = {
     "types": Rights("SELECT, INSERT, UPDATE", "SELECT"),
     "workers": Rights(EVERYTHING, ""),
     "tallies": Rights(EVERYTHING, "INSERT"),  # sums over all tenants: to be added to, not to be seen
+    # The books of the HTTP API, which serves all tenants and asks for itself who may see what.
+    "tokens": Rights("SELECT, INSERT, DELETE", ""),
+    "operations": Rights(EVERYTHING, ""),
     "job": Rights("SELECT", "SELECT"),  # a view, which shows what its reader may see of the tables
 }
 

@@ -325,36 +325,50 @@ HOLD = (
 SNAPSHOT = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
 SNAPSHOT_OVER = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"
 
-# One of several statuses, where a list is not of one table.
-STATUS_IS_ONE_OF = """coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)
-    = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb)))"""
-
-# Everything there is to know of some jobs; `row` in read.py has the names. Each list starts from the rows it wants.
-_JOB = """
+# Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
+_LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+            (SELECT error FROM windlass.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
+              ORDER BY lease DESC LIMIT 1) END"""
+JOB = f"""
 SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
        r.run_at, r.attempts, r.updated_at,
        l.lease, l.run_at, l.attempt, l.worker, l.started_at, l.fraction, l.message,
        f.status, f.run_at, f.attempts, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
-       CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
-            (SELECT error FROM windlass.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
-              ORDER BY lease DESC LIMIT 1) END
+       {_LAST_ERROR}
 """
-_PLACES = """
+FROM_ALL = """FROM windlass.jobs j
   LEFT JOIN LATERAL (SELECT * FROM windlass.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
   LEFT JOIN LATERAL (SELECT * FROM windlass.leases p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) l ON true
-  LEFT JOIN LATERAL (SELECT * FROM windlass.finished p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) f ON true
-"""
-GET = f"{_JOB} FROM windlass.jobs j {_PLACES} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
-LIST = f"{_JOB} FROM windlass.jobs j {_PLACES}"
-LIST_PENDING = f"""{_JOB} FROM windlass.ready r
+  LEFT JOIN LATERAL (SELECT * FROM windlass.finished p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) f ON true"""
+FROM_PENDING = """FROM windlass.ready r
  CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = r.id AND p.tenant = r.tenant LIMIT 1) j
   LEFT JOIN windlass.leases l ON false LEFT JOIN windlass.finished f ON false"""
-LIST_PROCESSING = f"""{_JOB} FROM windlass.leases l
+FROM_PROCESSING = """FROM windlass.leases l
  CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = l.id AND p.tenant = l.tenant LIMIT 1) j
   LEFT JOIN windlass.ready r ON false LEFT JOIN windlass.finished f ON false"""
-LIST_FINISHED = f"""{_JOB} FROM windlass.finished f
+FROM_FINISHED = """FROM windlass.finished f
  CROSS JOIN LATERAL (SELECT * FROM windlass.jobs p WHERE p.id = f.id AND p.tenant = f.tenant LIMIT 1) j
   LEFT JOIN windlass.ready r ON false LEFT JOIN windlass.leases l ON false"""
+GET = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
+
+# The tables by their names in a list.
+TABLES = {
+    "j": "windlass.jobs",
+    "r": "windlass.ready",
+    "l": "windlass.leases",
+    "f": "windlass.finished",
+    "w": "windlass.workers",
+}
+
+# Conditions of a filter. What stands at a path of the payload, as JSON and as text.
+ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
+AT_PATH = ("(j.payload #> CAST(:{path} AS text[]))::text", "j.payload #>> CAST(:{path} AS text[])")
+
+
+def paths(parts: list[str]) -> list[list[str]]:
+    """A path as PostgreSQL writes it; a number may be a name or an index."""
+    return [parts]
+
 
 ATTEMPTS = """
 SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
@@ -383,6 +397,9 @@ RETRY = """
 INSERT INTO windlass.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass.jobs WHERE id = CAST(:id AS uuid)
 """
+# Let a job that waits wait no longer.
+RUN_NOW = "UPDATE windlass.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid)"
+
 DEDUPE_OF = "SELECT tenant, dedupe FROM windlass.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
 
 DELETE_JOBS = f"DELETE FROM windlass.jobs WHERE id = {_THESE}"
@@ -440,3 +457,106 @@ SELECT count(*) FROM (SELECT 1 FROM windlass.ready
     WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
       AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
 """
+
+# ---- look
+
+# Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
+LEVELS = """
+WITH RECURSIVE level (queue, type, priority) AS (
+    SELECT queue, type, (SELECT priority FROM windlass.ready r WHERE r.queue = t.queue AND r.type = t.type
+                          ORDER BY priority DESC LIMIT 1)
+      FROM (SELECT queue, type FROM windlass.tallies WHERE status = 'pending'
+             GROUP BY queue, type HAVING sum(count) > 0) t
+    UNION ALL
+    SELECT queue, type, (SELECT priority FROM windlass.ready r WHERE r.queue = level.queue AND r.type = level.type
+                            AND r.priority < level.priority ORDER BY priority DESC LIMIT 1)
+      FROM level WHERE priority IS NOT NULL
+)
+SELECT queue, type,
+       (SELECT run_at FROM windlass.ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at <= :now ORDER BY run_at LIMIT 1),
+       (SELECT run_at FROM windlass.ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at > :now ORDER BY run_at LIMIT 1),
+       (SELECT count(*) FROM (SELECT 1 FROM windlass.ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at > :now LIMIT :most) a)
+  FROM level WHERE priority IS NOT NULL LIMIT :levels
+"""
+
+# How many of the newest jobs that failed before wait for their next attempt.
+AGAIN = """
+SELECT queue, type, count(*) FROM (SELECT queue, type, run_at FROM windlass.ready
+    WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a WHERE run_at > :now GROUP BY queue, type
+"""
+
+# What each worker does.
+DOING = "SELECT worker, type, count(*), min(started_at) FROM windlass.leases GROUP BY worker, type ORDER BY 1, 2"
+
+# The newest jobs that ran to an end: how long they waited, and how long they ran.
+SAMPLE = """
+SELECT type, queue, started_at - run_at, completed_at - started_at FROM windlass.finished
+ WHERE started_at IS NOT NULL ORDER BY id DESC LIMIT :limit
+"""
+
+# The newest failed jobs, by type and by what was raised.
+FAILURES = """
+SELECT type, error, count(*), min(completed_at), max(completed_at), max(id::text) FROM (
+    SELECT type, split_part(coalesce(error, ''), ':', 1) AS error, completed_at, id
+      FROM windlass.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit) a
+ GROUP BY type, error ORDER BY max(completed_at) DESC
+"""
+
+# {at}: how a minute is rounded; {by}: some of type, queue, tenant, each with a comma behind it.
+USAGE = """
+SELECT minute - minute % :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
+  FROM windlass.usage
+ WHERE minute >= :since AND minute < :until
+   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
+"""
+
+# ---- the API's own books
+
+AUDIT = """
+INSERT INTO windlass.audit (id, at, who, action, what, count, tenant)
+VALUES (:id, :now, :who, :action, :what, :count, :tenant)
+"""
+AUDITS = """
+SELECT id::text, at, who, action, what, count, tenant FROM windlass.audit a
+ WHERE id < CAST(:before AS uuid) ORDER BY a.id DESC LIMIT :limit
+"""
+PRUNE_AUDIT = "DELETE FROM windlass.audit WHERE id < CAST(:oldest AS uuid)"
+
+ADD_TOKEN = """
+INSERT INTO windlass.tokens (hash, name, scopes, bound_to, created_at, expires_at)
+VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
+"""
+TOKEN = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM windlass.tokens WHERE hash = :hash"
+TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM windlass.tokens ORDER BY name"
+DROP_TOKEN = "DELETE FROM windlass.tokens WHERE name = :name"
+
+START_OPERATION = """
+INSERT INTO windlass.operations (id, who, action, filter, total, done, skipped, started_at, updated_at)
+VALUES (:id, :who, :action, :filter, :total, 0, 0, :now, :now)
+"""
+GO_ON = """
+UPDATE windlass.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
+       updated_at = :now, ended_at = CASE WHEN CAST(:over AS boolean) THEN CAST(:now AS bigint) END, error = :error
+ WHERE id = CAST(:id AS uuid)
+"""
+OPERATION = """
+SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+  FROM windlass.operations WHERE id = CAST(:id AS uuid)
+"""
+OPERATIONS = """
+SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+  FROM windlass.operations o ORDER BY o.id DESC LIMIT :limit
+"""
+PRUNE_OPERATIONS = "DELETE FROM windlass.operations WHERE id < CAST(:oldest AS uuid)"
+
+# Take the key of a request, or learn by the row count that it was answered before.
+TAKE_REQUEST = """
+INSERT INTO windlass.requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
+    ON CONFLICT DO NOTHING
+"""
+REQUEST = "SELECT hash, ids FROM windlass.requests WHERE tenant = :tenant AND key = :key"
+SET_REQUEST = "UPDATE windlass.requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
+PRUNE_REQUESTS = "DELETE FROM windlass.requests WHERE at < :before"

@@ -12,16 +12,17 @@ from psycopg.pq import TransactionStatus
 
 from windlass.clock import MINUTE, Clock, now
 from windlass.errors import BadConnection, LeaseLost, StoreUnusable, TransactionOver
+from windlass.filters import EVERYTHING, Filter
 from windlass.job import Claimed, Job, NewJob, Page
 from windlass.outcome import Outcome
-from windlass.stores.base import Filter
 from windlass.stores.borrowed import Borrowed, borrow, identity, savepoint
 from windlass.stores.postgres import checkup, place, roles, server, tenants
 from windlass.stores.postgres import statements as sql
 from windlass.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, POOLS, Database, Transaction
 from windlass.stores.postgres.listen import Watch
 from windlass.stores.postgres.upgrade import EMPTY, check, newest_schema, schema, schema_sql, upgrade
-from windlass.stores.sql import insert, read, settle
+from windlass.stores.rows import Counted
+from windlass.stores.sql import insert, search, settle
 from windlass.stores.sql.store import SQLStore
 
 T = TypeVar("T")
@@ -201,19 +202,21 @@ class PostgresStore(SQLStore[Database]):
     # Manage
 
     def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        tenant = wanted.tenant if self._scope == "" else None
-        if not tenant:
-            return super().jobs(wanted, limit, before)
+        return self._read("read", lambda tx: search.jobs(self._for_tenant(tx, wanted), wanted, limit, before))
 
-        def steps(tx: Transaction) -> Page:
-            tx.execute(tenants.SET_TENANT, {"tenant": tenant})
-            return read.jobs(tx, wanted, limit, before)
+    def counts(self, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
+        """The tallies are of all tenants: who sees one has to count."""
+
+        def steps(tx: Transaction) -> Counted:
+            return search.counts(self._for_tenant(tx, wanted), by, wanted, most, tallied=self._scope is None)
 
         return self._read("read", steps)
 
-    def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
-        """The tallies are of all tenants: who sees one has to count."""
-        return self._read("read", lambda tx: read.counts(tx, by, tallied=self._scope is None))
+    def _for_tenant(self, tx: Transaction, wanted: Filter) -> Transaction:
+        """Where our role sees one tenant at a time: the one that is asked for, if it is one."""
+        if self._scope == "" and len(wanted.tenants) == 1 and isinstance(wanted.tenants[0], str):
+            tx.execute(tenants.SET_TENANT, {"tenant": wanted.tenants[0]})
+        return tx
 
     # Settle
 

@@ -21,7 +21,8 @@ OLDEST_SERVER = 150000
 EMPTY = """
 DELETE FROM windlass.jobs; DELETE FROM windlass.ready; DELETE FROM windlass.leases; DELETE FROM windlass.finished;
 DELETE FROM windlass.attempts; DELETE FROM windlass.dedupe; DELETE FROM windlass.types; DELETE FROM windlass.workers;
-DELETE FROM windlass.tallies; DELETE FROM windlass.usage
+DELETE FROM windlass.tallies; DELETE FROM windlass.usage; DELETE FROM windlass.audit; DELETE FROM windlass.tokens;
+DELETE FROM windlass.operations; DELETE FROM windlass.requests
 """
 
 

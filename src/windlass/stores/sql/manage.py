@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from windlass.clock import SECOND
 from windlass.errors import JobNotFound, KeyHeld, StoreBusy, WrongStatus
+from windlass.filters import Filter
+from windlass.ids import first_id_of
 from windlass.job import Job, Status
 from windlass.outcome import COMPLETED
-from windlass.stores.sql import read
+from windlass.stores.rows import Batch
+from windlass.stores.sql import books, read, search
 from windlass.stores.sql.insert import as_json, take_key, tally
 from windlass.stores.sql.rescue import decode_claimed
 from windlass.stores.sql.settle import settle
@@ -55,6 +58,16 @@ def retry(tx: Transaction, id: str) -> Job:
     return read.job(tx, id)
 
 
+def run_now(tx: Transaction, id: str) -> Job:
+    job = hold(tx, id)
+    if job.status is not Status.PENDING:
+        way_out = "it runs already" if job.status is Status.PROCESSING else f"let it run again: wl.retry({id!r})"
+        raise WrongStatus("run", id, job.status, way_out)
+    tx.execute(tx.sql.RUN_NOW, {"id": id, "now": tx.now})
+    tx.waiting(job.queue)
+    return read.job(tx, id)
+
+
 def delete(tx: Transaction, id: str) -> Job:
     job = hold(tx, id)
     if job.status is Status.PROCESSING:
@@ -64,6 +77,40 @@ def delete(tx: Transaction, id: str) -> Job:
     _erase(tx, [id])
     tally(tx, [(job.status, job.type, job.queue, -1)])
     return job
+
+
+ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
+    "retry": retry,
+    "run_now": run_now,
+    "cancel": cancel,
+    "delete": delete,
+}
+
+
+def batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
+    """Held, and looked at once more, a job can no longer become one that was not meant."""
+    page = search.jobs(tx, wanted, limit, before)
+    held = [job.id for job in page if _is_held(tx, job.id)]
+    meant = search.jobs(tx, wanted.but(ids=tuple(held)), limit, None).jobs if held else []
+    done = sum(_done(tx, ACTIONS[action], job.id) for job in meant)
+    return Batch(done, len(page) - done, page.next)
+
+
+def _is_held(tx: Transaction, id: str) -> bool:
+    try:
+        hold(tx, id)
+        return True
+    except JobNotFound:
+        return False
+
+
+def _done(tx: Transaction, verb: Callable[[Transaction, str], Job], id: str) -> bool:
+    """Each verb says no before it writes."""
+    try:
+        verb(tx, id)
+        return True
+    except (WrongStatus, KeyHeld):
+        return False
 
 
 def complete(tx: Transaction, ids: Sequence[str]) -> int:
@@ -91,10 +138,11 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
     until = tx.now - before
-    wanted = {"statuses": as_json(statuses), "before": until, "oldest": _first_id_of(until), "limit": limit}
+    wanted = {"statuses": as_json(statuses), "before": until, "oldest": first_id_of(until), "limit": limit}
     rows = tx.execute(tx.sql.PRUNABLE, wanted).fetchall() if statuses else []
     old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
     tx.execute(tx.sql.PRUNE_USAGE, old)
+    books.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
         tally(tx, [(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
@@ -121,9 +169,3 @@ def _retake_key(tx: Transaction, id: str) -> None:
 def _erase(tx: Transaction, ids: Sequence[str]) -> None:
     for statement in (tx.sql.DELETE_FINISHED, tx.sql.DELETE_ATTEMPTS, tx.sql.DELETE_JOBS):
         tx.execute(statement, {"ids": as_json(ids)})
-
-
-def _first_id_of(at: int) -> str:
-    """The smallest id that a job made after `at` can have."""
-    text = f"{max(0, at // 1000 + 1):012x}"
-    return f"{text[:8]}-{text[8:]}-0000-0000-000000000000"

@@ -12,11 +12,13 @@ from typing import Any, ClassVar, TypeVar
 import msgspec
 
 from windlass.errors import CommitUnknown, JobNotFound, LeaseLost, StoreBusy, StoreUnusable
+from windlass.filters import EVERYTHING, Filter
 from windlass.ids import is_id
-from windlass.job import Attempt, Claimed, Job, NewJob, Page, Progress, Status
+from windlass.job import Attempt, Claimed, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from windlass.outcome import Outcome
-from windlass.stores.base import Beat, Due, Filter, Inserted, TypePolicy, Wanted, WorkerRow
-from windlass.stores.sql import insert, manage, read, rescue, settle, situation
+from windlass.stores.base import Beat, Due, Inserted, TypePolicy, Wanted, WorkerRow
+from windlass.stores.rows import AuditRow, Batch, Counted, LaneRow, Operation, Sampled, Token
+from windlass.stores.sql import books, insert, lanes, look, manage, read, rescue, search, settle, situation
 from windlass.stores.sql.insert import Insert, as_json
 from windlass.stores.sql.per_process import D, PerProcess
 from windlass.stores.sql.transaction import Transaction
@@ -188,10 +190,22 @@ class SQLStore(PerProcess[D]):
         return self._read("read", lambda tx: read.attempts(tx, id)) if is_id(id) else []
 
     def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        return self._read("read", lambda tx: read.jobs(tx, wanted, limit, before))
+        return self._read("read", lambda tx: search.jobs(tx, wanted, limit, before))
 
-    def counts(self, by: Sequence[str]) -> list[dict[str, Any]]:
-        return self._read("read", lambda tx: read.counts(tx, by))
+    def counts(self, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
+        return self._read("read", lambda tx: search.counts(tx, by, wanted, most))
+
+    def lanes(self) -> list[LaneRow]:
+        return self._read("read", lanes.lanes)
+
+    def usage(self, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None) -> list[Usage]:
+        return self._read("read", lambda tx: look.usage(tx, since, until, step, by, tenant))
+
+    def sample(self) -> list[Sampled]:
+        return self._read("read", look.sample)
+
+    def failures(self) -> list[FailureGroup]:
+        return self._read("read", look.failures)
 
     def cancel(self, id: str) -> Job:
         return self._manage(id, manage.cancel)
@@ -201,6 +215,12 @@ class SQLStore(PerProcess[D]):
 
     def delete(self, id: str) -> Job:
         return self._manage(id, manage.delete)
+
+    def run_now(self, id: str) -> Job:
+        return self._manage(id, manage.run_now)
+
+    def batch(self, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
+        return self._write("manage", lambda tx: manage.batch(tx, action, wanted, before, limit))
 
     def _manage(self, id: str, verb: Callable[[Transaction, str], Job]) -> Job:
         if not is_id(id):
@@ -212,3 +232,47 @@ class SQLStore(PerProcess[D]):
 
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         return self._write("manage", lambda tx: manage.prune(tx, statuses, before, limit))
+
+    # The books of the HTTP API
+
+    def audit(self, row: AuditRow) -> None:
+        self._write("manage", lambda tx: books.audit(tx, row))
+
+    def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
+        return self._read("read", lambda tx: books.audits(tx, limit, before))
+
+    def add_token(self, token: Token) -> bool:
+        return self._write("manage", lambda tx: books.add_token(tx, token))
+
+    def token(self, hash: str) -> Token | None:
+        return self._read("read", lambda tx: books.token(tx, hash))
+
+    def tokens(self) -> list[Token]:
+        return self._read("read", books.tokens)
+
+    def drop_token(self, name: str) -> bool:
+        return self._write("manage", lambda tx: tx.execute(tx.sql.DROP_TOKEN, {"name": name}).rowcount > 0)
+
+    def start_operation(self, operation: Operation) -> None:
+        self._write("manage", lambda tx: books.start(tx, operation))
+
+    def go_on(self, id: str, batch: Batch, error: str | None = None) -> None:
+        over = batch.position is None or error is not None
+        row = {**batch._asdict(), "id": id, "error": error, "over": int(over)}
+        self._write("manage", lambda tx: tx.execute(tx.sql.GO_ON, {**row, "now": tx.now}))
+
+    def operation(self, id: str) -> Operation | None:
+        return self._read("read", lambda tx: books.operation(tx, id)) if is_id(id) else None
+
+    def operations(self, limit: int) -> list[Operation]:
+        return self._read("read", lambda tx: books.operations(tx, limit))
+
+    def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
+        def steps(tx: Transaction) -> tuple[list[Job], bool]:
+            return books.insert_once(tx, tenant, key, hash, jobs, lambda: self._insert(tx, jobs, insert.insert))
+
+        try:
+            return self._write("insert", steps)
+        except CommitUnknown:
+            stored, _ = self._write("insert", steps)  # if it was committed, this finds what it has stored
+            return stored, True

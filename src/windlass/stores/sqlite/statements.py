@@ -256,36 +256,55 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 # Hold a job where it is: nothing to do here, as there is one writer, who holds everything.
 HOLD: tuple[str, ...] = ()
 
-# Several reads of one moment.
-SNAPSHOT = "BEGIN"
-SNAPSHOT_OVER = "COMMIT"
+# Several reads of one moment, in a transaction or not.
+SNAPSHOT = "SAVEPOINT windlass"
+SNAPSHOT_OVER = "RELEASE windlass"
 
-# One of several statuses, where a list is not of one table.
-STATUS_IS_ONE_OF = """coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)
-    IN (SELECT value FROM json_each(:statuses))"""
-
-# Everything there is to know of some jobs; `row` in read.py has the names. Each list starts from the rows it wants.
-_JOB = """
+# Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
+_LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+            (SELECT error FROM windlass_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
+JOB = f"""
 SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
        r.run_at, r.attempts, r.updated_at,
        l.lease, l.run_at, l.attempt, l.worker, l.started_at, l.fraction, l.message,
        f.status, f.run_at, f.attempts, f.worker, f.started_at, f.completed_at, f.error, f.result,
-       CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
-            (SELECT error FROM windlass_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END
+       {_LAST_ERROR}
 """
-_PLACES = """
+FROM_ALL = """FROM windlass_jobs j
   LEFT JOIN windlass_ready r ON r.id = j.id
   LEFT JOIN windlass_leases l ON l.id = j.id
-  LEFT JOIN windlass_finished f ON f.id = j.id
-"""
-GET = f"{_JOB} FROM windlass_jobs j {_PLACES} WHERE j.id = :id"
-LIST = f"{_JOB} FROM windlass_jobs j {_PLACES}"
-LIST_PENDING = f"""{_JOB} FROM windlass_ready r CROSS JOIN windlass_jobs j ON j.id = r.id
+  LEFT JOIN windlass_finished f ON f.id = j.id"""
+FROM_PENDING = """FROM windlass_ready r CROSS JOIN windlass_jobs j ON j.id = r.id
   LEFT JOIN windlass_leases l ON false LEFT JOIN windlass_finished f ON false"""
-LIST_PROCESSING = f"""{_JOB} FROM windlass_leases l CROSS JOIN windlass_jobs j ON j.id = l.id
+FROM_PROCESSING = """FROM windlass_leases l CROSS JOIN windlass_jobs j ON j.id = l.id
   LEFT JOIN windlass_ready r ON false LEFT JOIN windlass_finished f ON false"""
-LIST_FINISHED = f"""{_JOB} FROM windlass_finished f CROSS JOIN windlass_jobs j ON j.id = f.id
+FROM_FINISHED = """FROM windlass_finished f CROSS JOIN windlass_jobs j ON j.id = f.id
   LEFT JOIN windlass_ready r ON false LEFT JOIN windlass_leases l ON false"""
+GET = f"{JOB} {FROM_ALL} WHERE j.id = :id"
+
+# The tables by their names in a list.
+TABLES = {
+    "j": "windlass_jobs",
+    "r": "windlass_ready",
+    "l": "windlass_leases",
+    "f": "windlass_finished",
+    "w": "windlass_workers",
+}
+
+# Conditions of a filter. What stands at a path of the payload, as JSON and as text; one broken by hand has nothing.
+ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
+AT_PATH = (
+    "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
+    "CASE WHEN json_valid(j.payload) THEN CAST(j.payload ->> :{path} AS TEXT) END",
+)
+
+
+def paths(parts: list[str]) -> list[str]:
+    """A path as SQLite writes it; a number may be a name or an index."""
+    named = "$" + "".join(f'."{part}"' for part in parts)
+    indexed = "$" + "".join(f"[{part}]" if part.isdecimal() else f'."{part}"' for part in parts)
+    return [named] if named == indexed else [named, indexed]
+
 
 ATTEMPTS = """
 SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
@@ -314,6 +333,9 @@ RETRY = """
 INSERT INTO windlass_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass_jobs WHERE id = :id
 """
+# Let a job that waits wait no longer.
+RUN_NOW = "UPDATE windlass_ready SET run_at = :now, updated_at = :now WHERE id = :id"
+
 DEDUPE_OF = "SELECT tenant, dedupe FROM windlass_jobs WHERE id = :id AND dedupe IS NOT NULL"
 
 DELETE_JOBS = "DELETE FROM windlass_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
@@ -366,3 +388,101 @@ SELECT count(*) FROM (SELECT 1 FROM windlass_ready
     WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
       AND (run_at, id) < (:run_at, :id) LIMIT :limit) a
 """
+
+# ---- look
+
+# Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
+LEVELS = """
+WITH RECURSIVE level (queue, type, priority) AS (
+    SELECT queue, type, (SELECT priority FROM windlass_ready r WHERE r.queue = t.queue AND r.type = t.type
+                          ORDER BY priority DESC LIMIT 1)
+      FROM windlass_tallies t WHERE status = 'pending' AND count > 0
+    UNION ALL
+    SELECT queue, type, (SELECT priority FROM windlass_ready r WHERE r.queue = level.queue AND r.type = level.type
+                            AND r.priority < level.priority ORDER BY priority DESC LIMIT 1)
+      FROM level WHERE priority IS NOT NULL
+)
+SELECT queue, type,
+       (SELECT run_at FROM windlass_ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at <= :now ORDER BY run_at LIMIT 1),
+       (SELECT run_at FROM windlass_ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at > :now ORDER BY run_at LIMIT 1),
+       (SELECT count(*) FROM (SELECT 1 FROM windlass_ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at > :now LIMIT :most))
+  FROM level WHERE priority IS NOT NULL LIMIT :levels
+"""
+
+# How many of the newest jobs that failed before wait for their next attempt.
+AGAIN = """
+SELECT queue, type, count(*) FROM (SELECT queue, type, run_at FROM windlass_ready
+    WHERE attempts > 0 ORDER BY id DESC LIMIT :most) WHERE run_at > :now GROUP BY queue, type
+"""
+
+# What each worker does.
+DOING = "SELECT worker, type, count(*), min(started_at) FROM windlass_leases GROUP BY worker, type ORDER BY 1, 2"
+
+# The newest jobs that ran to an end: how long they waited, and how long they ran.
+SAMPLE = """
+SELECT type, queue, started_at - run_at, completed_at - started_at FROM windlass_finished
+ WHERE started_at IS NOT NULL ORDER BY id DESC LIMIT :limit
+"""
+
+# The newest failed jobs, by type and by what was raised.
+FAILURES = """
+SELECT type, error, count(*), min(completed_at), max(completed_at), max(id) FROM (
+    SELECT type, substr(coalesce(error, ''), 1, instr(coalesce(error, '') || ':', ':') - 1) AS error, completed_at, id
+      FROM windlass_finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
+ GROUP BY type, error ORDER BY max(completed_at) DESC
+"""
+
+# {at}: how a minute is rounded; {by}: some of type, queue, tenant, each with a comma behind it.
+USAGE = """
+SELECT minute - minute % :step, {by} sum(runs), sum(failures), sum(busy), sum(waiting) FROM windlass_usage
+ WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
+"""
+
+# ---- the API's own books
+
+AUDIT = """
+INSERT INTO windlass_audit (id, at, who, action, what, count, tenant)
+VALUES (:id, :now, :who, :action, :what, :count, :tenant)
+"""
+AUDITS = """
+SELECT id, at, who, action, what, count, tenant FROM windlass_audit WHERE id < :before ORDER BY id DESC LIMIT :limit
+"""
+PRUNE_AUDIT = "DELETE FROM windlass_audit WHERE id < :oldest"
+
+ADD_TOKEN = """
+INSERT INTO windlass_tokens (hash, name, scopes, bound_to, created_at, expires_at)
+VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
+"""
+TOKEN = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM windlass_tokens WHERE hash = :hash"
+TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM windlass_tokens ORDER BY name"
+DROP_TOKEN = "DELETE FROM windlass_tokens WHERE name = :name"
+
+START_OPERATION = """
+INSERT INTO windlass_operations (id, who, action, filter, total, done, skipped, started_at, updated_at)
+VALUES (:id, :who, :action, :filter, :total, 0, 0, :now, :now)
+"""
+GO_ON = """
+UPDATE windlass_operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
+       updated_at = :now, ended_at = CASE WHEN :over THEN :now END, error = :error WHERE id = :id
+"""
+OPERATION = """
+SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+  FROM windlass_operations WHERE id = :id
+"""
+OPERATIONS = """
+SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+  FROM windlass_operations ORDER BY id DESC LIMIT :limit
+"""
+PRUNE_OPERATIONS = "DELETE FROM windlass_operations WHERE id < :oldest"
+
+# Take the key of a request, or learn by the row count that it was answered before.
+TAKE_REQUEST = """
+INSERT INTO windlass_requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
+    ON CONFLICT DO NOTHING
+"""
+REQUEST = "SELECT hash, ids FROM windlass_requests WHERE tenant = :tenant AND key = :key"
+SET_REQUEST = "UPDATE windlass_requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
+PRUNE_REQUESTS = "DELETE FROM windlass_requests WHERE at < :before"

@@ -1,0 +1,248 @@
+"""Which jobs: one small language for the library, the CLI, the HTTP API and the dashboard.
+
+    status:failed,retrying type:send_* tenant:acme payload.user_id:42 attempt:>3 error:"refused" since:1h
+
+All terms must hold; commas mean or; `send_*` is a prefix; quotes keep spaces and commas together, and a star a star.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from windlass import units
+from windlass.errors import BadFilter
+from windlass.ids import is_id
+from windlass.job import Status
+
+LONGEST = 2_000
+MOST_VALUES = 50
+DEEPEST = 10
+
+
+class Prefix(NamedTuple):
+    """Every text that starts so."""
+
+    start: str
+
+
+class Compared(NamedTuple):
+    """`>3`"""
+
+    how: str
+    number: int
+
+
+Text = str | Prefix
+Moment = datetime | float
+"""A moment, or so many seconds ago."""
+
+WAITING = ("queued", "scheduled", "retrying")
+"""What a pending job does: it is due, it is for later, or it waits after a failure."""
+STATES = (*(status.value for status in Status), *WAITING)
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs. Of each field any value may match; every field that is given must. `since` and `until` are about
+    when a job was created."""
+
+    statuses: tuple[str, ...] = ()
+    types: tuple[Text, ...] = ()
+    queues: tuple[Text, ...] = ()
+    tenants: tuple[Text, ...] = ()
+    subjects: tuple[Text, ...] = ()
+    workers: tuple[Text, ...] = ()
+    ids: tuple[str, ...] = ()
+    attempts: tuple[tuple[Compared, ...], ...] = ()
+    """All of these, of each any."""
+    errors: tuple[tuple[str, ...], ...] = ()
+    payload: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Dotted paths, each with the values that may stand there."""
+    since: Moment | None = None
+    until: Moment | None = None
+
+    def terms(self) -> list[tuple[str, str]]:
+        """Each term as its key and its values, for people."""
+        found = [
+            (key, ",".join(map(_shown, values))) for key, field in NAMED.items() if (values := getattr(self, field))
+        ]
+        found += [("attempt", ",".join(how.strip("=") + str(n) for how, n in term)) for term in self.attempts]
+        found += [("error", ",".join(map(_quoted, term))) for term in self.errors]
+        found += [(f"payload.{path}", ",".join(map(_quoted, values))) for path, values in self.payload]
+        return found + [(key, _moment(at)) for key in ("since", "until") if (at := getattr(self, key)) is not None]
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}:{values}" for key, values in self.terms())
+
+    def __repr__(self) -> str:
+        return f"Filter({str(self)!r})"
+
+    def but(self, **fields: Any) -> Filter:
+        """The same with these fields instead."""
+        return msgspec.structs.replace(self, **fields)
+
+
+NAMED = {
+    "status": "statuses",
+    "type": "types",
+    "queue": "queues",
+    "tenant": "tenants",
+    "subject": "subjects",
+    "worker": "workers",
+    "id": "ids",
+}
+"""Keys whose values are names, and the fields that have them."""
+KEYS = (*NAMED, "attempt", "error", "payload.…", "since", "until")
+EVERYTHING = Filter()
+
+_TERM = re.compile(r'\s*((?:[^\s"]|"(?:[^"\\]|\\.)*")+)')
+_VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"(\*)?|([^,"]+)')
+_COMPARED = re.compile(r"(>=|<=|>|<|=)?(\d{1,9})")
+
+
+def parse(text: str) -> Filter:
+    """What the text means. Raises BadFilter, which says what is wrong and what could stand there."""
+    if len(text) > LONGEST:
+        raise BadFilter(text[:40] + "…", f"a filter has at most {LONGEST:,} characters")
+    found = EVERYTHING
+    for term in _terms(text):
+        found = _with(found, term)
+    return found
+
+
+def of(wanted: str | Filter | None) -> Filter:
+    """A filter, given as text, as one, or not at all."""
+    if isinstance(wanted, Filter):
+        return wanted
+    return parse(wanted) if wanted else EVERYTHING
+
+
+def _terms(text: str) -> Iterator[str]:
+    at = 0
+    while text[at:].strip():
+        found = _TERM.match(text, at)
+        if found is None:
+            raise BadFilter(text[at:].strip(), 'a quote is open: write error:"connection refused"')
+        at = found.end()
+        if at < len(text) and text[at] == '"':
+            raise BadFilter(text[at:], 'a quote is open: write error:"connection refused"')
+        yield found[1]
+
+
+def _with(wanted: Filter, term: str) -> Filter:
+    key, colon, rest = term.partition(":")
+    if not colon:
+        if is_id(term):
+            return wanted.but(ids=(*wanted.ids, term))
+        raise BadFilter(term, f"write key:value, for example type:{term.strip(chr(34))}; keys are {', '.join(KEYS)}")
+    values = tuple(_values(term, rest))
+    if key.startswith("payload."):
+        return wanted.but(payload=(*wanted.payload, (_path(term, key), tuple(text for text, _ in values))))
+    if key == "attempt":
+        return wanted.but(attempts=(*wanted.attempts, tuple(_compared(term, text) for text, _ in values)))
+    if key == "error":
+        return wanted.but(errors=(*wanted.errors, tuple(text for text, _ in values)))
+    if key in ("since", "until"):
+        return _once(wanted, term, key, _read_moment(term, rest))
+    if key in NAMED:
+        return _once(wanted, term, NAMED[key], tuple(_named(term, key, *value) for value in values))
+    raise BadFilter(term, "", key=key, known=KEYS)
+
+
+def _once(wanted: Filter, term: str, field: str, value: Any) -> Filter:
+    if getattr(wanted, field) not in (None, ()):
+        raise BadFilter(term, f"{term.partition(':')[0]} stands twice: commas mean or, as in status:failed,pending")
+    return wanted.but(**{field: value})
+
+
+def _values(term: str, text: str) -> Iterator[tuple[str, bool]]:
+    """Each value, and whether it has a star that is not quoted."""
+    at, number = 0, 0
+    while True:
+        found = _VALUE.match(text, at)
+        if found is None:
+            raise BadFilter(term, 'a value is missing; the empty one is written ""')
+        if found[3] is None:
+            yield re.sub(r"\\(.)", r"\1", found[1]) + (found[2] or ""), found[2] is not None
+        else:
+            yield found[3], "*" in found[3]
+        number += 1
+        at = found.end()
+        if number > MOST_VALUES:
+            raise BadFilter(term[:40] + "…", f"at most {MOST_VALUES} values")
+        if at == len(text):
+            return
+        if text[at] != ",":
+            raise BadFilter(term, "a comma has to stand between two values")
+        at += 1
+
+
+def _named(term: str, key: str, text: str, star: bool) -> Text:
+    if "\0" in text:
+        raise BadFilter(term, "no name has a NUL in it")
+    if key == "status" and text not in STATES:
+        raise BadFilter(term, "", key=text, known=STATES)
+    if key == "id" and not is_id(text):
+        raise BadFilter(term, "an id looks like 01970000-0000-7000-8000-000000000000; nothing else can be there")
+    if star and "*" in text[:-1]:
+        raise BadFilter(term, f"a * stands at the end: {text.partition('*')[0]}*; a star that is meant is quoted")
+    return Prefix(text[:-1]) if star else text
+
+
+def _compared(term: str, text: str) -> Compared:
+    found = _COMPARED.fullmatch(text)
+    if found is None:
+        raise BadFilter(term, "write attempt:3, attempt:>3 or attempt:<=3")
+    return Compared(found[1] or "=", int(found[2]))
+
+
+def _path(term: str, key: str) -> str:
+    path = key.removeprefix("payload.")
+    parts = path.split(".")
+    if not all(parts) or '"' in path or "\0" in path or len(parts) > DEEPEST:
+        raise BadFilter(term, f"write payload.user.id:42, at most {DEEPEST} names with dots between them")
+    return path
+
+
+def _read_moment(term: str, text: str) -> Moment:
+    text = text.strip('"')
+    ago = units.parsed(text)
+    if ago is not None and ago < 10**10:
+        return ago
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadFilter(
+            term, "write since:1h, since:7d, or a time: since:2026-11-01, since:2026-11-01T08:30Z"
+        ) from None
+
+
+def _shown(value: Text) -> str:
+    return f"{_quoted(value.start)}*" if isinstance(value, Prefix) else _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    """The text as it can stand in a term."""
+    if text and not re.search(r'[\s",*\\]', text):
+        return text
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+def _moment(at: Moment) -> str:
+    if isinstance(at, datetime):
+        return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    for unit, seconds in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if at and at % seconds == 0:
+            return f"{at // seconds:.0f}{unit}"
+    return f"{at:.0f}s" if at == int(at) else f"{at}s"
+
+
+def matches(value: str, wanted: Iterable[Text]) -> bool:
+    """Whether a name is one of these; none wanted: any."""
+    wanted = tuple(wanted)
+    return not wanted or any(value.startswith(w.start) if isinstance(w, Prefix) else value == w for w in wanted)
