@@ -14,6 +14,7 @@ from windlass import Windlass
 from windlass.web import SCOPES, Principal
 
 HERE = "http://localhost"
+EVERYTHING = " ".join(SCOPES)
 OURS = {"Sec-Fetch-Site": "same-origin"}
 """What a browser sends with a form of our own pages."""
 
@@ -48,7 +49,7 @@ def client_of(wl: Windlass, who: str | None, **options: Any) -> TestClient:
 @pytest.fixture
 def connect(wl: Windlass) -> Connect:
     """A client that is let in with these scopes: `connect("read @acme")`."""
-    return lambda who=" ".join(SCOPES), **options: client_of(wl, who, **options)
+    return lambda who=EVERYTHING, **options: client_of(wl, who, **options)
 
 
 @pytest.fixture

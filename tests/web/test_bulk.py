@@ -13,7 +13,7 @@ from tests.web.test_jobs import problem
 from windlass import Windlass
 from windlass.bulk import Bulk
 from windlass.ids import new_id
-from windlass.stores.base import Operation
+from windlass.stores.rows import Operation
 from windlass.web import operator
 
 

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.web.conftest import HERE, OURS, Connect
 from windlass import Windlass, tokens
 from windlass.ids import new_id
-from windlass.stores.base import Token
+from windlass.stores.rows import Token
 from windlass.web import SCOPES
 from windlass.web.auth import nobody
 from windlass.web.route import Route

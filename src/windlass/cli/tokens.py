@@ -13,7 +13,7 @@ from windlass.cli.errors import CONFLICT, NOT_FOUND, Problem
 from windlass.cli.target import database
 from windlass.cli.types import Duration
 from windlass.settings import checked_name
-from windlass.stores.base import Token
+from windlass.stores.rows import Token
 
 
 @click.group("tokens", cls=Group, help="Tokens for the HTTP API: create, list, revoke.")

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from windlass import tokens
-from windlass.stores.base import Store, Token
+from windlass.stores.base import Store
+from windlass.stores.rows import Token
 from windlass.web.principal import Principal
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from windlass import clock, tokens
-from windlass.stores.base import Token
+from windlass.stores.rows import Token
 from windlass.tokens import SCOPES
 from windlass.web import ask as asking
 from windlass.web.ask import Answer

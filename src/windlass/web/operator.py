@@ -12,7 +12,7 @@ from windlass.bulk import Bulk
 from windlass.errors import WindlassError
 from windlass.filters import Filter, Moment
 from windlass.ids import new_id
-from windlass.stores.base import Batch, Operation
+from windlass.stores.rows import Batch, Operation
 
 if TYPE_CHECKING:
     from windlass.app import Windlass

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import os
+import signal
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Generator
 from typing import TYPE_CHECKING
 
 import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from windlass.errors import BadOption
 from windlass.web import guard
@@ -54,8 +57,7 @@ class Server:
     def run(self, ready: Callable[[], None]) -> None:
         """Until SIGINT or SIGTERM; `ready` is called when it answers."""
         settings = uvicorn.Config(
-            self.web,
-            root_path=self._prefix,
+            Prefixed(self.web, self._prefix) if self._prefix else self.web,
             log_level="warning",
             access_log=False,
             server_header=False,
@@ -66,12 +68,37 @@ class Server:
         server.run([self._socket])
 
 
+class Prefixed:
+    """Under a prefix, whether the proxy in front takes it off or not, and without a proxy too."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"]
+            whole = path if f"{path}/".startswith(f"{self._prefix}/") else self._prefix + path
+            scope = {**scope, "root_path": self._prefix, "path": whole}
+        await self._app(scope, receive, send)
+
+
 class Told(uvicorn.Server):
     """Says when it is ready, and ends open streams when it is to stop: it would wait for them."""
 
     def __init__(self, settings: uvicorn.Config, ready: Callable[[], None], stopping: Callable[[], None]) -> None:
         super().__init__(settings)
         self._ready, self._stopping = ready, stopping
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """A signal is how one stops it, and no failure: uvicorn would raise it again when it has stopped."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

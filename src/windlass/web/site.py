@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from windlass.stores.base import AuditRow
+from windlass.stores.rows import AuditRow
 from windlass.web import auth as authentication
 from windlass.web.ask import Answer, Ask
 from windlass.web.auth import Auth

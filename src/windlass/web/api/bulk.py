@@ -12,7 +12,7 @@ from windlass import clock, filters
 from windlass.bulk import Bulk
 from windlass.filters import MOST_VALUES, Filter
 from windlass.ids import is_id
-from windlass.stores.base import Operation
+from windlass.stores.rows import Operation
 from windlass.web.api.page import Total, bound
 from windlass.web.ask import Answer, Ask
 from windlass.web.operator import fixed

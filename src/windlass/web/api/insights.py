@@ -10,7 +10,7 @@ from msgspec import Meta
 
 from windlass import clock, units
 from windlass.job import FailureGroup, Usage
-from windlass.stores.base import LaneRow
+from windlass.stores.rows import LaneRow
 from windlass.web import shown
 from windlass.web.ask import Answer, Ask
 from windlass.web.problem import Problem
