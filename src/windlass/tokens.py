@@ -10,6 +10,9 @@ SCOPES = ("read", "enqueue", "tick", "manage")
 PREFIX = "wl_"
 """So that people and scanners for leaked secrets see what it is."""
 
+SESSION = "login "
+"""How the names of those begin that a browser got by a login: they are tokens like any other."""
+
 
 def new_secret() -> str:
     """256 random bits: nobody guesses it, so that a plain hash is enough."""

@@ -36,6 +36,10 @@ def tokens() -> None:
 @click.option("--expires", type=Duration(), help="How long it works, as in 30d. Without it: until it is revoked.")
 @pass_shared
 def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expires: float | None) -> None:
+    if not name or name.startswith(secrets.SESSION):
+        raise Problem(
+            f"a token cannot be called {name!r}", f"It needs a name, and {secrets.SESSION!r} begins those of logins."
+        )
     store, secret = database(shared, create=True).store, secrets.new_secret()
     until = None if expires is None else store.now() + clock.seconds(expires)
     token = Token(
@@ -45,7 +49,7 @@ def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expi
         tenant=checked_name("tenant", tenant),
         expires_at=until,
     )
-    if not name or not store.add_token(token):
+    if not store.add_token(token):
         raise Problem(f"there is a token {name!r} already", next=f"windlass tokens revoke {name}", code=CONFLICT)
     if shared.json:
         shared.data({"name": name, "token": secret, "scopes": token.scopes, "tenant": tenant, "expires_at": _at(until)})

@@ -15,7 +15,7 @@ from starlette.requests import Request
 
 from windlass import clock, tokens
 from windlass.stores.rows import Token
-from windlass.tokens import SCOPES
+from windlass.tokens import SCOPES, SESSION
 from windlass.web import ask as asking
 from windlass.web.ask import Answer
 from windlass.web.bearer import holder
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 STAYS = 12 * 3600
 """Seconds for which a session lasts."""
-SESSION = "login "
-"""How the names of sessions begin, among those of tokens."""
 GUESSES, WINDOW = 10, 60.0
 """So many wrong passwords from one address in so many seconds; then it has to wait."""
 

@@ -14,8 +14,9 @@ import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from windlass.errors import BadOption
+from windlass.tokens import SESSION
 from windlass.web import guard
-from windlass.web.gate import SESSION, Gate
+from windlass.web.gate import Gate
 from windlass.web.mount import asgi
 
 if TYPE_CHECKING:
