@@ -58,15 +58,17 @@ class Hub:
         self._subscribers: set[Subscriber] = set()
         self._thread: threading.Thread | None = None
 
-    def join(self) -> Subscriber | None:
-        """A new listener; None if there are too many."""
+    @property
+    def is_full(self) -> bool:
+        return len(self._subscribers) >= MOST
+
+    def join(self) -> Subscriber:
+        """A new listener."""
         subscriber = Subscriber()
         with self._lock:
-            if len(self._subscribers) >= MOST:
-                return None
             self._subscribers.add(subscriber)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="windlass-events", daemon=True)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="windlass-events", daemon=True)
                 self._thread.start()
         return subscriber
 
@@ -85,8 +87,16 @@ class Hub:
         """What the pages show at a glance."""
         return {"counts": {row["status"]: row["count"] for row in self._app.counts(("status",))}}
 
+    def _work(self) -> None:
+        """Until nobody listens. A database that is gone for a while is looked for again."""
+        while self._somebody_listens():
+            try:
+                self._watch()
+            except WindlassError as error:
+                log.warning("no news for the open pages: %s", error)
+                time.sleep(LOOK)
+
     def _watch(self) -> None:
-        """Until nobody listens."""
         watch, last, told_at = self._app.store.watch(), None, 0.0
         try:
             while self._somebody_listens():
@@ -95,8 +105,8 @@ class Hub:
                     continue
                 time.sleep(max(0.0, told_at + DEBOUNCE - time.monotonic()))
                 told_at = time.monotonic()
-                snapshot = self._look()
-                if snapshot is not None and (heard or snapshot != last):
+                snapshot = self.snapshot()
+                if heard or snapshot != last:
                     self._tell(snapshot)
                 last = snapshot
         finally:
@@ -107,13 +117,6 @@ class Hub:
             if not self._subscribers:
                 self._thread = None
             return self._thread is not None
-
-    def _look(self) -> Snapshot | None:
-        try:
-            return self.snapshot()
-        except WindlassError as error:
-            log.warning("no counts for the open pages: %s", error)
-            return None
 
     def _tell(self, snapshot: Snapshot) -> None:
         with self._lock:
