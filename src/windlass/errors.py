@@ -287,10 +287,10 @@ class CommitUnknown(StoreUnusable):
 class StoreBusy(WindlassError, TimeoutError):
     """Somebody held the database's write lock for longer than a caller should wait. Nothing was stored."""
 
-    def __init__(self, where: str, seconds: float) -> None:
+    def __init__(self, where: str, seconds: float, *, joins_transactions: bool = True) -> None:
+        join = "pass it: using(connection=…)" if joins_transactions else "write in ctx.transaction() instead"
         super().__init__(
-            f"{where} was busy for {seconds:g} s; are you in a transaction of your own? "
-            "pass it: using(connection=…), or commit it first"
+            f"{where} was busy for {seconds:g} s; are you in a transaction of your own? {join}, or commit it first"
         )
         self.where, self.seconds = where, seconds
 

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Ended = tuple[Claimed, Outcome]
 
+PAUSE = 0.5
+"""Seconds to wait before a store that could not be used is tried again."""
+
 
 class Settler:
     """Outcomes on their way into the database. `settled` is told of each batch when it is committed."""
@@ -83,7 +86,7 @@ class Settler:
                 return await loop.run_in_executor(self.thread, self._store.settle, ended)
             except (StoreBusy, StoreUnusable) as error:
                 log.warning("%d outcomes are waiting to be settled: %s", len(ended), error)
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(PAUSE)
 
 
 def _failed(claimed: Claimed, error: Exception) -> Ended:

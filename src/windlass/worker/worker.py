@@ -24,7 +24,7 @@ from windlass.worker.chores import bury_the_local_dead, do_chores
 from windlass.worker.hands import Hands
 from windlass.worker.keeper import Keeper
 from windlass.worker.log import log, tell
-from windlass.worker.settler import Ended, Settler
+from windlass.worker.settler import PAUSE, Ended, Settler
 from windlass.worker.signals import run_loop, until_signalled
 from windlass.worker.slots import Why
 
@@ -37,8 +37,6 @@ POLL = 1.0
 """Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
 FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
-PAUSE = 0.5
-"""Seconds to wait before a store that could not be used is tried again."""
 WORN_OUT = 75
 """The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
 
@@ -156,6 +154,13 @@ class Worker:
         self._stopping = True
         self._work.set()
         self._freed.set()
+        try:
+            await self._wind_down(claim, others)
+        except BaseException:  # the loop is torn down around us, and cancels all it has
+            self._fall_silent()
+            raise
+
+    async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
         await claim
         await self._hands_free(self.grace, self._hurry)
         self._hands.stop(Why.RELEASED)
@@ -167,6 +172,12 @@ class Worker:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await asyncio.to_thread(self._leave)
+
+    def _fall_silent(self) -> None:
+        """Nobody runs our jobs any more, so that no heart may say otherwise: whoever hears none rescues them."""
+        self._keeper.fall_silent()
+        self._watch.close()
+        self.app.wakers.discard(self._wake)
 
     def hurry(self) -> None:
         """Do not wait for what runs."""

@@ -505,9 +505,9 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id::text
  GROUP BY type, error ORDER BY max(completed_at) DESC
 """
 
-# {at}: how a minute is rounded; {by}: some of type, queue, tenant, each with a comma behind it.
+# {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
-SELECT minute - minute % :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
+SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
   FROM windlass.usage
  WHERE minute >= :since AND minute < :until
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}

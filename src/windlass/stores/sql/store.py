@@ -32,6 +32,8 @@ log = logging.getLogger("windlass")
 class SQLStore(PerProcess[D]):
     """Jobs in tables."""
 
+    joins_transactions: bool
+
     @abstractmethod
     def _write(self, verb: str, steps: Callable[[Transaction], T]) -> T:
         """Take the steps in one transaction."""
@@ -74,7 +76,8 @@ class SQLStore(PerProcess[D]):
             try:
                 return self._insert_together(groups)
             except StoreBusy as error:  # each for itself would wait as long again
-                return [StoreBusy(error.where, error.seconds) for _ in groups]
+                joins = self.joins_transactions
+                return [StoreBusy(error.where, error.seconds, joins_transactions=joins) for _ in groups]
             except CommitUnknown as error:  # and is for all: another try could only say that the server is gone
                 return [CommitUnknown(error.where, error.problem, error.way_out) for _ in groups]
             except Exception as error:

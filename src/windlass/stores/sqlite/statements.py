@@ -436,9 +436,9 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id) FROM
  GROUP BY type, error ORDER BY max(completed_at) DESC
 """
 
-# {at}: how a minute is rounded; {by}: some of type, queue, tenant, each with a comma behind it.
+# {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
-SELECT minute - minute % :step, {by} sum(runs), sum(failures), sum(busy), sum(waiting) FROM windlass_usage
+SELECT minute / :step * :step, {by} sum(runs), sum(failures), sum(busy), sum(waiting) FROM windlass_usage
  WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
 """
 
