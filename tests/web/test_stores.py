@@ -82,7 +82,6 @@ def test_pages_hear_of_what_others_do(wl: Windlass) -> None:
     async def listen() -> float:
         hub = Hub(wl)
         subscriber = hub.join()
-        await asyncio.sleep(0.2)
         await asyncio.to_thread(other.enqueue, "a")
         began = time.monotonic()
         while (snapshot := await subscriber.next(10)) != {"counts": {"pending": 1}}:

@@ -97,18 +97,19 @@ class Hub:
                 time.sleep(LOOK)
 
     def _watch(self) -> None:
+        """A hint may come before the commit that it tells of can be seen, so the last one is always told again."""
         watch, last, told_at = self._app.store.watch(), None, 0.0
+        heard, again = True, False  # nobody knows what happened before the watch began
         try:
             while self._somebody_listens():
-                heard = watch.wait(LOOK)
-                if not heard and self._app.store.hears_others:
-                    continue
-                time.sleep(max(0.0, told_at + DEBOUNCE - time.monotonic()))
-                told_at = time.monotonic()
-                snapshot = self.snapshot()
-                if heard or snapshot != last:
-                    self._tell(snapshot)
-                last = snapshot
+                if heard or again or not self._app.store.hears_others:
+                    time.sleep(max(0.0, told_at + DEBOUNCE - time.monotonic()))
+                    told_at = time.monotonic()
+                    snapshot = self.snapshot()
+                    if heard or again or snapshot != last:
+                        self._tell(snapshot)
+                    last = snapshot
+                again, heard = heard, watch.wait(LOOK)
         finally:
             watch.close()
 
