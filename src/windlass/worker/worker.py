@@ -16,7 +16,8 @@ from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError, 
 from windlass.job import Claimed
 from windlass.outcome import Kind, Outcome
 from windlass.settings import at_least_one
-from windlass.stores.base import Beat, Wanted, WorkerRow
+from windlass.stores.base import Beat, Settled, Wanted, WorkerRow
+from windlass.telling import Teller
 from windlass.version import __version__
 from windlass.worker import host
 from windlass.worker.board import Board, Owner
@@ -111,7 +112,8 @@ class Worker:
         self._work, self._freed, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._claimer = ThreadPoolExecutor(1, "windlass-claim")
         self._watcher = ThreadPoolExecutor(1, "windlass-watch")
-        self._settler = Settler(self.store, self._settled)
+        self._settler = Settler(self.store, self._written, self._settled)
+        self._teller = Teller(self.app.hooks, self.store.now)
         self._hands = Hands(self.app, self.concurrency, self._board, self._ended, self._freed.set)
         self._keeper = Keeper(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
         await self._in(self._claimer, self._arrive)
@@ -167,6 +169,7 @@ class Worker:
         await self._hands_free(1.0)
         self._hands.let_go()
         await self._settler.none_left()
+        await self._teller.close()
         self.app.wakers.discard(self._wake)
         for task in others:
             task.cancel()
@@ -227,6 +230,8 @@ class Worker:
             self._work.clear()
             self._claiming = True
             claimed = await self._claim(free)
+            if self.app.hooks:
+                self._teller.add(self.app.hooks.started(claimed, self.id))
             for job in claimed:
                 self._hands.begin(job, self.app.registry[job.type])
             self._claiming = False
@@ -301,9 +306,15 @@ class Worker:
                 tell(claimed, outcome)
         if outcome is None or outcome.written:
             self._board.end(claimed.number)
+            if outcome is not None and self.app.hooks:
+                self._teller.add(self.app.hooks.ended([(claimed, outcome)], None, self.id))
         else:
             self._settler.add(claimed, outcome)
         self._freed.set()
+
+    def _written(self, settled: Settled) -> None:
+        if self.app.hooks:
+            self._teller.add(self.app.hooks.ended(settled.written, settled.at, self.id))
 
     def _settled(self, batch: Sequence[Ended]) -> None:
         for claimed, _ in batch:
