@@ -32,6 +32,8 @@ COMMANDS = {
     "workers": Lazy("Look", "workers", "Who is working, and on how much."),
     "jobs": Lazy("Look", "jobs", "List, show, retry, cancel and delete jobs."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and say how to mend it."),
+    "dashboard": Lazy("Look", "dashboard", "The dashboard and the HTTP API, in a browser."),
+    "tokens": Lazy("Look after", "tokens", "Tokens for the HTTP API: create, list, revoke."),
     "db": Lazy("Look after", "db", "The database: status, upgrade, sql, roles, prune."),
 }
 
