@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from examples.show import Stage, all_ended, free_port
 from windlass import Windlass
@@ -28,7 +28,7 @@ def main() -> None:
             "•", f"a web server with a worker in it, on http://127.0.0.1:{port}; its file is {stage.folder}/videos.db"
         )
         server, wl = stage.serve(SERVER, port), Windlass(url)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             for channel, title in CHANNELS.items():
                 client.put(f"/channels/{channel}", params={"title": title}).raise_for_status()
             for channel, video in videos:
@@ -54,7 +54,7 @@ def main() -> None:
         stage.say(
             "✗" if lost else "✓", f"{len(videos) - lost} of {len(videos)} videos have their subtitle, {lost} do not"
         )
-        stage.stay(f"http://127.0.0.1:{port}/docs", f".venv/bin/windlass jobs ls --db {url}")
+        stage.stay(f"http://127.0.0.1:{port}/dashboard/", f"http://127.0.0.1:{port}/docs")
         wl.close()
     if lost:
         raise SystemExit(1)

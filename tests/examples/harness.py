@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self, TypeVar
 
-import httpx
+import httpx2
 
 from windlass import Windlass
 
@@ -70,8 +70,8 @@ class Example:
     def _answers(self) -> bool:
         assert Path(f"/proc/{self.pid}").exists(), "the server ended by itself"
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/openapi.json", timeout=30).is_success
-        except httpx.TransportError:
+            return httpx2.get(f"http://127.0.0.1:{self.port}/openapi.json", timeout=30).is_success
+        except httpx2.TransportError:
             return False
 
 

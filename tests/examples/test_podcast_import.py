@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
@@ -92,7 +92,7 @@ def test_no_job_is_lost_if_the_server_restarts_or_crashes(tmp_path: Path, port: 
 
         def more(kill: int) -> None:
             for podcast in feeds[9 * kill : 9 * kill + 9]:
-                answer = httpx.post(
+                answer = httpx2.post(
                     f"http://127.0.0.1:{port}/podcasts/import", json={"podcast_id": podcast}, timeout=60
                 )
                 assert answer.status_code == 202
@@ -180,6 +180,14 @@ def test_the_status_of_an_import_is_visible(client: TestClient, clock: ManualClo
     assert answer["result"] == {"title": "podcast-00", "episodes": 2}
     assert client.get("/podcasts/import").json() == {"completed": 1}
     assert client.get("/podcasts/import/no-such-job").status_code == 404
+
+
+def test_the_dashboard_shows_the_imports(clock: ManualClock) -> None:
+    podcast_import.enqueue(podcast_id="podcast-00")
+    here = TestClient(app, base_url="http://127.0.0.1")
+    assert here.get("/dashboard/").status_code == 200
+    assert [job["type"] for job in here.get("/dashboard/api/jobs").json()["items"]] == ["podcast_import"]
+    assert TestClient(app, base_url="http://elsewhere.example").get("/dashboard/").status_code >= 400
 
 
 # Solution
