@@ -26,9 +26,7 @@ def main() -> None:
         podcasts = make_feeds(stage.folder / "feeds", PODCASTS, EPISODES)
         port, wl = free_port(), Windlass(url)
         environment = {"WINDLASS_URL": url, "FEEDS": str(stage.folder / "feeds")}
-        stage.say(
-            "•", f"a web server with a worker in it, on http://127.0.0.1:{port}; its database is {wl.store.where}"
-        )
+        stage.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
         server = stage.serve(SERVER, port, **environment)
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
             jobs = [client.post("/podcasts/import", json={"podcast_id": id}).json()["job"] for id in podcasts]

@@ -24,9 +24,7 @@ def main() -> None:
         (media / f"{MISSING}.txt").rename(media / "elsewhere")
         url = f"sqlite:///{stage.folder}/videos.db"
         os.environ |= {"WINDLASS_URL": url, "MEDIA": str(media)}
-        stage.say(
-            "•", f"a web server with a worker in it, on http://127.0.0.1:{port}; its file is {stage.folder}/videos.db"
-        )
+        stage.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
         server, wl = stage.serve(SERVER, port), Windlass(url)
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             for channel, title in CHANNELS.items():
