@@ -105,14 +105,13 @@ class Stage:
                         tasks[type] = bars.add_task(type)
                     bars.update(tasks[type], completed=counts["completed"], total=counts.total())
                 sums: Counter[str] = sum(by_type.values(), Counter())
-                if over := until(sums):
-                    self._check(worker)
+                over = until(sums)
+                self._check(worker)
                 if not self.console.is_terminal and (over or time.monotonic() - told > 1):
                     told = time.monotonic()
                     self._line(sums)
                 if over:
                     return
-                self._check(worker)
                 time.sleep(0.05)
 
     def _line(self, sums: Counter[str]) -> None:

@@ -30,9 +30,7 @@ def subtitles_there(jobs: Sequence[Job]) -> list[Job]:
     """Of these jobs, those whose video has its subtitle. Workers ask when they start, and every few minutes."""
     wanted = json.dumps([job.subject for job in jobs])
     with database() as db:
-        there = db.execute(
-            "SELECT video_id FROM subtitles WHERE video_id IN (SELECT value FROM json_each(?))", [wanted]
-        )
+        there = db.execute("SELECT video_id FROM subtitles JOIN json_each(?) ON value = video_id", [wanted])
         found = {row["video_id"] for row in there}
     return [job for job in jobs if job.subject in found]
 

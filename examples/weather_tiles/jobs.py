@@ -32,16 +32,15 @@ def scan_source(ctx: Context, model_id: str) -> None:
     with ctx.transaction() as db:
         db.execute(HOURS)
         for run_id, hour in found:
-            if db.execute(
-                "INSERT INTO hours VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (model_id, run_id, hour)
-            ).rowcount:
+            added = db.execute("INSERT INTO hours VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (model_id, run_id, hour))
+            if added.rowcount:
                 sooner_first = ingest_grib.using(priority=-hour, subject=f"{model_id}/{run_id}/{hour}")
                 sooner_first.enqueue(model_id=model_id, run_id=run_id, hour=hour)
         ctx.result = {"hours": len(found)}
 
 
 @wl.job(max_attempts=4, backoff=exponential(base=1, cap=60))
-def ingest_grib(ctx: Context, model_id: str, run_id: str, hour: int) -> None:
+def ingest_grib(model_id: str, run_id: str, hour: int) -> None:
     """Fetch one hour. Its tiles are follow-ups: they are there if and only if it has completed."""
     raw = _path("raw", model_id, run_id, hour)
     with _complete(raw) as unfinished:
