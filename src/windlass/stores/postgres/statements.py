@@ -360,9 +360,15 @@ TABLES = {
     "w": "windlass.workers",
 }
 
-# Conditions of a filter. What stands at a path of the payload, as JSON and as text.
+# Conditions of a filter. What stands at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
+# escape into a character (\u0000, half a surrogate pair: somebody wrote it by hand), a look at any path would raise.
 ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
-AT_PATH = ("(j.payload #> CAST(:{path} AS text[]))::text", "j.payload #>> CAST(:{path} AS text[])")
+_BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
+    '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""
+AT_PATH = (
+    f"CASE WHEN {_BROKEN} THEN NULL ELSE (j.payload #> CAST(:{{path}} AS text[]))::text END",
+    f"CASE WHEN {_BROKEN} THEN NULL ELSE j.payload #>> CAST(:{{path}} AS text[]) END",
+)
 
 
 def paths(parts: list[str]) -> list[list[str]]:

@@ -4,6 +4,11 @@ Batches travel as one JSON text each way: a statement that moves 500 rows is one
 runs handlers on another core. (Row by row, each step would have to win the interpreter back.)
 """
 
+from itertools import product
+
+from windlass.codec import encode
+from windlass.filters import is_index
+
 # ---- enqueue
 
 # The newest time anybody wrote; a claim that finds itself before it knows that the clock stepped back.
@@ -295,15 +300,19 @@ TABLES = {
 ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
 AT_PATH = (
     "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
-    "CASE WHEN json_valid(j.payload) THEN CAST(j.payload ->> :{path} AS TEXT) END",
+    "CASE WHEN json_valid(j.payload) AND json_type(j.payload, :{path}) = 'text' THEN j.payload ->> :{path} END",
 )
 
 
 def paths(parts: list[str]) -> list[str]:
-    """A path as SQLite writes it; a number may be a name or an index."""
-    named = "$" + "".join(f'."{part}"' for part in parts)
-    indexed = "$" + "".join(f"[{part}]" if part.isdecimal() else f'."{part}"' for part in parts)
-    return [named] if named == indexed else [named, indexed]
+    """A path as SQLite writes it, in each of its meanings: a number may be a name or an index."""
+    return ["$" + "".join(way) for way in product(*map(_steps, parts))]
+
+
+def _steps(part: str) -> list[str]:
+    """SQLite finds a name as it stands in the JSON, with its escapes."""
+    name = f".{encode(part).decode()}"
+    return [name, f"[#{part}]" if part[0] == "-" else f"[{part}]"] if is_index(part) else [name]
 
 
 ATTEMPTS = """
