@@ -488,10 +488,11 @@ SELECT queue, type,
   FROM level WHERE priority IS NOT NULL LIMIT :levels
 """
 
-# How many of the newest jobs that failed before wait for their next attempt.
+# The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
 AGAIN = """
-SELECT queue, type, count(*) FROM (SELECT queue, type, run_at FROM windlass.ready
-    WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a WHERE run_at > :now GROUP BY queue, type
+SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
+    SELECT queue, type, run_at FROM windlass.ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a
+ GROUP BY queue, type
 """
 
 # What each worker does.
@@ -511,7 +512,7 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id::text
  GROUP BY type, error ORDER BY max(completed_at) DESC
 """
 
-# {at}: how a minute is rounded; {by}: some of type, queue, tenant, each with a comma behind it.
+# {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
 SELECT minute - minute % :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
   FROM windlass.usage

@@ -421,10 +421,11 @@ SELECT queue, type,
   FROM level WHERE priority IS NOT NULL LIMIT :levels
 """
 
-# How many of the newest jobs that failed before wait for their next attempt.
+# The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
 AGAIN = """
-SELECT queue, type, count(*) FROM (SELECT queue, type, run_at FROM windlass_ready
-    WHERE attempts > 0 ORDER BY id DESC LIMIT :most) WHERE run_at > :now GROUP BY queue, type
+SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
+    SELECT queue, type, run_at FROM windlass_ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most)
+ GROUP BY queue, type
 """
 
 # What each worker does.
@@ -444,7 +445,7 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id) FROM
  GROUP BY type, error ORDER BY max(completed_at) DESC
 """
 
-# {at}: how a minute is rounded; {by}: some of type, queue, tenant, each with a comma behind it.
+# {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
 SELECT minute - minute % :step, {by} sum(runs), sum(failures), sum(busy), sum(waiting) FROM windlass_usage
  WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
