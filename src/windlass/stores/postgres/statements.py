@@ -547,7 +547,7 @@ VALUES (:id, :who, :action, :filter, :total, 0, 0, :now, :now)
 """
 GO_ON = """
 UPDATE windlass.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
-       updated_at = :now, ended_at = CASE WHEN CAST(:over AS boolean) THEN CAST(:now AS bigint) END, error = :error
+       updated_at = :now, ended_at = CASE WHEN CAST(:over AS integer) = 1 THEN CAST(:now AS bigint) END, error = :error
  WHERE id = CAST(:id AS uuid)
 """
 OPERATION = """
