@@ -403,8 +403,8 @@ RETRY = """
 INSERT INTO windlass.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass.jobs WHERE id = CAST(:id AS uuid)
 """
-# Let a job that waits wait no longer.
-RUN_NOW = "UPDATE windlass.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid)"
+# Let a job that waits wait no longer. One that is due keeps its place.
+RUN_NOW = "UPDATE windlass.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
 
 DEDUPE_OF = "SELECT tenant, dedupe FROM windlass.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
 

@@ -342,8 +342,8 @@ RETRY = """
 INSERT INTO windlass_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass_jobs WHERE id = :id
 """
-# Let a job that waits wait no longer.
-RUN_NOW = "UPDATE windlass_ready SET run_at = :now, updated_at = :now WHERE id = :id"
+# Let a job that waits wait no longer. One that is due keeps its place.
+RUN_NOW = "UPDATE windlass_ready SET run_at = :now, updated_at = :now WHERE id = :id AND run_at > :now"
 
 DEDUPE_OF = "SELECT tenant, dedupe FROM windlass_jobs WHERE id = :id AND dedupe IS NOT NULL"
 
