@@ -28,6 +28,14 @@ class _Again(NamedTuple):
 
 def lanes(tx: Transaction) -> list[LaneRow]:
     """How many wait is tallied. How many of those wait for a later time is counted, in ranges of the index."""
+    tx.execute(tx.sql.SNAPSHOT)  # what is counted is some of what is tallied
+    try:
+        return _lanes(tx)
+    finally:
+        tx.execute(tx.sql.SNAPSHOT_OVER)
+
+
+def _lanes(tx: Transaction) -> list[LaneRow]:
     levels: dict[tuple[str, str], list[_Level]] = defaultdict(list)
     found = tx.execute(tx.sql.LEVELS, {"now": tx.now, "most": MOST, "levels": LEVELS + 1}).fetchall()
     for queue, type, *level in found[:LEVELS]:
