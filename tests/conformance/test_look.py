@@ -14,6 +14,7 @@ from windlass.clock import MINUTE, SECOND, to_datetime
 from windlass.errors import BadOption
 from windlass.job import Count
 from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+from windlass.stores.sql import look
 
 LATER = Outcome(Kind.RETRIED, error="TimeoutError: no answer", delay=600 * SECOND)
 
@@ -203,6 +204,17 @@ def test_the_newest_jobs_tell_how_long_they_waited_and_ran(store, clock, desk):
     assert (3, 5.0, 2.0, 3.0) == tuple(
         getattr(desk.latency()["mail"], n) for n in ("jobs", "wait_p50", "run_p50", "run_p95")
     )
+
+
+def test_many_that_never_ran_are_not_all_read_to_find_one_that_did(store, monkeypatch):
+    monkeypatch.setattr(look, "SAMPLED_FROM", 5)
+    finish(store, COMPLETED)
+    for _ in range(4):
+        store.cancel(put(store).id)
+
+    assert 1 == len(store.sample())
+    store.cancel(put(store).id)
+    assert [] == store.sample()
 
 
 def test_failures_are_grouped_by_type_and_error_the_latest_first(store, clock, desk):

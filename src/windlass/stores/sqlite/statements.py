@@ -431,10 +431,11 @@ SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
 # What each worker does.
 DOING = "SELECT worker, type, count(*), min(started_at) FROM windlass_leases GROUP BY worker, type ORDER BY 1, 2"
 
-# The newest jobs that ran to an end: how long they waited, and how long they ran.
+# Of the newest ended jobs those that ran: how long they waited, and how long they ran.
 SAMPLE = """
-SELECT type, queue, started_at - run_at, completed_at - started_at FROM windlass_finished
- WHERE started_at IS NOT NULL ORDER BY id DESC LIMIT :limit
+SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
+    SELECT type, queue, run_at, started_at, completed_at FROM windlass_finished ORDER BY id DESC LIMIT :looked_at)
+ WHERE started_at IS NOT NULL LIMIT :limit
 """
 
 # The newest failed jobs, by type and by what was raised.
