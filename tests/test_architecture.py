@@ -23,6 +23,7 @@ PURE = {
     "ids",
     "job",
     "outcome",
+    "redact",
     "settings",
     "signature",
     "units",

@@ -28,9 +28,10 @@ COMMANDS = {
     "worker": Lazy("Work", "worker", "Run jobs until stopped."),
     "tick": Lazy("Work", "tick", "Run what is due, once, and end. For cron and serverless."),
     "enqueue": Lazy("Work", "enqueue", "Store a job by the name of its type."),
-    "stats": Lazy("Look", "stats", "How many jobs there are, by type and status."),
-    "workers": Lazy("Look", "workers", "Who is working, and on how much."),
-    "jobs": Lazy("Look", "jobs", "List, show, retry, cancel and delete jobs."),
+    "stats": Lazy("Look", "stats", "How many jobs there are, how long they wait, and what is wrong."),
+    "workers": Lazy("Look", "workers", "Who is working, and on what."),
+    "queues": Lazy("Look", "queues", "What waits and what runs, by queue and type."),
+    "jobs": Lazy("Look", "jobs", "List, show, clone, retry, run now, cancel and delete jobs."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and say how to mend it."),
     "db": Lazy("Look after", "db", "The database: status, upgrade, sql, roles, prune."),
 }
