@@ -515,8 +515,7 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id::text
 
 # {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
-SELECT minute - mod(minute, CAST(:step AS bigint)), {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint,
-       sum(waiting)::bigint
+SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
   FROM windlass.usage
  WHERE minute >= :since AND minute < :until
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
