@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from tests.conformance.helpers import FAILED, RETRIED, SECOND, FakeClock, enlist, put, take
+from tests.conformance.helpers import FAILED, RETRIED, SECOND, FakeClock, enlist, put, settle_one, take
 from windlass import clock as time
 from windlass.filters import Filter, Moment, Text, is_index
 from windlass.filters import matches as is_one_of
@@ -68,10 +68,10 @@ def _make(store: Any, state: str, worker: str = "", **options: Any) -> None:
     if state == "processing":
         return
     if state == "failed":  # at its second attempt
-        assert store.settle([(claimed, RETRIED)]) == []
+        assert settle_one(store, claimed, RETRIED)
         claimed = _claim(store, job, worker)
     outcomes = {"retrying": LATER, "completed": COMPLETED, "failed": FAILED, "cancelled": CANCELLED}
-    assert store.settle([(claimed, outcomes[state])]) == []
+    assert settle_one(store, claimed, outcomes[state])
 
 
 def _claim(store: Any, job: Job, worker: str) -> Claimed:
