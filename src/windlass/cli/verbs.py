@@ -50,7 +50,7 @@ def _command(verb: Verb, help: str, told: Callable[[Job], str]) -> Command:
             raise CountMoved(expect or 0, len(ids))
         if verb.for_ever and not yes:
             many = len(ids) > 1
-            confirm(verb, f"{len(ids)} jobs are named" if many else f"job {ids[0]}", "them" if many else "it")
+            confirm(verb, f"{len(ids)} jobs are named" if many else f"job {which[0]}", "them" if many else "it")
         _to_each(shared, verb, ids, told)
 
     return run
