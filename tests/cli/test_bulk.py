@@ -11,6 +11,7 @@ import pytest
 
 from tests.cli.helpers import completed, failed, now, processing
 from windlass import Status
+from windlass.bulk import Bulk
 
 
 def ids(page):
@@ -225,3 +226,22 @@ def test_a_clone_of_no_job_is_exit_code_4(windlass, wl):
 
 def test_a_clone_with_a_word_that_is_no_pair_is_exit_code_2(windlass, wl):
     assert windlass("jobs", "clone", wl.enqueue("mail").id, "nonsense").exit_code == 2
+
+
+def test_a_bulk_that_is_interrupted_says_how_far_it_came(windlass, wl, monkeypatch):
+    for _ in range(3):
+        failed(wl)
+    step, steps = Bulk.step, []
+
+    def interrupted(work):
+        if steps:
+            raise KeyboardInterrupt
+        steps.append(step(work))
+        return steps[0]
+
+    monkeypatch.setattr("windlass.bulk.BATCH", 2)
+    monkeypatch.setattr(Bulk, "step", interrupted)
+    result = windlass("jobs", "retry", "status:failed", "--yes")
+    assert result.exit_code == 130
+    assert "stopped: retried 2; the others are as they were" in result.stderr
+    assert {Status.PENDING: 2, Status.FAILED: 1} == {row["status"]: row["count"] for row in wl.counts()}
