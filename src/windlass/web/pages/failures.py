@@ -1,0 +1,39 @@
+"""Failed jobs, put together by what they are and what they raised."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from windlass.filters import Filter
+from windlass.job import FailureGroup
+from windlass.web.ask import Answer, Ask
+from windlass.web.pages.job import can_change
+from windlass.web.render import render
+from windlass.web.route import Route
+from windlass.web.site import Site
+
+
+class Group(NamedTuple):
+    """Failed jobs of one type that raised the same, and the filter that finds them."""
+
+    found: FailureGroup
+    filter: str
+
+
+def failures(site: Site, ask: Ask) -> Answer:
+    found = site.cached("failures", 1.0, site.app.failures)
+    return render(site, ask, "failures.html", place="failures", groups=groups(found), may_manage=can_change(site, ask))
+
+
+def groups(found: Sequence[FailureGroup]) -> list[Group]:
+    return [Group(one, _filter(one)) for one in found]
+
+
+def _filter(group: FailureGroup) -> str:
+    return str(Filter(statuses=("failed",), types=(group.type,), errors=((group.error,),) if group.error else ()))
+
+
+ROUTES = (
+    Route(method="GET", path="/failures", do=failures, summary="Failed jobs, grouped", page=True, for_tenants=False),
+)
