@@ -89,8 +89,8 @@ def copies(ask: Ask, job: Job) -> list[tuple[str, str]]:
     options = {name: value for name in SAME if (value := getattr(job, name)) not in ("", 0)}
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     body = codec.encode({"type": job.type, "payload": job.payload, **options}).decode()
-    base = str(ask.request.base_url).rstrip("/")
-    parts = ["curl", f"{base}/api/jobs", "-H", "Authorization: Bearer …", "--json", body]
+    where = ask.request.url.replace(path="", query="", fragment="")
+    parts = ["curl", f"{where}{ask.url('/api/jobs')}", "-H", "Authorization: Bearer …", "--json", body]
     return [
         ("id", job.id),
         ("JSON", listing.pretty(_plain(job))),

@@ -37,7 +37,8 @@
   };
 
   // Morph: make `have` look like `want`, keeping the nodes, and with them focus, scrolling, ticks and open details.
-  const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && (a.id || "") === (b.id || "");
+  const key = (node) => (node.getAttribute && node.getAttribute("id")) || ""; // a form's .id may be a field of that name
+  const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
   const morph = (have, want) => {
     if (have.nodeType !== Node.ELEMENT_NODE) {
       if (have.nodeValue !== want.nodeValue) have.nodeValue = want.nodeValue;
@@ -46,12 +47,12 @@
     const own = (name) => (name === "open" && have.nodeName === "DETAILS") || (name === "hidden" && "js" in have.dataset);
     for (const { name } of [...have.attributes]) if (!want.hasAttribute(name) && !own(name)) have.removeAttribute(name);
     for (const { name, value } of want.attributes) if (!own(name) && have.getAttribute(name) !== value) have.setAttribute(name, value);
-    const wanted = new Set([...want.children].map((child) => child.id));
-    for (const child of [...have.children]) if (child.id && !wanted.has(child.id)) child.remove();
-    const keyed = new Map([...have.children].filter((child) => child.id).map((child) => [child.id, child]));
+    const wanted = new Set([...want.children].map(key));
+    for (const child of [...have.children]) if (key(child) && !wanted.has(key(child))) child.remove();
+    const keyed = new Map([...have.children].filter(key).map((child) => [key(child), child]));
     let at = have.firstChild;
     for (const next of [...want.childNodes]) {
-      let found = next.id ? keyed.get(next.id) : at && !at.id && same(at, next) ? at : null;
+      let found = key(next) ? keyed.get(key(next)) : at && same(at, next) ? at : null;
       if (found && !same(found, next)) found = null;
       if (!found) { have.insertBefore(document.importNode(next, true), at); continue; }
       if (found === at) at = at.nextSibling; else have.insertBefore(found, at);
@@ -62,7 +63,7 @@
 
   // Live: hints say that something has changed; the page is fetched again and morphed.
   const badge = $("#live");
-  let source = null, busy = false, again = false, missed = 0, last = 0, connected = false, timer = 0;
+  let source = null, busy = false, again = false, missed = 0, last = Date.now(), connected = false, timer = 0;
   const paused = () => keep.get("live") === "off";
   const typing = (element) => element && /^(INPUT|TEXTAREA|SELECT)$/.test(element.nodeName) && element.type !== "checkbox";
   const held = () => dialog.open || typing(document.activeElement) || $("#main input[name=id]:checked, #all-matching:checked");
@@ -96,9 +97,8 @@
   const connect = () => {
     if (source || document.hidden || !main().dataset.topics) return;
     source = new EventSource(`${root}api/events`);
-    let first = true;
     source.onopen = () => { connected = true; show(); };
-    source.addEventListener("changed", () => { if (first && !last) first = false; else hint(); });
+    source.addEventListener("changed", hint); // the first comes at once: what changed since the page was made
     source.onerror = () => {
       connected = false; show();
       if (source && source.readyState === EventSource.CLOSED) { // refused: look every few seconds instead
@@ -213,9 +213,9 @@
     selection(); released();
   });
   document.addEventListener("focusout", released);
-  document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else { connect(); if (last) hint(); } });
+  document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else connect(); });
   addEventListener("pagehide", disconnect);
-  addEventListener("pageshow", (event) => { if (event.persisted) { connect(); hint(); } });
+  addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 
   // Shortcuts. What changes jobs is upper-case, and asks first.
   let going = 0;

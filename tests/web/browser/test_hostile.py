@@ -1,0 +1,121 @@
+"""Whatever is stored is shown, and none of it is run."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.web.browser.conftest import Desk, Visitor
+from windlass import Fail, Windlass
+from windlass.job import Progress
+
+CORPUS = (
+    "<img src=x onerror=window.pwned=1>",
+    "</script><script>window.pwned=1</script>",
+    '"><svg onload=window.pwned=1>',
+    "' onmouseover='window.pwned=1' x='",
+    "javascript:window.pwned=1",
+    "{{ 7*7 }}${7*7}<%= 7*7 %>",
+    "</textarea></title></style><script>window.pwned=1</script>",
+    '<a href="javascript:window.pwned=1">x</a>',
+)
+
+
+def poison(wl: Windlass, text: str) -> dict[str, str]:
+    """Jobs with the text in every field that is stored, one in each state. Their ids."""
+    options = {"queue": text, "tenant": text, "subject": text}
+    payload = {text: text, "list": [text], "password": "hunter2"}
+    ids = {}
+    for state in ("failed", "running", "completed", "retrying", "queued"):
+        ids[state] = wl.enqueue(text, payload, **options).id  # type: ignore[arg-type]
+        if state == "queued":
+            continue
+        [lease] = wl.claim(1)
+        if state == "failed":
+            try:
+                raise ValueError(text)
+            except ValueError as error:
+                lease.fail(Fail(f"{text} password=hunter2").with_traceback(error.__traceback__))
+        elif state == "running":
+            wl.store.progress([(lease._claimed, Progress(0.5, text))])
+        elif state == "completed":
+            lease.complete({text: text, "api_key": "hunter2"})
+        else:
+            lease.fail(text, retry_in=3600)
+    return ids
+
+
+@pytest.mark.parametrize("text", CORPUS, ids=range(len(CORPUS)))
+def test_nothing_that_is_stored_is_run_on_any_page(desk: Desk, visit: Visitor, text: str) -> None:
+    ids = desk.do(lambda wl: poison(wl, text))
+    me = visit(desk)
+    me.context.add_init_script(
+        "document.addEventListener('securitypolicyviolation', (event) => console.error(`CSP: ${event.blockedURI}`))"
+    )
+    paths = [
+        *("/", "/?by=queue", "/?by=tenant", "/jobs", "/failures", "/workers", "/insights", "/insights?by=tenant"),
+        *(f"/jobs/{id}" for id in ids.values()),
+        f"/jobs/{ids['failed']}/clone",
+        f"/jobs/confirm?action=delete&id={ids['failed']}",
+        "/jobs/confirm?action=delete&all=1&q=status:failed",
+        "/audit",
+    ]
+    for path in paths:
+        page = me.go(path)
+        assert page.evaluate("window.pwned") is None, path
+        assert "hunter2" not in page.content(), path
+    page = me.go("/jobs?q=" + "status:failed")
+    expect(page.get_by_test_id("row").locator("a.name")).to_have_text(text)
+    page.locator("[data-testid=row] a.name").hover()
+    page.goto(f"{desk.url}/jobs?q={text}")
+    assert page.evaluate("window.pwned") is None
+    assert page.get_by_test_id("filter").input_value() == text
+    page = me.go(f"/jobs/{ids['failed']}")
+    expect(page.get_by_test_id("payload")).to_contain_text("•••")
+    page.keyboard.press("D")
+    page.get_by_test_id("confirm-go").click()
+    page.wait_for_url("**/jobs")
+    assert page.evaluate("window.pwned") is None
+    me.go("/audit")
+    assert page.evaluate("window.pwned") is None
+
+
+def test_pages_carry_a_policy_that_allows_nothing_inline(desk: Desk, visit: Visitor) -> None:
+    me = visit(desk)
+    answer = me.page.goto(desk.url + "/")
+    assert answer is not None
+    policy = answer.headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    html = me.page.content()
+    assert " style=" not in html
+    assert " onclick=" not in html
+
+
+def test_a_form_of_another_site_changes_nothing(desk: Desk, visit: Visitor) -> None:
+    id = desk.do(lambda wl: wl.enqueue("send_mail", {"n": 1})).id
+    page = visit(desk).page
+    form = f'<form method=post action="{desk.url}/jobs/act"><input name=action value=cancel><input name=id value={id}></form>'
+    page.route("http://elsewhere.test/", lambda route: route.fulfill(body=form, content_type="text/html"))
+    page.goto("http://elsewhere.test/")
+    with page.expect_navigation() as navigated:
+        page.evaluate("document.forms[0].submit()")
+    assert navigated.value is not None
+    assert navigated.value.status == 403
+    assert desk.do(lambda wl: str(wl.get(id).status)) == "pending"  # type: ignore[union-attr]
+
+
+def test_a_read_only_dashboard_has_no_button_that_changes_anything(desk: Desk, visit: Visitor) -> None:
+    ids = desk.do(lambda wl: poison(wl, "a"))
+    desk.read_only()
+    me = visit(desk)
+    for path in ("/", "/jobs", "/failures", f"/jobs/{ids['failed']}", f"/jobs/{ids['queued']}"):
+        page = me.go(path)
+        for name in ("act-", "bulk-", "retry-group", "all-matching", "select-page"):
+            expect(page.locator(f"[data-testid^={name}]")).to_have_count(0)
+        expect(page.locator("form[method=post]")).to_have_count(0)
+    status = me.page.evaluate(
+        "async ([url, id]) => (await fetch(`${url}/jobs/act`, { method: 'POST', body: `action=delete&id=${id}` })).status",
+        [desk.url, ids["failed"]],
+    )
+    assert status in (404, 405)
