@@ -20,10 +20,12 @@ PURE = {
     "codec",
     "dedupe",
     "errors",
+    "events",
     "ids",
     "job",
     "outcome",
     "redact",
+    "shown",
     "settings",
     "signature",
     "tokens",
@@ -34,7 +36,7 @@ PURE = {
     "why",
 }
 """No I/O, no store, no worker: data and decisions."""
-MIDDLE = {"bulk", "context", "desk", "function", "group", "lease", "registry", "waiting"}
+MIDDLE = {"bulk", "context", "desk", "function", "group", "lease", "registry", "telling", "tracing", "waiting"}
 """What an app is made of. Of a store it knows the contract only."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}
 """Uses everything; used by nobody."""

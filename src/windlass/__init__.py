@@ -34,6 +34,7 @@ from windlass.errors import (
     StoreBusy,
     StoreUnusable,
     TransactionOver,
+    UnknownEvent,
     UnknownOption,
     UnknownType,
     WaitsForItself,
@@ -41,6 +42,7 @@ from windlass.errors import (
     WorkerLost,
     WrongStatus,
 )
+from windlass.events import Event
 from windlass.filters import Filter
 from windlass.health import Problem
 from windlass.job import Attempt, Count, FailureGroup, Job, Page, Progress, Status, Usage, can_retry
@@ -67,6 +69,7 @@ __all__ = [
     "Count",
     "CountMoved",
     "DuplicateType",
+    "Event",
     "Fail",
     "FailureGroup",
     "Filter",
@@ -96,6 +99,7 @@ __all__ = [
     "StoreBusy",
     "StoreUnusable",
     "TransactionOver",
+    "UnknownEvent",
     "UnknownOption",
     "UnknownType",
     "Usage",

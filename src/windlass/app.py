@@ -15,6 +15,7 @@ from windlass.backoff import DEFAULT
 from windlass.context import current_run
 from windlass.desk import Desk, statuses
 from windlass.errors import BadArguments, BadOption, MissingExtra
+from windlass.events import Hooks
 from windlass.function import Options, checked, make_request
 from windlass.group import AsyncGroup, Group
 from windlass.job import Claimed, Job, NewJob, Status
@@ -24,6 +25,8 @@ from windlass.settings import checked_name, database_url
 from windlass.stores import open_store
 from windlass.stores.base import Store, TypePolicy, Wanted
 from windlass.stores.borrowed import is_async, lend
+from windlass.telling import tell_here
+from windlass.tracing import Tracing, atraced, traced
 from windlass.waiting import warn_on_a_loop
 from windlass.worker.chores import PRUNED, prune, reconcile
 from windlass.worker.tick import TickReport, tick
@@ -59,6 +62,9 @@ class Windlass(Desk):
         self.registry = Registry(self)
         self.job = self.registry.job
         self.include = self.registry.include
+        self.hooks = Hooks()
+        self.on = self.hooks.on
+        self.tracing: Tracing | None = None
         self.retention = retention
         self.wakers: set[Callable[[], None]] = set()
         """Workers of this process, to be told at once of what it enqueues."""
@@ -118,6 +124,7 @@ class Windlass(Desk):
         options: Options = {"connection": connection, "detached": detached}
         return await self.asubmit(_requests(requests), options)
 
+    @traced
     def submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
         """Store requests: with the caller's transaction, with the running job's completion, or now."""
         if not jobs:
@@ -131,6 +138,7 @@ class Windlass(Desk):
         self._wake()
         return stored
 
+    @atraced
     async def asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
         if not jobs:
             return []
@@ -256,13 +264,14 @@ class Windlass(Desk):
         until = clock.seconds(lease)
         kinds = None if types is None else dict.fromkeys(types, until)
         claimed = self.store.claim("", Wanted(limit=n, types=kinds, queues=tuple(queues), lease_for=until))
+        tell_here(self.hooks, self.hooks.started(claimed, ""))
         return [self._lease(c) for c in claimed]
 
     def _lease(self, claimed: Claimed) -> Lease:
         job = self.store.get(claimed.id)
         assert job is not None
         known = self.registry.get(claimed.type)
-        return Lease(job, claimed, self.store, known.backoff if known else DEFAULT)
+        return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT)
 
     async def aclaim(self, n: int = 1, **wanted: Any) -> list[Lease]:
         return await asyncio.to_thread(self.claim, n, **wanted)

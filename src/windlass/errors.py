@@ -82,6 +82,16 @@ class UnknownType(WindlassError, LookupError):
         self.type = type
 
 
+class UnknownEvent(WindlassError, ValueError):
+    """A hook for an event that does not exist."""
+
+    def __init__(self, event: object, known: Collection[str]) -> None:
+        near = _near(event, known) if isinstance(event, str) else None
+        hint = f"did you mean {near!r}?" if near else f"known events: {', '.join(known)}"
+        super().__init__(f"unknown event {_shown(event)}; {hint}")
+        self.event = event
+
+
 # What a user enqueues
 
 
@@ -287,10 +297,10 @@ class CommitUnknown(StoreUnusable):
 class StoreBusy(WindlassError, TimeoutError):
     """Somebody held the database's write lock for longer than a caller should wait. Nothing was stored."""
 
-    def __init__(self, where: str, seconds: float) -> None:
+    def __init__(self, where: str, seconds: float, *, joins_transactions: bool = True) -> None:
+        join = "pass it: using(connection=…)" if joins_transactions else "write in ctx.transaction() instead"
         super().__init__(
-            f"{where} was busy for {seconds:g} s; are you in a transaction of your own? "
-            "pass it: using(connection=…), or commit it first"
+            f"{where} was busy for {seconds:g} s; are you in a transaction of your own? {join}, or commit it first"
         )
         self.where, self.seconds = where, seconds
 
@@ -312,11 +322,11 @@ class SchemaTooOld(WindlassError):
 
 
 class MissingExtra(WindlassError, ImportError):
-    """A store whose driver is not installed."""
+    """Something that needs a package which is not installed: the driver of a store, or OpenTelemetry."""
 
-    def __init__(self, scheme: str, module: str, extra: str) -> None:
+    def __init__(self, what: str, module: str, extra: str) -> None:
         super().__init__(
-            f"{scheme} needs {module}, which is not installed; install the extra {extra!r}, "
+            f"{what} needs {module}, which is not installed; install the extra {extra!r}, "
             f"in a clone of windlass: pip install '.[{extra}]'"
         )
 

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 from windlass import clock, codec
 from windlass.backoff import DEFAULT, Backoff
 from windlass.errors import BadOption, LeaseLost
+from windlass.events import Hooks
 from windlass.job import Claimed, Job
 from windlass.outcome import RELEASED, Fail, Kind, Outcome, Retry, Snooze, decide
+from windlass.telling import tell_here
 
 if TYPE_CHECKING:
     from windlass.stores.base import Store
@@ -18,10 +20,11 @@ if TYPE_CHECKING:
 class Lease:
     """A job in your hands until its deadline. Settle it with `complete`, `fail`, `snooze` or `release`."""
 
-    def __init__(self, job: Job, claimed: Claimed, store: Store, backoff: Backoff = DEFAULT) -> None:
+    def __init__(self, job: Job, claimed: Claimed, store: Store, hooks: Hooks, backoff: Backoff = DEFAULT) -> None:
         self.job = job
         self._claimed = claimed
         self._store = store
+        self._hooks = hooks
         self._backoff = backoff
 
     @property
@@ -79,5 +82,7 @@ class Lease:
         await asyncio.to_thread(self.extend, seconds)
 
     def _settle(self, outcome: Outcome) -> None:
-        if self._store.settle([(self._claimed, outcome)]):
+        settled = self._store.settle([(self._claimed, outcome)])
+        if settled.lost:
             raise LeaseLost(self._claimed.id, self._claimed.number)
+        tell_here(self._hooks, self._hooks.ended(settled.written, settled.at, ""))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import time
 import warnings
-from typing import TYPE_CHECKING, Any
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from windlass.context import current_run
 from windlass.errors import BlocksTheLoop, JobFailed, JobNotFound, ResultTimeout, WaitsForItself
@@ -13,6 +15,8 @@ from windlass.job import Job, Status
 
 if TYPE_CHECKING:
     from windlass.stores.base import Store
+
+T = TypeVar("T")
 
 
 class Waiting:
@@ -51,10 +55,18 @@ def result_of(job: Job) -> Any:
     return job.result
 
 
-def warn_on_a_loop(stacklevel: int = 4) -> None:
+def warn_on_a_loop(stacklevel: int = 5) -> None:
     if asyncio._get_running_loop() is not None:
         warnings.warn(
             "this call waits for the disk and blocks the running event loop; await its twin: aenqueue, aresult, …",
             BlocksTheLoop,
             stacklevel=stacklevel,
         )
+
+
+def run_on_a_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end on a loop of its own; where one is running already, in another thread."""
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(coroutine)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

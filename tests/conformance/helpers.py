@@ -81,7 +81,7 @@ def put_and_take(store: Any, worker: str = "", lease_for: int | None = None, **o
 
 def settle_one(store: Any, claimed: Claimed, outcome: Outcome) -> bool:
     """Whether the outcome was taken."""
-    return store.settle([(claimed, outcome)]) == []
+    return not store.settle([(claimed, outcome)]).lost
 
 
 def finish(store: Any, outcome: Outcome, **options: Any) -> Job:

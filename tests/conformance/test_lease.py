@@ -41,7 +41,7 @@ def test_a_worker_that_lost_its_lease_cannot_settle_the_job(store, outcome):
     stale, current = lose(store)
     before = snapshot(store)
 
-    lost = store.settle([(stale, outcome)])
+    lost = store.settle([(stale, outcome)]).lost
 
     assert [stale] == lost
     assert before == snapshot(store)
@@ -83,7 +83,7 @@ def test_what_was_lost_leaves_the_rest_of_the_batch_alone(store):
     stale, current = lose(store)
     (other,) = [put_and_take(store)]
 
-    lost = store.settle([(other, COMPLETED), (stale, COMPLETED)])
+    lost = store.settle([(other, COMPLETED), (stale, COMPLETED)]).lost
 
     assert [stale] == lost
     assert [Status.COMPLETED, Status.PROCESSING] == [store.get(c.id).status for c in (other, current)]
@@ -198,7 +198,7 @@ def test_progress_is_gone_when_the_attempt_is(store):
 
 def test_reporting_nothing_is_nothing(store):
     store.report([])
-    assert [] == store.settle([])
+    assert not store.settle([]).lost
 
 
 def test_an_extended_lease_lives_until_its_new_deadline(store, clock):

@@ -177,7 +177,7 @@ class StoreMachine(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, outcome: Outcome) -> None:
         held = [c for c in self.leases if self.holds(c)]
         claimed = data.draw(st.sampled_from(held[-4:] * 3 + self.leases[-6:]))
-        lost = self.store.settle([(claimed, outcome)])
+        lost = self.store.settle([(claimed, outcome)]).lost
 
         if self.holds(claimed):
             assert [] == lost

@@ -334,8 +334,8 @@ def test_a_limit_counts_what_others_settle_at_once(open_store):
     held = take(ours)
 
     for _ in range(50):
-        lost, claimed = at_once(lambda held=held: ours.settle([(c, COMPLETED) for c in held]), lambda: take(theirs))
-        assert [] == lost
+        settled, claimed = at_once(lambda held=held: ours.settle([(c, COMPLETED) for c in held]), lambda: take(theirs))
+        assert not settled.lost
         assert len(claimed) in (0, 2)
         held = claimed or take(ours)
         assert 2 == len(held) == len(ours.jobs(Filter(statuses=(Status.PROCESSING,)), 10))

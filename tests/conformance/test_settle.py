@@ -185,7 +185,7 @@ def test_outcomes_of_all_kinds_are_settled_together(store):
     put_many(store, 6)
     claimed = take(store)
 
-    lost = store.settle(list(zip(claimed, EVERY_OUTCOME, strict=True)))
+    lost = store.settle(list(zip(claimed, EVERY_OUTCOME, strict=True))).lost
 
     assert [] == lost
     expected = ["completed", "pending", "failed", "pending", "cancelled", "pending"]
@@ -262,7 +262,30 @@ def test_a_settlement_that_cannot_be_written_leaves_everything_in_hand(store):
         store.settle([(first, COMPLETED), (second, broken)])
 
     assert [Status.PROCESSING] * 2 == [store.get(c.id).status for c in (first, second)]
-    assert [] == store.settle([(first, COMPLETED), (second, COMPLETED)])
+    assert not store.settle([(first, COMPLETED), (second, COMPLETED)]).lost
+
+
+def test_a_settlement_says_what_it_wrote_and_when(store, clock):
+    put_many(store, 2)
+    kept, cancelled = take(store)
+    store.cancel(cancelled.id)
+    gone = put_and_take(store)
+    settle_one(store, gone, RETRIED)
+    clock.advance(3)
+
+    settled = store.settle([(kept, RETRIED), (cancelled, RETRIED), (gone, RETRIED)])
+
+    assert [(kept.id, Kind.RETRIED), (cancelled.id, Kind.CANCELLED)] == [(c.id, o.kind) for c, o in settled.written]
+    assert [gone] == settled.lost
+    assert to_datetime(settled.at) == store.get(cancelled.id).completed_at
+
+
+@pytest.mark.parametrize("outcome", FINAL_OUTCOMES, ids=lambda outcome: outcome.kind.value)
+def test_a_settlement_that_is_repeated_says_again_what_it_wrote(store, outcome):
+    claimed = put_and_take(store)
+    store.settle([(claimed, outcome)])
+
+    assert [(claimed, outcome)] == store.settle([(claimed, outcome)]).written
 
 
 def usage(by_hand):

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+import re
 
 import pytest
 
-from tests.conformance.helpers import put, put_many, settle_one, take
+from tests.conformance.helpers import everything, put, put_many, settle_one, take
+from tests.servers.front import Front
+from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from tests.servers.postgres import free_port
 from windlass import Windlass
-from windlass.errors import BadConnection, BadOption, BadURL, StoreUnusable
+from windlass.errors import BadConnection, BadOption, BadURL, CommitUnknown, StoreBusy, StoreUnusable
 from windlass.job import Status
 from windlass.outcome import COMPLETED
 from windlass.stores.libsql import place
+from windlass.stores.libsql.hrana import Failed
 from windlass.stores.libsql.store import LibSQLStore
 from windlass.testing import temporary
 
@@ -114,27 +116,36 @@ def test_who_answers_but_is_no_libsql_server_is_told_apart(postgres_server):
         LibSQLStore(f"libsql+http://127.0.0.1:{port}").open()
 
 
-class Portal(BaseHTTPRequestHandler):
-    """Answers everything with a page, as what stands between a laptop and the network of a hotel."""
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"<html>Welcome!</html>")
-
-    def log_message(self, *_):
-        pass
+@pytest.mark.parametrize("page", [b"<p>\nhello</p>", b'{"hello": 1}'])
+def test_a_web_server_is_told_from_a_libsql_server(libsql_server, page):
+    with (
+        Front(libsql_server.port, change=lambda *_: page) as front,
+        pytest.raises(StoreUnusable, match=r"it answered 200 \(.*hello.*\); is it a libSQL server\?$"),
+    ):
+        LibSQLStore(f"libsql+http://127.0.0.1:{front.port}").open()
 
 
-def test_a_page_in_place_of_an_answer_is_an_error_of_ours():
-    with ThreadingHTTPServer(("127.0.0.1", 0), Portal) as portal:
-        threading.Thread(target=portal.serve_forever, daemon=True).start()
-        try:
-            with pytest.raises(StoreUnusable, match=r"not a libSQL server's: .* the URL right"):
-                LibSQLStore(f"libsql+http://127.0.0.1:{portal.server_port}").open()
-        finally:
-            portal.shutdown()
+def test_an_answer_to_a_commit_that_nobody_understands_says_nothing_of_it(libsql_server, libsql_url):
+    with Front(libsql_server.port) as front:
+        store = LibSQLStore(f"libsql+http://127.0.0.1:{front.port}")
+        store.open()
+        front.change = lambda body, answer: b"<p>hello</p>"
+        with pytest.raises(CommitUnknown, match="look whether it has happened"):
+            put(store)
+
+    assert 1 == len(everything(LibSQLStore(libsql_url)))
+
+
+def test_a_server_that_is_too_old_is_told_what_it_needs(libsql_server, libsql_url):
+    def older(body: bytes, answer: bytes) -> bytes:
+        return re.sub(rb"3\.\d+\.\d+", b"3.37.2", answer) if b"sqlite_version" in body else answer
+
+    with (
+        Front(libsql_server.port, change=older) as front,
+        pytest.raises(StoreUnusable, match=r"its SQLite 3.37.2 is too old; upgrade the server to 3.38 or newer"),
+    ):
+        LibSQLStore(f"libsql+http://127.0.0.1:{front.port}").open()
+    assert [] == ByHand(libsql_url).execute(WHAT_IS_THERE).fetchall()
 
 
 def test_a_server_that_goes_and_comes_back_is_used_again(own_server):
@@ -153,6 +164,15 @@ def test_a_server_that_goes_and_comes_back_is_used_again(own_server):
     own_server.start()
     assert settle_one(store, claimed, COMPLETED)
     assert Status.COMPLETED == store.get(claimed.id).status
+
+
+@pytest.mark.parametrize("code", ["SQLITE_BUSY", "TRANSACTION_BUSY"])
+def test_a_busy_server_does_not_suggest_what_it_refuses(libsql_url, code):
+    busy = LibSQLStore(libsql_url).database.translated(Failed("database is locked", code))
+
+    assert isinstance(busy, StoreBusy)
+    assert "ctx.transaction()" in str(busy)
+    assert "connection=" not in str(busy)
 
 
 def test_durability_is_the_servers_choice(own_server):

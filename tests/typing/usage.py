@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, assert_type
 
-from windlass import Context, Job, Registry, Status, Windlass, exponential, fixed
+from windlass import Context, Event, Job, Registry, Status, Windlass, exponential, fixed
 from windlass.function import Enqueuer
 from windlass.job import NewJob, Progress
 from windlass.testing import ManualClock, assert_enqueued, drain, enqueued, refute_enqueued, temporary
@@ -59,6 +59,23 @@ def without_arguments() -> None: ...
 @registry.job(backoff=fixed(3))
 def apart(ctx: Context, n: int) -> int:
     return n
+
+
+# Hooks stay what they are
+
+
+@wl.on("job_failed")
+async def alert(event: Event) -> None: ...
+
+
+@wl.on("job_completed")
+@wl.on("job_retried")
+def meter(event: Event) -> float:
+    return event.busy
+
+
+def call_hook(event: Event) -> None:
+    assert_type(meter(event), float)
 
 
 # Still ordinary functions
@@ -135,6 +152,8 @@ with temporary(wl) as clock:
 
 # Refused
 
+wl.on("job_complete", alert)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+wl.on("job_failed", bare)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 bare.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 bare.enqueue(podcast_id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 bare.enqueue("p1", retires=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

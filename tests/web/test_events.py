@@ -21,17 +21,26 @@ SOON = 2.0
 """Seconds within which a page has to hear of a change."""
 
 
-@pytest.fixture
-def served(tmp_path: Path) -> Iterator[Dashboard]:
-    with Dashboard(tmp_path) as dashboard:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Dashboard]:
+    with Dashboard(folder) as dashboard:
         yield dashboard
 
 
 @pytest.fixture
-def wl(tmp_path: Path, served: Dashboard) -> Iterator[Windlass]:
-    """Another process on the same database."""
-    app = Windlass(f"sqlite:///{tmp_path}/jobs.db")
+def wl(folder: Path, served: Dashboard) -> Iterator[Windlass]:
+    """Another process on the same database, without jobs."""
+    app = Windlass(f"sqlite:///{folder}/jobs.db")
     yield app
+    for job in app.jobs(limit=200):
+        app.delete(job.id)
+    for token in app.store.tokens():
+        app.store.drop_token(token.name)
     app.close()
 
 
@@ -53,7 +62,7 @@ def stream(served: Dashboard, headers: dict[str, str]) -> Iterator[Iterator[dict
 
 def test_a_page_hears_of_what_another_process_does(served: Dashboard, wl: Windlass) -> None:
     with stream(served, token(wl)) as hints:
-        assert next(hints) == {"counts": {}}
+        assert not any(next(hints)["counts"].values())
         wl.enqueue_many([wl.request("a") for _ in range(50)])
         began = time.monotonic()
         while next(hints)["counts"].get("pending") != 50:

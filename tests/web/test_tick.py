@@ -114,7 +114,7 @@ def test_many_callers_run_each_job_once_and_respect_every_limit(
 
     types = ("free", "limited", "alone")
     apps = [app() for _ in range(CALLERS)]
-    wanted = [apps[0].request(type, {"n": n}) for n in range(100) for type in types]
+    wanted = [apps[0].request(type, {"n": n}) for n in range(60) for type in types]
     apps[0].enqueue_many(wanted)
     clients = [client_of(wl, "tick") for wl in apps]
 

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import random
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -319,6 +320,21 @@ def test_a_worker_that_leaves_has_no_threads_behind(wl: Windlass) -> None:
     with working(wl):
         ended(wl, work.enqueue())
     eventually(lambda: set(threading.enumerate()) <= before)
+
+
+def test_a_worker_whose_loop_is_torn_down_beats_no_more(wl: Windlass) -> None:
+    """As by a signal's handler that calls `sys.exit`: all tasks are cancelled at once, ours that would stop too."""
+    before = set(threading.enumerate())
+
+    async def main() -> None:
+        async with wl.worker(beat=0.05):
+            asyncio.get_running_loop().call_soon(sys.exit)
+            await asyncio.Event().wait()
+
+    with pytest.raises(SystemExit):
+        asyncio.run(main())
+    eventually(lambda: not [thread for thread in set(threading.enumerate()) - before if "keeper" in thread.name])
+    assert not wl.wakers
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"grace": -1}, {"beat": 0}, {"concurrency": True}])

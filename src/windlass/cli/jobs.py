@@ -12,7 +12,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from windlass import units
+from windlass import shown, units
 from windlass.cli import output
 from windlass.cli.base import Group, Shared, command, pass_shared
 from windlass.cli.errors import PROBLEMS, Problem, explained
@@ -49,13 +49,14 @@ def jobs() -> None:
 @pass_shared
 def ls(shared: Shared, /, statuses: tuple[Status, ...], limit: int, cursor: str | None, **wanted: str | None) -> None:
     page = database(shared).jobs(status=statuses or None, limit=limit, cursor=cursor, **wanted)
+    found = [shown.job(job) for job in page]
     if shared.json:
-        shared.data({"items": page.jobs, "next_cursor": page.next})
+        shared.data({"items": found, "next_cursor": page.next})
         return
     if not page.jobs:
         shared.note("no jobs" if not statuses and not any(wanted.values()) else "no jobs match")
         return
-    output.show(shared, _table(page.jobs))
+    output.show(shared, _table(found))
     if page.next:
         shared.note(("more: ", "dim"), _next_page(statuses, wanted, limit, page.next))
 
@@ -63,12 +64,12 @@ def ls(shared: Shared, /, statuses: tuple[Status, ...], limit: int, cursor: str 
 def _table(page: list[Job]) -> output.Grid:
     """The columns that say something: a queue that is everybody's, or errors that nobody had, are left out."""
     queues = any(job.queue != "default" for job in page)
-    shown = {
+    columns = {
         "QUEUE": [job.queue for job in page] if queues else [],
         "TENANT": [job.tenant for job in page],
         "SUBJECT": [job.subject for job in page],
     }
-    extra = {name: values for name, values in shown.items() if any(values)}
+    extra = {name: values for name, values in columns.items() if any(values)}
     errors = ["ERROR"] if any(job.error for job in page) else []
     names = ("ID", "TYPE", "STATUS", *extra, "TRIES", "WHEN", *errors)
     table = output.table(*names, right=("TRIES",), clip="ERROR" if errors else None)
@@ -108,10 +109,10 @@ def _next_page(statuses: tuple[Status, ...], wanted: dict[str, str | None], limi
 @pass_shared
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
-    job = app.get(id)
-    if job is None:
+    found = app.get(id)
+    if found is None:
         raise JobNotFound(id)
-    history = app.attempts(id)
+    job, history = shown.job(found), [shown.attempt(attempt) for attempt in app.attempts(id)]
     if shared.json:
         shared.data({**msgspec.structs.asdict(job), "history": history})
     else:
@@ -154,7 +155,7 @@ def _each(app: Windlass, verb: str, id: str) -> tuple[str, Job | Problem]:
 def _as_json(id: str, result: Job | Problem) -> dict[str, Any]:
     if isinstance(result, Problem):
         return {"id": id, "ok": False, "error": result.message, "exit_code": result.exit_code}
-    return {"id": id, "ok": True, "job": result}
+    return {"id": id, "ok": True, "job": shown.job(result)}
 
 
 def _confirm(verb: str, ids: Sequence[str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from windlass import shown
 from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.output import clean, status
 from windlass.cli.target import database
@@ -13,7 +14,7 @@ from windlass.cli.target import database
 @click.argument("id")
 @pass_shared
 def why(shared: Shared, id: str) -> None:
-    answer = database(shared).why(id)
+    answer = shown.why(database(shared).why(id))
     if shared.json:
         shared.data(answer)
         return

@@ -85,6 +85,17 @@ class Beat(msgspec.Struct, frozen=True):
     """The numbers of the leases in its name, and whether each was cancelled."""
 
 
+class Settled(msgspec.Struct, frozen=True):
+    """What came of a `settle`."""
+
+    at: int
+    """When, by the database's time."""
+    written: Sequence[tuple[Claimed, Outcome]] = ()
+    """As it was written: a job that somebody has cancelled does not go back to wait."""
+    lost: list[Claimed] = []
+    """Those whose lease was lost: nothing of them was written."""
+
+
 Inserted = list[Job] | Exception
 
 
@@ -194,9 +205,9 @@ class Store(Protocol):
         """
         ...
 
-    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> list[Claimed]:
-        """Write down how these attempts ended, together. Returns those whose lease was lost: nothing of them was
-        written. An outcome that was written before (a repeated commit) is not lost."""
+    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> Settled:
+        """Write down how these attempts ended, together, as far as their leases are held. An outcome that was written
+        before (a repeated commit) is not lost."""
         ...
 
     def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> AbstractContextManager[Any]:

@@ -14,7 +14,8 @@ from windlass.job import Attempt, Job, Status
 from windlass.outcome import Kind
 from windlass.stores.base import Wanted
 from windlass.testing.enqueued import call, every_job
-from windlass.worker.tick import TickReport, run_on_a_loop
+from windlass.waiting import run_on_a_loop
+from windlass.worker.tick import TickReport
 from windlass.worker.worker import Worker
 
 SHOWN = 5

@@ -7,8 +7,8 @@ import time
 from typing import Any, cast
 
 import msgspec
+from anyio import to_thread
 from starlette import routing
-from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -104,7 +104,7 @@ class Door:
         except HTTPException as error:  # the way of Starlette and FastAPI to say no, for the mount's own `auth`
             return refuse(self._site, ask, problem.of_framework(error.status_code, error.detail, error.headers))
         except Exception:
-            log.exception("%s %s went wrong", request.method, request.url.path)
+            log.exception("%s %r went wrong", request.method, request.url.path)
             return refuse(self._site, ask, problem.unexpected())
 
     def _route(self, request: Request) -> Route:
@@ -117,7 +117,7 @@ class Door:
 
     def _must_exist(self, request: Request) -> None:
         if not self._routes:
-            raise Problem(404, f"there is no {request.url.path}", "see /api/openapi.json for what there is")
+            raise Problem(404, f"there is no {request.url.path}", problem.ALL)
         allowed = ", ".join(sorted(self._routes))
         method = "GET" if request.method == "HEAD" else request.method
         if method not in self._routes:
@@ -156,7 +156,8 @@ async def complete(ask: Ask) -> Ask:
 async def call(site: Site, ask: Ask) -> Response:
     if ask.route.stream:
         return await cast(Stream, ask.route.do)(site, ask)
-    return respond(await run_in_threadpool(cast(Endpoint, ask.route.do), site, ask))
+    limiter = site.slow if ask.route.slow else None
+    return respond(await to_thread.run_sync(cast(Endpoint, ask.route.do), site, ask, limiter=limiter))
 
 
 def respond(answer: Answer) -> Response:

@@ -58,15 +58,17 @@ class Hub:
         self._subscribers: set[Subscriber] = set()
         self._thread: threading.Thread | None = None
 
-    def join(self) -> Subscriber | None:
-        """A new listener; None if there are too many."""
+    @property
+    def is_full(self) -> bool:
+        return len(self._subscribers) >= MOST
+
+    def join(self) -> Subscriber:
+        """A new listener."""
         subscriber = Subscriber()
         with self._lock:
-            if len(self._subscribers) >= MOST:
-                return None
             self._subscribers.add(subscriber)
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._watch, name="windlass-events", daemon=True)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="windlass-events", daemon=True)
                 self._thread.start()
         return subscriber
 
@@ -85,20 +87,29 @@ class Hub:
         """What the pages show at a glance."""
         return {"counts": {row["status"]: row["count"] for row in self._app.counts(("status",))}}
 
+    def _work(self) -> None:
+        """Until nobody listens. A database that is gone for a while is looked for again."""
+        while self._somebody_listens():
+            try:
+                self._watch()
+            except WindlassError as error:
+                log.warning("no news for the open pages: %s", error)
+                time.sleep(LOOK)
+
     def _watch(self) -> None:
-        """Until nobody listens."""
+        """A hint may come before the commit that it tells of can be seen, so the last one is always told again."""
         watch, last, told_at = self._app.store.watch(), None, 0.0
+        heard, again = True, False  # nobody knows what happened before the watch began
         try:
             while self._somebody_listens():
-                heard = watch.wait(LOOK)
-                if not heard and self._app.store.hears_others:
-                    continue
-                time.sleep(max(0.0, told_at + DEBOUNCE - time.monotonic()))
-                told_at = time.monotonic()
-                snapshot = self._look()
-                if snapshot is not None and (heard or snapshot != last):
-                    self._tell(snapshot)
-                last = snapshot
+                if heard or again or not self._app.store.hears_others:
+                    time.sleep(max(0.0, told_at + DEBOUNCE - time.monotonic()))
+                    told_at = time.monotonic()
+                    snapshot = self.snapshot()
+                    if heard or again or snapshot != last:
+                        self._tell(snapshot)
+                    last = snapshot
+                again, heard = heard, watch.wait(LOOK)
         finally:
             watch.close()
 
@@ -107,13 +118,6 @@ class Hub:
             if not self._subscribers:
                 self._thread = None
             return self._thread is not None
-
-    def _look(self) -> Snapshot | None:
-        try:
-            return self.snapshot()
-        except WindlassError as error:
-            log.warning("no counts for the open pages: %s", error)
-            return None
 
     def _tell(self, snapshot: Snapshot) -> None:
         with self._lock:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from windlass import clock, filters
 from windlass.bulk import Bulk
-from windlass.errors import WindlassError
 from windlass.filters import Filter, Moment
 from windlass.ids import new_id
 from windlass.stores.rows import Batch, Operation
@@ -71,15 +70,15 @@ class Operator:
             at = work.position
             try:
                 self._app.store.go_on(id, work.step())
-            except WindlassError as error:
-                log.warning("operation %s stops: %s", id, error)
+            except Exception as error:  # whatever it is, those who watch should see it, and others get their turn
+                log.exception("operation %s stops", id)
                 self._give_up(id, at, error)
                 return
 
-    def _give_up(self, id: str, position: str, error: WindlassError) -> None:
+    def _give_up(self, id: str, position: str, error: Exception) -> None:
         try:
             self._app.store.go_on(id, Batch(0, 0, position), str(error))
-        except WindlassError:  # the database is gone: whoever sees the operation later goes on with it
+        except Exception:  # the database is gone: whoever sees the operation later goes on with it
             log.warning("operation %s could not be ended", id)
 
 

@@ -29,6 +29,8 @@ TITLES = {
     503: "Database not usable",
 }
 
+ALL = "see /api/openapi.json for what is possible"
+
 STATUSES: dict[type[BaseException], int] = {
     errors.JobNotFound: 404,
     errors.WrongStatus: 409,
@@ -81,7 +83,24 @@ def of_error(error: errors.WindlassError) -> Problem:
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     headers = {"Retry-After": "5"} if status == 503 else {}
-    return Problem(status, detail, way_out or "see the detail", code=code, headers=headers)
+    return Problem(status, detail, _next(error) or way_out or ALL, code=code, headers=headers)
+
+
+def _next(error: errors.WindlassError) -> str:
+    """The library's way out is Python; here it is a request."""
+    match error:
+        case errors.JobNotFound():
+            return "it was deleted or pruned, or lives in another database; GET /api/jobs lists what there is"
+        case errors.KeyHeld():
+            return f"wait for that one, or cancel it first: POST /api/jobs/{error.holder}/cancel"
+        case errors.WrongStatus():
+            return f"see how it is: GET /api/jobs/{error.id}"
+        case errors.BadCursor():
+            return "send the next_cursor of an earlier page"
+        case errors.StoreBusy():
+            return "try again in a few seconds"
+        case _:
+            return ""
 
 
 def of_framework(status: int, detail: str, headers: Mapping[str, str] | None) -> Problem:

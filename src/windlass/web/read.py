@@ -9,7 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 from starlette.requests import Request
 
-from windlass.web.problem import Problem
+from windlass.web.problem import ALL, Problem
 from windlass.web.route import Parameter, Route
 
 MAX_BODY = 2 << 20
@@ -48,7 +48,7 @@ async def body(route: Route, request: Request) -> Any:
     try:
         return msgspec.json.decode(content, type=route.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Problem(400, f"the body cannot be read: {error}", "see /api/openapi.json for what it takes") from None
+        raise Problem(400, f"the body cannot be read: {error}", ALL) from None
 
 
 async def form(request: Request) -> dict[str, list[str]]:

@@ -51,6 +51,9 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     stream: bool = False
     """`do` is a coroutine function that returns a Response."""
 
+    slow: bool = False
+    """May take long: such have threads of their own, so that they keep nobody else waiting."""
+
     @property
     def changes(self) -> bool:
         """Whether it is left out of a read-only site."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+from anyio import CapacityLimiter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
+from windlass.errors import WindlassError
 from windlass.stores.rows import AuditRow
 from windlass.web import auth as authentication
 from windlass.web.ask import Answer, Ask
@@ -23,6 +26,12 @@ from windlass.web.principal import Principal
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
+
+
+SLOW = 16
+"""Slow requests at once, such as ticks. More of them wait."""
+
+log = logging.getLogger("windlass.web")
 
 
 class Site:
@@ -48,6 +57,7 @@ class Site:
         self.title = title
         self.price = price
         """Of a second in a handler, for the insights."""
+        self.slow = CapacityLimiter(SLOW)
         self.operator = Operator(app)
         self.hub = Hub(app)
         self.meter = Meter(app)
@@ -80,8 +90,11 @@ class Site:
 
     def note(self, ask: Ask, action: str, what: str, count: int = 1) -> None:
         """Write down who changed what."""
-        tenant = ask.who.tenant or ""
-        self.app.store.audit(AuditRow(who=ask.who.name, action=action, what=what, count=count, tenant=tenant))
+        row = AuditRow(who=ask.who.name, action=action, what=what, count=count, tenant=ask.who.tenant or "")
+        try:
+            self.app.store.audit(row)
+        except WindlassError as error:  # the change is made, and saying that it failed would have it repeated
+            log.error("not written to the audit: %r: %s", row, error)
 
     def close(self) -> None:
         """End what runs in the background."""

@@ -178,9 +178,10 @@ def _attempt(pipe: Connection, places: Places, url: str, claimed: Claimed) -> An
 
     run, job_type = Run(claimed, app.store, report), function.job_type
     pipe.send_bytes(_encode(Answer(started=True)))
-    if inspect.iscoroutinefunction(job_type.handler):
-        return Answer(outcome=asyncio.run(run_async(run, job_type)))
-    return Answer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
+    with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
+        if inspect.iscoroutinefunction(job_type.handler):
+            return Answer(outcome=asyncio.run(run_async(run, job_type)))
+        return Answer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
 
 
 def _import(places: Places, type: str) -> tuple[Windlass, JobFunction[..., ..., Any]]:

@@ -15,7 +15,7 @@ from windlass.job import Claimed, Progress
 from windlass.outcome import Outcome
 from windlass.worker import child
 from windlass.worker.log import log, named
-from windlass.worker.slots import AsyncSlots, Running, ThreadSlots, Why, in_this_thread
+from windlass.worker.slots import AsyncSlots, Execute, Running, ThreadSlots, Why, in_this_thread
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -42,11 +42,11 @@ class Hands:
         self._ended = ended
         self._freed = freed
         self._loop = asyncio.get_running_loop()
-        self._async_slots = AsyncSlots(self._left_its_slot, board)
-        self._thread_slots = ThreadSlots(self._left_its_slot, lambda: in_this_thread(board), concurrency)
-        self._process_slots = ThreadSlots(self._left_its_slot, lambda: child.Child(app, board), concurrency)
+        self._async_slots = AsyncSlots(self._left_its_slot, board, app.tracing)
+        self._thread_slots = self._threads(app, lambda: in_this_thread(board), concurrency)
+        self._process_slots = self._threads(app, lambda: child.Child(app, board), concurrency)
         # A crowd of them at once could be what killed the worker, and each costs the start of a process.
-        self._suspect_slots = ThreadSlots(self._left_its_slot, lambda: child.Child(app, board), os.cpu_count() or 1)
+        self._suspect_slots = self._threads(app, lambda: child.Child(app, board), os.cpu_count() or 1)
         self.running: dict[int, Running] = {}
         self.given_up: set[int] = set()
         """Attempts that timed out in a thread. They are settled; their slots are still taken."""
@@ -83,6 +83,9 @@ class Hands:
     def close(self) -> None:
         for slots in (self._async_slots, self._thread_slots, self._process_slots, self._suspect_slots):
             slots.close()
+
+    def _threads(self, app: Windlass, execute: Callable[[], Execute], limit: int) -> ThreadSlots:
+        return ThreadSlots(self._left_its_slot, execute, limit, app.tracing)
 
     def _slots_for(self, claimed: Claimed, job_type: JobType) -> AsyncSlots | ThreadSlots:
         if claimed.suspicion and child.can_run(job_type):

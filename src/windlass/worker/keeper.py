@@ -38,8 +38,12 @@ class Keeper:
         self.worker = worker
         self._thread.start()
 
-    def stop(self) -> None:
+    def fall_silent(self) -> None:
+        """Beat no more, without waiting for a beat that is under way."""
         self._stop.set()
+
+    def stop(self) -> None:
+        self.fall_silent()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 

@@ -13,17 +13,26 @@ from windlass.outcome import Fail, Outcome, decide
 from windlass.worker.log import log, named
 
 if TYPE_CHECKING:
-    from windlass.stores.base import Store
+    from windlass.stores.base import Settled, Store
 
 Ended = tuple[Claimed, Outcome]
 
+PAUSE = 0.5
+"""Seconds to wait before a store that could not be used is tried again."""
+
 
 class Settler:
-    """Outcomes on their way into the database. `settled` is told of each batch when it is committed."""
+    """Outcomes on their way into the database.
 
-    def __init__(self, store: Store, settled: Callable[[Sequence[Ended]], None]) -> None:
+    `written` is told of each commit; `settled` of each batch, when nothing more can be done for it.
+    """
+
+    def __init__(
+        self, store: Store, written: Callable[[Settled], None], settled: Callable[[Sequence[Ended]], None]
+    ) -> None:
         self.thread = ThreadPoolExecutor(1, "windlass-settle")
         self._store = store
+        self._written = written
         self._settled = settled
         self._waiting: list[Ended] = []
         self._settling: Sequence[Ended] = ()
@@ -65,17 +74,18 @@ class Settler:
 
     async def _settle(self, ended: Sequence[Ended]) -> None:
         try:
-            lost = await self._write(ended)
+            settled = await self._write(ended)
         except Exception as error:
             if len(ended) > 1:  # one of them is the culprit, and fails alone
                 for one in ended:
                     await self._settle([one])
                 return
-            lost = await self._write([_failed(ended[0][0], error)])
-        for claimed in lost:
+            settled = await self._write([_failed(ended[0][0], error)])
+        self._written(settled)
+        for claimed in settled.lost:
             log.warning("job %s (%s): the lease was lost, its outcome was not written", *named(claimed))
 
-    async def _write(self, ended: Sequence[Ended]) -> list[Claimed]:
+    async def _write(self, ended: Sequence[Ended]) -> Settled:
         """Settle, however long the store cannot be used: an outcome is kept until it is written."""
         loop = asyncio.get_running_loop()
         while True:
@@ -83,7 +93,7 @@ class Settler:
                 return await loop.run_in_executor(self.thread, self._store.settle, ended)
             except (StoreBusy, StoreUnusable) as error:
                 log.warning("%d outcomes are waiting to be settled: %s", len(ended), error)
-                await asyncio.sleep(0.5)
+                await asyncio.sleep(PAUSE)
 
 
 def _failed(claimed: Claimed, error: Exception) -> Ended:

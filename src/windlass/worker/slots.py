@@ -20,6 +20,7 @@ from windlass.worker.runner import run_async, run_sync
 
 if TYPE_CHECKING:
     from windlass.registry import JobType
+    from windlass.tracing import Tracing
     from windlass.worker.board import Board
 
 
@@ -82,9 +83,10 @@ class AsyncSlots:
     YIELD_AFTER = 0.005
     """Seconds after which handlers that never wait let the rest of the loop run."""
 
-    def __init__(self, ended: Ended, board: Board) -> None:
+    def __init__(self, ended: Ended, board: Board, tracing: Tracing | None) -> None:
         self._ended = ended
         self._board = board
+        self._tracing = tracing
         self._inbox: deque[Running] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -136,15 +138,23 @@ class AsyncSlots:
             return True
         running.kill = task.cancel
         self._board.start(running.run.claimed.number)
-        try:
-            outcome = await run_async(running.run, running.job_type)
-        except asyncio.CancelledError:
-            outcome = running.stopped()
-            if running.why is None:  # the loop itself is being torn down
-                outcome = RELEASED
+        if self._tracing is None:
+            outcome = await self._attempt(running)
+        else:
+            with self._tracing.running(running.run) as tell:
+                outcome = await self._attempt(running)
+                tell(outcome)
         running.ended = True
         self._ended(running, None if running.why is Why.LOST else outcome)
         return not task.cancelling()
+
+    async def _attempt(self, running: Running) -> Outcome | None:
+        try:
+            return await run_async(running.run, running.job_type)
+        except asyncio.CancelledError:
+            if running.why is None:  # the loop itself is being torn down
+                return RELEASED
+            return running.stopped()
 
     def close(self) -> None:
         for task in self._tasks:
@@ -160,10 +170,11 @@ class ThreadSlots:
     `execute` makes what runs an attempt, one for each thread; at most `limit` threads.
     """
 
-    def __init__(self, ended: Ended, execute: Callable[[], Execute], limit: int) -> None:
+    def __init__(self, ended: Ended, execute: Callable[[], Execute], limit: int, tracing: Tracing | None) -> None:
         self._ended = ended
         self._execute = execute
         self._limit = limit
+        self._tracing = tracing
         self._loop = asyncio.get_running_loop()
         self._inbox: queue.SimpleQueue[Running | None] = queue.SimpleQueue()
         self._outbox: deque[tuple[Running, Outcome | None]] = deque()
@@ -182,7 +193,7 @@ class ThreadSlots:
     def _serve(self) -> None:
         execute = self._execute()
         while (running := self._inbox.get()) is not None:
-            outcome = running.stopped() if running.why is not None else _surely(execute, running)
+            outcome = running.stopped() if running.why is not None else self._attempt(execute, running)
             self._outbox.append((running, outcome))
             if not self._told:
                 self._told = True
@@ -192,6 +203,14 @@ class ThreadSlots:
                     break  # the loop is closed: the worker has released what this was
         if isinstance(execute, Child):
             execute.close()
+
+    def _attempt(self, execute: Execute, running: Running) -> Outcome | None:
+        if self._tracing is None:
+            return _surely(execute, running)
+        with self._tracing.running(running.run) as tell:
+            outcome = _surely(execute, running)
+            tell(outcome)
+            return outcome
 
     def _collect(self) -> None:
         self._told = False

@@ -19,7 +19,8 @@ from windlass.worker import host
 from windlass.worker.board import VARIABLE, Board, Owner
 from windlass.worker.child import how_it_ended
 from windlass.worker.log import log
-from windlass.worker.worker import PAUSE, WORN_OUT
+from windlass.worker.settler import PAUSE
+from windlass.worker.worker import WORN_OUT
 
 SHORT_LIFE = 1.0
 """Seconds: a child that dies sooner did not get far."""

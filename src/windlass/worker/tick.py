@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-from collections.abc import Coroutine
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -15,12 +13,11 @@ from windlass import clock
 from windlass.errors import BadOption
 from windlass.outcome import Kind
 from windlass.stores.base import Wanted
+from windlass.waiting import run_on_a_loop
 from windlass.worker.worker import Worker
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
-
-T = TypeVar("T")
 
 
 class TickReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +58,3 @@ async def _pass(worker: Worker, max_seconds: float) -> None:
     async with worker:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(worker.drained(), max_seconds)
-
-
-def run_on_a_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end on a loop of its own; where one is running already, in another thread."""
-    if asyncio._get_running_loop() is None:
-        return asyncio.run(coroutine)
-    with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()

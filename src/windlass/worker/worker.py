@@ -16,7 +16,8 @@ from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError, 
 from windlass.job import Claimed
 from windlass.outcome import Kind, Outcome
 from windlass.settings import at_least_one
-from windlass.stores.base import Beat, Wanted, WorkerRow
+from windlass.stores.base import Beat, Settled, Wanted, WorkerRow
+from windlass.telling import Teller
 from windlass.version import __version__
 from windlass.worker import host
 from windlass.worker.board import Board, Owner
@@ -24,7 +25,7 @@ from windlass.worker.chores import bury_the_local_dead, do_chores
 from windlass.worker.hands import Hands
 from windlass.worker.keeper import Keeper
 from windlass.worker.log import log, tell
-from windlass.worker.settler import Ended, Settler
+from windlass.worker.settler import PAUSE, Ended, Settler
 from windlass.worker.signals import run_loop, until_signalled
 from windlass.worker.slots import Why
 
@@ -37,8 +38,6 @@ POLL = 1.0
 """Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
 FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
-PAUSE = 0.5
-"""Seconds to wait before a store that could not be used is tried again."""
 WORN_OUT = 75
 """The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
 
@@ -113,7 +112,8 @@ class Worker:
         self._work, self._freed, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._claimer = ThreadPoolExecutor(1, "windlass-claim")
         self._watcher = ThreadPoolExecutor(1, "windlass-watch")
-        self._settler = Settler(self.store, self._settled)
+        self._settler = Settler(self.store, self._written, self._settled)
+        self._teller = Teller(self.app.hooks, self.store.now)
         self._hands = Hands(self.app, self.concurrency, self._board, self._ended, self._freed.set)
         self._keeper = Keeper(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
         await self._in(self._claimer, self._arrive)
@@ -156,17 +156,31 @@ class Worker:
         self._stopping = True
         self._work.set()
         self._freed.set()
+        try:
+            await self._wind_down(claim, others)
+        except BaseException:  # the loop is torn down around us, and cancels all it has
+            self._fall_silent()
+            raise
+
+    async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
         await claim
         await self._hands_free(self.grace, self._hurry)
         self._hands.stop(Why.RELEASED)
         await self._hands_free(1.0)
         self._hands.let_go()
         await self._settler.none_left()
+        await self._teller.close()
         self.app.wakers.discard(self._wake)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await asyncio.to_thread(self._leave)
+
+    def _fall_silent(self) -> None:
+        """Nobody runs our jobs any more, so that no heart may say otherwise: whoever hears none rescues them."""
+        self._keeper.fall_silent()
+        self._watch.close()
+        self.app.wakers.discard(self._wake)
 
     def hurry(self) -> None:
         """Do not wait for what runs."""
@@ -216,6 +230,8 @@ class Worker:
             self._work.clear()
             self._claiming = True
             claimed = await self._claim(free)
+            if self.app.hooks:
+                self._teller.add(self.app.hooks.started(claimed, self.id))
             for job in claimed:
                 self._hands.begin(job, self.app.registry[job.type])
             self._claiming = False
@@ -290,9 +306,15 @@ class Worker:
                 tell(claimed, outcome)
         if outcome is None or outcome.written:
             self._board.end(claimed.number)
+            if outcome is not None and self.app.hooks:
+                self._teller.add(self.app.hooks.ended([(claimed, outcome)], None, self.id))
         else:
             self._settler.add(claimed, outcome)
         self._freed.set()
+
+    def _written(self, settled: Settled) -> None:
+        if self.app.hooks:
+            self._teller.add(self.app.hooks.ended(settled.written, settled.at, self.id))
 
     def _settled(self, batch: Sequence[Ended]) -> None:
         for claimed, _ in batch:

@@ -37,7 +37,7 @@ def poison(wl: Windlass, text: str) -> dict[str, str]:
             except ValueError as error:
                 lease.fail(Fail(f"{text} password=hunter2").with_traceback(error.__traceback__))
         elif state == "running":
-            wl.store.progress([(lease._claimed, Progress(0.5, text))])
+            wl.store.report([(lease._claimed, Progress(0.5, text))])
         elif state == "completed":
             lease.complete({text: text, "api_key": "hunter2"})
         else:
@@ -95,7 +95,8 @@ def test_pages_carry_a_policy_that_allows_nothing_inline(desk: Desk, visit: Visi
 def test_a_form_of_another_site_changes_nothing(desk: Desk, visit: Visitor) -> None:
     id = desk.do(lambda wl: wl.enqueue("send_mail", {"n": 1})).id
     page = visit(desk).page
-    form = f'<form method=post action="{desk.url}/jobs/act"><input name=action value=cancel><input name=id value={id}></form>'
+    fields = f"<input name=action value=cancel><input name=id value={id}>"
+    form = f'<form method=post action="{desk.url}/jobs/act">{fields}</form>'
     page.route("http://elsewhere.test/", lambda route: route.fulfill(body=form, content_type="text/html"))
     page.goto("http://elsewhere.test/")
     with page.expect_navigation() as navigated:
@@ -114,8 +115,6 @@ def test_a_read_only_dashboard_has_no_button_that_changes_anything(desk: Desk, v
         for name in ("act-", "bulk-", "retry-group", "all-matching", "select-page"):
             expect(page.locator(f"[data-testid^={name}]")).to_have_count(0)
         expect(page.locator("form[method=post]")).to_have_count(0)
-    status = me.page.evaluate(
-        "async ([url, id]) => (await fetch(`${url}/jobs/act`, { method: 'POST', body: `action=delete&id=${id}` })).status",
-        [desk.url, ids["failed"]],
-    )
+    post = "async ([url, body]) => (await fetch(url, { method: 'POST', body })).status"
+    status = me.page.evaluate(post, [f"{desk.url}/jobs/act", f"action=delete&id={ids['failed']}"])
     assert status in (404, 405)

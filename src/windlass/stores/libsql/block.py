@@ -10,7 +10,8 @@ from typing import Any
 from windlass.errors import TransactionOver
 from windlass.job import Job, NewJob
 from windlass.stores.libsql.connection import BLOCK, GONE, Database, Transaction
-from windlass.stores.libsql.hrana import Failed, Parameters, Refused, Unreachable
+from windlass.stores.libsql.hrana import Failed, Parameters
+from windlass.stores.libsql.server import NoResult, Refused
 from windlass.stores.sql import insert
 
 OURS = "windlass"
@@ -54,7 +55,7 @@ class Connection:
         rows = self._tx.execute(sql, parameters)
         try:
             return Cursor(rows.fetchall(), rows.rowcount)
-        except (Unreachable, Refused, Failed) as error:
+        except NoResult as error:
             raised = own_error(self._database, error)
             self._tx.is_over = not isinstance(raised, sqlite3.Error)
             raise raised from error
@@ -78,7 +79,7 @@ class Connection:
             with suppress(sqlite3.Error, TransactionOver):
                 self.execute(f"ROLLBACK TO {OURS}")
                 self.execute(f"RELEASE {OURS}")
-            if isinstance(error, (Unreachable, Refused, Failed)):
+            if isinstance(error, NoResult):
                 raise own_error(self._database, error) from error
             raise
 

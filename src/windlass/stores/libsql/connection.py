@@ -11,8 +11,9 @@ from typing import Any, TypeVar
 
 from windlass.clock import SECOND, Clock
 from windlass.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionOver
-from windlass.stores.libsql.hrana import Failed, Parameters, Refused, Result, Server, Statement, Stream, Unreachable
+from windlass.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from windlass.stores.libsql.place import Place
+from windlass.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
 from windlass.stores.sqlite import moves, statements
 
 T = TypeVar("T")
@@ -119,7 +120,7 @@ class Database:
     def __init__(self, place: Place, clock: Clock | None) -> None:
         self.where = place.where
         self.pid = os.getpid()
-        self.server = Server(place.host, place.port, tls=place.tls, token=place.token, seconds=ANSWER_SECONDS)
+        self.server = Server(place, seconds=ANSWER_SECONDS)
         self._clock = clock
         self._offset = 0.0
         self._measured = -MEASURE_EVERY
@@ -160,6 +161,8 @@ class Database:
                 if error.status != 400 or broken:  # 400: the server has forgotten our stream, as when it restarts
                     raise self.translated(error) from error
                 broken += 1
+            except Untrusted as error:
+                raise self.translated(error) from error
 
     def _write_once(self, steps: Callable[[Transaction], T]) -> T:
         with self.begun() as tx:
@@ -206,7 +209,7 @@ class Database:
         try:
             tx.flush(last=True)
         except (Unreachable, Refused) as error:
-            if isinstance(error, Refused) and error.status < 500:
+            if isinstance(error, Refused) and 400 <= error.status < 500:
                 raise
             problem = f"the connection broke during a commit ({error})"
             raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
@@ -218,7 +221,7 @@ class Database:
             try:
                 tx.now = self.now()
                 return steps(tx)
-            except (Unreachable, Refused, Failed) as error:
+            except NoResult as error:
                 if tries == 3 or not isinstance(error, Unreachable):
                     raise self.translated(error) from error
                 self.server.close()
@@ -231,7 +234,7 @@ class Database:
         tx.forget()
         tx.is_over = True
         if tx.stream.open:
-            with suppress(Unreachable, Refused, Failed):
+            with suppress(NoResult):
                 tx.flush(last=True)
         self.requests += tx.stream.requests
 
@@ -242,6 +245,8 @@ class Database:
         """As those who use a store know it."""
         if isinstance(error, Unreachable):
             return StoreUnusable(self.where, f"no answer ({error})", "is the server up, and the URL right?")
+        if isinstance(error, Untrusted):
+            return StoreUnusable(self.where, str(error), error.way_out)
         if isinstance(error, Refused) and error.status in (401, 403):
             return StoreUnusable(
                 self.where, f"the server refused the token ({error})", "put a valid one in $WINDLASS_LIBSQL_TOKEN"
@@ -249,7 +254,7 @@ class Database:
         if isinstance(error, Refused):
             return StoreUnusable(self.where, f"it answered {error.status} ({error})", "is it a libSQL server?")
         if isinstance(error, Failed) and (_is_busy(error) or error.code in GONE):
-            return StoreBusy(self.where, BUSY_SECONDS)
+            return StoreBusy(self.where, BUSY_SECONDS, joins_transactions=False)
         if isinstance(error, Failed) and error.code.startswith("SQLITE_CONSTRAINT"):
             return Duplicate(str(error))
         return error

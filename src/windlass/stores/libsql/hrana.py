@@ -10,36 +10,22 @@ from __future__ import annotations
 import base64
 import http.client
 import re
-import ssl
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
+from windlass.stores.libsql.server import Address, NoResult, Refused, Server
+
 Value = str | int | float | bytes | None
 Parameters = Mapping[str, Any] | Sequence[Any]
 Statement = tuple[str, Parameters]
 
-PATH = "/v2/pipeline"
-
 _encode = msgspec.json.Encoder().encode
 
 
-class Unreachable(Exception):
-    """No answer: whether the request has arrived is not known."""
-
-
-class Refused(Exception):
-    """An answer that is no result. `status` is HTTP's."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
-class Failed(Exception):
+class Failed(NoResult):
     """A statement failed, and none after it was executed."""
 
     def __init__(self, message: str, code: str | None) -> None:
@@ -87,54 +73,10 @@ class _Answer(msgspec.Struct):
 class _Pipeline(msgspec.Struct):
     baton: str | None
     results: list[_Answer]
+    base_url: str | None = None
 
 
 _decode = msgspec.json.Decoder(_Pipeline).decode
-
-
-class Server:
-    """A libSQL server, and idle connections to it."""
-
-    def __init__(self, host: str, port: int, *, tls: bool, token: str | None, seconds: float) -> None:
-        self._idle: list[http.client.HTTPConnection] = []
-        self._address = host, port
-        self._tls = ssl.create_default_context() if tls else None
-        self._headers = {"Content-Type": "application/json"}
-        if token:
-            self._headers["Authorization"] = f"Bearer {token}"
-        self._seconds = seconds
-
-    def post(self, body: bytes) -> bytes:
-        """What the server answers. A connection that breaks is not used again."""
-        connection = self._connection()
-        try:
-            connection.request("POST", PATH, body, self._headers)
-            response = connection.getresponse()
-            answer = response.read()
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise Unreachable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
-        self._idle.append(connection)
-        if response.status != http.client.OK:
-            raise Refused(response.status, answer.decode("utf-8", "replace").strip()[:300])
-        return answer
-
-    def _connection(self) -> http.client.HTTPConnection:
-        with suppress(IndexError):
-            return self._idle.pop()
-        host, port = self._address
-        if self._tls is not None:
-            return http.client.HTTPSConnection(host, port, timeout=self._seconds, context=self._tls)
-        return http.client.HTTPConnection(host, port, timeout=self._seconds)
-
-    def close(self) -> None:
-        """Close what is idle. Without a lock, as a forked child closes its copies: a thread that is not in it may have
-        had the lock."""
-        with suppress(IndexError):
-            while True:
-                self._idle.pop().close()
-
-    __del__ = close  # an app that nobody closes would be warned of its sockets
 
 
 class Stream:
@@ -143,6 +85,8 @@ class Stream:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._baton: str | None = None
+        self._address: Address | None = None
+        """Where the server wants the stream to go on: behind a balancer, only one of several knows it."""
         self.requests = 0
 
     def execute(self, statements: Sequence[Statement], *, last: bool) -> list[Result]:
@@ -167,13 +111,17 @@ class Stream:
         baton, self._baton = self._baton, None
         self.requests += 1
         try:
-            answer = _decode(self._server.post(_encode({"baton": baton, "requests": requests})))
+            said = self._server.post(_encode({"baton": baton, "requests": requests}), self._address)
         except Refused:
             self._baton = baton  # nothing was done, and what was begun can still be ended
             raise
-        except msgspec.DecodeError as error:  # of somebody in between, who knows what was done
-            raise Unreachable(f"what came was not a libSQL server's: {error}") from error
+        try:
+            answer = _decode(said)
+        except msgspec.DecodeError as error:
+            raise Refused(http.client.OK, said) from error
         self._baton = answer.baton
+        if answer.baton and answer.base_url:
+            self._address = self._server.elsewhere(answer.base_url)
         return answer
 
     def _results(self, answer: _Pipeline) -> list[Result]:

@@ -13,8 +13,8 @@ from windlass.job import Claimed, Job, NewJob
 from windlass.outcome import Outcome
 from windlass.stores.libsql.block import Connection, own_error
 from windlass.stores.libsql.connection import BLOCK, Database, Duplicate, Transaction
-from windlass.stores.libsql.hrana import Failed, Refused, Unreachable
 from windlass.stores.libsql.place import read as read_url
+from windlass.stores.libsql.server import NoResult
 from windlass.stores.sql import settle
 from windlass.stores.sqlite import statements as sql
 from windlass.stores.sqlite.tables import OLDEST_SQLITE, SQLiteTables
@@ -126,5 +126,5 @@ class LibSQLStore(SQLiteTables[Database]):
                 if settle.settle_held(tx, [(claimed, ending)]):
                     raise LeaseLost(claimed.id, claimed.number)
                 database.commit(tx)
-            except (Unreachable, Refused, Failed) as error:
+            except NoResult as error:
                 raise own_error(database, error) from error

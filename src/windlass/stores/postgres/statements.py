@@ -505,9 +505,9 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id::text
  GROUP BY type, error ORDER BY max(completed_at) DESC
 """
 
-# {at}: how a minute is rounded; {by}: some of type, queue, tenant, each with a comma behind it.
+# {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
-SELECT minute - minute % :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
+SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
   FROM windlass.usage
  WHERE minute >= :since AND minute < :until
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
@@ -539,7 +539,7 @@ VALUES (:id, :who, :action, :filter, :total, 0, 0, :now, :now)
 """
 GO_ON = """
 UPDATE windlass.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
-       updated_at = :now, ended_at = CASE WHEN CAST(:over AS boolean) THEN CAST(:now AS bigint) END, error = :error
+       updated_at = :now, ended_at = CASE WHEN CAST(:over AS integer) = 1 THEN CAST(:now AS bigint) END, error = :error
  WHERE id = CAST(:id AS uuid)
 """
 OPERATION = """

@@ -9,21 +9,37 @@ from typing import Any
 from windlass.clock import MINUTE
 from windlass.job import Claimed, Status
 from windlass.outcome import Kind, Outcome
+from windlass.stores.base import Settled
 from windlass.stores.sql.insert import as_json, insert, tally
 from windlass.stores.sql.transaction import Ended, Transaction
 
 
-def settle(tx: Transaction, ended: Sequence[Ended]) -> list[Claimed]:
-    """Write down what is still ours to write. The rest is returned, unless it was written before."""
-    rest = settle_held(tx, ended)
-    return _lost(tx, rest) if rest else []
+def settle(tx: Transaction, ended: Sequence[Ended]) -> Settled:
+    """Write down what is still ours to write. The rest is lost, unless it was written before."""
+    ours = _settle(tx, ended)
+    if len(ours) == len(ended):
+        return Settled(tx.now, ours)
+    rest = _without(ended, ours)
+    lost = _lost(tx, rest)
+    gone = {c.number for c in lost}
+    return Settled(tx.now, [*ours, *((c, outcome) for c, outcome in rest if c.number not in gone)], lost)
 
 
 def settle_held(tx: Transaction, ended: Sequence[Ended]) -> list[Ended]:
     """Write down what is still ours to write. The rest is returned, even if it was written before."""
-    held = tx.moves.leave(tx, ended)
-    if ours := still_held(ended, held):
+    return _without(ended, _settle(tx, ended))
+
+
+def _settle(tx: Transaction, ended: Sequence[Ended]) -> Sequence[Ended]:
+    """What was still ours to write, as it was written."""
+    ours = still_held(ended, tx.moves.leave(tx, ended))
+    if ours:
         _follow(tx, ours)
+    return ours
+
+
+def _without(ended: Sequence[Ended], ours: Sequence[Ended]) -> list[Ended]:
+    held = {c.number for c, _ in ours}
     return [(c, outcome) for c, outcome in ended if c.number not in held]
 
 

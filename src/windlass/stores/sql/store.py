@@ -16,7 +16,7 @@ from windlass.filters import EVERYTHING, Filter
 from windlass.ids import is_id
 from windlass.job import Attempt, Claimed, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from windlass.outcome import Outcome
-from windlass.stores.base import Beat, Due, Inserted, TypePolicy, Wanted, WorkerRow
+from windlass.stores.base import Beat, Due, Inserted, Settled, TypePolicy, Wanted, WorkerRow
 from windlass.stores.rows import AuditRow, Batch, Counted, LaneRow, Operation, Sampled, Token
 from windlass.stores.sql import books, insert, lanes, look, manage, read, rescue, search, settle, situation
 from windlass.stores.sql.insert import Insert, as_json
@@ -31,6 +31,8 @@ log = logging.getLogger("windlass")
 
 class SQLStore(PerProcess[D]):
     """Jobs in tables."""
+
+    joins_transactions: bool
 
     @abstractmethod
     def _write(self, verb: str, steps: Callable[[Transaction], T]) -> T:
@@ -74,7 +76,8 @@ class SQLStore(PerProcess[D]):
             try:
                 return self._insert_together(groups)
             except StoreBusy as error:  # each for itself would wait as long again
-                return [StoreBusy(error.where, error.seconds) for _ in groups]
+                joins = self.joins_transactions
+                return [StoreBusy(error.where, error.seconds, joins_transactions=joins) for _ in groups]
             except CommitUnknown as error:  # and is for all: another try could only say that the server is gone
                 return [CommitUnknown(error.where, error.problem, error.way_out) for _ in groups]
             except Exception as error:
@@ -114,8 +117,8 @@ class SQLStore(PerProcess[D]):
     def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
         return self._write("claim", lambda tx: tx.moves.take(tx, worker, wanted))
 
-    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> list[Claimed]:
-        return self._write("settle", lambda tx: settle.settle(tx, ended)) if ended else []
+    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> Settled:
+        return self._write("settle", lambda tx: settle.settle(tx, ended)) if ended else Settled(at=0)
 
     def report(self, progress: Sequence[tuple[Claimed, Progress]]) -> None:
         def steps(tx: Transaction) -> None:

@@ -274,12 +274,13 @@ FROM_ALL = """FROM windlass_jobs j
   LEFT JOIN windlass_ready r ON r.id = j.id
   LEFT JOIN windlass_leases l ON l.id = j.id
   LEFT JOIN windlass_finished f ON f.id = j.id"""
+# (`= NULL` finds nothing at once; for `false` SQLite would go through the table, each time.)
 FROM_PENDING = """FROM windlass_ready r CROSS JOIN windlass_jobs j ON j.id = r.id
-  LEFT JOIN windlass_leases l ON false LEFT JOIN windlass_finished f ON false"""
+  LEFT JOIN windlass_leases l ON l.id = NULL LEFT JOIN windlass_finished f ON f.id = NULL"""
 FROM_PROCESSING = """FROM windlass_leases l CROSS JOIN windlass_jobs j ON j.id = l.id
-  LEFT JOIN windlass_ready r ON false LEFT JOIN windlass_finished f ON false"""
+  LEFT JOIN windlass_ready r ON r.id = NULL LEFT JOIN windlass_finished f ON f.id = NULL"""
 FROM_FINISHED = """FROM windlass_finished f CROSS JOIN windlass_jobs j ON j.id = f.id
-  LEFT JOIN windlass_ready r ON false LEFT JOIN windlass_leases l ON false"""
+  LEFT JOIN windlass_ready r ON r.id = NULL LEFT JOIN windlass_leases l ON l.id = NULL"""
 GET = f"{JOB} {FROM_ALL} WHERE j.id = :id"
 
 # The tables by their names in a list.
@@ -435,9 +436,9 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id) FROM
  GROUP BY type, error ORDER BY max(completed_at) DESC
 """
 
-# {at}: how a minute is rounded; {by}: some of type, queue, tenant, each with a comma behind it.
+# {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
-SELECT minute - minute % :step, {by} sum(runs), sum(failures), sum(busy), sum(waiting) FROM windlass_usage
+SELECT minute / :step * :step, {by} sum(runs), sum(failures), sum(busy), sum(waiting) FROM windlass_usage
  WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
 """
 

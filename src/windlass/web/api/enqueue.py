@@ -38,7 +38,7 @@ def enqueue(site: Site, ask: Ask) -> Answer:
 def _once(site: Site, ask: Ask, key: str, requests: list[NewJob]) -> list[Job]:
     """A request that comes again with its key gets the jobs of the first. The caller is part of the key."""
     body = hashlib.sha256(msgspec.json.encode(ask.body, order="deterministic")).hexdigest()
-    jobs, _ = site.app.store.insert_once(ask.who.tenant or "", f"{ask.who.name}\n{key}", body, requests)
+    jobs, _ = site.app.store.insert_once(ask.who.tenant or "", f"{ask.who.name}: {key}", body, requests)
     if not jobs:
         raise Problem(409, "the jobs of this request are gone", "they were deleted or pruned; send another key")
     return jobs

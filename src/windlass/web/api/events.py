@@ -9,7 +9,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
 from windlass.web.ask import Ask
-from windlass.web.hub import Snapshot, Subscriber
+from windlass.web.hub import Snapshot
 from windlass.web.problem import Problem
 from windlass.web.route import Route
 from windlass.web.site import Site
@@ -21,14 +21,14 @@ HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 
 async def events(site: Site, ask: Ask) -> Response:
     """Those bound to a tenant get the hints without the counts, which are everybody's."""
-    subscriber = site.hub.join()
-    if subscriber is None:
+    if site.hub.is_full:
         raise Problem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
-    return StreamingResponse(_stream(site, ask, subscriber), media_type="text/event-stream", headers=HEADERS)
+    return StreamingResponse(_stream(site, ask), media_type="text/event-stream", headers=HEADERS)
 
 
-async def _stream(site: Site, ask: Ask, subscriber: Subscriber) -> AsyncIterator[str]:
+async def _stream(site: Site, ask: Ask) -> AsyncIterator[str]:
     """Ends when the page does, when the site does, and when whoever asked is no longer let in."""
+    subscriber = site.hub.join()
     try:
         yield _event(ask, await run_in_threadpool(site.hub.snapshot))
         while await site.who(ask.request) is not None:

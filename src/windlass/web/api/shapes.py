@@ -62,6 +62,8 @@ class Stats(msgspec.Struct, kw_only=True):
     """How many jobs there are, grouped as was asked for."""
 
     items: list[dict[str, Any]]
+    exact: bool
+    """False if only the newest jobs were counted, because it would have taken too long."""
     as_of: datetime
 
 

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from windlass import clock
 from windlass.desk import SEARCHED
+from windlass.filters import Filter
 from windlass.web.api.page import FILTERS, filter_of
 from windlass.web.api.shapes import Stats
 from windlass.web.ask import Answer, Ask
@@ -21,8 +22,13 @@ Groups = Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(sta
 def stats(site: Site, ask: Ask) -> Answer:
     by = tuple(dict.fromkeys(ask.query["group_by"].split(",")))
     wanted = filter_of(ask)
-    items = site.cached(("counts", by, wanted), 0.5, lambda: site.app.counts(by, wanted, at_most=SEARCHED))
-    return Answer(data=Stats(items=items, as_of=clock.to_datetime(site.app.store.now())))
+    return Answer(data=site.cached(("stats", by, wanted), 0.5, lambda: _count(site, by, wanted)))
+
+
+def _count(site: Site, by: tuple[str, ...], wanted: Filter) -> Stats:
+    store = site.app.store
+    found = store.counts(by, wanted, SEARCHED)
+    return Stats(items=found.rows, exact=found.exact, as_of=clock.to_datetime(store.now()))
 
 
 ROUTES = (

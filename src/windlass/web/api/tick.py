@@ -32,6 +32,7 @@ ROUTES = (
         summary="Run what is due, here and now, within bounds",
         scope="tick",
         for_tenants=False,
+        slow=True,
         body=TickIn,
         needs_body=False,
         answers={200: TickReport},

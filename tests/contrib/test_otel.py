@@ -1,0 +1,324 @@
+"""OpenTelemetry, with the real SDK: one trace from the enqueue to the run and on, and metrics of what was committed."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from tests import stores
+from tests.contrib import traced_jobs
+from windlass import BadArguments, Context, Fail, Snooze, Windlass, WindlassError
+from windlass.contrib.otel import _Spans, instrument
+from windlass.stores import open_store
+from windlass.testing import drain
+
+
+class Seen:
+    """What was exported."""
+
+    def __init__(self) -> None:
+        self._spans, self._metrics = InMemorySpanExporter(), InMemoryMetricReader()
+        self.tracers = TracerProvider()
+        self.tracers.add_span_processor(SimpleSpanProcessor(self._spans))
+        self.meters = MeterProvider([self._metrics])
+
+    @property
+    def spans(self) -> list[ReadableSpan]:
+        return list(self._spans.get_finished_spans())
+
+    def named(self, name: str) -> ReadableSpan:
+        (span,) = [span for span in self.spans if span.name == name]
+        return span
+
+    def points(self, name: str) -> dict[tuple[str, str], Any]:
+        """A metric's points, by type and outcome."""
+        data = self._metrics.get_metrics_data()
+        assert data is not None
+        metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics if m.name == name]
+        points = [point for metric in metrics for point in metric.data.data_points]
+        return {(str(p.attributes["windlass.type"]), str(p.attributes["windlass.outcome"])): p for p in points}
+
+
+@pytest.fixture
+def seen() -> Iterator[Seen]:
+    seen = Seen()
+    yield seen
+    seen.tracers.shutdown()
+    seen.meters.shutdown()
+
+
+@pytest.fixture
+def traced(wl: Windlass, seen: Seen) -> Windlass:
+    instrument(wl, seen.tracers, seen.meters)
+    return wl
+
+
+def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
+    assert span.parent is not None
+    return (span.parent.span_id, span.context.trace_id) == (parent.context.span_id, parent.context.trace_id)
+
+
+def declare(wl: Windlass, kind: str) -> None:
+    """A job `first` that hands on to `second`."""
+    if kind == "plain":
+
+        @wl.job
+        def first() -> None:
+            wl.enqueue("second", {"n": 1})
+    elif kind == "async":
+
+        @wl.job(type="first")
+        async def afirst() -> None:
+            await asyncio.sleep(0)
+            await wl.aenqueue("second", {"n": 1})
+    else:
+
+        @wl.job(type="first")
+        def in_transaction(ctx: Context) -> None:
+            with ctx.transaction():
+                wl.enqueue("second", {"n": 1})
+
+    @wl.job
+    async def second(n: int) -> None: ...
+
+
+@pytest.mark.parametrize("kind", ["plain", "async", "transaction"])
+def test_one_trace_leads_from_the_caller_to_the_follow_up(traced: Windlass, seen: Seen, kind: str) -> None:
+    declare(traced, kind)
+    with seen.tracers.get_tracer("test").start_as_current_span("request"):
+        job = traced.enqueue("first", tenant="acme", subject="call-7")
+    drain(traced)
+
+    chain = [seen.named(name) for name in ("request", "enqueue first", "run first", "enqueue second", "run second")]
+    assert all(is_child(span, parent) for parent, span in itertools.pairwise(chain))
+    _, enqueue, run, *_ = chain
+    assert (enqueue.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
+    assert [link.context.span_id for link in run.links] == [enqueue.context.span_id]
+    common = {"messaging.system": "windlass", "messaging.destination.name": "default", "messaging.message.id": job.id}
+    assert dict(enqueue.attributes or {}) == {
+        **common,
+        "messaging.operation.name": "enqueue",
+        "messaging.operation.type": "send",
+        "windlass.type": "first",
+    }
+    assert dict(run.attributes or {}) == {
+        **common,
+        "messaging.operation.name": "run",
+        "messaging.operation.type": "process",
+        "windlass.type": "first",
+        "windlass.attempt": 1,
+        "windlass.tenant": "acme",
+        "windlass.subject": "call-7",
+        "windlass.outcome": "completed",
+    }
+    assert run.status.status_code is StatusCode.UNSET
+
+
+def test_the_parent_is_stored_with_the_job(traced: Windlass, windlass_url: str, seen: Seen) -> None:
+    traced.enqueue("anything")
+    span = seen.named("enqueue anything").context
+    expected = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
+    assert stores.rows(windlass_url, "SELECT traceparent FROM windlass_jobs") == [(expected,)]
+
+
+def test_a_bulk_enqueue_is_one_span_and_every_run_is_its_child(traced: Windlass, seen: Seen) -> None:
+    @traced.job
+    async def tile(n: int) -> None: ...
+
+    traced.enqueue_many([tile.request(n=n) for n in range(3)])
+    drain(traced)
+    enqueue = seen.named("enqueue tile")
+    assert (enqueue.attributes or {})["messaging.batch.message_count"] == 3
+    runs = [span for span in seen.spans if span.name == "run tile"]
+    assert len(runs) == 3
+    assert all(is_child(run, enqueue) for run in runs)
+
+
+def test_failures_are_recorded_and_snoozes_are_none(traced: Windlass, seen: Seen) -> None:
+    @traced.job(max_attempts=2, backoff=60)
+    def breaks() -> None:
+        raise ValueError("one line\nand: another")
+
+    @traced.job
+    async def fails() -> None:
+        raise Fail("no such thing")
+
+    @traced.job
+    def snoozes() -> None:
+        raise Snooze(60)
+
+    for name in ("breaks", "fails", "snoozes"):
+        traced.enqueue(name)
+    drain(traced, raising=False)
+
+    breaking, failing, snoozing = (seen.named(f"run {name}") for name in ("breaks", "fails", "snoozes"))
+    (event,) = breaking.events
+    recorded = dict(event.attributes or {})
+    assert (recorded["exception.type"], recorded["exception.message"]) == (
+        "ValueError",
+        "ValueError: one line\nand: another",
+    )
+    assert 'raise ValueError("one line' in str(recorded["exception.stacktrace"])
+    assert breaking.status.status_code is failing.status.status_code is StatusCode.ERROR
+    assert failing.status.description == "no such thing"
+    assert (failing.attributes or {})["error.type"] == "windlass.outcome.Fail"
+    assert (snoozing.status.status_code, snoozing.events) == (StatusCode.UNSET, ())
+    outcomes = [(span.attributes or {})["windlass.outcome"] for span in (breaking, failing, snoozing)]
+    assert outcomes == ["retried", "failed", "snoozed"]
+
+
+def test_an_enqueue_that_is_refused_by_the_store_is_an_error_of_its_span(
+    traced: Windlass, seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(*_: Any) -> None:
+        raise WindlassError("not now")
+
+    monkeypatch.setattr(traced.store, "insert_groups", busy)
+    traced._start_over()
+    with pytest.raises(WindlassError, match="not now"):
+        traced.enqueue("anything")
+    assert seen.named("enqueue anything").status.status_code is StatusCode.ERROR
+
+
+def test_metrics_count_runs_and_their_seconds(traced: Windlass, seen: Seen) -> None:
+    @traced.job(max_attempts=2, backoff=0)
+    def odd(n: int) -> None:
+        if n % 2 == 0:
+            raise ValueError(n)
+
+    traced.enqueue_many([odd.request(n=n) for n in range(5)])
+    drain(traced, raising=False)
+    runs = {place: point.value for place, point in seen.points("windlass.runs").items()}
+    assert runs == {("odd", "completed"): 2, ("odd", "retried"): 3, ("odd", "failed"): 3}
+    for name in ("messaging.process.duration", "windlass.waiting"):
+        histogram = seen.points(name)
+        assert {place: point.count for place, point in histogram.items()} == runs
+        assert histogram["odd", "completed"].explicit_bounds[0] == 0.005
+
+
+@pytest.fixture
+def in_children(windlass_url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[Windlass]:
+    """The app of `traced_jobs`, on this test's database, with this test's exporter on the worker's side."""
+    app, before = traced_jobs.wl, traced_jobs.wl.store
+    monkeypatch.setattr(app, "tracing", _Spans(seen.tracers.get_tracer("windlass")))
+    app.use(open_store(windlass_url, **stores.quick(windlass_url)))
+    yield app
+    app.close()
+    app.use(before)
+
+
+def test_handlers_in_child_processes_are_part_of_the_trace(in_children: Windlass, seen: Seen) -> None:
+    """The worker makes their spans, so that there is one of a child that died."""
+    job = traced_jobs.current_span.enqueue()
+    traced_jobs.complain.enqueue()
+    traced_jobs.die.enqueue()
+    in_children.tick(max_seconds=60)
+    in_children.tick()
+
+    run, after = seen.named("run current_span"), seen.named("run after")
+    assert is_child(run, seen.named("enqueue current_span"))
+    assert in_children.result(job.id) == f"{run.context.trace_id:032x}-{run.context.span_id:016x}"
+    assert after.context.trace_id == run.context.trace_id
+    assert [e.attributes["exception.type"] for e in seen.named("run complain").events if e.attributes] == [
+        "LookupError"
+    ]
+    died = seen.named("run die")
+    assert (died.status.status_code, died.status.description) == (StatusCode.ERROR, "its process exited with 3")
+
+
+@pytest.mark.sqlite_only
+def test_a_handler_that_is_stopped_says_so(traced: Windlass, seen: Seen) -> None:
+    started = threading.Event()
+
+    @traced.job
+    async def waits() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    async def stop_while_it_runs() -> None:
+        async with traced.worker(grace=0):
+            await asyncio.to_thread(started.wait, 15)
+
+    traced.enqueue("waits")
+    asyncio.run(stop_while_it_runs())
+    assert (seen.named("run waits").attributes or {})["windlass.outcome"] == "released"
+
+
+@pytest.mark.sqlite_only
+def test_a_worker_inside_a_traced_program_starts_no_run_under_its_span(traced: Windlass, seen: Seen) -> None:
+    @traced.job
+    async def quick() -> None: ...
+
+    @traced.job
+    def plain() -> None: ...
+
+    quick.enqueue()
+    plain.enqueue()
+    with seen.tracers.get_tracer("test").start_as_current_span("the program"):
+        drain(traced)
+    for name in ("quick", "plain"):
+        assert is_child(seen.named(f"run {name}"), seen.named(f"enqueue {name}"))
+
+
+@pytest.mark.sqlite_only
+def test_without_a_provider_everything_works_and_nothing_is_stored(wl: Windlass, windlass_url: str) -> None:
+    instrument(wl)
+
+    @wl.job
+    def quick() -> None: ...
+
+    quick.enqueue()
+    assert drain(wl).completed == 1
+    assert stores.rows(windlass_url, "SELECT traceparent FROM windlass_jobs") == [(None,)]
+
+
+@pytest.mark.sqlite_only
+def test_bad_arguments_stay_what_they_are_and_a_second_instrument_is_refused(traced: Windlass) -> None:
+    @traced.job
+    def takes(n: int) -> None: ...
+
+    with pytest.raises(BadArguments):
+        takes.enqueue(m=1)
+    with pytest.raises(WindlassError, match="traced already"):
+        instrument(traced)
+
+
+WITHOUT = """
+import sys
+sys.modules["opentelemetry"] = None
+import windlass
+try:
+    import windlass.contrib.otel
+except windlass.MissingExtra as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "printed"),
+    [
+        (
+            WITHOUT,
+            "windlass.contrib.otel needs opentelemetry-api, which is not installed; install the extra 'otel', "
+            "in a clone of windlass: pip install '.[otel]'",
+        ),
+        ("import sys, windlass; print('opentelemetry' in sys.modules)", "False"),
+    ],
+    ids=["missing", "not asked for"],
+)
+def test_only_those_who_ask_for_it_need_it(code: str, printed: str) -> None:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.strip() == printed

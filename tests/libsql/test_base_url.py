@@ -1,0 +1,98 @@
+"""A server may send a stream on to another address: behind a balancer, only one of several knows its transaction."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.helpers import everything, put_many, settle_one, take
+from tests.servers.front import Front
+from windlass.errors import StoreUnusable
+from windlass.outcome import COMPLETED
+from windlass.stores.libsql.hrana import Stream
+from windlass.stores.libsql.place import read
+from windlass.stores.libsql.server import Server, Untrusted
+from windlass.stores.libsql.store import LibSQLStore
+
+
+def leading_to(base):
+    """Change answers so that the stream goes on there."""
+
+    def change(body: bytes, answer: bytes) -> bytes:
+        return json.dumps({**json.loads(answer), "base_url": base}).encode()
+
+    return change
+
+
+@pytest.fixture
+def second(libsql_server, libsql_url) -> Iterator[Front]:
+    """Knows the streams."""
+    with Front(libsql_server.port) as second:
+        yield second
+
+
+@pytest.fixture
+def first(libsql_server, second) -> Iterator[Front]:
+    """Where the URL leads, and where only the first request of a stream goes."""
+    with Front(libsql_server.port, change=leading_to(f"http://127.0.0.1:{second.port}/node/7/")) as first:
+        yield first
+
+
+def goes_on(asked) -> bool:
+    return json.loads(asked.body)["baton"] is not None
+
+
+def test_a_stream_goes_on_where_the_server_says(first, second):
+    store = LibSQLStore(f"libsql+http://127.0.0.1:{first.port}?authToken=t")
+    put_many(store, 5)
+    for claimed in take(store, 5):
+        assert settle_one(store, claimed, COMPLETED)
+
+    assert ["completed"] * 5 == [job.status for job in everything(store)]
+    assert not any(map(goes_on, first.asked))
+    assert second.asked
+    assert all(map(goes_on, second.asked))
+    assert {("/node/7/v2/pipeline", "Bearer t")} == {(a.path, a.headers["Authorization"]) for a in second.asked}
+
+
+def test_the_url_that_a_real_server_calls_its_own_is_followed(make_server):
+    with Front(0) as node:
+        server = make_server("--http-self-url", f"http://127.0.0.1:{node.port}")
+        node.target = server.port
+        store = LibSQLStore(server.url)
+        put_many(store, 3)
+
+        assert 3 == len(take(store, 3))
+        assert node.asked
+        assert all(map(goes_on, node.asked))
+
+
+def test_it_stays_there_until_told_otherwise_and_the_next_stream_begins_at_home(first, second):
+    server = Server(read(f"libsql+http://127.0.0.1:{first.port}"), seconds=15)
+    for _ in range(2):
+        stream = Stream(server)
+        for _ in range(3):
+            stream.execute([("SELECT 1", ())], last=False)
+        stream.execute([], last=True)
+
+    assert (2, 6) == (len(first.asked), len(second.asked))
+    server.close()
+
+
+@pytest.mark.parametrize("base", ["http://10.255.255.1:8080", "http://jobs.example", "ftp://127.0.0.1", "http://a:b"])
+def test_nobody_is_sent_a_token_without_tls_or_led_nowhere(libsql_server, libsql_url, base):
+    with Front(libsql_server.port, change=leading_to(base)) as front:
+        store = LibSQLStore(f"libsql+http://127.0.0.1:{front.port}?authToken=t")
+
+        with pytest.raises(StoreUnusable, match=f"it sends us on to '?{base}"):
+            store.open()
+        assert b'{"type":"close"}' in front.asked[-1].body  # so that the writer is free at once
+
+
+def test_what_came_by_tls_does_not_go_on_without():
+    server = Server(read("libsql://jobs.example"), seconds=15)
+
+    with pytest.raises(Untrusted, match="without TLS"):
+        server.elsewhere("http://jobs.example")

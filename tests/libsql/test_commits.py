@@ -1,0 +1,153 @@
+"""Commits whose answer is lost: they have happened, and nobody knows. Fifty of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+from tests.conformance.helpers import check_books, enlist, everything, put, put_many, select, take
+from tests.servers.front import Front
+from tests.servers.libsql import LibSQLServer
+from windlass import Context, Windlass
+from windlass.errors import CommitUnknown
+from windlass.job import Status
+from windlass.stores.libsql.server import Server, Unreachable
+from windlass.stores.libsql.store import LibSQLStore
+from windlass.worker import settler, worker
+
+MANY = 50
+JOBS = MANY + 10
+"""Each is claimed alone and settled alone, and for each answer that arrives one is lost."""
+BEAT = 1.0
+"""Slow enough for a busy machine: a worker whose heart is late three times is dead to the others."""
+
+
+class Losses:
+    """Answers that get lost: of the commits of one verb, every second one, as long as `left` says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left: Counter[str] = Counter()
+        self._turn: Counter[str] = Counter()
+        self._here = threading.local()
+        self._lock = threading.Lock()
+        write, post = LibSQLStore._write, Server.post
+
+        def noted(store, verb, steps):
+            self._here.verb = verb
+            try:
+                return write(store, verb, steps)
+            finally:
+                self._here.verb = ""
+
+        def lossy(server, body, address=None):
+            answer = post(server, body, address)
+            if b'"COMMIT"' in body and self._lost(getattr(self._here, "verb", "")):
+                raise Unreachable("the answer was lost")
+            return answer
+
+        monkeypatch.setattr(LibSQLStore, "_write", noted)
+        monkeypatch.setattr(Server, "post", lossy)
+
+    def _lost(self, verb: str) -> bool:
+        with self._lock:
+            self._turn[verb] += 1
+            lost = self.left[verb] > 0 and self._turn[verb] % 2 == 1
+            self.left[verb] -= lost
+            return lost
+
+
+@pytest.fixture
+def losses(monkeypatch: pytest.MonkeyPatch) -> Losses:
+    return Losses(monkeypatch)
+
+
+@pytest.fixture
+def wl(own_server: LibSQLServer) -> Iterator[Windlass]:
+    """On a server of its own: workers that are cut off by a failure ask nobody else's."""
+    app = Windlass(own_server.url)
+    app.store.open()
+    yield app
+    check_books(app.store)
+    app.close()
+
+
+def test_an_enqueue_is_looked_up_and_is_one_job(wl, losses):
+    losses.left["insert"] = MANY
+
+    stored = [put(wl.store, dedupe=str(n)) for n in range(MANY)]
+
+    assert 0 == losses.left["insert"]
+    assert sorted(job.id for job in stored) == sorted(job.id for job in everything(wl.store))
+
+
+def test_of_an_enqueue_that_cannot_be_looked_up_it_is_told_that_it_may_have_happened(own_server, monkeypatch):
+    store = LibSQLStore(own_server.url)
+    store.open()
+    post = Server.post
+
+    def lost(server, body, address=None):
+        post(server, body, address)
+        own_server.kill()
+        raise Unreachable("the answer was lost")
+
+    monkeypatch.setattr(Server, "post", lost)
+    with pytest.raises(CommitUnknown, match="look whether it has happened"):
+        put(store)
+    monkeypatch.undo()
+    own_server.start()
+    assert 1 == len(everything(store))
+
+
+def test_an_answer_lost_within_a_transaction_costs_the_servers_patience_but_no_job(own_server):
+    """The server keeps the writer for who is gone: 5 s, if somebody waits for it. Nobody else can end that stream."""
+    lost = []
+
+    def once(body: bytes, answer: bytes) -> bytes | None:
+        if lost or b'"baton":null' in body:
+            return answer
+        lost.append(body)
+        return None
+
+    with Front(own_server.port) as front:
+        store = LibSQLStore(f"libsql+http://127.0.0.1:{front.port}")
+        put_many(store, 3)
+        worker = enlist(store)
+        front.change = once
+
+        assert 3 == len(take(store, 3, worker=worker))
+        assert lost
+        check_books(store)
+
+
+def unended(wl):
+    return [row for row in wl.counts() if not Status(row["status"]).is_final]
+
+
+@pytest.mark.parametrize("verb", ["claim", "settle"])
+def test_a_worker_runs_each_job_once_and_no_lease_is_left_behind(wl, losses, verb, monkeypatch):
+    monkeypatch.setattr(worker, "PAUSE", 0.01)
+    monkeypatch.setattr(settler, "PAUSE", 0.01)
+    runs: Counter[int] = Counter()
+
+    @wl.job(max_attempts=1)
+    async def work(ctx: Context, n: int) -> None:
+        runs[n] += 1
+
+    wl.enqueue_many([work.request(n=n) for n in range(JOBS)])
+    losses.left[verb] = MANY
+
+    async def main() -> None:
+        async with wl.worker(concurrency=1, beat=BEAT), wl.worker(concurrency=1, beat=BEAT):
+            while await asyncio.to_thread(unended, wl):  # noqa: ASYNC110 - what nobody knows of is given back by a beat
+                await asyncio.sleep(BEAT / 4)
+            assert [] == select(wl.store, "SELECT id FROM windlass.leases")
+
+    asyncio.run(main())
+
+    assert 0 == losses.left[verb]
+    assert [{"status": Status.COMPLETED, "count": JOBS}] == wl.counts()
+    assert dict.fromkeys(range(JOBS), 1) == runs

@@ -1,0 +1,35 @@
+"""To whom a token is shown: by TLS to the server of the URL, without only on this machine, or where the URL says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass import Windlass
+from windlass.errors import BadURL
+from windlass.stores.libsql import place
+
+TOKEN = "eyJhbGciOi.secret.signature"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost", "jobs.localhost"])
+def test_on_this_machine_a_token_may_go_without_tls(host):
+    assert TOKEN == place.read(f"libsql+http://{host}:8080?authToken={TOKEN}").token
+
+
+@pytest.mark.parametrize("host", ["10.0.0.7", "sqld", "jobs.example", "[fd00::1]", "localhost.example", "0.0.0.0"])
+@pytest.mark.parametrize("variable", [None, "WINDLASS_LIBSQL_TOKEN", "TURSO_AUTH_TOKEN"])
+def test_no_token_goes_to_another_machine_without_tls(host, variable, monkeypatch):
+    url = f"libsql+http://{host}:8080"
+    if variable:
+        monkeypatch.setenv(variable, TOKEN)
+
+    with pytest.raises(BadURL, match=r"libsql:// .*\?tokenInClear=1") as refused:
+        Windlass(url if variable else f"{url}?authToken={TOKEN}")
+    assert TOKEN not in str(refused.value)
+
+
+def test_it_may_if_the_url_says_so_or_if_there_is_none():
+    assert TOKEN == place.read(f"libsql+http://sqld:8080?authToken={TOKEN}&tokenInClear=1").token
+    assert None is place.read("libsql+http://sqld:8080").token
+    with pytest.raises(BadURL):
+        place.read(f"libsql+http://sqld:8080?authToken={TOKEN}&tokenInClear=0")

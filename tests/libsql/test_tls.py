@@ -1,0 +1,117 @@
+"""TLS before a real server: who is trusted, and what is said of who is not."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.helpers import put
+from tests.servers.certificates import Authority
+from tests.servers.front import Front
+from tests.servers.libsql import LibSQLServer
+from windlass import Windlass
+from windlass.errors import StoreUnusable
+from windlass.job import Status
+from windlass.stores.libsql.store import LibSQLStore
+
+TOKEN = "eyJhbGciOi.secret.signature"
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path)
+
+
+@pytest.fixture
+def trusted(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Authority:
+    """As a user does it."""
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    return authority
+
+
+@pytest.fixture
+def front(libsql_server: LibSQLServer, libsql_url: str) -> Iterator[Callable[[ssl.SSLContext], Front]]:
+    """Makes the server one with TLS."""
+    with ExitStack() as stack:
+        yield lambda context: stack.enter_context(Front(libsql_server.port, context=context))
+
+
+@pytest.mark.parametrize("scheme", ["libsql", "libsql+https"])
+def test_jobs_are_enqueued_and_worked_by_tls_with_an_authority_of_ones_own(front, trusted, scheme):
+    secure = front(trusted.context())
+    wl = Windlass(f"{scheme}://localhost:{secure.port}?authToken={TOKEN}")
+
+    @wl.job
+    async def double(n: int) -> int:
+        return 2 * n
+
+    jobs = wl.enqueue_many([double.request(n=n) for n in range(20)])
+
+    async def drain() -> None:
+        async with wl.worker() as worker:
+            await worker.drained()
+
+    asyncio.run(drain())
+    wl.close()
+
+    assert [2 * n for n in range(20)] == [wl.result(job.id) for job in jobs]
+    assert {f"Bearer {TOKEN}"} == {asked.headers.get("Authorization") for asked in secure.asked}
+
+
+def test_a_token_opens_by_tls(make_server, keys, trusted):
+    server = make_server("--auth-jwt-key-file", str(keys.file))
+    with Front(server.port, context=trusted.context()) as secure:
+        url = f"libsql://localhost:{secure.port}"
+
+        assert Status.PENDING == put(LibSQLStore(f"{url}?authToken={keys.token()}")).status
+        with pytest.raises(StoreUnusable, match=r"token.*\$WINDLASS_LIBSQL_TOKEN"):
+            LibSQLStore(url).open()
+
+
+@pytest.mark.parametrize(
+    ("host", "days", "problem", "way_out"),
+    [
+        ("localhost", -1, "expired", "renew it"),
+        ("jobs.example", 1, "localhost", "write a name in the URL that the certificate has"),
+    ],
+)
+def test_a_certificate_that_is_not_valid_is_told_with_the_way_out(front, trusted, host, days, problem, way_out):
+    secure = front(trusted.context(host, days=days))
+
+    told = refused(f"libsql://localhost:{secure.port}?authToken={TOKEN}")
+
+    assert f"libsql://localhost:{secure.port}: its certificate is not to be trusted" in told
+    assert problem in told
+    assert told.endswith(way_out)
+    assert [] == secure.asked
+
+
+def test_an_authority_that_nobody_knows_is_told_with_the_way_out(front, authority, monkeypatch):
+    monkeypatch.delenv("SSL_CERT_FILE", raising=False)
+    secure = front(authority.context())
+
+    told = refused(f"libsql://localhost:{secure.port}?authToken={TOKEN}")
+
+    assert "its certificate is not to be trusted (unable to get local issuer certificate)" in told
+    assert told.endswith("put the CA's file in $SSL_CERT_FILE")
+    assert [] == secure.asked
+
+
+def test_a_server_without_tls_is_told_apart(libsql_server):
+    told = refused(f"libsql://127.0.0.1:{libsql_server.port}?authToken={TOKEN}")
+
+    assert told.endswith("it does not speak TLS; write libsql+http:// for a server without")
+
+
+def refused(url: str) -> str:
+    """What a user is told."""
+    store = LibSQLStore(url)
+    with pytest.raises(StoreUnusable) as error:
+        store.open()
+    assert TOKEN not in str(error.value)
+    return str(error.value)

@@ -1,0 +1,386 @@
+"""Hooks are told what has been committed, apart from the work, and cannot harm it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.stores import rows
+from tests.worker import process_jobs
+from tests.worker.helpers import ended, eventually, now, working
+from windlass import BadOption, Context, Event, Fail, LeaseLost, Snooze, Status, UnknownEvent, Windlass
+from windlass.clock import SECOND
+from windlass.events import NAMES, Hooks
+from windlass.testing import ManualClock, drain
+
+
+def told(wl: Windlass) -> list[Event]:
+    """Everything that is told, from now on."""
+    events: list[Event] = []
+    for name in NAMES:
+        wl.on(name, events.append)
+    return events
+
+
+def names(events: list[Event]) -> list[tuple[str, str]]:
+    return sorted((event.type, event.name) for event in events)
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Little patience with hooks."""
+    monkeypatch.setattr("windlass.telling.FAREWELL", 0.05)
+    monkeypatch.setattr("windlass.telling.BACKLOG", 3)
+
+
+@pytest.fixture
+def hang() -> Iterator[threading.Event]:
+    """A hook may wait for this. It happens when the test is over."""
+    over = threading.Event()
+    yield over
+    over.set()
+
+
+def test_every_outcome_is_told_after_its_start(wl: Windlass) -> None:
+    @wl.job
+    def completes() -> None: ...
+
+    @wl.job(backoff=60)
+    async def retries() -> None:
+        raise ValueError("not today")
+
+    @wl.job
+    def snoozes() -> None:
+        raise Snooze(60)
+
+    @wl.job
+    async def fails() -> None:
+        raise Fail("no such thing")
+
+    events = told(wl)
+    for job in (completes, retries, snoozes, fails):
+        job.enqueue()
+    drain(wl, raising=False)
+
+    kinds = {"completes": "job_completed", "retries": "job_retried", "snoozes": "job_snoozed", "fails": "job_failed"}
+    assert names(events) == sorted((type, name) for type, end in kinds.items() for name in ("job_started", end))
+    for type in kinds:
+        assert next(e.name for e in events if e.type == type) == "job_started"
+    errors = {e.type: e.error for e in events if e.error}
+    assert errors == {"retries": "ValueError: not today", "fails": "no such thing"}
+
+
+def test_an_event_says_whose_job_it_was_and_how_long_it_took(timed: Windlass, windlass_clock: ManualClock) -> None:
+    @timed.job(max_attempts=7)
+    def slow(ctx: Context) -> None:
+        windlass_clock.advance(3)
+
+    events = told(timed)
+    job = slow.using(tenant="acme", subject="call-7", queue="default").enqueue()
+    windlass_clock.advance(2)
+    drain(timed)
+
+    start, end = events
+    assert (start.name, start.waiting, start.busy, start.ended_at) == ("job_started", 2.0, 0.0, None)
+    assert (end.id, end.type, end.queue, end.tenant, end.subject) == (job.id, "slow", "default", "acme", "call-7")
+    assert (end.attempt, end.max_attempts, end.busy, end.waiting, end.error) == (1, 7, 3.0, 2.0, None)
+    found = now(timed, job)
+    assert (end.started_at, end.ended_at) == (found.started_at, found.completed_at)
+    assert start.lease == end.lease > 0
+    assert start.worker_id == end.worker_id != ""
+
+
+def test_what_is_told_adds_up_to_the_usage(timed: Windlass, windlass_url: str, windlass_clock: ManualClock) -> None:
+    @timed.job(max_attempts=2, backoff=0)
+    def work(n: int) -> None:
+        windlass_clock.advance(0.25)
+        if n % 3 == 0:
+            raise ValueError(n)
+
+    events = told(timed)
+    timed.enqueue_many([work.request(n=n) for n in range(10)])
+    drain(timed, raising=False)
+
+    ends = [event for event in events if event.ended_at]
+    busy, waiting = (round(sum(getattr(e, word) for e in ends) * SECOND) for word in ("busy", "waiting"))
+    failures = sum(e.name in ("job_retried", "job_failed") for e in ends)
+    sums = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
+    assert rows(windlass_url, f"SELECT {sums} FROM windlass_usage") == [(len(ends), failures, busy, waiting)]
+    assert (len(ends), failures) == (14, 8)
+
+
+def test_a_hook_sees_what_was_committed(wl: Windlass) -> None:
+    seen: list[Status] = []
+
+    @wl.job
+    async def quick() -> None: ...
+
+    @wl.on("job_completed")
+    def look(event: Event) -> None:
+        found = wl.get(event.id)
+        assert found is not None
+        seen.append(found.status)
+
+    wl.enqueue_many([quick.request() for _ in range(5)])
+    assert wl.tick().completed == 5
+    assert seen == [Status.COMPLETED] * 5
+
+
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_job_that_ends_in_its_transaction_is_told_once(
+    timed: Windlass, windlass_clock: ManualClock, kind: str
+) -> None:
+    @timed.job(type="plain")
+    def plain(ctx: Context) -> None:
+        windlass_clock.advance(3)
+        with ctx.transaction():
+            pass
+
+    @timed.job(type="async")
+    async def asynchronous(ctx: Context) -> None:
+        windlass_clock.advance(3)
+        async with ctx.atransaction():
+            pass
+
+    events = told(timed)
+    timed.enqueue(kind)
+    drain(timed)
+    assert [(event.name, event.busy) for event in events] == [("job_started", 0.0), ("job_completed", 3.0)]
+
+
+def test_a_job_that_was_cancelled_meanwhile_is_told_as_it_was_written(wl: Windlass) -> None:
+    @wl.job
+    def complains(ctx: Context) -> None:
+        wl.cancel(ctx.id)
+        raise ValueError("retry me")
+
+    events = told(wl)
+    job = complains.enqueue()
+    drain(wl, raising=False)
+    assert now(wl, job).status is Status.CANCELLED
+    assert [event.name for event in events] == ["job_started", "job_cancelled"]
+
+
+def test_the_outcome_of_a_lost_lease_is_not_told(wl: Windlass) -> None:
+    @wl.job(max_attempts=3)
+    def loses(ctx: Context) -> int:
+        if ctx.attempt == 1:
+            (worker,) = wl.workers()
+            wl.store.bury(worker.id, "a test says so")
+        return ctx.attempt
+
+    events = told(wl)
+    with working(wl):
+        assert ended(wl, loses.enqueue()).result == 2
+    assert [(e.name, e.attempt) for e in events if e.ended_at] == [("job_completed", 2)]
+
+
+def test_what_a_stopping_worker_gives_back_is_told(wl: Windlass) -> None:
+    started = threading.Event()
+
+    @wl.job
+    async def waits() -> None:
+        started.set()
+        await asyncio.sleep(60)
+
+    events = told(wl)
+    waits.enqueue()
+    with working(wl, grace=0):
+        assert started.wait(15)
+    assert [event.name for event in events] == ["job_started", "job_released"]
+
+
+@pytest.mark.sqlite_only
+def test_plain_hooks_have_a_thread_and_async_hooks_the_loop_of_the_worker(wl: Windlass) -> None:
+    where: dict[str, object] = {}
+
+    @wl.job
+    async def quick() -> None:
+        where["handler"] = asyncio.get_running_loop()
+
+    @wl.on("job_completed")
+    def plain(event: Event) -> None:
+        where["plain"] = threading.current_thread().name
+
+    @wl.on("job_completed")
+    async def asynchronous(event: Event) -> None:
+        await asyncio.sleep(0)
+        where["async"] = asyncio.get_running_loop()
+
+    class Called:
+        async def __call__(self, event: Event) -> None:
+            where["object"] = asyncio.get_running_loop()
+
+    wl.on("job_completed", Called())
+    quick.enqueue()
+    drain(wl)
+    assert where["plain"] == "windlass-hooks"
+    assert where["async"] is where["object"] is where["handler"]
+    eventually(lambda: not [t for t in threading.enumerate() if t.name == "windlass-hooks"])
+
+
+@pytest.mark.sqlite_only
+def test_a_hook_that_raises_is_logged_and_harms_nothing(wl: Windlass, caplog: pytest.LogCaptureFixture) -> None:
+    @wl.job
+    def quick() -> None: ...
+
+    @wl.on("job_completed")
+    def exits(event: Event) -> None:
+        raise SystemExit(3)
+
+    @wl.on("job_completed")
+    async def breaks(event: Event) -> None:
+        raise ValueError("no meter")
+
+    @wl.on("job_completed")
+    async def cancels(event: Event) -> None:
+        raise asyncio.CancelledError
+
+    events = told(wl)
+    first, second = quick.enqueue(), quick.enqueue()
+    drain(wl)
+    assert Counter(event.name for event in events) == {"job_started": 2, "job_completed": 2}
+    assert now(wl, first).status is now(wl, second).status is Status.COMPLETED
+    for hook in ("exits", "breaks", "cancels"):
+        lines = [r for r in caplog.records if f"{hook} raised on job_completed of job" in r.getMessage()]
+        assert len(lines) == 2
+        assert all(line.exc_info for line in lines)
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("kind", ["plain", "async"])
+def test_a_hook_that_hangs_stops_no_job_and_no_worker(
+    wl: Windlass, short: None, hang: threading.Event, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    @wl.job
+    async def quick() -> None: ...
+
+    async def hangs(event: Event) -> None:
+        await asyncio.Event().wait()
+
+    wl.on("job_completed", hangs if kind == "async" else lambda event: hang.wait(60))
+    with working(wl, concurrency=2):
+        for _ in range(3):
+            jobs = wl.enqueue_many([quick.request() for _ in range(10)])
+            assert {ended(wl, job).status for job in jobs} == {Status.COMPLETED}
+    said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    slow, stops = said
+    assert slow == "hooks are too slow: 3 events wait for them, and more are dropped"
+    assert re.fullmatch(r"hooks are too slow: the worker stops, and some of [456] events were not told", stops)
+
+
+@pytest.mark.sqlite_only
+def test_hooks_that_fell_behind_hear_of_what_comes_after(
+    wl: Windlass, monkeypatch: pytest.MonkeyPatch, hang: threading.Event, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("windlass.telling.BACKLOG", 3)
+    heard: list[Event] = []
+
+    @wl.job
+    async def quick() -> None: ...
+
+    @wl.on("job_completed")
+    def slow(event: Event) -> None:
+        hang.wait(60)
+        heard.append(event)
+
+    with working(wl, concurrency=1):
+        for job in wl.enqueue_many([quick.request() for _ in range(10)]):
+            ended(wl, job)
+        eventually(lambda: "more are dropped" in caplog.text)
+        hang.set()
+        eventually(lambda: "events were dropped" in caplog.text)
+        last = quick.enqueue()
+        eventually(lambda: heard[-1].id == last.id)
+    assert 4 < len(heard) + 1 < 11
+
+
+@pytest.mark.sqlite_only
+def test_without_a_hook_nothing_is_made_for_it(wl: Windlass, monkeypatch: pytest.MonkeyPatch) -> None:
+    @wl.job
+    def quick() -> None: ...
+
+    def never(*_: Any) -> None:
+        raise AssertionError("nobody wants to know")
+
+    monkeypatch.setattr("windlass.events._event", never)
+    monkeypatch.setattr("windlass.telling._Aside._serve", never)
+    quick.enqueue()
+    assert drain(wl).completed == 1
+    wl.on("job_failed", never)
+    quick.enqueue()
+    assert drain(wl).completed == 1
+
+
+def test_jobs_in_child_processes_are_told_by_their_worker(
+    in_children: Windlass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hooks, events = Hooks(), []
+    monkeypatch.setattr(in_children, "hooks", hooks)
+    for name in NAMES:
+        hooks.on(name, events.append)
+    process_jobs.own_pid.enqueue()
+    process_jobs.complain.enqueue(about="the weather")
+    process_jobs.die.using(max_attempts=1).enqueue(code=3)
+    in_children.tick()
+    assert {e.type: (e.name, e.error) for e in events if e.ended_at} == {
+        "own_pid": ("job_completed", None),
+        "complain": ("job_failed", "ValueError: the weather"),
+        "die": ("job_failed", "its process exited with 3"),
+    }
+
+
+def test_jobs_settled_by_hand_are_told_in_the_thread_that_settles(wl: Windlass) -> None:
+    events, async_too = told(wl), []
+
+    @wl.on("job_completed")
+    async def asynchronous(event: Event) -> None:
+        async_too.append(event)
+
+    wl.enqueue_many([wl.request("a"), wl.request("b", max_attempts=1), wl.request("c"), wl.request("d")])
+    a, b, c, d = sorted(wl.claim(4), key=lambda lease: lease.job.type)
+    a.complete()
+    b.fail("no")
+    c.snooze(60)
+    d.release()
+    ends = ["job_completed", "job_failed", "job_snoozed", "job_released"]
+    assert [event.name for event in events] == ["job_started"] * 4 + ends
+    assert {event.worker_id for event in events} == {""}
+    assert async_too == [event for event in events if event.name == "job_completed"]
+    with pytest.raises(LeaseLost):
+        b.complete()
+    assert len(events) == 8
+
+
+@pytest.mark.sqlite_only
+def test_a_name_that_is_no_event_is_refused(wl: Windlass) -> None:
+    with pytest.raises(UnknownEvent, match="unknown event 'job_complete'; did you mean 'job_completed'"):
+        wl.on("job_complete", print)  # type: ignore[call-overload]
+    with pytest.raises(UnknownEvent, match="known events: job_started, job_completed"):
+        wl.on(7)  # type: ignore[call-overload]
+    with pytest.raises(BadOption, match="a function of one event"):
+        wl.on("job_failed", "alert")  # type: ignore[call-overload]
+    assert not wl.hooks
+
+
+@pytest.mark.sqlite_only
+def test_a_function_stays_what_it_is_and_may_hear_of_several_events(wl: Windlass) -> None:
+    events: list[Event] = []
+
+    @wl.on("job_started")
+    @wl.on("job_completed")
+    def count(event: Event) -> None:
+        events.append(event)
+
+    assert wl.on("job_failed", count) is count
+    wl.enqueue("by_hand")
+    (lease,) = wl.claim()
+    lease.complete()
+    assert [event.name for event in events] == ["job_started", "job_completed"]
