@@ -7,6 +7,8 @@ from typing import NamedTuple
 
 from windlass.filters import Filter
 from windlass.job import FailureGroup
+from windlass.redact import HIDDEN
+from windlass.web import shown
 from windlass.web.ask import Answer, Ask
 from windlass.web.pages.job import can_change
 from windlass.web.render import render
@@ -27,11 +29,13 @@ def failures(site: Site, ask: Ask) -> Answer:
 
 
 def groups(found: Sequence[FailureGroup]) -> list[Group]:
-    return [Group(one, _filter(one)) for one in found]
+    return [Group(safe, _filter(safe)) for safe in map(shown.failure, found)]
 
 
 def _filter(group: FailureGroup) -> str:
-    return str(Filter(statuses=("failed",), types=(group.type,), errors=((group.error,),) if group.error else ()))
+    """What stands before a secret is enough to find them: the address of a page must not have it."""
+    error = group.error.partition(HIDDEN)[0]
+    return str(Filter(statuses=("failed",), types=(group.type,), errors=((error,),) if error else ()))
 
 
 ROUTES = (

@@ -34,7 +34,7 @@ class Try(NamedTuple):
 
 def job(site: Site, ask: Ask) -> Answer:
     found = the_job(site, ask)
-    history = site.app.attempts(found.id)
+    history = [shown.attempt(attempt) for attempt in site.app.attempts(found.id)]
     why = shown.why(site.app.why(found.id))
     names = {worker.id: worker.name for worker in site.app.workers()}
     now = words.of(ask).now
@@ -50,7 +50,7 @@ def job(site: Site, ask: Ask) -> Answer:
         why=why,
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.tip, part.seconds) for part in parts], "Where its time went"),
-        tries=[_try(shown.attempt(one), names) for one in reversed(history)],
+        tries=[_try(one, names) for one in reversed(history)],
         names=names,
         actions=[(act, forbids(act.key, found, now)) for act in ACTS.values()] if can_change(site, ask) else [],
         may_clone=ask.who.may("enqueue") and not site.read_only,
