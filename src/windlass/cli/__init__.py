@@ -29,6 +29,7 @@ COMMANDS = {
     "tick": Lazy("Work", "tick", "Run what is due, once, and end. For cron and serverless."),
     "enqueue": Lazy("Work", "enqueue", "Store a job by the name of its type."),
     "stats": Lazy("Look", "stats", "How many jobs there are, by type and status."),
+    "top": Lazy("Look", "top", "What is going on, at a glance, until q."),
     "workers": Lazy("Look", "workers", "Who is working, and on how much."),
     "jobs": Lazy("Look", "jobs", "List, show, retry, cancel and delete jobs."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and say how to mend it."),

@@ -25,6 +25,7 @@ run jobs too: POST /api/jobs/tick.
 @click.option("--prefix", default="", metavar="PATH", help="Where a proxy serves it, as in /jobs.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it is known by; may be repeated.")
 @click.option("--read-only", is_flag=True, help="Nothing can be changed.")
+@click.option("--price", type=click.FloatRange(min=0), help="Of a second in a handler, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
 @pass_shared
 def dashboard(
@@ -35,6 +36,7 @@ def dashboard(
     prefix: str,
     hosts: tuple[str, ...],
     read_only: bool,
+    price: float | None,
     browse: bool,
 ) -> None:
     try:
@@ -46,7 +48,7 @@ def dashboard(
     logs.set_up(0)
     if not server.is_loopback(host) and not server.knows_who(app):
         raise Problem(f"--host {host} lets others in, and nothing tells who they are", server.WAYS)
-    made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only)
+    made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only, price=price)
 
     def ready() -> None:
         shared.print(made.login)
