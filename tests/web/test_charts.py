@@ -84,7 +84,7 @@ def test_a_ribbon_fills_its_width_in_order_and_shows_what_is_short() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "top"), [(0, 1), (0.3, 0.4), (1, 1), (3, 4), (7, 10), (11, 20), (999, 1000), (1001, 2000)]
+    ("value", "top"), [(0, 1), (0.3, 0.4), (1, 1), (3, 4), (7, 8), (51, 60), (11, 20), (999, 1000), (1001, 2000)]
 )
 def test_axes_end_at_round_numbers(value: float, top: float) -> None:
     assert charts.nice(value) == pytest.approx(top)
@@ -94,7 +94,7 @@ def test_axes_end_at_round_numbers(value: float, top: float) -> None:
     ("value", "told"),
     [
         (0.03, "40ms"),
-        (0.8, "1.0s"),
+        (0.8, "800ms"),
         (7, "10s"),
         (45, "1m"),
         (100, "2m"),

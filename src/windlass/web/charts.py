@@ -125,11 +125,11 @@ def ribbon(parts: Sequence[tuple[str, str, float]], name: str, least: float = 0.
 
 
 def nice(value: float) -> float:
-    """The least of 1, 2, 4, 5, 10, 20 … that is no smaller: where an axis may end."""
+    """The least of 1, 2, 4, 6, 8, 10, 20 … that is no smaller: where an axis may end, and its half is round too."""
     if value <= 0 or not math.isfinite(value):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 4, 5, 10) if step * power >= value * (1 - 1e-9))
+    return next(step * power for step in (1, 2, 4, 6, 8, 10) if step * power >= value * (1 - 1e-9))
 
 
 ROUND = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)

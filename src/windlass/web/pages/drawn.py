@@ -14,7 +14,7 @@ def _whole(value: float) -> str:
     return number(round(value)) if value == round(value) else f"{value:.1f}"
 
 
-COUNT = Scale(_whole, nice)
+COUNT = Scale(_whole, lambda value: nice(max(value, 2)))  # half a run is none
 TIME = Scale(span, nice_seconds)
 
 
