@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -38,6 +39,9 @@ POLL = 1.0
 """Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
 FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
+SWITCH = 0.0005
+"""Seconds for which Python code may keep the interpreter from a thread that comes back from the database. A settle
+comes back many times: with Python's own 5 ms, it would wait until the handlers that run beside it have ended."""
 WORN_OUT = 75
 """The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
 
@@ -89,6 +93,7 @@ class Worker:
     def run(self) -> int:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
         hurries. The exit code: 0, or WORN_OUT."""
+        sys.setswitchinterval(SWITCH)  # the process is ours
         return run_loop(self._run())
 
     async def _run(self) -> int:
@@ -235,13 +240,13 @@ class Worker:
             for job in claimed:
                 self._hands.begin(job, self.app.registry[job.type])
             self._claiming = False
+            await asyncio.sleep(0)  # handlers that never wait have ended after this, and their slots are free again
             if len(claimed) < free and not self._stopping:
                 await self._until_due()
 
     def _room(self) -> int:
-        """How many more jobs may be taken: a free slot each, and not too many that are not settled yet."""
-        taken = self._hands.taken
-        room = min(self.concurrency - taken, 2 * self.concurrency - taken - len(self._settler))
+        """How many more jobs may be taken: a free slot each, unless too many are not settled yet."""
+        room = self.concurrency - self._hands.taken if len(self._settler) <= self.concurrency else 0
         if self._max_jobs is not None:
             room = min(room, self._max_jobs - self.claimed_total)
             if room <= 0:
