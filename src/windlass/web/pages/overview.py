@@ -14,7 +14,7 @@ from windlass.job import Usage
 from windlass.stores.rows import LaneRow
 from windlass.units import plural, span
 from windlass.web import charts, words
-from windlass.web.ask import Answer, Ask
+from windlass.web.ask import Answer, Ask, see
 from windlass.web.pages import drawn, windows
 from windlass.web.pages.failures import groups
 from windlass.web.pages.job import can_change
@@ -56,6 +56,9 @@ class Line(NamedTuple):
 
 
 def overview(site: Site, ask: Ask) -> Answer:
+    """Of everybody's jobs. Those bound to a tenant begin with the list of theirs."""
+    if ask.who.tenant is not None:
+        return see(ask.url("/jobs"))
     say, now = words.of(ask), site.app.store.now()
     over = windows.window(ask.query["window"], now)
     by = ask.query["by"] if ask.query["by"] in dict(GROUPS) else "type"
@@ -179,6 +182,5 @@ ROUTES = (
             Parameter("by", str, "type, queue or tenant", default="type"),
         ),
         page=True,
-        for_tenants=False,
     ),
 )
