@@ -37,7 +37,7 @@ def ask(client: TestClient, route: Route, id: str) -> int:
         with client.stream(route.method, path(route, id)) as response:
             return response.status_code
     body = {} if route.body is not None else None
-    return client.request(route.method, path(route, id), json=body).status_code
+    return client.request(route.method, path(route, id), json=body, follow_redirects=False).status_code
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,7 @@ class Worker:
         self._board = board or Board.create(2 * self.concurrency)
         self._verbose = log.isEnabledFor(logging.INFO)
         self._hurry = asyncio.Event()
+        self._stop: asyncio.Event | None = None
         self._stopping = False
         self._reborn = False
         self._unheld: set[int] = set()
@@ -100,7 +101,7 @@ class Worker:
         supervisor = self._board.supervisor
         if self._supervised:
             host.be_killed_first()
-        stop = until_signalled(again=self.hurry)
+        self._stop = stop = until_signalled(again=self.hurry)
         async with self:
             while not stop.is_set() and not self._worn_out() and supervisor in (None, os.getppid()):
                 with contextlib.suppress(TimeoutError):
@@ -121,13 +122,28 @@ class Worker:
         self._teller = Teller(self.app.hooks, self.store.now)
         self._hands = Hands(self.app, self.concurrency, self._board, self._ended, self._freed.set)
         self._keeper = Keeper(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
-        await self._in(self._claimer, self._arrive)
+        await self._arrive_in_time()
         self._watch = await self._in(self._watcher, self.store.watch)
         self._keeper.start(self.id)
         self.app.wakers.add(self._wake)
         loops = [self._claim_loop(), self._settler.run(), self._flags_loop(), do_chores(self.app, self._every)]
         self._tasks = [self._loop.create_task(coroutine) for coroutine in loops]
         return self
+
+    async def _arrive_in_time(self) -> None:
+        """Who comes for one that died waits for the store; who comes first has to say that it cannot be used."""
+        while True:
+            try:
+                return await self._in(self._claimer, self._arrive)
+            except StoreUnusable as error:
+                if not self._may_wait():
+                    raise
+                log.warning("not registered yet: %s", error)
+                await asyncio.sleep(PAUSE)
+
+    def _may_wait(self) -> bool:
+        wanted = self._stop is not None and not self._stop.is_set() and self._board.supervisor == os.getppid()
+        return wanted and self._board.in_turn
 
     def _arrive(self) -> None:
         """Be seen: in the database, and on the board."""

@@ -10,6 +10,7 @@ from windlass.job import FailureGroup
 from windlass.redact import HIDDEN
 from windlass.web import shown
 from windlass.web.ask import Answer, Ask
+from windlass.web.pages import seen
 from windlass.web.pages.job import can_change
 from windlass.web.render import render
 from windlass.web.route import Route
@@ -24,7 +25,7 @@ class Group(NamedTuple):
 
 
 def failures(site: Site, ask: Ask) -> Answer:
-    found = site.cached("failures", 1.0, site.app.failures)
+    found = seen.failures(site)
     return render(site, ask, "failures.html", place="failures", groups=groups(found), may_manage=can_change(site, ask))
 
 

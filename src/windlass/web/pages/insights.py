@@ -9,7 +9,7 @@ from typing import NamedTuple
 from windlass.job import Usage
 from windlass.web import words
 from windlass.web.ask import Answer, Ask
-from windlass.web.pages import drawn, windows
+from windlass.web.pages import drawn, seen, windows
 from windlass.web.pages.windows import LONGER, Sums, Window
 from windlass.web.render import render
 from windlass.web.route import Parameter, Route
@@ -74,9 +74,7 @@ def insights(site: Site, ask: Ask) -> Answer:
 def export(site: Site, ask: Ask) -> Answer:
     """One row per step, type, queue and tenant: all that the page adds up."""
     asked = _asked(site, ask)
-    rows = site.app.usage(
-        asked.over.since, asked.over.until, by=("type", "queue", "tenant"), step=asked.over.step, tenant=asked.tenant
-    )
+    rows = seen.usage(site, asked.over, ("type", "queue", "tenant"), asked.tenant)
     out = io.StringIO()
     sheet = csv.writer(out, lineterminator="\n")
     sheet.writerow(
@@ -107,8 +105,7 @@ def _asked(site: Site, ask: Ask) -> Asked:
 def _usage(site: Site, asked: Asked) -> list[Usage]:
     """By what the table groups by, type and tenant."""
     by = tuple(dict.fromkeys((asked.by, "type", "tenant")))
-    found = site.app.usage(asked.over.since, asked.over.until, by=by, step=asked.over.step, tenant=asked.tenant)
-    return [_keyed(row, by, asked.by) for row in found]
+    return [_keyed(row, by, asked.by) for row in seen.usage(site, asked.over, by, asked.tenant)]
 
 
 def _keyed(row: Usage, by: tuple[str, ...], first: str) -> Usage:

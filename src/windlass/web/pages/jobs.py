@@ -13,6 +13,7 @@ from windlass.web import shown
 from windlass.web.api.page import bound
 from windlass.web.ask import Answer, Ask, see
 from windlass.web.listing import brief
+from windlass.web.pages import seen
 from windlass.web.pages.acts import ACTS
 from windlass.web.pages.loosen import loosen
 from windlass.web.render import render
@@ -70,7 +71,7 @@ def jobs(site: Site, ask: Ask) -> Answer:
     if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and site.app.get(wanted.ids[0]):
         return see(ask.url(f"/jobs/{wanted.ids[0]}"))
     mine = bound(ask, wanted)
-    counts = site.cached(("tabs", str(mine)), 1.0, lambda: site.app.tabs(mine))
+    counts = seen.tabs(site, mine)
     try:
         page = site.app.jobs(mine, limit=ROWS, cursor=cursor)
     except BadCursor as error:

@@ -15,7 +15,7 @@ from windlass.stores.rows import LaneRow
 from windlass.units import plural, span
 from windlass.web import charts, words
 from windlass.web.ask import Answer, Ask, see
-from windlass.web.pages import drawn, windows
+from windlass.web.pages import drawn, seen, windows
 from windlass.web.pages.failures import groups
 from windlass.web.pages.job import can_change
 from windlass.web.pages.windows import WINDOWS, Window
@@ -26,8 +26,6 @@ from windlass.web.site import Site
 GROUPS = (("type", "By type"), ("queue", "By queue"), ("tenant", "By tenant"))
 TENANTS = 100
 """Shown of them, by how much they ran."""
-COUNTED = 100_000
-"""Jobs that are looked at to count by tenant."""
 SPARKS = 24
 LATEST = 5
 
@@ -62,10 +60,10 @@ def overview(site: Site, ask: Ask) -> Answer:
     say, now = words.of(ask), site.app.store.now()
     over = windows.window(ask.query["window"], now)
     by = ask.query["by"] if ask.query["by"] in dict(GROUPS) else "type"
-    lanes = site.cached("lanes", 0.5, site.app.lanes)
-    usage = site.cached(("usage", over, by), 1.0, lambda: _usage(site, over, by))
+    lanes = seen.lanes(site)
+    usage = seen.usage(site, over, (by,))
     steps = windows.by_step(usage, over)
-    found = site.cached("failures", 1.0, site.app.failures)
+    found = seen.failures(site)
 
     def stay(**changed: str) -> str:
         return ask.url("/", **({"window": over.key, "by": by} | changed))
@@ -76,7 +74,7 @@ def overview(site: Site, ask: Ask) -> Answer:
         "overview.html",
         place="overview",
         tiles=_tiles(site, ask, lanes, now, over, steps),
-        problems=site.cached("problems", 1.0, site.app.problems),
+        problems=seen.problems(site),
         charts=[drawn.throughput(steps, over, say), drawn.waits(steps, over, say), drawn.times(steps, over, say)],
         over=over,
         windows=[(key, key) for key in WINDOWS],
@@ -91,12 +89,8 @@ def overview(site: Site, ask: Ask) -> Answer:
     )
 
 
-def _usage(site: Site, over: Window, by: str) -> list[Usage]:
-    return site.app.usage(over.since, over.until, by=(by,), step=over.step)
-
-
 def _tiles(site: Site, ask: Ask, lanes: list[LaneRow], now: int, over: Window, steps: list[windows.Sums]) -> list[Tile]:
-    workers = [worker for worker in site.cached("workers", 0.5, site.app.workers) if is_live(worker, now)]
+    workers = [worker for worker in seen.workers(site) if is_live(worker, now)]
     slots = sum(worker.concurrency for worker in workers)
     oldest = min((lane.oldest_due for lane in lanes if lane.oldest_due is not None and lane.queued), default=None)
     soonest = min((lane.next_due for lane in lanes if lane.next_due is not None), default=None)
@@ -134,8 +128,8 @@ def _in(at: int, now: int) -> str:
 
 def _lines(site: Site, by: str, lanes: list[LaneRow], usage: list[Usage], over: Window) -> list[Line]:
     used = windows.by_key(usage)
-    latency = site.cached("latency", 2.0, site.app.latency) if by == "type" else {}
-    counts = site.cached("tenants", 2.0, lambda: _tenants(site)) if by == "tenant" else _of_lanes(lanes, by)
+    latency = seen.latency(site) if by == "type" else {}
+    counts = seen.tenants(site) if by == "tenant" else _of_lanes(lanes, by)
     names = sorted({*used, *counts}, key=lambda name: (-sum(row.runs for row in used.get(name, ())), name))[:TENANTS]
 
     def line(name: str) -> Line:
@@ -160,14 +154,6 @@ def _of_lanes(lanes: Iterable[LaneRow], by: str) -> dict[str, dict[str, int]]:
         sums = found.setdefault(getattr(lane, by), dict.fromkeys(words.SHOWN, 0))
         for state in sums:
             sums[state] += getattr(lane, "processing" if state == "running" else state)
-    return found
-
-
-def _tenants(site: Site) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for row in site.app.counts(("tenant", "state"), at_most=COUNTED):
-        state = "running" if row["state"] == "processing" else row["state"]
-        found.setdefault(row["tenant"], {})[state] = row["count"]
     return found
 
 

@@ -12,6 +12,7 @@ from windlass.stores.base import WorkerRow
 from windlass.stores.rows import LaneRow
 from windlass.version import __version__
 from windlass.web.ask import Answer, Ask
+from windlass.web.pages import seen
 from windlass.web.render import render
 from windlass.web.route import Route
 from windlass.web.site import Site
@@ -41,8 +42,7 @@ class Lane(NamedTuple):
 
 def workers(site: Site, ask: Ask) -> Answer:
     now = site.app.store.now()
-    found: list[WorkerRow] = site.cached("workers", 0.5, site.app.workers)
-    lanes: list[LaneRow] = site.cached("lanes", 0.5, site.app.lanes)
+    found, lanes = seen.workers(site), seen.lanes(site)
     hands = sorted((_hand(row, now) for row in found), key=lambda hand: (hand.live, hand.row.name))
     living = [row for row in found if is_live(row, now)]
     return render(
