@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -172,7 +173,7 @@ def test_a_life_has_no_gaps_and_adds_up() -> None:
     parts = timeline.parts(job, history, at(1000))
     assert [part.kind for part in parts] == ["wait", "retried", "wait", "retried", "wait", "failed"]
     assert [part.seconds for part in parts] == [2, 3, 10, 1, 24, 4]
-    assert all(one.end == next.start for one, next in zip(parts, parts[1:], strict=False))
+    assert all(one.end == next.start for one, next in pairwise(parts))
 
 
 def test_a_life_goes_on_until_now() -> None:

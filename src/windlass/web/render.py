@@ -45,8 +45,7 @@ def render(site: Site, ask: Ask, template: str, /, *, status: int = 200, **value
             url=ask.url,
             static=lambda name: ask.url(f"/static/{name}", v=files.version(name)),
             version=__version__,
-            **said(site, ask),
-            **values,
+            **{**said(site, ask), **values},
         )
     )
     return html(text, status)

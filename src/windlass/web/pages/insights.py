@@ -55,7 +55,7 @@ def insights(site: Site, ask: Ask) -> Answer:
         over=asked.over,
         windows=[(key, key) for key in LONGER],
         window_href=lambda key: stay(window=key),
-        kinds=[kind for kind in KINDS if kind[0] != "tenant" or ask.who.tenant is None],
+        kinds=_kinds(ask),
         by_href=lambda key: stay(by=key),
         types=sorted({row.key[1] for row in usage}),
         tenants=sorted({row.key[2] for row in usage} - {""}) if ask.who.tenant is None else [],
@@ -97,9 +97,14 @@ def _harmless(name: str) -> str:
 
 def _asked(site: Site, ask: Ask) -> Asked:
     over = windows.window(ask.query["window"], site.app.store.now(), LONGER)
-    by = ask.query["by"] if ask.query["by"] in dict(KINDS) else "type"
+    by = ask.query["by"] if ask.query["by"] in dict(_kinds(ask)) else "type"
     tenant = ask.who.tenant if ask.who.tenant is not None else ask.query["tenant"] or None
     return Asked(over, by, tenant, ask.query["type"])
+
+
+def _kinds(ask: Ask) -> list[tuple[str, str]]:
+    """Whoever is bound to a tenant has but one."""
+    return [kind for kind in KINDS if kind[0] != "tenant" or ask.who.tenant is None]
 
 
 def _usage(site: Site, asked: Asked) -> list[Usage]:

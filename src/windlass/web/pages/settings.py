@@ -12,7 +12,8 @@ YEAR = 31_536_000
 
 
 def settings(site: Site, ask: Ask) -> Answer:
-    return render(site, ask, "settings.html", place="settings", zones=zones(), back=_back(ask))
+    back = _back(ask)
+    return render(site, ask, "settings.html", place="settings", zones=zones(), back=back, here=back)
 
 
 def save(site: Site, ask: Ask) -> Answer:
