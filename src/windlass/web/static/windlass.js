@@ -63,16 +63,16 @@
 
   // Live: hints say that something has changed; the page is fetched again and morphed.
   const badge = $("#live");
-  let source = null, busy = false, again = false, missed = 0, last = Date.now(), connected = false, timer = 0;
+  let source = null, busy = false, again = false, missed = 0, last = Date.now(), connected = null, timer = 0;
   const paused = () => keep.get("live") === "off";
   const typing = (element) => element && /^(INPUT|TEXTAREA|SELECT)$/.test(element.nodeName) && element.type !== "checkbox";
   const held = () => dialog.open || typing(document.activeElement) || $("#main input[name=id]:checked, #all-matching:checked");
   const show = () => {
     if (!main().dataset.topics) return;
-    const state = !connected ? "reconnecting" : paused() || (held() && missed) ? "paused" : "live";
+    const state = connected === null ? "off" : !connected ? "reconnecting" : paused() || (held() && missed) ? "paused" : "live";
     badge.hidden = false;
     badge.dataset.state = state;
-    const word = { live: "Live", paused: "Paused", reconnecting: "Reconnecting" }[state];
+    const word = { off: "Live", live: "Live", paused: "Paused", reconnecting: "Reconnecting" }[state];
     $("span", badge).textContent = state === "paused" && missed ? `${word} · ${missed} update${missed > 1 ? "s" : ""}` : word;
     badge.setAttribute("aria-label", `${word}: live updates`);
   };
@@ -186,7 +186,7 @@
     $("#zone").value = "browser";
     if (document.cookie.split("; ").includes(mine)) return;
     cookie("zone", `browser:${here()}`);
-    if (here() !== "UTC" && $("[data-abs]")) refresh();
+    if (here() !== "UTC") refresh();
   };
 
   document.addEventListener("click", (event) => {
