@@ -29,6 +29,7 @@ COMMANDS = {
     "tick": Lazy("Work", "tick", "Run what is due, once, and end. For cron and serverless."),
     "enqueue": Lazy("Work", "enqueue", "Store a job by the name of its type."),
     "stats": Lazy("Look", "stats", "How many jobs there are, how long they wait, and what is wrong."),
+    "top": Lazy("Look", "top", "What is going on, at a glance, until q."),
     "workers": Lazy("Look", "workers", "Who is working, and on what."),
     "queues": Lazy("Look", "queues", "What waits and what runs, by queue and type."),
     "jobs": Lazy("Look", "jobs", "List, show, clone, retry, run now, cancel and delete jobs."),
