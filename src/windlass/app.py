@@ -8,13 +8,13 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from windlass import clock, codec
 from windlass.backoff import DEFAULT
 from windlass.context import current_run
 from windlass.desk import Desk, statuses
-from windlass.errors import BadArguments, BadOption
+from windlass.errors import BadArguments, BadOption, MissingExtra
 from windlass.events import Hooks
 from windlass.function import Options, checked, make_request
 from windlass.group import AsyncGroup, Group
@@ -31,6 +31,10 @@ from windlass.waiting import warn_on_a_loop
 from windlass.worker.chores import PRUNED, prune, reconcile
 from windlass.worker.tick import TickReport, tick
 from windlass.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from windlass.web.app import WebApp
+    from windlass.web.auth import Auth
 
 PAGE = 200
 SILENT = 60 * clock.SECOND
@@ -271,6 +275,14 @@ class Windlass(Desk):
 
     async def aclaim(self, n: int = 1, **wanted: Any) -> list[Lease]:
         return await asyncio.to_thread(self.claim, n, **wanted)
+
+    def asgi(self, *, auth: Auth, read_only: bool = False, **options: Any) -> WebApp:
+        """The dashboard and the HTTP API as an ASGI app, to be mounted. `auth(request)` says who may do what."""
+        try:
+            from windlass.web import asgi
+        except ModuleNotFoundError as error:
+            raise MissingExtra("the web part", str(error.name), "web") from None
+        return asgi(self, auth=auth, read_only=read_only, **options)
 
 
 def _requests(requests: Sequence[NewJob]) -> Sequence[NewJob]:

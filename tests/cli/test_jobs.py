@@ -231,3 +231,15 @@ def test_why_as_json_has_the_deciding_reason_first(as_json, wl):
 
 def test_why_of_an_unknown_job_is_exit_code_4(windlass, wl):
     assert windlass("jobs", "why", "no-such-job").exit_code == 4
+
+
+def test_secrets_are_not_printed(windlass, wl):
+    job = wl.enqueue("login", {"user": "ada", "password": "hunter2"}, max_attempts=1)
+    [lease] = wl.claim()
+    lease.fail(RuntimeError("no such login: password=hunter2"))
+    for words in (["show", job.id], ["ls"], ["why", job.id]):
+        for more in ([], ["--json"]):
+            printed = windlass("jobs", *words, *more)
+            assert printed.exit_code == 0
+            assert "login" in printed.stdout
+            assert "hunter2" not in printed.output

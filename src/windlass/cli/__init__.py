@@ -33,6 +33,8 @@ COMMANDS = {
     "queues": Lazy("Look", "queues", "What waits and what runs, by queue and type."),
     "jobs": Lazy("Look", "jobs", "List, show, clone, retry, run now, cancel and delete jobs."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and say how to mend it."),
+    "dashboard": Lazy("Look", "dashboard", "The dashboard and the HTTP API, in a browser."),
+    "tokens": Lazy("Look after", "tokens", "Tokens for the HTTP API: create, list, revoke."),
     "db": Lazy("Look after", "db", "The database: status, upgrade, sql, roles, prune."),
 }
 

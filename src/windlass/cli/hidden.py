@@ -6,12 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import click
-import msgspec
 
+from windlass import shown
 from windlass.cli.base import Shared
 from windlass.job import Attempt, Job
-from windlass.redact import redact, redact_text
-from windlass.why import Reason, Why
+from windlass.why import Why
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
@@ -26,26 +25,12 @@ def reveals(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def job(shared: Shared, job: Job) -> Job:
     """As it may be printed."""
-    if shared.reveal:
-        return job
-    changes = {"payload": redact(job.payload), "result": redact(job.result), "error": text(shared, job.error)}
-    return msgspec.structs.replace(job, **changes)
+    return job if shared.reveal else shown.job(job)
 
 
 def attempt(shared: Shared, attempt: Attempt) -> Attempt:
-    changes = {"error": text(shared, attempt.error), "traceback": text(shared, attempt.traceback)}
-    return msgspec.structs.replace(attempt, **changes)
+    return attempt if shared.reveal else shown.attempt(attempt)
 
 
 def why(shared: Shared, why: Why) -> Why:
-    """A reason may tell the last error."""
-    return msgspec.structs.replace(why, reasons=tuple(_reason(shared, reason) for reason in why.reasons))
-
-
-def _reason(shared: Shared, reason: Reason) -> Reason:
-    data = {name: text(shared, value) if isinstance(value, str) else value for name, value in reason.data.items()}
-    return msgspec.structs.replace(reason, text=text(shared, reason.text), data=data)
-
-
-def text(shared: Shared, text: str | None) -> str | None:
-    return text if text is None or shared.reveal else redact_text(text)
+    return why if shared.reveal else shown.why(why)

@@ -100,12 +100,12 @@ def _print_json(shared: Shared, app: Windlass, filter: Filter, page: Page, items
 def _table(page: list[Job]) -> output.Grid:
     """The columns that say something: a queue that is everybody's, or errors that nobody had, are left out."""
     queues = any(job.queue != "default" for job in page)
-    shown = {
+    columns = {
         "QUEUE": [job.queue for job in page] if queues else [],
         "TENANT": [job.tenant for job in page],
         "SUBJECT": [job.subject for job in page],
     }
-    extra = {name: values for name, values in shown.items() if any(values)}
+    extra = {name: values for name, values in columns.items() if any(values)}
     errors = ["ERROR"] if any(job.error for job in page) else []
     names = ("ID", "TYPE", "STATUS", *extra, "TRIES", "WHEN", *errors)
     table = output.table(*names, right=("TRIES",), clip="ERROR" if errors else None)
@@ -142,10 +142,10 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 @pass_shared
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
-    job = app.get(id)
-    if job is None:
+    found = app.get(id)
+    if found is None:
         raise JobNotFound(id)
-    job = hidden.job(shared, job)
+    job = hidden.job(shared, found)
     history = [hidden.attempt(shared, attempt) for attempt in app.attempts(id)]
     if shared.json:
         shared.data({**msgspec.structs.asdict(job), "history": history})

@@ -6,6 +6,7 @@ import logging
 
 from windlass.job import Claimed
 from windlass.outcome import Kind, Outcome
+from windlass.redact import redact_text
 
 log = logging.getLogger("windlass")
 
@@ -18,8 +19,15 @@ def named(claimed: Claimed) -> tuple[str, str]:
 def tell(claimed: Claimed, outcome: Outcome) -> None:
     """One line for how an attempt ended."""
     if outcome.kind is Kind.RETRIED:
-        log.warning("job %s (%s) retrying in %gs: %s", *named(claimed), outcome.delay / 1e6, outcome.error)
+        log.warning(
+            "job %s (%s) retrying in %gs: %s", *named(claimed), outcome.delay / 1e6, redact_text(outcome.error or "")
+        )
     elif outcome.kind is Kind.FAILED:
-        log.error("job %s (%s) failed after %d attempts: %s", *named(claimed), claimed.attempt, outcome.error)
+        log.error(
+            "job %s (%s) failed after %d attempts: %s",
+            *named(claimed),
+            claimed.attempt,
+            redact_text(outcome.error or ""),
+        )
     else:
         log.info("job %s (%s) %s", *named(claimed), outcome.kind)

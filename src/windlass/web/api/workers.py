@@ -1,0 +1,46 @@
+"""Who works."""
+
+from __future__ import annotations
+
+from windlass import clock
+from windlass.stores.base import WorkerRow
+from windlass.web.api.shapes import Doing, WorkerOut, Workers
+from windlass.web.ask import Answer, Ask
+from windlass.web.route import Route
+from windlass.web.site import Site
+from windlass.why import SILENT
+
+
+def workers(site: Site, ask: Ask) -> Answer:
+    rows, now = site.app.workers(), site.app.store.now()
+    return Answer(data=Workers(items=[_out(row, now) for row in rows]))
+
+
+def _out(row: WorkerRow, now: int) -> WorkerOut:
+    silence = max(0, now - row.seen_at)
+    return WorkerOut(
+        id=row.id,
+        name=row.name,
+        concurrency=row.concurrency,
+        queues=row.queues,
+        types=row.types,
+        version=row.version,
+        started_at=clock.to_datetime(row.started_at),
+        seen_at=clock.to_datetime(row.seen_at),
+        silent_for=silence / clock.SECOND,
+        live=silence <= SILENT,
+        running=row.leases,
+        doing=[Doing(type=type, count=count, since=clock.to_datetime(since)) for type, count, since in row.doing],
+    )
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/workers",
+        do=workers,
+        summary="Who works, since when, and whether they are alive",
+        for_tenants=False,
+        answers={200: Workers},
+    ),
+)

@@ -1,0 +1,36 @@
+"""`wl.asgi(…)`: the dashboard and the API of one app, to be mounted in any ASGI server or framework."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from windlass.errors import BadOption
+from windlass.web import guard
+from windlass.web.app import WebApp
+from windlass.web.auth import Auth, allow_everyone
+from windlass.web.gate import Gate
+from windlass.web.routes import ROUTES
+from windlass.web.site import Site
+
+if TYPE_CHECKING:
+    from windlass.app import Windlass
+
+
+def asgi(
+    app: Windlass,
+    *,
+    auth: Auth | Gate,
+    read_only: bool = False,
+    hosts: Collection[str] | None = None,
+    frame_ancestors: str = "'none'",
+    title: str = "windlass",
+) -> WebApp:
+    """What `wl.asgi` returns. Who lets everyone in answers to this machine's own names only, unless `hosts` says."""
+    if not callable(auth) and not isinstance(auth, Gate):
+        way_out = "a function of the request; windlass.web.allow_everyone lets everybody do everything"
+        raise BadOption("auth", auth, way_out)
+    if hosts is None and auth is allow_everyone:
+        hosts = guard.LOOPBACK
+    site = Site(app, auth, read_only=read_only, hosts=hosts, frame_ancestors=frame_ancestors, title=title)
+    return WebApp(site, ROUTES)

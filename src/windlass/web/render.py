@@ -1,0 +1,49 @@
+"""HTML from templates: everything is escaped, and a name that is not there is an error."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import jinja2
+
+from windlass.version import __version__
+from windlass.web import files
+from windlass.web.ask import Answer, Ask, html
+
+if TYPE_CHECKING:
+    from windlass.web.site import Site
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Templates are code, not state: all mounts share them."""
+    return jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+
+
+def render(site: Site, ask: Ask, template: str, /, *, status: int = 200, **values: Any) -> Answer:
+    """A page. Templates have `site`, `ask`, `who`, `url(path, **query)`, `static(name)` and `version` too."""
+    text = (
+        environment()
+        .get_template(template)
+        .render(
+            site=site,
+            ask=ask,
+            who=ask.who,
+            url=ask.url,
+            static=lambda name: ask.url(f"/static/{name}", v=files.version(name)),
+            version=__version__,
+            **values,
+        )
+    )
+    return html(text, status)

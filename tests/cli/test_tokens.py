@@ -1,0 +1,54 @@
+"""`windlass tokens`."""
+
+from __future__ import annotations
+
+import pytest
+
+from windlass import tokens
+
+
+def test_a_token_is_shown_once_and_then_only_named(windlass, as_json, wl):
+    made = windlass("tokens", "create", "ci", "--scope", "enqueue", "--tenant", "acme", "--expires", "30d")
+    assert made.exit_code == 0
+    secret = made.stdout.strip()
+    assert secret.startswith(tokens.PREFIX)
+    assert len(secret) >= 43
+    assert "not shown again" in made.stderr
+    [row] = as_json("tokens", "ls")["items"]
+    assert (row["name"], row["scopes"], row["tenant"], row["expired"]) == ("ci", ["enqueue"], "acme", False)
+    listed = windlass("tokens", "ls")
+    assert "ci" in listed.stdout
+    assert secret not in listed.stdout
+    found = wl.store.token(tokens.hash_of(secret))
+    assert found is not None
+    assert found.name == "ci"
+
+
+def test_a_token_as_json(as_json):
+    made = as_json("tokens", "create", "ci", "--scope", "manage", "--scope", "read")
+    assert made["token"].startswith(tokens.PREFIX)
+    assert (made["scopes"], made["expires_at"]) == (["manage", "read"], None)
+
+
+def test_a_revoked_token_is_gone(windlass, as_json):
+    windlass("tokens", "create", "ci")
+    assert windlass("tokens", "revoke", "ci").exit_code == 0
+    assert as_json("tokens", "ls") == {"items": []}
+    again = windlass("tokens", "revoke", "ci")
+    assert (again.exit_code, "windlass tokens ls" in again.stderr) == (4, True)
+
+
+def test_a_name_is_taken_once(windlass):
+    windlass("tokens", "create", "ci")
+    again = windlass("tokens", "create", "ci")
+    assert (again.exit_code, again.stdout) == (5, "")
+    assert "windlass tokens revoke ci" in again.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["x", "--scope", "root"], ["x" * 201], ["x", "--expires", "soon"], [], [""]],
+    ids=lambda w: " ".join(w)[:20],
+)
+def test_what_cannot_be_a_token_is_exit_code_2(windlass, words):
+    assert windlass("tokens", "create", *words).exit_code == 2

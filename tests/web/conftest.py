@@ -1,0 +1,58 @@
+"""A mount of the test's own, and clients for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.testclient import TestClient
+
+from windlass import Windlass
+from windlass.web import SCOPES, Principal
+
+HERE = "http://localhost"
+EVERYTHING = " ".join(SCOPES)
+OURS = {"Sec-Fetch-Site": "same-origin"}
+"""What a browser sends with a form of our own pages."""
+
+
+def by_header(request: Request) -> Principal | None:
+    """`X-Who: read enqueue @acme` has two scopes, and is bound to the tenant acme."""
+    words = request.headers.get("x-who")
+    if words is None:
+        return None
+    tenant = next((word[1:] for word in words.split() if word.startswith("@")), None)
+    scopes = frozenset(word for word in words.split() if not word.startswith("@"))
+    return Principal(name=words, scopes=scopes, tenant=tenant)
+
+
+@pytest.fixture
+def wl(tmp_path: Path) -> Iterator[Windlass]:
+    app = Windlass(f"sqlite:///{tmp_path}/jobs.db")
+    yield app
+    app.close()
+
+
+Connect = Callable[..., TestClient]
+
+
+def client_of(wl: Windlass, who: str | None, **options: Any) -> TestClient:
+    """One that comes from our own pages, with these scopes."""
+    web = wl.asgi(auth=by_header, **options)
+    headers = OURS if who is None else {**OURS, "X-Who": who}
+    return TestClient(web, base_url=HERE, headers=headers, raise_server_exceptions=False)
+
+
+@pytest.fixture
+def connect(wl: Windlass) -> Connect:
+    """A client that is let in with these scopes: `connect("read @acme")`."""
+    return lambda who=EVERYTHING, **options: client_of(wl, who, **options)
+
+
+@pytest.fixture
+def client(connect: Connect) -> TestClient:
+    """One that may do everything."""
+    return connect()

@@ -1,0 +1,150 @@
+"""`windlass dashboard`: who is let in, and how it starts and ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.stores import make_tables
+from tests.web.conftest import OURS
+from tests.web.served import SECONDS, Dashboard, start
+from windlass import Windlass
+
+
+def test_the_link_lets_one_in_once_and_the_cookie_from_then_on(tmp_path: Path) -> None:
+    with Dashboard(tmp_path) as served:
+        with httpx2.Client(base_url=served.url) as stranger:
+            assert stranger.get("/api/stats").status_code == 401
+            page = stranger.get("/", headers={"Accept": "text/html"})
+            assert (page.status_code, "link that windlass dashboard printed" in page.text) == (401, True)
+            assert stranger.get("/?login=guessed").status_code == 403
+        with httpx2.Client(base_url=served.url) as me:
+            entered = me.get(served.login)
+            assert entered.status_code == 200
+            cookie = entered.headers["set-cookie"]
+            assert "HttpOnly" in cookie
+            assert "SameSite=Strict" in cookie
+            assert served.login.partition("=")[2] not in entered.text
+            assert me.get("/api/stats").status_code == 200
+            assert me.post("/api/jobs", json={"type": "a"}, headers=OURS).status_code == 201
+            assert me.post("/api/jobs", json={"type": "a"}).status_code == 403
+            assert me.get(served.login).status_code == 200, "a reload of the link is no reason to be thrown out"
+        assert httpx2.get(served.login).status_code == 403
+
+
+def test_a_session_outlives_a_restart_and_can_be_revoked(tmp_path: Path) -> None:
+    with httpx2.Client() as me:
+        with Dashboard(tmp_path) as served:
+            me.get(served.login)
+            port = served.port
+            assert served.stop() == 0
+        with Dashboard(tmp_path, port=port) as served:
+            assert me.get(f"{served.url}/api/stats").status_code == 200
+            wl = Windlass(f"sqlite:///{tmp_path}/jobs.db")
+            [session] = wl.store.tokens()
+            assert session.name.startswith("login ")
+            wl.store.drop_token(session.name)
+            wl.close()
+        with Dashboard(tmp_path, port=port) as served:
+            assert me.get(f"{served.url}/api/stats").status_code == 401
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_others_are_not_let_in_unless_they_can_be_told_apart(tmp_path: Path, host: str) -> None:
+    process = start(tmp_path, "--host", host, "--port", "0")
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out) == (2, "")
+    assert "WINDLASS_WEB_USER" in err
+    assert "windlass tokens create" in err
+    assert "wl.asgi(auth=" in err
+
+
+def test_a_password_lets_in_from_elsewhere(tmp_path: Path) -> None:
+    known = {"WINDLASS_WEB_USER": "ada", "WINDLASS_WEB_PASSWORD": "lövelace"}
+    with Dashboard(tmp_path, "--host", "0.0.0.0", **known) as served:
+        url = f"{served.url}/api/stats"
+        assert httpx2.get(url, auth=("ada", "lövelace")).status_code == 200
+        refused = httpx2.get(url)
+        assert (refused.status_code, refused.headers["www-authenticate"].split()[0]) == (401, "Basic")
+        guesses = [httpx2.get(url, auth=("ada", f"guess {n}")).status_code for n in range(11)]
+        assert guesses == [401] * 10 + [429]
+        assert httpx2.get(url, auth=("ada", "lövelace")).status_code == 429
+
+
+def test_a_token_lets_programs_in(tmp_path: Path) -> None:
+    with Dashboard(tmp_path) as served:
+        made = start_tokens(tmp_path, "create", "ci", "--scope", "enqueue", "--scope", "read")
+        headers = {"Authorization": f"Bearer {made}"}
+        job = httpx2.post(f"{served.url}/api/jobs", json={"type": "a"}, headers=headers)
+        assert job.status_code == 201
+        assert httpx2.get(f"{served.url}/api/jobs/{job.json()['id']}", headers=headers).status_code == 200
+        cancel = httpx2.post(f"{served.url}/api/jobs/{job.json()['id']}/cancel", headers=headers)
+        assert cancel.status_code == 403
+
+
+def test_an_app_can_be_ticked(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("from windlass import Windlass\nwl = Windlass()\n@wl.job\ndef hi(): return 'hi'\n")
+    with Dashboard(tmp_path, "app:wl") as served, httpx2.Client(base_url=served.url, headers=OURS) as me:
+        me.get(served.login)
+        id = me.post("/api/jobs", json={"type": "hi"}).json()["id"]
+        assert me.post("/api/jobs/tick").json()["completed"] == 1
+        assert me.get(f"/api/jobs/{id}").json()["result"] == "hi"
+
+
+def test_a_prefix_and_read_only(tmp_path: Path) -> None:
+    with Dashboard(tmp_path, "--prefix", "jobs/", "--read-only") as served:
+        assert served.url.endswith("/jobs")
+        with httpx2.Client(base_url=served.url, headers=OURS) as me:
+            me.get(served.login)
+            assert me.get("/api/stats").status_code == 200
+            assert '"/jobs/static/' in me.get("/").text
+            bare = me.get(f"http://127.0.0.1:{served.port}/healthz")
+            assert bare.status_code == 200, "a proxy may have taken the prefix off"
+            assert me.post("/api/jobs", json={"type": "a"}).status_code == 405
+            assert me.get("/api/openapi.json").json()["servers"] == [{"url": "/jobs"}]
+
+
+def test_other_names_are_refused(tmp_path: Path) -> None:
+    with Dashboard(tmp_path, "--allow-host", "jobs.example") as served:
+        for host, status in (("evil.example", 421), ("jobs.example", 200), ("localhost", 200)):
+            assert httpx2.get(f"{served.url}/healthz", headers={"Host": host}).status_code == status
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    process = start(tmp_path, "--port", "0")
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out) == (3, "")
+    assert f"there is no database at {tmp_path}/jobs.db" in err
+    assert not (tmp_path / "jobs.db").exists()
+
+
+def test_a_port_that_is_taken_is_exit_code_2(tmp_path: Path) -> None:
+    make_tables(f"sqlite:///{tmp_path}/jobs.db")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        process = start(tmp_path, "--port", str(taken.getsockname()[1]))
+        _, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 2
+    assert "--port 0" in err
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
+def test_it_stops_when_it_is_told_to_even_if_pages_listen(tmp_path: Path, how: signal.Signals) -> None:
+    with Dashboard(tmp_path) as served, httpx2.Client(base_url=served.url) as me:
+        me.get(served.login)
+        with me.stream("GET", "/api/events") as stream:
+            assert next(stream.iter_lines()) == "event: changed"
+            assert served.stop(how) == 0
+
+
+def start_tokens(folder: Path, *words: str) -> str:
+    """What `windlass tokens …` prints."""
+    command = [sys.executable, "-m", "windlass", "tokens", *words, "--db", f"sqlite:///{folder}/jobs.db"]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout.strip()

@@ -1,0 +1,144 @@
+"""Live pages: hints that something has changed, from whichever process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from starlette.requests import Request
+from starlette.responses import StreamingResponse
+
+from tests.web.served import Dashboard
+from windlass import Windlass, tokens
+from windlass.stores.rows import Token
+from windlass.web import Principal
+from windlass.web.api import events
+from windlass.web.ask import Ask
+
+SOON = 2.0
+"""Seconds within which a page has to hear of a change."""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("events")
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path) -> Iterator[Dashboard]:
+    with Dashboard(folder) as dashboard:
+        yield dashboard
+
+
+@pytest.fixture
+def wl(folder: Path, served: Dashboard) -> Iterator[Windlass]:
+    """Another process on the same database, without jobs."""
+    app = Windlass(f"sqlite:///{folder}/jobs.db")
+    yield app
+    for job in app.jobs(limit=200):
+        app.delete(job.id)
+    for token in app.store.tokens():
+        app.store.drop_token(token.name)
+    app.close()
+
+
+def token(wl: Windlass, **more: Any) -> dict[str, str]:
+    secret = tokens.new_secret()
+    wl.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), **more))
+    return {"Authorization": f"Bearer {secret}"}
+
+
+@contextmanager
+def stream(served: Dashboard, headers: dict[str, str]) -> Iterator[Iterator[dict[str, Any]]]:
+    """What the hints say, one after the other."""
+    with httpx2.stream("GET", f"{served.url}/api/events", headers=headers, timeout=20) as response:
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("text/event-stream")
+        assert response.headers["x-accel-buffering"] == "no"
+        yield (json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: "))
+
+
+def test_a_page_hears_of_what_another_process_does(served: Dashboard, wl: Windlass) -> None:
+    with stream(served, token(wl)) as hints:
+        assert not any(next(hints)["counts"].values())
+        wl.enqueue_many([wl.request("a") for _ in range(50)])
+        began = time.monotonic()
+        while next(hints)["counts"].get("pending") != 50:
+            pass
+        assert time.monotonic() - began < SOON
+
+
+def test_many_changes_are_few_hints_and_the_last_one_is_right(served: Dashboard, wl: Windlass) -> None:
+    with stream(served, token(wl)) as hints:
+        next(hints)
+        began = time.monotonic()
+        for _ in range(100):
+            wl.enqueue("a")
+        heard = 1
+        while next(hints)["counts"].get("pending") != 100:
+            heard += 1
+        others = 4  # when the stream opened and when the watch began, and what was under way then
+        assert heard <= (time.monotonic() - began) / 0.25 + others
+
+
+def test_many_pages_hear_the_same(served: Dashboard, wl: Windlass) -> None:
+    headers = token(wl)
+
+    def listen(n: int) -> bool:
+        with stream(served, headers) as hints:
+            return any(hint["counts"].get("pending") == 1 for hint in hints)
+
+    with ThreadPoolExecutor(5) as pool:
+        heard = pool.map(listen, range(5))
+        wl.enqueue("a")
+        assert all(heard)
+
+
+def test_those_bound_to_a_tenant_hear_that_and_not_what(served: Dashboard, wl: Windlass) -> None:
+    with stream(served, token(wl, tenant="acme")) as hints:
+        assert next(hints) == {}
+        wl.enqueue("a")
+        assert next(hints) == {}
+
+
+def test_a_stream_ends_when_its_token_is_revoked(served: Dashboard, wl: Windlass) -> None:
+    with stream(served, token(wl)) as hints:
+        next(hints)
+        wl.store.drop_token("me")
+        limit = time.monotonic() + 10
+        for _ in hints:
+            assert time.monotonic() < limit
+            time.sleep(0.3)
+            wl.enqueue("a")
+
+
+def test_without_a_token_there_is_no_stream(served: Dashboard) -> None:
+    assert httpx2.get(f"{served.url}/api/events").status_code == 401
+
+
+def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "KEEPALIVE", 0.01)
+    wl = Windlass(f"sqlite:///{folder}/silent.db")
+    site = wl.asgi(auth=lambda request: "read").site
+    request = Request({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
+    ask = Ask(request=request, route=events.ROUTES[0], who=Principal(scopes=frozenset({"read"})))
+
+    async def listen() -> str:
+        stream = await events.events(site, ask)
+        assert isinstance(stream, StreamingResponse)
+        async for part in stream.body_iterator:
+            if str(part).startswith(":"):
+                return str(part)
+        raise AssertionError("it ended")
+
+    assert asyncio.run(listen()) == ": still here\n\n"
+    site.close()
+    wl.close()

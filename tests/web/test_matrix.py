@@ -1,0 +1,144 @@
+"""Who may do what: every route that there is, asked by everybody who could come."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.web.conftest import HERE, OURS, Connect
+from windlass import Windlass, tokens
+from windlass.ids import new_id
+from windlass.stores.rows import Token
+from windlass.web import SCOPES
+from windlass.web.auth import nobody
+from windlass.web.route import Route
+from windlass.web.routes import ROUTES
+
+NEEDING = [route for route in ROUTES if route.scope is not None]
+OPEN = [route for route in ROUTES if route.scope is None]
+FINITE = [route for route in NEEDING if not route.stream]
+"""A stream that begins never ends by itself: who gets one is in test_events.py."""
+REFUSED = (401, 403)
+
+
+def name(route: Route) -> str:
+    return f"{route.method} {route.path}"
+
+
+def path(route: Route, id: str) -> str:
+    return route.path.replace("{id}", id).replace("{name}", "windlass.css")
+
+
+def ask(client: TestClient, route: Route, id: str) -> int:
+    body = {} if route.body is not None else None
+    return client.request(route.method, path(route, id), json=body, follow_redirects=False).status_code
+
+
+@pytest.fixture(scope="module")
+def wl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Windlass]:
+    """One for all of them: what decides is who asks, not what there is."""
+    app = Windlass(f"sqlite:///{tmp_path_factory.mktemp('matrix')}/jobs.db")
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def id(wl: Windlass) -> str:
+    return wl.enqueue("nothing", tenant="acme").id
+
+
+def test_there_are_routes_of_every_scope() -> None:
+    assert {route.scope for route in ROUTES} >= {*SCOPES, None}
+    assert len(ROUTES) == len({(route.method, route.path) for route in ROUTES})
+
+
+@pytest.mark.parametrize("route", NEEDING, ids=name)
+def test_without_anything_nobody_is_let_in(route: Route, connect: Connect, id: str) -> None:
+    assert ask(connect(None), route, id) == 401
+
+
+@pytest.mark.parametrize("route", [r for r in OPEN if r.path != "/"], ids=name)
+def test_open_routes_are_open(route: Route, connect: Connect, id: str) -> None:
+    assert ask(connect(None), route, id) == 200
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("route", FINITE, ids=name)
+def test_a_scope_opens_its_own_routes_and_manage_opens_all(route: Route, scope: str, connect: Connect, id: str) -> None:
+    status = ask(connect(scope), route, id)
+    assert (status not in REFUSED) == (scope in (route.scope, "manage")), status
+    assert status != 401
+
+
+@pytest.mark.parametrize("route", FINITE, ids=name)
+def test_those_bound_to_another_tenant_see_nothing_of_this_one(route: Route, connect: Connect, id: str) -> None:
+    status = ask(connect("manage @umbrella"), route, id)
+    if not route.for_tenants:
+        assert status == 403
+    elif "/jobs/{id}" in route.path:
+        assert status == 404
+    else:
+        assert status not in REFUSED
+
+
+@pytest.mark.parametrize("scope", ["enqueue", "tick"])
+@pytest.mark.parametrize("route", [route for route in NEEDING if route.stream], ids=name)
+def test_a_stream_needs_its_scope_too(route: Route, scope: str, connect: Connect, id: str) -> None:
+    assert ask(connect(scope), route, id) == 403
+
+
+@pytest.fixture
+def by_token(wl: Windlass) -> Iterator[TestClient]:
+    """A mount that lets in tokens only."""
+    with TestClient(wl.asgi(auth=nobody), base_url=HERE, headers=OURS) as client:
+        yield client
+
+
+def give_out(wl: Windlass, name: str, *scopes: str, tenant: str = "", expires_in: float | None = None) -> str:
+    secret = tokens.new_secret()
+    expires_at = None if expires_in is None else wl.store.now() + int(expires_in * 1_000_000)
+    assert wl.store.add_token(
+        Token(hash=tokens.hash_of(secret), name=name, scopes=scopes, tenant=tenant, expires_at=expires_at)
+    )
+    return secret
+
+
+@pytest.mark.parametrize("route", NEEDING, ids=name)
+def test_a_token_that_is_wrong_expired_or_revoked_opens_nothing(
+    route: Route, by_token: TestClient, wl: Windlass, id: str
+) -> None:
+    expired, revoked = give_out(wl, new_id(), "manage", expires_in=-1), give_out(wl, "taken away", "manage")
+    assert wl.store.drop_token("taken away")
+    for secret in (expired, revoked, tokens.new_secret(), "wl_", "x"):
+        by_token.headers["Authorization"] = f"Bearer {secret}"
+        assert ask(by_token, route, id) == 401
+
+
+def test_a_token_has_its_scopes_and_its_tenant(by_token: TestClient, wl: Windlass, id: str) -> None:
+    by_token.headers["Authorization"] = f"Bearer {give_out(wl, 'reader', 'read', tenant='acme')}"
+    assert by_token.get(f"/api/jobs/{id}").json()["tenant"] == "acme"
+    assert by_token.post(f"/api/jobs/{id}/cancel").status_code == 403
+    other = wl.enqueue("nothing", tenant="umbrella")
+    assert by_token.get(f"/api/jobs/{other.id}").status_code == 404
+
+
+def test_a_revoked_token_is_refused_within_a_second(by_token: TestClient, wl: Windlass, id: str) -> None:
+    by_token.headers["Authorization"] = f"Bearer {give_out(wl, 'soon gone', 'read')}"
+    assert by_token.get(f"/api/jobs/{id}").status_code == 200
+    wl.store.drop_token("soon gone")
+    limit = time.monotonic() + 1
+    while by_token.get(f"/api/jobs/{id}").status_code != 401:
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def test_a_secret_is_kept_nowhere(wl: Windlass) -> None:
+    secret = give_out(wl, "another reader", "read")
+    wl.close()
+    place = Path(wl.store.where)
+    for file in (place, place.with_name(place.name + "-wal")):
+        assert not file.exists() or secret.encode() not in file.read_bytes()

@@ -1,0 +1,133 @@
+"""Inside other apps: FastAPI, Django, Flask; under a prefix; several at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from a2wsgi import ASGIMiddleware
+from django.conf import settings
+from django.core.asgi import get_asgi_application
+from django.http import HttpResponse
+from django.test.utils import override_settings
+from django.urls import path
+from fastapi import FastAPI, HTTPException
+from flask import Flask
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+from werkzeug.middleware.dispatcher import DispatcherMiddleware
+
+from tests.web.conftest import HERE, OURS, by_header
+from windlass import Windlass
+
+if not settings.configured:
+    settings.configure(DATABASES={}, USE_TZ=True)
+
+WHO = {**OURS, "X-Who": "manage"}
+Client = TestClient | httpx2.Client
+
+
+def in_fastapi(wl: Windlass) -> Client:
+    app = FastAPI()
+    app.mount("/admin/jobs", wl.asgi(auth=by_header))
+
+    @app.get("/")
+    def home() -> str:
+        return "home"
+
+    return TestClient(app, base_url=HERE, headers=WHO)
+
+
+def in_django(wl: Windlass) -> Client:
+    django = get_asgi_application()
+    app = Starlette(routes=[Mount("/admin/jobs", wl.asgi(auth=by_header)), Mount("/", django)])
+    return TestClient(app, base_url=HERE, headers=WHO)
+
+
+@pytest.fixture(autouse=True)
+def _django_home() -> Iterator[None]:
+    """What Django shows beside us. Its settings are one for all tests, so they are put back."""
+    urls = (path("", lambda request: HttpResponse("home")),)
+    with override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"]):
+        yield
+
+
+def in_flask(wl: Windlass) -> Client:
+    app = Flask(__name__)
+    app.add_url_rule("/", view_func=lambda: "home")
+    web: Any = ASGIMiddleware(wl.asgi(auth=by_header))  # type: ignore[arg-type]
+    app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/admin/jobs": web})  # type: ignore[method-assign]
+    return httpx2.Client(transport=httpx2.WSGITransport(app=app), base_url=HERE, headers=WHO)
+
+
+@pytest.mark.parametrize("mount", [in_fastapi, in_django, in_flask], ids=lambda m: m.__name__)
+def test_it_works_inside_another_app(wl: Windlass, mount: Callable[[Windlass], Client]) -> None:
+    with mount(wl) as client:
+        assert "home" in client.get("/").text
+        page = client.get("/admin/jobs/")
+        assert (page.status_code, '"/admin/jobs/static/windlass.css?v=' in page.text) == (200, True)
+        assert client.get("/admin/jobs/static/windlass.css").status_code == 200
+        id = client.post("/admin/jobs/api/jobs", json={"type": "a", "payload": {"n": 1}}).json()["id"]
+        assert client.get(f"/admin/jobs/api/jobs/{id}").json()["payload"] == {"n": 1}
+        assert client.post(f"/admin/jobs/api/jobs/{id}/cancel").json()["status"] == "cancelled"
+        assert client.get("/admin/jobs/api/jobs", params={"q": "status:cancelled"}).json()["items"][0]["id"] == id
+        assert client.get("/admin/jobs/api/openapi.json").json()["servers"] == [{"url": "/admin/jobs"}]
+        assert client.get("/admin/jobs/nowhere").status_code == 404
+        assert client.get("/admin/jobs/api/stats", headers={"X-Who": "enqueue"}).status_code == 403
+        cross = client.post("/admin/jobs/api/jobs", json={"type": "a"}, headers={"Sec-Fetch-Site": "cross-site"})
+        assert cross.status_code == 403
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[Windlass]:
+    app = Windlass(f"sqlite:///{tmp_path}/other.db")
+    yield app
+    app.close()
+
+
+def test_two_mounts_with_two_databases_do_not_mix(wl: Windlass, other: Windlass) -> None:
+    app = Starlette(
+        routes=[Mount("/one", wl.asgi(auth=by_header)), Mount("/two", other.asgi(auth=by_header, read_only=True))]
+    )
+    client = TestClient(app, base_url=HERE, headers=WHO)
+    wl.enqueue("a")
+    other.enqueue_many([other.request("b"), other.request("b")])
+    for _ in range(2):  # the second time from what was kept
+        assert client.get("/one/api/stats").json()["items"] == [{"status": "pending", "count": 1}]
+        assert client.get("/two/api/stats").json()["items"] == [{"status": "pending", "count": 2}]
+    assert client.post("/one/api/jobs", json={"type": "a"}).status_code == 201
+    assert client.post("/two/api/jobs", json={"type": "a"}).status_code == 405
+    assert {job.type for job in other.jobs()} == {"b"}
+
+
+def test_a_servers_root_path_is_the_prefix(wl: Windlass) -> None:
+    client = TestClient(wl.asgi(auth=by_header), base_url=HERE, headers=WHO, root_path="/behind/a/proxy")
+    assert '"/behind/a/proxy/static/' in client.get("/").text
+    assert client.get("/api/stats").status_code == 200
+    assert client.get("/behind/a/proxy/api/stats").status_code == 200
+
+
+def test_an_auth_may_refuse_in_the_way_of_its_framework(wl: Windlass) -> None:
+    def auth(request: Request) -> None:
+        raise HTTPException(401, "not you", {"WWW-Authenticate": "Cookie"})
+
+    app = FastAPI()
+    app.mount("/jobs", wl.asgi(auth=auth))
+    refused = TestClient(app).get("/jobs/api/stats")
+    assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Cookie")
+    assert refused.json()["detail"] == "not you"
+
+
+def test_an_auth_that_breaks_lets_nobody_in_and_tells_nobody_why(wl: Windlass) -> None:
+    def auth(request: Request) -> str:
+        raise RuntimeError("hunter2")
+
+    refused = TestClient(wl.asgi(auth=auth)).get("/api/stats")
+    assert refused.status_code == 500
+    assert "hunter2" not in refused.text
+    assert refused.headers["content-security-policy"]

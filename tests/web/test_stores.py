@@ -1,0 +1,94 @@
+"""The API on every database."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests import stores
+from tests.web.conftest import HERE, OURS, client_of
+from tests.web.test_bulk import ended
+from windlass import Windlass, tokens
+from windlass.stores.rows import Token
+from windlass.web.auth import nobody
+from windlass.web.hub import Hub
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    stores.on_every_store(metafunc, "url")
+
+
+@pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    found: str = request.getfixturevalue("libsql_url" if request.param == "libsql" else "postgres_url")
+    return found
+
+
+@pytest.fixture
+def wl(url: str) -> Iterator[Windlass]:
+    app = Windlass(url, **stores.quick(url))
+    yield app
+    app.close()
+
+
+def test_a_day_of_a_program_and_its_operator(wl: Windlass) -> None:
+    @wl.job(max_attempts=1)
+    def work(n: int) -> int:
+        if n % 2:
+            raise RuntimeError("odd")
+        return n
+
+    client = client_of(wl, "manage")
+    body = [{"type": "work", "payload": {"n": n}, "tenant": "acme"} for n in range(6)]
+    first, again = (client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k"}) for _ in range(2))
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert client.post("/api/jobs/tick").json()["ran"] == 6
+    failed = client.get("/api/jobs", params={"q": "status:failed payload.n:1,3,5 tenant:acme"}).json()
+    assert failed["total"] == {"value": 3, "relation": "eq"}
+    started = client.post("/api/jobs/bulk", json={"action": "retry", "filter": "status:failed", "expected_count": 3})
+    assert ended(client, started.json()["operation_id"])["done"] == 3
+    assert client.get("/api/stats").json()["exact"] is True
+    counts = {row["status"]: row["count"] for row in client.get("/api/stats").json()["items"]}
+    assert counts == {"completed": 3, "pending": 3}
+    runs = client.get("/api/metrics", params={"group_by": "tenant", "step": "3600", "window": "2h"}).json()["items"]
+    assert sum(item["runs"] for item in runs) == 6
+    assert 'windlass_runs_total{type="work"} 6' in client.get("/metrics").text
+    assert client.get("/readyz").status_code == 200
+    assert [row["action"] for row in client.get("/api/audit").json()["items"]] == ["retry", "tick", "enqueue"]
+    assert client.get("/api/queues").json()["items"][0]["queued"] == 3
+    assert client.get("/api/failures").json()["items"] == []
+
+
+def test_tokens(wl: Windlass) -> None:
+    client, secret = TestClient(wl.asgi(auth=nobody), base_url=HERE, headers=OURS), tokens.new_secret()
+    wl.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), tenant="acme"))
+    wl.enqueue("a", tenant="umbrella")
+    client.headers["Authorization"] = f"Bearer {secret}"
+    assert client.get("/api/jobs").json()["items"] == []
+    assert client.get("/api/workers").status_code == 403
+
+
+def test_pages_hear_of_what_others_do(wl: Windlass) -> None:
+    other = Windlass(wl.store.url)
+    wl.store.open()
+
+    async def listen() -> float:
+        hub = Hub(wl)
+        subscriber = hub.join()
+        await asyncio.to_thread(other.enqueue, "a")
+        began = time.monotonic()
+        while (snapshot := await subscriber.next(10)) != {"counts": {"pending": 1}}:
+            assert snapshot is not None
+        hub.leave(subscriber)
+        hub.close()
+        return time.monotonic() - began
+
+    assert asyncio.run(listen()) < 3
+    other.close()

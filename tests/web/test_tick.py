@@ -1,0 +1,137 @@
+"""A tick over HTTP: bounded, and safe to be called by many at once."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+from tests.web.conftest import client_of
+from tests.web.test_jobs import problem
+from windlass import Status, Windlass
+
+CALLERS = 8
+SLACK = 3.0
+"""Seconds that a pass may take beyond its bound, to stop what does not stop by itself."""
+
+
+def test_a_tick_says_what_it_did_and_what_is_due_next(client: TestClient, wl: Windlass) -> None:
+    @wl.job
+    def good() -> None: ...
+
+    @wl.job(max_attempts=1)
+    def bad() -> None:
+        raise RuntimeError("no")
+
+    good.enqueue()
+    bad.enqueue()
+    later = good.using(delay=3600).enqueue()
+    report = client.post("/api/jobs/tick").json()
+    told = {name: report[name] for name in ("ok", "ran", "completed", "failed", "retried", "released", "rescued")}
+    assert told == {"ok": True, "ran": 2, "completed": 1, "failed": 1, "retried": 0, "released": 0, "rescued": 0}
+    assert report["next_due_at"][:19] == later.run_at.isoformat()[:19]
+    assert client.post("/api/jobs/tick", json={"max_jobs": 1}).json()["ran"] == 0
+
+
+def test_a_tick_claims_at_most_so_many(client: TestClient, wl: Windlass) -> None:
+    @wl.job
+    def good(n: int) -> None: ...
+
+    wl.enqueue_many([good.request(n=n) for n in range(5)])
+    assert client.post("/api/jobs/tick", json={"max_jobs": 3}).json()["ran"] == 3
+    left = client.post("/api/jobs/tick", json={"max_jobs": 3}).json()
+    assert (left["ran"], left["next_due_at"]) == (2, None)
+
+
+@pytest.mark.parametrize(
+    "body", [{"max_jobs": 0}, {"max_jobs": 10_001}, {"max_seconds": 0}, {"max_seconds": 901}, {"max": 1}], ids=str
+)
+def test_a_tick_without_bounds_is_refused(client: TestClient, wl: Windlass, body: dict[str, int]) -> None:
+    wl.job(type="a")(lambda: None)
+    assert client.post("/api/jobs/tick", json=body).status_code == 400
+
+
+def test_a_process_without_handlers_cannot_tick(client: TestClient, wl: Windlass) -> None:
+    wl.enqueue("a")
+    problem(client.post("/api/jobs/tick"), 501, "not-here")
+
+
+@pytest.mark.parametrize("kind", ["async", "thread", "stubborn thread"])
+def test_a_tick_returns_within_its_bound_whatever_its_handlers_do(client: TestClient, wl: Windlass, kind: str) -> None:
+    """They get what is left of it. What has not ended then is given back, and costs no attempt."""
+    stop = threading.Event()
+
+    async def slow() -> None:
+        await asyncio.sleep(60)
+
+    def slow_thread() -> None:
+        stop.wait(60 if kind == "stubborn thread" else 2)
+
+    job = wl.job(type="slow")(slow if kind == "async" else slow_thread).enqueue()
+    began = time.monotonic()
+    report = client.post("/api/jobs/tick", json={"max_seconds": 0.5}).json()
+    took = time.monotonic() - began
+    stop.set()
+    assert took < 0.5 + SLACK
+    assert (report["ran"], report["released"]) == (1, 1)
+    left = wl.get(job.id)
+    assert left is not None
+    assert (left.status, left.attempts) == (Status.PENDING, 0)
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgres"])
+def test_many_callers_run_each_job_once_and_respect_every_limit(
+    store: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """Each caller is an app of its own, as each would be in a process of its own."""
+    url = f"sqlite:///{tmp_path}/jobs.db" if store == "sqlite" else request.getfixturevalue("postgres_url")
+    ran: Counter[tuple[str, int]] = Counter()
+    running: Counter[str] = Counter()
+    most: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def note(type: str, n: int) -> None:
+        with lock:
+            ran[(type, n)] += 1
+            running[type] += 1
+            most[type] = max(most[type], running[type])
+        time.sleep(0.002)
+        with lock:
+            running[type] -= 1
+
+    def app() -> Windlass:
+        wl = Windlass(url)
+        wl.job(type="free")(lambda n: note("free", n))
+        wl.job(type="limited", concurrency=2)(lambda n: note("limited", n))
+        wl.job(type="alone", concurrency=1)(lambda n: note("alone", n))
+        return wl
+
+    types = ("free", "limited", "alone")
+    apps = [app() for _ in range(CALLERS)]
+    wanted = [apps[0].request(type, {"n": n}) for n in range(60) for type in types]
+    apps[0].enqueue_many(wanted)
+    clients = [client_of(wl, "tick") for wl in apps]
+
+    def call(client: TestClient) -> int:
+        total = 0
+        while (report := client.post("/api/jobs/tick", json={"max_jobs": 25, "max_seconds": 10}).json())["ok"]:
+            total += report["completed"]
+            if not report["next_due_at"]:
+                return total
+        raise AssertionError(report)
+
+    with ThreadPoolExecutor(CALLERS) as pool:
+        totals = list(pool.map(call, clients))
+    assert set(ran.values()) == {1}
+    assert len(ran) == sum(totals) == len(wanted)
+    assert most["alone"] == 1
+    assert most["limited"] <= 2
+    assert apps[0].workers() == []
+    for wl in apps:
+        wl.close()
