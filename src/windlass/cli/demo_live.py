@@ -57,14 +57,13 @@ def has_desktop() -> bool:
 
 def keep_up(app: Windlass, stage: Stage) -> None:
     """A few jobs now and then, some of which fail, until Ctrl-C."""
-    stage.say("•", "the dashboard stays up, with a few jobs a second; Ctrl-C ends it", "bold")
     dice, number = random.Random(2), 0
     with contextlib.suppress(KeyboardInterrupt):
+        stage.say("•", "the dashboard stays up, with a few jobs a second; Ctrl-C ends it", "bold")
         while True:
             number += 1
-            app.enqueue_many(
-                [app.request(type, payload, tenant=tenant) for type, payload, tenant in _some(dice, number)]
-            )
+            some = _some(dice, number)
+            app.enqueue_many([app.request(type, payload, tenant=tenant) for type, payload, tenant in some])
             time.sleep(PAUSE)
 
 

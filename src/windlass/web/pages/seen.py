@@ -12,24 +12,26 @@ from windlass.stores.rows import LaneRow
 from windlass.web.pages.windows import Window
 from windlass.web.site import Site
 
-MOMENT = 0.5
+MOMENT = 0.25
 SHARE = 0.05
 """Of the time, at most, that is spent on making one of these."""
+LIVELY = 0.2
+"""The same for what people watch: it is cheap at any size, and has to be true within a second."""
 COUNTED = 100_000
 """Jobs that are looked at to count by tenant."""
 
 
-def _kept(site: Site, key: Any, make: Any) -> Any:
-    return site.cached(("seen", key), MOMENT, make, share=SHARE)
+def _kept(site: Site, key: Any, make: Any, share: float = SHARE) -> Any:
+    return site.cached(("seen", key), MOMENT, make, share=share)
 
 
 def lanes(site: Site) -> list[LaneRow]:
-    found: list[LaneRow] = _kept(site, "lanes", site.app.lanes)
+    found: list[LaneRow] = _kept(site, "lanes", site.app.lanes, LIVELY)
     return found
 
 
 def workers(site: Site) -> list[WorkerRow]:
-    found: list[WorkerRow] = _kept(site, "workers", site.app.workers)
+    found: list[WorkerRow] = _kept(site, "workers", site.app.workers, LIVELY)
     return found
 
 
@@ -39,7 +41,7 @@ def failures(site: Site) -> list[FailureGroup]:
 
 
 def problems(site: Site) -> list[Problem]:
-    found: list[Problem] = _kept(site, "problems", site.app.problems)
+    found: list[Problem] = _kept(site, "problems", site.app.problems, LIVELY)
     return found
 
 

@@ -92,7 +92,7 @@
   const hint = () => {
     if (paused() || held()) { missed += 1; show(); return; }
     clearTimeout(timer);
-    timer = setTimeout(() => (held() ? (missed += 1, show()) : refresh()), Math.max(0, last + 1000 - Date.now()));
+    timer = setTimeout(() => (held() ? (missed += 1, show()) : refresh()), Math.max(0, last + 750 - Date.now()));
   };
   const connect = () => {
     if (source || document.hidden || !main().dataset.topics) return;
