@@ -8,12 +8,13 @@ import sys
 import uvicorn
 
 from windlass import Windlass
-from windlass.web import allow_everyone
 
 
 def main() -> None:
     listening = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(Windlass().asgi(auth=allow_everyone), log_level="warning", access_log=False, lifespan="on")
+    config = uvicorn.Config(
+        Windlass().asgi(auth=lambda request: "read"), log_level="warning", access_log=False, lifespan="on"
+    )
     print("ready", flush=True)
     sys.stdin.readline()
     print(listening.getsockname()[1], flush=True)
