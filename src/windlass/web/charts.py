@@ -129,7 +129,8 @@ def nice(value: float) -> float:
     if value <= 0 or not math.isfinite(value):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 4, 6, 8, 10) if step * power >= value * (1 - 1e-9))
+    steps = (step * power for step in (1, 2, 4, 6, 8, 10))
+    return next((step for step in steps if step >= value * (1 - 1e-9)), value)  # the smallest floats have no tenth
 
 
 ROUND = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
