@@ -191,3 +191,20 @@ def test_pruning_the_usage_reads_only_what_is_old(store):
 
     assert [line for line in lines if line.startswith("SEARCH windlass_usage USING PRIMARY KEY (minute<?)")]
     assert [] == [line for line in lines if line.startswith("SCAN windlass_usage") or "TEMP B-TREE" in line]
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT o.id, j.status, j.error FROM orders o JOIN windlass_job j ON j.id = o.job WHERE o.id > 5 LIMIT 10",
+        "SELECT j.status, count(*) FROM orders o JOIN windlass_job j ON j.id = o.job WHERE o.id > 5 GROUP BY j.status",
+        "SELECT status FROM windlass_job WHERE id = 'x'",
+        "SELECT status FROM windlass_job WHERE subject = 'x' AND subject <> ''",
+    ],
+)
+def test_the_view_reads_the_jobs_that_are_joined_and_no_others(store, query):
+    store.open()
+    with store.database.write() as tx:
+        tx.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, job TEXT NOT NULL)")
+
+    assert [] == [line for line in plan(store, query) if line.startswith(("SCAN", "MATERIALIZE"))]

@@ -1,0 +1,1 @@
+"""Five small programs, each a page: see README.md."""

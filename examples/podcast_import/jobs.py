@@ -1,0 +1,55 @@
+"""The registry: each type of job with its handler and its limits. Add the next one below."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from examples.podcast_import.feed import BadFeed, read_feed
+from windlass import Context, Fail, Windlass, exponential
+
+wl = Windlass()  # $WINDLASS_URL: a SQLite file or a libSQL server; else ./windlass.db
+
+FEEDS = Path(os.environ.get("FEEDS", Path(__file__).parent / "feeds"))
+"""Stands for the web: the feed of podcast `x` is `x.xml`."""
+PACE = float(os.environ.get("PACE", "0.01"))
+"""Seconds that each episode takes, as its cover would have to be fetched."""
+
+TABLES = (
+    "CREATE TABLE IF NOT EXISTS podcasts (id TEXT PRIMARY KEY, title TEXT NOT NULL, imports INTEGER NOT NULL)",
+    "CREATE TABLE IF NOT EXISTS episodes (podcast_id TEXT NOT NULL, guid TEXT NOT NULL, title TEXT NOT NULL, "
+    "audio TEXT NOT NULL, published TEXT NOT NULL, PRIMARY KEY (podcast_id, guid))",
+)
+
+
+@wl.job(
+    concurrency=3,  # at most three at once, over all servers
+    timeout=300,  # after five minutes it is stuck: not counted any more, and somebody else's
+    max_attempts=5,
+    backoff=exponential(base=1, cap=60),
+    dedupe=True,  # who clicks twice gets the import that is under way
+)
+def podcast_import(ctx: Context, podcast_id: str) -> None:
+    """Read a feed into rows. The rows and the job's completion are one commit, so a crash can double nothing."""
+    try:
+        feed = read_feed(FEEDS / f"{podcast_id}.xml")
+    except BadFeed as error:
+        raise Fail(f"{podcast_id}: {error}") from error  # the same file again would be as bad
+    for number, episode in enumerate(feed.episodes):
+        ctx.progress(number / len(feed.episodes), episode.title)
+        time.sleep(PACE)
+    with ctx.transaction() as db:
+        for table in TABLES:
+            db.execute(table)
+        db.execute(
+            "INSERT INTO podcasts VALUES (?, ?, 1) "
+            "ON CONFLICT DO UPDATE SET title = excluded.title, imports = imports + 1",
+            (podcast_id, feed.title),
+        )
+        for episode in feed.episodes:
+            db.execute(
+                "INSERT OR REPLACE INTO episodes VALUES (?, ?, ?, ?, ?)",
+                (podcast_id, episode.guid, episode.title, episode.audio, episode.published),
+            )
+        ctx.result = {"title": feed.title, "episodes": len(feed.episodes)}

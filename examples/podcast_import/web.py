@@ -1,0 +1,59 @@
+"""The web server: a route that enqueues, one that tells, and the worker in the server's own process.
+
+uvicorn examples.podcast_import.web:app
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, HTTPException
+from pydantic import BaseModel, Field
+
+from examples.podcast_import.jobs import podcast_import, wl
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async with wl.worker(concurrency=10, grace=5):  # claims, runs and settles until the server stops
+        yield
+
+
+app = FastAPI(title="Podcasts", lifespan=lifespan)
+
+
+class Import(BaseModel):
+    podcast_id: str = Field(pattern=r"^[a-z0-9-]{1,80}$")
+
+
+@app.post("/podcasts/import", status_code=202)
+async def import_podcast(body: Import) -> dict[str, str]:
+    """Once this answers, the import survives whatever happens to the server."""
+    job = await podcast_import.aenqueue(podcast_id=body.podcast_id)
+    return {"job": job.id, "status": job.status}
+
+
+@app.get("/podcasts/import/{job_id}")
+async def import_status(job_id: str) -> dict[str, Any]:
+    job = await wl.aget(job_id)
+    if job is None:
+        raise HTTPException(404, f"there is no import {job_id}")
+    progress = None if job.progress is None else job.progress.fraction
+    return {
+        "podcast_id": job.payload["podcast_id"],
+        "status": job.status,
+        "progress": progress,
+        "attempts": job.attempts,
+        "result": job.result,
+        "error": job.error,
+    }
+
+
+@app.get("/podcasts/import")
+async def import_counts() -> dict[str, int]:
+    """How many imports there are, by status."""
+    return {
+        row["status"]: row["count"] for row in await wl.acounts(("type", "status")) if row["type"] == "podcast_import"
+    }

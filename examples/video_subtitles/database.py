@@ -1,0 +1,61 @@
+"""One file for the app's own tables and its jobs. A video has no status column: its job has the status."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from windlass import Windlass
+
+# Jobs are kept as long as videos are, as they have the status.
+wl = Windlass(os.environ.get("WINDLASS_URL", "sqlite:///videos.db"), retention=None)
+
+TABLES = """
+CREATE TABLE IF NOT EXISTS channels (id TEXT PRIMARY KEY, title TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS videos (
+    id         TEXT PRIMARY KEY,
+    channel_id TEXT NOT NULL REFERENCES channels,
+    title      TEXT NOT NULL,
+    job_id     TEXT NOT NULL UNIQUE
+);
+CREATE INDEX IF NOT EXISTS videos_by_channel ON videos (channel_id, id);
+CREATE TABLE IF NOT EXISTS subtitles (video_id TEXT PRIMARY KEY REFERENCES videos, srt TEXT NOT NULL);
+"""
+
+COUNTS = """
+SELECT c.id, c.title, j.status, count(j.id)
+  FROM channels c
+  LEFT JOIN videos v ON v.channel_id = c.id
+  LEFT JOIN windlass_job j ON j.id = v.job_id
+ GROUP BY c.id, c.title, j.status
+ ORDER BY c.id
+"""
+
+VIDEOS = """
+SELECT v.id, v.title, j.status, j.attempts, j.error
+  FROM videos v JOIN windlass_job j ON j.id = v.job_id
+ WHERE v.channel_id = :channel AND v.id > :after AND (:status IS NULL OR j.status = :status)
+ ORDER BY v.id LIMIT :limit
+"""
+
+
+@contextmanager
+def database() -> Iterator[sqlite3.Connection]:
+    """A connection whose block is one transaction."""
+    connection = sqlite3.connect(wl.store.where, timeout=10)
+    try:
+        connection.execute("PRAGMA foreign_keys = ON")
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # windlass does that; see docs/sqlite.md
+        connection.row_factory = sqlite3.Row
+        with connection:
+            yield connection
+    finally:
+        connection.close()
+
+
+def make_tables() -> None:
+    wl.store.open()  # its tables, which the queries join, come first
+    with database() as db:
+        db.executescript(TABLES)
