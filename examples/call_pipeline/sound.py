@@ -81,7 +81,10 @@ def as_wav(samples: array[int], rate: int, channels: int = 1) -> bytes:
 
 def from_wav(data: bytes) -> tuple[array[int], int, int]:
     """Samples, channels, samples a second."""
-    with wave.open(io.BytesIO(data)) as wav:
-        if wav.getsampwidth() != 2:
-            raise wave.Error(f"{8 * wav.getsampwidth()} bits a sample; we take 16")
-        return array("h", wav.readframes(wav.getnframes())), wav.getnchannels(), wav.getframerate()
+    try:
+        with wave.open(io.BytesIO(data)) as wav:
+            if wav.getsampwidth() != 2:
+                raise wave.Error(f"{8 * wav.getsampwidth()} bits a sample; we take 16")
+            return array("h", wav.readframes(wav.getnframes())), wav.getnchannels(), wav.getframerate()
+    except EOFError:
+        raise wave.Error("this is no recording: it ends before it begins") from None
