@@ -25,12 +25,9 @@ CREATE TABLE IF NOT EXISTS subtitles (video_id TEXT PRIMARY KEY REFERENCES video
 """
 
 COUNTS = """
-SELECT c.id, c.title, j.status, count(j.id)
-  FROM channels c
-  LEFT JOIN videos v ON v.channel_id = c.id
-  LEFT JOIN windlass_job j ON j.id = v.job_id
- GROUP BY c.id, c.title, j.status
- ORDER BY c.id
+SELECT v.channel_id, j.status, count(*) AS videos
+  FROM videos v JOIN windlass_job j ON j.id = v.job_id
+ GROUP BY v.channel_id, j.status
 """
 
 VIDEOS = """

@@ -60,12 +60,10 @@ def add_video(channel_id: str, video: NewVideo) -> dict[str, str]:
 @app.get("/channels")
 def channels() -> list[dict[str, Any]]:
     """Every channel with its videos counted by status."""
-    found: dict[str, dict[str, Any]] = {}
     with database() as db:
-        for id, title, status, count in db.execute(COUNTS):
-            channel = found.setdefault(id, {"id": id, "title": title, "videos": {}})
-            if status is not None:
-                channel["videos"][status] = count
+        found = {row["id"]: {**row, "videos": {}} for row in db.execute("SELECT id, title FROM channels ORDER BY id")}
+        for row in db.execute(COUNTS):
+            found[row["channel_id"]]["videos"][row["status"]] = row["videos"]
     return list(found.values())
 
 

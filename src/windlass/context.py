@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from windlass import codec
 from windlass.errors import BadOption, TransactionOver
 from windlass.job import Claimed, NewJob, Progress
-from windlass.outcome import Kind, Outcome
+from windlass.outcome import COMPLETED, Kind, Outcome
 
 if TYPE_CHECKING:
     from windlass.stores.base import Store
@@ -38,6 +38,8 @@ class Run:
 
     def completed(self, result: Any) -> Outcome:
         """The outcome of a handler that returned."""
+        if result is None and not self.follow_ups:
+            return COMPLETED
         text = codec.result_to_json(result, self.claimed.type)
         return Outcome(Kind.COMPLETED, result=text, follow_ups=tuple(self.follow_ups))
 

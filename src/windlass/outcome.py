@@ -30,10 +30,12 @@ class Kind(StrEnum):
         return _FINAL.get(self)
 
 
+UNSUCCESSFUL = frozenset((Kind.RETRIED, Kind.FAILED))
+"""The ends of an attempt that are kept with its job."""
 _FINAL = {Kind.COMPLETED: Status.COMPLETED, Kind.FAILED: Status.FAILED, Kind.CANCELLED: Status.CANCELLED}
 
 
-class Outcome(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How an attempt ended. The runner returns it, the store writes it down."""
 
     kind: Kind

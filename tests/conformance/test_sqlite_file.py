@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.forking import fork_and, wait
-from tests.conformance.helpers import everything, put, put_and_take, put_many
-from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError
+from tests.conformance.helpers import enlist, everything, put, put_and_take, put_many
+from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError, WorkerLost
 from windlass.job import Status
 from windlass.outcome import COMPLETED
 from windlass.stores.sqlite import checkpoint
@@ -305,3 +305,32 @@ def test_a_child_forked_inside_a_transaction_must_do_without_the_store(store):
     assert 0 == wait(child)
     assert Status.COMPLETED == store.get(claimed.id).status
     assert 0 == wait(fork_and(lambda: put(store)))
+
+
+def test_a_statement_that_was_left_half_read_does_not_lock_us_out(open_store):
+    """An exception keeps the frames it went through, and with them a cursor, for as long as somebody keeps it."""
+    ours, theirs = open_store(), open_store()
+    enlist(ours), enlist(ours, "w2"), enlist(ours, "w3")
+    with ours.database.write() as tx:
+        half_read = tx.execute("SELECT id FROM windlass_workers")
+        half_read.fetchone()
+    put(theirs)
+
+    put(ours)
+
+    assert 2 == len(everything(theirs))
+    del half_read
+
+
+def test_a_beat_of_the_dead_leaves_nothing_open(open_store):
+    ours, theirs = open_store(), open_store()
+    enlist(ours, "w2"), enlist(ours, "w3")
+    with pytest.raises(WorkerLost) as kept:
+        ours.beat("w1")
+    writer = ours.database._writer
+    put(theirs)
+
+    put(ours)
+
+    assert kept.value.worker == "w1"
+    assert ours.database._writer is writer

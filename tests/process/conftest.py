@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -9,6 +9,7 @@ from tests import stores
 from tests.process.handlers import wl
 from tests.process.harness import Place
 from tests.process.sleepers import Sleepers, asleep
+from tests.servers.postgres import Server
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -33,6 +34,12 @@ def place(process_url: str, tmp_path: Path) -> Iterator[Place]:
     """A database, journals and processes that are gone when the test is over."""
     with Place(tmp_path, process_url) as place:
         yield place
+
+
+@pytest.fixture
+def server(make_postgres: Callable[..., Server]) -> Server:
+    """A PostgreSQL server to stop and to crash, which hosts of a test's network reach too."""
+    return make_postgres(everywhere=True)
 
 
 @pytest.fixture(scope="session")

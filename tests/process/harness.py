@@ -11,7 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -153,13 +153,9 @@ class Place:
         except psutil.Error:
             return False
 
-    def worker_pids(self, supervisor: subprocess.Popen[bytes] | None = None) -> list[int]:
-        """The processes of the workers in the database; of one supervisor, if given."""
-        pids = [row.host["pid"] for row in wl.workers()]
-        if supervisor is None:
-            return pids
-        children = {child.pid for child in psutil.Process(supervisor.pid).children()}
-        return [pid for pid in pids if pid in children]
+    def worker_pids(self) -> list[int]:
+        """The processes of the workers in the database."""
+        return [row.host["pid"] for row in wl.workers()]
 
     def stop_apart_from_the_writer(self, pids: list[int]) -> None:
         """SIGSTOP, but not while one of them holds the database's only write lock: then all others would stop too."""
@@ -194,15 +190,15 @@ class Place:
 
 
 def kill_every(
-    seconds: float, place: Place, supervisor: subprocess.Popen[bytes], done: Callable[[], bool], within: float
+    seconds: float, living: Callable[[], Collection[int]], done: Callable[[], bool], within: float
 ) -> list[Kill]:
-    """kill -9 a worker of the supervisor's, again and again, until it is done."""
+    """kill -9 one of the living workers, again and again, until it is done."""
     kills: list[Kill] = []
     deadline = time.monotonic() + within
     while not done():
         assert time.monotonic() < deadline, f"not done after {within:g} s and {len(kills)} kills: {wl.counts()}"
         time.sleep(seconds)
-        if pids := set(place.worker_pids(supervisor)) - {kill.pid for kill in kills}:
+        if pids := set(living()) - {kill.pid for kill in kills}:
             pid = random.choice(sorted(pids))
             kills.append(Kill(pid, time.monotonic_ns()))
             os.kill(pid, signal.SIGKILL)

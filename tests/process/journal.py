@@ -6,6 +6,7 @@ Each process appends to a file of its own. One write per line: a kill -9 leaves 
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import os
 import time
 from collections.abc import Generator
@@ -31,6 +32,8 @@ class Run(NamedTuple):
     started: int
     ended: int | None
     raised: int | None = None
+    worker: int = 0
+    """The process of its worker: its own, or its parent."""
 
     @property
     def last_seen(self) -> int:
@@ -41,6 +44,8 @@ class Run(NamedTuple):
 def journalled(ctx: Context) -> Generator[str]:
     """Write down that a run starts and how it ends. Gives a token that no other run has."""
     token = f"{os.getpid()}:{next(_numbers)}"
+    if multiprocessing.parent_process() is not None:
+        note("child", os.getppid())
     note("start", ctx.id, ctx.attempt, token)
     try:
         yield token
@@ -69,12 +74,15 @@ def lines(folder: Path) -> list[list[str]]:
 def runs(folder: Path) -> list[Run]:
     """All runs, in the order in which they started."""
     found: dict[str, Run] = {}
+    parents: dict[str, int] = {}
     for pid, what, *words in lines(folder):
+        if what == "child":
+            parents[pid] = int(words[0])
         if what not in ("start", "end", "raised"):
             continue
         id, attempt, token, at = words
         if what == "start":
-            found[token] = Run(id, int(attempt), int(pid), token, int(at), None)
+            found[token] = Run(id, int(attempt), int(pid), token, int(at), None, worker=parents.get(pid, int(pid)))
         else:
             found[token] = found[token]._replace(**{"ended" if what == "end" else "raised": int(at)})
     return list(found.values())

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import psycopg
 
@@ -51,10 +52,26 @@ def kill_a_backend(url: str) -> Callable[[], None]:
     return strike
 
 
-def crash(server: Server) -> tuple[int, int]:
-    """Restart it. When it was back, and the number of the last lease by then."""
+class Restart(NamedTuple):
+    """When the server went and when it was back, and the number of the last lease by then."""
+
+    gone: int
+    back: int
+    last_lease: int
+
+
+def crash(server: Server) -> Restart:
+    gone = time.monotonic_ns()
     server.restart("immediate")
-    at = time.monotonic_ns()
+    back = time.monotonic_ns()
     with contextlib.closing(psycopg.connect(server.url(), autocommit=True, application_name="nemesis")) as connection:
         [last] = connection.execute("SELECT last_value FROM windlass.lease").fetchone() or (0,)
-    return at, last
+    return Restart(gone, back, last)
+
+
+@contextmanager
+def crashing(server: Server, seconds: float = 5.0) -> Generator[list[Restart]]:
+    """Crash it again and again during the block, so long after it was back from the last time."""
+    restarts: list[Restart] = []
+    with every(seconds, lambda: restarts.append(crash(server))):
+        yield restarts

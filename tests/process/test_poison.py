@@ -23,7 +23,7 @@ REASONS = {
     "all memory": "was killed by SIGKILL",
 }
 
-
+KINDS = ["exit 1", "exit 0", "segfault", "memory", "exit 75"]
 DOSES = [dose_async, dose_thread, dose_process]
 
 
@@ -48,8 +48,7 @@ def all_ended(place: Place, jobs: list[Job]) -> bool:
 
 @pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
 def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(place: Place, dose: Any) -> None:
-    kinds = ["exit 1", "segfault"] if place.is_postgres else ["exit 1", "exit 0", "segfault", "memory", "exit 75"]
-    poisons = [kind if i == 3 else "" for kind in kinds for i in range(21)]
+    poisons = [kind if i == 3 else "" for kind in KINDS for i in range(21)]
     jobs = wl.enqueue_many([dose.request(poison=poison) for poison in poisons])
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
     eventually(lambda: all_ended(place, jobs))

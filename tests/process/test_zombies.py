@@ -23,7 +23,7 @@ def rows_of(place: Place, jobs: list[Job]) -> dict[str, list[tuple[Any, ...]]]:
 
 @pytest.mark.parametrize("deaf", [True, False], ids=["that tries everything", "as it is"])
 def test_a_zombie_changes_nothing_and_works_on_under_a_new_id(place: Place, deaf: bool) -> None:
-    n = size("ZOMBIES", 20 if place.is_postgres else 50)
+    n = size("ZOMBIES", 50)
     place.sql("CREATE TABLE effects (id TEXT)")
     # When the victim wakes up, half of its jobs have ended and half are in the other's hands.
     asked = [(how, waits) for waits in (False, True) for how in WAYS for _ in range(n // 2)]

@@ -81,14 +81,16 @@ def _work(
     types = sorted(app.registry.types)
     if not types:
         raise Problem(f"{name} has no jobs", "Nothing is declared with @wl.job when the module is imported.")
-    app.store.open()
+    board = Board.inherited()
+    if burst or not (board and board.in_turn):  # else it waits for the database, as those do who work
+        app.store.open()
     from_queues = f" · queues {', '.join(queues)}" if queues else ""
     shared.note(
         (f"windlass {package.__version__}", "bold"),
         f" · {app.store.where} · {units.plural(len(types), 'type')}: {', '.join(types)}"
         f" · {concurrency} at once{from_queues} · pid {os.getpid()}",
     )
-    made = Worker(app, concurrency=concurrency, queues=queues, grace=grace, board=Board.inherited())
+    made = Worker(app, concurrency=concurrency, queues=queues, grace=grace, board=board)
     code = asyncio.run(_drain(made)) if burst else made.run()
     _leave(code)
 

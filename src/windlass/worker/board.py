@@ -31,9 +31,11 @@ class Board:
     behind can still kill the process. A worker has no more than twice its `concurrency` in hand and unsettled.
     """
 
-    def __init__(self, fd: int, cells: int, supervisor: int | None = None) -> None:
+    def __init__(self, fd: int, cells: int, supervisor: int | None = None, *, in_turn: bool = False) -> None:
         self.fd = fd
         self.supervisor = supervisor
+        self.in_turn = in_turn
+        """Whether somebody has worked under this supervisor before: then the store can be used, sooner or later."""
         self._map = mmap.mmap(fd, _HEADER + 8 * cells)
         self._cells = memoryview(self._map)[_HEADER:].cast("q")
         self._free = list(range(cells))
@@ -54,14 +56,13 @@ class Board:
         given = os.environ.pop(VARIABLE, None)
         if given is None:
             return None
-        fd, supervisor = map(int, given.split(":"))
+        fd, supervisor, in_turn = map(int, given.split(":"))
         os.set_inheritable(fd, False)
-        return cls(fd, (os.fstat(fd).st_size - _HEADER) // 8, supervisor)
+        return cls(fd, (os.fstat(fd).st_size - _HEADER) // 8, supervisor, in_turn=bool(in_turn))
 
-    @property
-    def for_a_child(self) -> str:
+    def for_a_child(self, *, in_turn: bool) -> str:
         """What `inherited` reads in the child. The parent is named, as the child may look for it too late."""
-        return f"{self.fd}:{os.getpid()}"
+        return f"{self.fd}:{os.getpid()}:{int(in_turn)}"
 
     def sign(self, owner: Owner) -> None:
         """Say who writes here."""

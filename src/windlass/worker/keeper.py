@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 STILL = 3
 """Beats of ours during which another's count must stand still before it is dead."""
+AGAIN = 0.5
+"""Seconds after which a beat that failed is tried again. Others may have beaten meanwhile, and would count on."""
 
 
 class Keeper:
@@ -48,7 +50,9 @@ class Keeper:
             self._thread.join()
 
     def _keep(self) -> None:
-        while not self._stop.wait(self._every * random.uniform(0.9, 1.1)):
+        pause = self._every
+        while not self._stop.wait(pause * random.uniform(0.9, 1.1)):
+            pause = self._every
             try:
                 self.beat()
             except WorkerLost as error:
@@ -56,7 +60,8 @@ class Keeper:
                 self._seen.clear()
                 self._lost(error.worker)
             except WindlassError as error:
-                log.warning("no heartbeat: %s", error)  # nor does anybody else's count: the store is out for all
+                log.warning("no heartbeat: %s", error)
+                pause = min(AGAIN, self._every)
             except Exception:
                 log.exception("no heartbeat")
 

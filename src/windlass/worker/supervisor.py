@@ -64,13 +64,13 @@ class Seat:
         self._memory_kills: int | None = None
         self._pause = 0.0
 
-    def fill(self) -> None:
+    def fill(self, *, in_turn: bool) -> None:
         """Start a worker, in a process group of its own: a Ctrl-C is for the supervisor to pass on."""
         self.board.clear()
         self._started_at = time.monotonic()
         self._memory_kills = host.out_of_memory_kills()
         self.vacant_until = None
-        environment = {**os.environ, VARIABLE: self.board.for_a_child}
+        environment = {**os.environ, VARIABLE: self.board.for_a_child(in_turn=in_turn)}
         self.process = subprocess.Popen(
             self._command, env=environment, pass_fds=(self.board.fd,), stdin=subprocess.DEVNULL, process_group=0
         )
@@ -124,7 +124,7 @@ class Supervisor:
         """Whether there is anybody to mind."""
         for seat in self._seats:
             if seat.vacant_until is not None and time.monotonic() >= seat.vacant_until and not self._stopping:
-                seat.fill()
+                seat.fill(in_turn=self._anybody_worked)
                 if self._stopping:  # the signal came while it was being started
                     self._pass_on(signal.SIGTERM)
         return any(seat.process or (seat.vacant_until is not None and not self._stopping) for seat in self._seats)

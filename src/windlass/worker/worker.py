@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import sys
 import time
 import uuid
 from collections.abc import Callable, Sequence
@@ -38,6 +39,9 @@ POLL = 1.0
 """Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
 FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
+SWITCH = 0.0005
+"""Seconds for which Python code may keep the interpreter from a thread that comes back from the database. A settle
+comes back many times: with Python's own 5 ms, it would wait until the handlers that run beside it have ended."""
 WORN_OUT = 75
 """The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
 
@@ -77,6 +81,7 @@ class Worker:
         self._board = board or Board.create(2 * self.concurrency)
         self._verbose = log.isEnabledFor(logging.INFO)
         self._hurry = asyncio.Event()
+        self._stop: asyncio.Event | None = None
         self._stopping = False
         self._reborn = False
         self._unheld: set[int] = set()
@@ -89,13 +94,14 @@ class Worker:
     def run(self) -> int:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
         hurries. The exit code: 0, or WORN_OUT."""
+        sys.setswitchinterval(SWITCH)  # the process is ours
         return run_loop(self._run())
 
     async def _run(self) -> int:
         supervisor = self._board.supervisor
         if self._supervised:
             host.be_killed_first()
-        stop = until_signalled(again=self.hurry)
+        self._stop = stop = until_signalled(again=self.hurry)
         async with self:
             while not stop.is_set() and not self._worn_out() and supervisor in (None, os.getppid()):
                 with contextlib.suppress(TimeoutError):
@@ -116,13 +122,28 @@ class Worker:
         self._teller = Teller(self.app.hooks, self.store.now)
         self._hands = Hands(self.app, self.concurrency, self._board, self._ended, self._freed.set)
         self._keeper = Keeper(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
-        await self._in(self._claimer, self._arrive)
+        await self._arrive_in_time()
         self._watch = await self._in(self._watcher, self.store.watch)
         self._keeper.start(self.id)
         self.app.wakers.add(self._wake)
         loops = [self._claim_loop(), self._settler.run(), self._flags_loop(), do_chores(self.app, self._every)]
         self._tasks = [self._loop.create_task(coroutine) for coroutine in loops]
         return self
+
+    async def _arrive_in_time(self) -> None:
+        """Who comes for one that died waits for the store; who comes first has to say that it cannot be used."""
+        while True:
+            try:
+                return await self._in(self._claimer, self._arrive)
+            except StoreUnusable as error:
+                if not self._may_wait():
+                    raise
+                log.warning("not registered yet: %s", error)
+                await asyncio.sleep(PAUSE)
+
+    def _may_wait(self) -> bool:
+        wanted = self._stop is not None and not self._stop.is_set() and self._board.supervisor == os.getppid()
+        return wanted and self._board.in_turn
 
     def _arrive(self) -> None:
         """Be seen: in the database, and on the board."""
@@ -235,13 +256,13 @@ class Worker:
             for job in claimed:
                 self._hands.begin(job, self.app.registry[job.type])
             self._claiming = False
+            await asyncio.sleep(0)  # handlers that never wait have ended after this, and their slots are free again
             if len(claimed) < free and not self._stopping:
                 await self._until_due()
 
     def _room(self) -> int:
-        """How many more jobs may be taken: a free slot each, and not too many that are not settled yet."""
-        taken = self._hands.taken
-        room = min(self.concurrency - taken, 2 * self.concurrency - taken - len(self._settler))
+        """How many more jobs may be taken: a free slot each, unless too many are not settled yet."""
+        room = self.concurrency - self._hands.taken if len(self._settler) <= self.concurrency else 0
         if self._max_jobs is not None:
             room = min(room, self._max_jobs - self.claimed_total)
             if room <= 0:

@@ -12,7 +12,7 @@ import msgspec
 from windlass.clock import SECOND
 from windlass.errors import WorkerLost
 from windlass.job import Claimed, NewJob, Status
-from windlass.outcome import Kind
+from windlass.outcome import UNSUCCESSFUL, Kind
 from windlass.stores.base import RECLAIM_AFTER, Due, Wanted
 from windlass.stores.postgres import server
 from windlass.stores.postgres import statements as sql
@@ -180,7 +180,7 @@ def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
             o.result,
             o.error,
             *_back(now, c, o),
-            o.kind if o.kind in (Kind.RETRIED, Kind.FAILED) else None,
+            o.kind if o.kind in UNSUCCESSFUL else None,
             o.traceback,
         )
         for c, o in ended

@@ -22,9 +22,10 @@ def beat(tx: Transaction, worker: str) -> Beat:
     """Count up, and look around."""
     counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker})
     leases, beats = tx.execute(tx.sql.LEASES_MINE, {"worker": worker}), tx.execute(tx.sql.BEATS)
+    seen = Beat(dict(beats.fetchall()), {number: bool(cancelled) for number, cancelled in leases})
     if not counted.rowcount:
         raise WorkerLost(worker)
-    return Beat(dict(beats.fetchall()), {number: bool(cancelled) for number, cancelled in leases})
+    return seen
 
 
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:

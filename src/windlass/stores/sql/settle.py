@@ -8,7 +8,7 @@ from typing import Any
 
 from windlass.clock import MINUTE
 from windlass.job import Claimed, Status
-from windlass.outcome import Kind, Outcome
+from windlass.outcome import UNSUCCESSFUL, Kind, Outcome
 from windlass.stores.base import Settled
 from windlass.stores.sql.insert import as_json, insert, tally
 from windlass.stores.sql.transaction import Ended, Transaction
@@ -89,7 +89,7 @@ def count(tx: Transaction, ended: Iterable[Ended]) -> None:
         moved[kind.final or Status.PENDING, type, queue] += runs
         moved[Status.PROCESSING, type, queue] -= runs
         if kind is not Kind.RELEASED:
-            failures = runs if kind in (Kind.RETRIED, Kind.FAILED) else 0
+            failures = runs if kind in UNSUCCESSFUL else 0
             usage.append((now // MINUTE * 60, type, queue, tenant, runs, failures, max(0, busy), max(0, waiting)))
     tally(tx, [(*place, n) for place, n in moved.items()])
     if usage:

@@ -48,6 +48,11 @@ class Transaction:
         self.execute(statements.TICK, {"now": self.now})
 
 
+class StillReading(Exception):
+    """The connection has an older statement that was not read to its end, and is kept by somebody: an exception and
+    its traceback, say. While it is, the connection sees the past, and can never write."""
+
+
 class Database:
     """The connections of one process, made when they are first used. A forked child has a Database of its own."""
 
@@ -202,7 +207,12 @@ class Database:
             raise StoreBusy(str(self.path), seconds)
         try:
             self._writer = self._writer or self._connect_to_write()
-            self._begin(self._writer, deadline, seconds)
+            try:
+                self._begin(self._writer, deadline, seconds)
+            except StillReading:
+                self._writer.close()
+                self._writer = self._connect_to_write()
+                self._begin(self._writer, deadline, seconds)
             yield self._writer
         finally:
             self._turn.release()
@@ -211,6 +221,8 @@ class Database:
         try:
             self._patiently(connection, "BEGIN IMMEDIATE", deadline, seconds)
         except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                raise StillReading from error
             raise StoreUnusable(str(self.path), f"the database said {error!s}", _way_out(self.path)) from error
 
     def _patiently(self, connection: sqlite3.Connection, sql: str, deadline: float, seconds: float) -> None:
@@ -231,7 +243,8 @@ class Database:
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
     """Whether somebody else holds the lock."""
-    return error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+    code = error.sqlite_errorcode
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and code != sqlite3.SQLITE_BUSY_SNAPSHOT
 
 
 def text(data: bytes) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import groupby
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +13,7 @@ import msgspec
 from windlass.clock import SECOND
 from windlass.errors import WorkerLost
 from windlass.job import Claimed, NewJob, Status
-from windlass.outcome import Kind
+from windlass.outcome import UNSUCCESSFUL, Kind
 from windlass.stores.base import RECLAIM_AFTER, Due, Wanted
 from windlass.stores.sql.find import Candidate, Found, Lane, Range, allowed, find
 from windlass.stores.sql.insert import as_json, tally
@@ -109,9 +111,10 @@ def _ranges(tx: Transaction, heads: Sequence[tuple[Lane, int]]) -> list[Range]:
 
 
 def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: Sequence[Candidate]) -> list[Claimed]:
-    deadlines = {lane: wanted.deadline(tx.now, lane.type) for lane in {lane for _, _, lane in jobs}}
-    for deadline in set(deadlines.values()):
-        ids = [id for _, id, lane in jobs if deadlines[lane] == deadline]
+    together: defaultdict[int | None, list[str]] = defaultdict(list)
+    for lane, some in groupby(jobs, itemgetter(2)):
+        together[wanted.deadline(tx.now, lane.type)] += [id for _, id, _ in some]
+    for deadline, ids in together.items():
         row = {"worker": worker, "now": tx.now, "deadline": deadline, "rows": as_json(ids)}
         tx.execute(sql.INSERT_LEASES, row)
         tx.execute(sql.NUMBERS, {"n": len(ids)})
@@ -120,7 +123,7 @@ def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: Sequence[Candidate
     claimed = _decode_claimed(tx.value(sql.CLAIMED, rows))
     if len(claimed) < len(jobs):
         forget(tx, Status.PENDING)
-    moved = Counter((c.type, c.queue) for c in claimed)
+    moved = Counter(map(attrgetter("type", "queue"), claimed))
     tally(
         tx,
         [(Status.PENDING, type, queue, -n) for (type, queue), n in moved.items()]
@@ -135,7 +138,7 @@ def _take(tx: Transaction, worker: str, wanted: Wanted, jobs: Sequence[Candidate
 
 def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
     tx.tick()
-    all_final = all(outcome.kind is Kind.COMPLETED or outcome.kind.final for _, outcome in ended)
+    all_final = all(kind.final for kind in {outcome.kind for _, outcome in ended})
     if all_final and _finish(tx, ended) == len(ended):  # as nearly always: the fence has let all of them through
         _leave(tx, ended)
         return {c.number: 0 for c, _ in ended}
@@ -166,7 +169,7 @@ def _give_back(tx: Transaction, ended: Iterable[Ended]) -> None:
 
 
 def _leave(tx: Transaction, ended: Sequence[Ended]) -> None:
-    if failures := [(c, o) for c, o in ended if o.kind in (Kind.RETRIED, Kind.FAILED)]:
+    if failures := [(c, o) for c, o in ended if o.kind in UNSUCCESSFUL]:
         rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
         tx.execute(sql.INSERT_ATTEMPTS, {"now": tx.now, "rows": rows})
     tx.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})

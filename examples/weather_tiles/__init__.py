@@ -1,0 +1,1 @@
+"""Weather maps from model runs: scan, ingest, build (seed 003)."""

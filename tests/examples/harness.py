@@ -1,0 +1,113 @@
+"""kill -9, again and again, at random moments: what every example has to survive."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Self, TypeVar
+
+import httpx
+
+from windlass import Windlass
+
+T = TypeVar("T")
+
+ROOT = Path(__file__).parents[2]
+KILLS = int(os.environ.get("WINDLASS_TEST_EXAMPLE_KILLS", "20"))
+
+
+def eventually(look: Callable[[], T], within: float = 60) -> T:
+    """What `look` gives as soon as it is true. A deadline says that something is broken, not that it is slow."""
+    deadline = time.monotonic() + within
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"still {found!r} after {within:g} s"
+        time.sleep(0.005)
+    return found
+
+
+class Example:
+    """An example's worker in a process of its own, to be killed and started again."""
+
+    def __init__(self, module: str, *, port: int | None = None, **environment: str) -> None:
+        self.port = port
+        self._zygote = subprocess.Popen(
+            [sys.executable, "-m", "tests.examples.zygote", module, *([] if port is None else [str(port)])],
+            cwd=ROOT,
+            env={**os.environ, **environment},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+        self.pid = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.killpg(self._zygote.pid, signal.SIGKILL)  # with all that it started
+        self._zygote.communicate()
+
+    def start(self) -> None:
+        assert self._zygote.stdin is not None
+        assert self._zygote.stdout is not None
+        self._zygote.stdin.write(b"start\n")
+        self._zygote.stdin.flush()
+        self.pid = int(self._zygote.stdout.readline())
+        if self.port is not None:
+            eventually(self._answers)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        eventually(lambda: not Path(f"/proc/{self.pid}").exists())
+
+    def _answers(self) -> bool:
+        assert Path(f"/proc/{self.pid}").exists(), "the server ended by itself"
+        try:
+            return httpx.get(f"http://127.0.0.1:{self.port}/openapi.json", timeout=30).is_success
+        except httpx.TransportError:
+            return False
+
+
+def completed(wl: Windlass) -> int:
+    return counts(wl).get("completed", 0)
+
+
+def counts(wl: Windlass) -> dict[str, int]:
+    return {row["status"]: row["count"] for row in wl.counts() if row["count"]}
+
+
+def kill_again_and_again(example: Example, wl: Windlass, more: Callable[[int], None]) -> None:
+    """Start it, give it more work, and kill it at a random moment: counted in jobs, and between two of them in time.
+
+    A job that is in hand at every kill runs out of attempts, as it should. So none is in hand at a third one.
+    """
+    hits: Counter[str] = Counter()
+    for kill in range(KILLS):
+        example.start()
+        wanted = completed(wl) + random.randrange(8)
+        more(kill)
+        eventually(lambda wanted=wanted: completed(wl) >= wanted)
+        time.sleep(random.uniform(0, 0.03))
+        eventually(lambda: _kill_unless_hit_twice(example, wl, hits))
+    example.start()
+    eventually(lambda: counts(wl).keys() <= {"completed", "failed"} and completed(wl))
+    assert hits, "no kill has hit a job"
+
+
+def _kill_unless_hit_twice(example: Example, wl: Windlass, hits: Counter[str]) -> bool:
+    """It stands still while we look at what it has in hand."""
+    os.kill(example.pid, signal.SIGSTOP)
+    held = [job.id for job in wl.jobs(status="processing")]
+    if any(hits[id] >= 2 for id in held):
+        os.kill(example.pid, signal.SIGCONT)
+        return False
+    hits.update(held)
+    example.kill()
+    return True

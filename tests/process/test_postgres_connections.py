@@ -1,0 +1,206 @@
+"""What breaks, blocks or uses up the connections to a PostgreSQL server, and what workers may not lose by it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.process.faults import MakePostgres, check, completed, execute, with_options
+from tests.process.handlers import storm_slow, waits_at_a_gate, wl
+from tests.process.harness import Place, end, eventually, size
+from tests.process.nemesis import KILL_ONE, every, kill_a_backend
+from tests.servers.namespaces import Network
+from tests.servers.postgres import Server, free_port
+from tests.servers.proxy import Proxy
+from tests.worker.helpers import working
+from windlass import Job, StoreUnusable, Windlass
+from windlass.stores.postgres import server as sql
+from windlass.stores.postgres.connection import POOLS
+
+
+def drop_all(place_url: str, proxy: Proxy) -> Callable[[], None]:
+    return proxy.drop_all
+
+
+def kill_one(place_url: str, proxy: Proxy) -> Callable[[], None]:
+    return kill_a_backend(place_url)
+
+
+@pytest.mark.parametrize(("nemesis", "seconds"), [(kill_one, 0.1), (drop_all, 0.5)], ids=["killed", "dropped"])
+def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
+    postgres_url: str, postgres_proxy: Proxy, tmp_path: Path, nemesis: Any, seconds: float
+) -> None:
+    n = 100 * size("NEMESIS_SECONDS", 3)
+    with Place(tmp_path, postgres_url) as place:
+        jobs = wl.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(n)])
+        url = {"WINDLASS_URL": postgres_proxy.url()}
+        supervisors = [place.worker(processes=1, concurrency=6, beat=0.5, env=url) for _ in range(2)]
+        eventually(place.runs)
+        workers = {row.id for row in place.store.workers()}
+        # The test's own connections may be among those, and are mended as all others are.
+        with every(seconds, nemesis(postgres_url, postgres_proxy)) as strikes:
+            eventually(lambda: completed(place) == n, within=60 + n / 10)
+        print(f"{len(strikes)} strikes")
+        assert len(strikes) > 3
+        assert {row.id for row in wl.workers()} >= workers
+        assert [end(supervisor) for supervisor in supervisors] == [0, 0]
+        check(place, jobs)
+
+
+def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
+    server: Server, network: Network, tmp_path: Path
+) -> None:
+    """Half-open connections: nobody hears of their end. A deadline of TCP's has to notice."""
+    quick = {"tcp_user_timeout": 1000, "keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 2}
+    with Place(tmp_path, server.url()) as place:
+        url = with_options(server.url(host=network.address), connect_timeout=2, **quick)
+        jobs = wl.enqueue_many([waits_at_a_gate.request(gate="open") for _ in range(4)])
+        lonely = place.worker(concurrency=4, beat=0.5, host=network.hosts[0], env={"WINDLASS_URL": url})
+        eventually(lambda: len(place.runs()) == len(jobs))
+        [first] = wl.workers()
+
+        network.hosts[0].cut_off()
+        other = place.worker(concurrency=4, beat=0.5, host=network.hosts[1], env={"WINDLASS_URL": url})
+        eventually(lambda: len(place.runs()) > len(jobs))  # the other has them now: suspects, a few at a time
+        eventually(lambda: place.said("no heartbeat"))
+        place.open_gate("open")  # for both: the lonely one ends its runs too, and can tell nobody
+        eventually(lambda: place.count("completed") == len(jobs))
+        network.hosts[0].plug_in()
+
+        eventually(lambda: lonely.pid in place.worker_pids())
+        reborn = next(row for row in wl.workers() if row.host["pid"] == lonely.pid)
+        assert reborn.id != first.id
+        errors = {attempt.error for job in jobs for attempt in wl.attempts(job.id)}
+        assert errors == {"its worker stopped beating; it ran beside others and runs again alone"}
+        more = wl.enqueue_many([storm_slow.request(seconds=0.2) for _ in range(20)])
+        eventually(lambda: place.count("completed") == len(jobs) + len(more))
+        assert lonely.pid in {run.pid for run in place.runs() if run.id in {job.id for job in more}}
+        assert [end(lonely), end(other)] == [0, 0]
+
+
+def test_who_is_answered_by_nobody_does_not_wait_for_ever(
+    postgres_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Something in between acknowledges all and passes nothing on, so that TCP sees no fault."""
+    monkeypatch.setattr("windlass.stores.postgres.connection.ANSWER_SECONDS", 1.0)
+    app = Windlass(with_options(postgres_proxy.url(), connect_timeout=2))
+
+    @app.job
+    async def work() -> str:
+        return "done"
+
+    with working(app, beat=0.2) as background:
+        job = work.enqueue()
+        assert app.result(job.id, timeout=10) == "done"
+        worker = background.worker.id
+        postgres_proxy.freeze()
+        with pytest.raises(StoreUnusable, match=r"no answer within 1 s|timeout expired"):
+            work.enqueue()
+        eventually(lambda: "no heartbeat" in caplog.text)
+        postgres_proxy.thaw()
+        assert app.result(work.enqueue().id, timeout=30) == "done"
+        assert background.worker.id == worker
+    app.close()
+
+
+def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that is stopped while it claims may hold the lock of a limited type."""
+    assert "'15s'" in sql.BEGIN
+    monkeypatch.setattr(sql, "BEGIN", sql.BEGIN.replace("'15s'", "'200ms'"))
+    with closing(Windlass(postgres_url)) as app:
+        app.job(type="work", concurrency=1)(lambda: None)
+        app.store.publish([job_type.policy for job_type in app.registry.types.values()])
+        stopped, goes_on, tries = threading.Event(), threading.Event(), []
+
+        def steps(tx: Any) -> Any:
+            tries.append(1)
+            tx.execute(sql.LOCK_TYPES, {"types": ["work"]})
+            if len(tries) == 1:
+                stopped.set()
+                goes_on.wait(30)
+            return tx.value("SELECT 7")
+
+        with ThreadPoolExecutor(1) as thread:
+            silent = thread.submit(app.store.database.write, "other", steps)
+            assert stopped.wait(30)
+            assert app.store.database.write("claim", lambda tx: tx.value(sql.LOCK_TYPES, {"types": ["work"]})) or True
+            goes_on.set()
+            assert silent.result(30) == 7  # taken again, as after any break before the commit
+        assert len(tries) == 2
+
+
+def test_a_server_without_a_free_connection_is_waited_for(make_postgres: MakePostgres) -> None:
+    server = make_postgres(options={"max_connections": 20, "superuser_reserved_connections": 0})
+    with closing(Windlass(server.url())) as app:
+
+        @app.job
+        async def work() -> str:
+            return "done"
+
+        with working(app, beat=0.2) as background:
+            assert app.result(work.enqueue().id, timeout=10) == "done"
+            worker = background.worker.id
+            hogs: list[psycopg.Connection[Any]] = []
+            hog(hogs, server.url())
+            # Whatever connection windlass loses now is the hogs'.
+            eventually(lambda: not hogs[0].execute(KILL_ONE).fetchall() or hog(hogs, server.url()))
+            with pytest.raises(StoreUnusable, match="too many clients"):
+                work.enqueue()
+            for connection in hogs:
+                connection.close()
+            assert app.result(eventually_enqueued(work).id, timeout=30) == "done"
+            assert background.worker.id == worker
+
+
+def hog(hogs: list[psycopg.Connection[Any]], url: str) -> None:
+    """Take every connection that there is."""
+    with suppress(psycopg.OperationalError):
+        while True:
+            hogs.append(psycopg.connect(url, autocommit=True, application_name="hog"))
+
+
+def eventually_enqueued(work: Any) -> Job:
+    """The server takes a moment to see that somebody has left."""
+
+    def try_it() -> Job | None:
+        with suppress(StoreUnusable):
+            return work.enqueue()
+        return None
+
+    return eventually(try_it)
+
+
+def test_more_threads_than_a_lane_has_connections_wait_for_each_other(postgres_url: str) -> None:
+    with closing(Windlass(postgres_url)) as app, ThreadPoolExecutor(60) as threads:
+        keys = [f"key {i % 50}" for i in range(300)]
+        jobs = list(threads.map(lambda key: app.enqueue("work", dedupe=key), keys))
+        assert len({job.id for job in jobs}) == 50
+        assert len(list(threads.map(lambda job: app.get(job.id), jobs))) == 300
+        query = (
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'windlass' AND datname = current_database()"
+        )
+        assert execute(postgres_url, query)[0][0] <= sum(POOLS.values())
+
+
+def test_of_several_hosts_in_the_url_the_one_that_is_up_is_used(make_postgres: MakePostgres, tmp_path: Path) -> None:
+    server = make_postgres()
+    hosts = f"127.0.0.1:{free_port()},127.0.0.1:{server.port}"
+    url = with_options(server.url().replace(f"127.0.0.1:{server.port}", hosts), target_session_attrs="read-write")
+    with Place(tmp_path, server.url()) as place:
+        jobs = wl.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(60)])
+        worker = place.worker(concurrency=4, beat=0.5, env={"WINDLASS_URL": url})
+        eventually(place.runs)
+        server.restart("immediate")
+        eventually(lambda: completed(place) == len(jobs))
+        assert end(worker) == 0
+        check(place, jobs)
+        with closing(Windlass(url)) as app:
+            assert hosts in app.store.where
+            assert app.enqueue("work").status == "pending"

@@ -1,0 +1,68 @@
+"""Poison on two hosts, while the PostgreSQL server crashes every five seconds: no attempt is burnt or given by that."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.process.faults import count
+from tests.process.handlers import wl
+from tests.process.harness import Place, end, eventually
+from tests.process.journal import Run
+from tests.process.nemesis import crashing
+from tests.process.test_poison import DOSES, KINDS, REASONS
+from tests.servers.namespaces import Network
+from tests.servers.postgres import Server
+from windlass import Status
+
+BESIDE_OTHERS = "it ran beside others and runs again alone"
+
+
+def cut_short(runs: Sequence[Run], killers: set[str]) -> Counter[str]:
+    """How many runs of each job in a child may have ended with their worker, which another job has killed.
+
+    Such a run is given back: it was not its doing.
+    """
+    dead = {run.worker: run.id for run in runs if run.pid == run.worker and run.id in killers}
+    return Counter(
+        run.id for run in runs if run.pid != run.worker and dead.get(run.worker, run.id) != run.id and run.ended is None
+    )
+
+
+@pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
+def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
+    server: Server, network: Network, tmp_path: Path, dose: Any
+) -> None:
+    """Each attempt has its run, and each run its attempt but those that were cut short by another's crash."""
+    poisons = [*KINDS, *[""] * 100]
+    random.shuffle(poisons)
+    with Place(tmp_path, server.url(host=network.address)) as place:
+        asked = [dose.request(poison=poison, seconds=random.uniform(0.1, 1.0)) for poison in poisons]
+        jobs = wl.enqueue_many(asked)
+        supervisors = [place.worker(processes=1, concurrency=10, beat=1.0, host=host) for host in network.hosts]
+        eventually(place.runs)
+        with crashing(server) as restarts:
+            eventually(lambda: count(place, "completed", "failed") == len(jobs) and restarts, within=180)
+        assert [end(supervisor) for supervisor in supervisors] == [0, 0]
+        runs, by_id = place.runs(), Counter(run.id for run in place.runs())
+        print(f"{len(runs)} runs of {len(jobs)} jobs, {len(restarts)} restarts")
+
+        killers = {job.id for job, poison in zip(jobs, poisons, strict=True) if poison not in ("", "memory")}
+        excused = cut_short(runs, killers)
+        for job, poison in zip(jobs, poisons, strict=True):
+            ended, attempts = wl.get(job.id), wl.attempts(job.id)
+            assert ended is not None
+            assert ended.status == (Status.FAILED if poison else Status.COMPLETED), attempts
+            completing = 0 if poison else 1
+            assert 0 <= by_id[job.id] - len(attempts) - completing <= excused[job.id], attempts
+            if poison:
+                assert ended.attempts == 2
+                assert REASONS[poison] in str(ended.error)
+            if poison in ("", "memory"):  # it took nobody with it, but another may have taken it
+                attempts = [attempt for attempt in attempts if BESIDE_OTHERS not in str(attempt.error)]
+            assert len(attempts) == (2 if poison else 0)

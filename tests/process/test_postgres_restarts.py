@@ -1,0 +1,106 @@
+"""A PostgreSQL server that goes and comes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.process.faults import MakePostgres
+from tests.process.handlers import waits_at_a_gate, waits_at_a_gate_in_a_thread, wl
+from tests.process.harness import Place, end, eventually, size
+from tests.servers.postgres import Server
+from windlass import Windlass
+
+
+def test_an_outage_takes_no_job_from_a_living_worker(server: Server, tmp_path: Path) -> None:
+    """For twelve beats nobody can beat, and so nobody is dead."""
+    beat, seconds = 0.5, size("OUTAGE", 6)
+    with Place(tmp_path, server.url()) as place:
+        handlers = waits_at_a_gate, waits_at_a_gate_in_a_thread
+        jobs = wl.enqueue_many([handler.request(gate="over") for handler in handlers for _ in range(20)])
+        supervisors = [place.worker(processes=2, concurrency=10, beat=beat) for _ in range(2)]
+        eventually(lambda: len(place.runs()) == len(jobs))
+        leases = "SELECT id, lease, worker FROM windlass_leases ORDER BY lease"
+        before, workers = place.sql(leases), {row.id: row.beats for row in wl.workers()}
+
+        server.stop()
+        time.sleep(seconds)  # the outage itself
+        server.start()
+
+        def beats() -> dict[str, int]:
+            return {row.id: row.beats for row in wl.workers()}
+
+        eventually(lambda: all(beats().get(id, count + 4) >= count + 4 for id, count in workers.items()))
+        assert beats().keys() == workers.keys()
+        assert place.sql(leases) == before
+        place.open_gate("over")
+        eventually(lambda: place.count("completed") == len(jobs))
+        assert place.sql("SELECT * FROM windlass_attempts") == []
+        assert len(place.runs()) == len(jobs)
+        assert sorted(place.sql("SELECT id, lease FROM windlass_finished")) == sorted(row[:2] for row in before)
+        assert [end(supervisor) for supervisor in supervisors] == [0, 0]
+
+
+def with_options(place: Place) -> subprocess.Popen[bytes]:
+    return place.worker(processes=1, concurrency=3, beat=60)
+
+
+def by_command(place: Place) -> subprocess.Popen[bytes]:
+    return place.python("-m", "windlass", "worker", "tests.process.handlers:wl", "--concurrency", "3")
+
+
+@pytest.mark.parametrize("start", [with_options, by_command])
+def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_returns_its_jobs(
+    server: Server, tmp_path: Path, start: Callable[[Place], subprocess.Popen[bytes]]
+) -> None:
+    """As it would have at any other time: only what had started is charged, and the new worker starts by itself."""
+    with Place(tmp_path, server.url()) as place:
+        started = wl.enqueue_many([waits_at_a_gate.request(gate="later") for _ in range(3)])
+        supervisor = start(place)
+        eventually(lambda: len(place.runs()) == 3)
+        [pid] = place.worker_pids()
+
+        server.stop()
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: place.said("its jobs will be returned later") and place.said("cannot be reached") > 2)
+        eventually(lambda: place.said("not registered yet") > 1)
+        [successor] = psutil.Process(supervisor.pid).children()
+        server.start()
+
+        eventually(lambda: len(place.runs()) == 6)
+        assert {run.pid for run in place.runs()} == {pid, successor.pid}  # it waited, and did not die again and again
+        place.open_gate("later")
+        eventually(lambda: place.count("completed") == 3)
+        errors = [attempt.error for job in started for attempt in wl.attempts(job.id)]
+        assert errors == ["its worker was killed by SIGKILL"] * 3
+        assert end(supervisor) == 0
+
+
+def test_a_restart_of_the_server_is_not_seen_by_callers(make_postgres: MakePostgres) -> None:
+    """Though every connection that they have kept is broken, in each lane."""
+    server = make_postgres()
+    with closing(Windlass(server.url())) as app, ThreadPoolExecutor(4) as threads:
+        for _ in range(3):
+            list(threads.map(lambda _: app.store.insert([app_request(app)]), range(20)))  # several connections
+            list(threads.map(lambda _: app.counts(), range(20)))
+            server.restart("immediate")
+            assert app.enqueue("work").status == "pending"
+            assert app.counts()
+        assert app.counts() == [{"status": "pending", "count": 63}]
+
+
+def app_request(app: Windlass) -> Any:
+    from windlass.ids import new_id
+    from windlass.job import NewJob
+
+    return NewJob(id=new_id(), type="work")

@@ -1,0 +1,39 @@
+"""The heart of a worker, on a store that fails now and then."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+from windlass.errors import StoreUnusable
+from windlass.stores.base import Beat
+from windlass.worker.keeper import Keeper
+
+
+class OutForAMoment:
+    """A store that cannot be used when the first beat comes."""
+
+    where = "here"
+
+    def __init__(self) -> None:
+        self.beats: list[float] = []
+        self.second = threading.Event()
+
+    def beat(self, worker: str) -> Beat:
+        self.beats.append(time.monotonic())
+        if len(self.beats) == 1:
+            raise StoreUnusable(self.where, "it restarts", "wait")
+        self.second.set()
+        return Beat({worker: 1}, {})
+
+
+def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> None:
+    """A server that restarts as often as a worker beats could else silence one of two who live."""
+    store: Any = OutForAMoment()
+    keeper = Keeper(store, 3.0, heard=lambda _: None, lost=lambda _: None)
+    keeper.start("a")
+    assert store.second.wait(30)
+    keeper.stop()
+    first, second, *_ = store.beats
+    assert second - first < 2.0
