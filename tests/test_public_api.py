@@ -10,6 +10,7 @@ import pytest
 
 import windlass
 import windlass.testing
+import windlass.web
 from windlass.function import Enqueuer, JobFunction, Options
 
 ERRORS = [
@@ -79,6 +80,8 @@ NAMES = [
 ]
 
 TESTING = ["ManualClock", "adrain", "assert_enqueued", "drain", "enqueued", "refute_enqueued", "temporary"]
+
+WEB = ["SCOPES", "Principal", "allow_everyone", "asgi"]
 
 WINDLASS = [
     "aattempts",
@@ -232,6 +235,10 @@ def test_windlass_testing_exports_exactly_these_names() -> None:
     assert sorted(windlass.testing.__all__) == sorted(TESTING)
 
 
+def test_windlass_web_exports_exactly_these_names() -> None:
+    assert sorted(windlass.web.__all__) == sorted(WEB)
+
+
 def test_every_error_is_exported_and_all_but_the_warning_have_one_base() -> None:
     there = {n for n, e in vars(windlass.errors).items() if inspect.isclass(e) and issubclass(e, Exception)}
     assert there == set(ERRORS)
@@ -272,9 +279,10 @@ def test_every_verb_that_waits_for_the_database_has_an_async_twin_with_the_same_
 
 def documented() -> Iterator[tuple[str, Any]]:
     """Every public name, with what ought to have a docstring."""
-    for module in (windlass, windlass.testing):
+    for module in (windlass, windlass.testing, windlass.web):
         for name in module.__all__:
-            yield f"{module.__name__}.{name}", getattr(module, name)
+            if callable(getattr(module, name)):
+                yield f"{module.__name__}.{name}", getattr(module, name)
     for owner in (
         windlass.Windlass, windlass.Context, windlass.Lease, windlass.Registry, windlass.testing.ManualClock,
         Enqueuer, JobFunction,

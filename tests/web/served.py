@@ -13,6 +13,8 @@ from types import TracebackType
 from typing import Self
 from urllib.parse import urlsplit
 
+from tests.stores import make_tables
+
 SECONDS = 20
 
 
@@ -20,6 +22,7 @@ class Dashboard:
     """Started when it has printed its link; stopped with the signal that a person or a platform sends."""
 
     def __init__(self, folder: Path, *words: str, port: int = 0, **environment: str) -> None:
+        make_tables(f"sqlite:///{folder}/jobs.db")
         self.process = start(folder, "--port", str(port), *words, **environment)
         assert self.process.stdout is not None
         self.login = self.process.stdout.readline().strip()

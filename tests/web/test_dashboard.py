@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.stores import make_tables
 from tests.web.conftest import OURS
 from tests.web.served import SECONDS, Dashboard, start
 from windlass import Windlass
@@ -115,7 +116,16 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
             assert httpx2.get(f"{served.url}/healthz", headers={"Host": host}).status_code == status
 
 
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    process = start(tmp_path, "--port", "0")
+    out, err = process.communicate(timeout=SECONDS)
+    assert (process.returncode, out) == (3, "")
+    assert f"there is no database at {tmp_path}/jobs.db" in err
+    assert not (tmp_path / "jobs.db").exists()
+
+
 def test_a_port_that_is_taken_is_exit_code_2(tmp_path: Path) -> None:
+    make_tables(f"sqlite:///{tmp_path}/jobs.db")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

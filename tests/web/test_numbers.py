@@ -43,6 +43,14 @@ def test_counts_are_grouped_as_asked(client: TestClient, ran: Windlass) -> None:
     assert client.get("/api/stats", params={"group_by": "colour"}).status_code == 400
 
 
+def test_of_many_groups_the_largest_are_listed(client: TestClient, wl: Windlass) -> None:
+    jobs = [wl.request("a", tenant=f"t{n}") for n in range(205)]
+    wl.enqueue_many([*jobs, wl.request("a", tenant="t7"), wl.request("a", tenant="t7")])
+    answer = client.get("/api/stats", params={"group_by": "tenant"}).json()
+    assert answer["items"][0] == {"tenant": "t7", "count": 3}
+    assert (len(answer["items"]), answer["other"]) == (200, {"groups": 5, "count": 5})
+
+
 def test_metrics_are_what_was_run(client: TestClient, connect: Connect, ran: Windlass) -> None:
     answer = client.get("/api/metrics", params={"window": "1h", "step": "60", "group_by": "type,tenant"}).json()
     runs = {(i["group"]["type"], i["group"]["tenant"]): (i["runs"], i["failures"]) for i in answer["items"]}

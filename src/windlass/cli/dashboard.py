@@ -6,10 +6,11 @@ import webbrowser
 
 import click
 
+from windlass.app import Windlass
 from windlass.cli import logs
 from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.errors import Problem
-from windlass.cli.target import database, load_app
+from windlass.cli.target import load_app, must_be_ready, url_of
 
 HELP = """The dashboard and the HTTP API, until stopped.
 
@@ -41,11 +42,13 @@ def dashboard(
         from windlass.web import server
     except ModuleNotFoundError as error:
         raise Problem(f"the dashboard needs {error.name}", next="pip install 'windlass[web]'") from None
-    app = load_app(shared, target) if target else database(shared, create=True)
-    app.store.open()
-    logs.set_up(0)
+    app = load_app(shared, target) if target else Windlass(url_of(shared))
     if not server.is_loopback(host) and not server.knows_who(app):
         raise Problem(f"--host {host} lets others in, and nothing tells who they are", server.WAYS)
+    if not target:
+        must_be_ready(app.store)
+    app.store.open()
+    logs.set_up(0)
     made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only)
 
     def ready() -> None:

@@ -55,7 +55,7 @@ def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expi
         shared.data({"name": name, "token": secret, "scopes": token.scopes, "tenant": tenant, "expires_at": _at(until)})
         return
     shared.print(secret)
-    shared.note(("keep it: it is not shown again", "dim"))
+    shared.note((f"keep it: it is not shown again; it opens {store.where}", "dim"))
 
 
 @tokens.command("ls", help="The tokens there are, without their secrets.")

@@ -114,6 +114,8 @@ def knows_who(app: Windlass) -> bool:
     """Whether others could be told apart: by a password, or by a token."""
     if os.environ.get(USER) and os.environ.get(PASSWORD):
         return True
+    if app.store.schema() != app.store.newest_schema():  # it has no tokens, or cannot be used yet
+        return False
     return any(not token.name.startswith(SESSION) for token in app.store.tokens())
 
 

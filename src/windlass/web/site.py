@@ -98,20 +98,25 @@ class Site:
         self.operator.close()
         self.hub.close()
 
-    def cached(self, key: Any, seconds: float, make: Callable[[], Any]) -> Any:
-        """What `make` gave at most `seconds` ago. Of several who ask at once, one makes it and all get it."""
+    def cached(self, key: Any, seconds: float, make: Callable[[], Any], *, share: float = 1.0) -> Any:
+        """What `make` gave at most `seconds` ago. Of several who ask at once, one makes it and all get it.
+
+        `share`: what takes long is kept longer, so that no more than this part of the time is spent on making it.
+        """
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            made_at, value = self._cached.get(key, (float("-inf"), None))
-            if time.monotonic() - made_at > seconds:
+            until, value = self._cached.get(key, (float("-inf"), None))
+            began = time.monotonic()
+            if began > until:
                 value = make()
-                self._keep(key, value)
+                ended = time.monotonic()
+                self._keep(key, value, ended + max(seconds, (ended - began) / share if share < 1 else 0))
             return value
 
-    def _keep(self, key: Any, value: Any) -> None:
+    def _keep(self, key: Any, value: Any, until: float) -> None:
         with self._lock:
             if len(self._cached) > 1_000:  # keys come from requests: they must not pile up
                 self._cached.clear()
                 self._locks.clear()
-            self._cached[key] = (time.monotonic(), value)
+            self._cached[key] = (until, value)

@@ -19,6 +19,8 @@ from windlass.web.site import Site
 
 POINTS = 1_500
 """Most steps of one answer."""
+MOST = 20_000
+"""Most rows of one answer: steps times groups."""
 GROUPS = "Some of type, queue, tenant, with commas between them; nothing for the sum"
 Groups = Annotated[str, Meta(pattern=r"^((type|queue|tenant)(,(type|queue|tenant)){0,2})?$")]
 
@@ -85,6 +87,9 @@ def metrics(site: Site, ask: Ask) -> Answer:
     until = clock.to_datetime((now - now % step + step) * clock.SECOND)
     since = until - timedelta(seconds=seconds - seconds % step or step)
     rows = site.app.usage(since, until, by=by, step=step, tenant=ask.who.tenant)
+    if len(rows) > MOST:
+        told = f"that would be {len(rows):,} rows, and {MOST:,} can be"
+        raise Problem(400, told, "choose a longer step, a shorter window, or fewer groups")
     items = [_usage(row, by) for row in rows]
     return Answer(data=UsagePage(since=since, until=until, step=step, items=items))
 

@@ -58,10 +58,18 @@ class Attempts(msgspec.Struct, kw_only=True):
     items: list[Attempt]
 
 
+class Rest(msgspec.Struct, kw_only=True):
+    """The groups that are not listed: how many, and with how many jobs together."""
+
+    groups: int
+    count: int
+
+
 class Stats(msgspec.Struct, kw_only=True):
-    """How many jobs there are, grouped as was asked for."""
+    """How many jobs there are, grouped as was asked for: the largest groups."""
 
     items: list[dict[str, Any]]
+    other: Rest
     exact: bool
     """False if only the newest jobs were counted, because it would have taken too long."""
     as_of: datetime

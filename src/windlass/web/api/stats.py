@@ -10,11 +10,15 @@ from windlass import clock
 from windlass.desk import SEARCHED
 from windlass.filters import Filter
 from windlass.web.api.page import FILTERS, filter_of
-from windlass.web.api.shapes import Stats
+from windlass.web.api.shapes import Rest, Stats
 from windlass.web.ask import Answer, Ask
 from windlass.web.route import Parameter, Route
 from windlass.web.site import Site
 
+SHARE = 0.05
+"""Part of the time that may be spent on counting one thing: by tenant or subject every job is looked at."""
+MOST = 200
+"""Groups of one answer: there may be a tenant for every job."""
 GROUPS = "Some of status, type, queue, tenant, subject, with commas between them"
 Groups = Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(status|type|queue|tenant|subject)){0,4}$")]
 
@@ -22,13 +26,15 @@ Groups = Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(sta
 def stats(site: Site, ask: Ask) -> Answer:
     by = tuple(dict.fromkeys(ask.query["group_by"].split(",")))
     wanted = filter_of(ask)
-    return Answer(data=site.cached(("stats", by, wanted), 0.5, lambda: _count(site, by, wanted)))
+    return Answer(data=site.cached(("stats", by, wanted), 0.5, lambda: _count(site, by, wanted), share=SHARE))
 
 
 def _count(site: Site, by: tuple[str, ...], wanted: Filter) -> Stats:
     store = site.app.store
     found = store.counts(by, wanted, SEARCHED)
-    return Stats(items=found.rows, exact=found.exact, as_of=clock.to_datetime(store.now()))
+    rows = sorted(found.rows, key=lambda row: -row["count"])
+    rest = Rest(groups=len(rows[MOST:]), count=sum(row["count"] for row in rows[MOST:]))
+    return Stats(items=rows[:MOST], other=rest, exact=found.exact, as_of=clock.to_datetime(store.now()))
 
 
 ROUTES = (

@@ -1,0 +1,64 @@
+"""What a site keeps for a moment, so that many who look cost no more than one."""
+
+from __future__ import annotations
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from windlass import Windlass
+from windlass.web.site import Site
+
+
+def site_of(wl: Windlass) -> Site:
+    return wl.asgi(auth=lambda request: "read").site
+
+
+def test_what_many_ask_for_at_once_is_made_once(wl: Windlass) -> None:
+    site, made, go = site_of(wl), [], threading.Event()
+
+    def make() -> int:
+        go.wait(10)
+        made.append(1)
+        return len(made)
+
+    with ThreadPoolExecutor(5) as pool:
+        asked = [pool.submit(site.cached, "key", 60, make) for _ in range(5)]
+        go.set()
+        assert [future.result(10) for future in asked] == [1] * 5
+    assert site.cached("key", 60, make) == 1
+    assert site.cached("other", 60, make) == 2
+
+
+def test_what_is_old_is_made_again_and_what_was_dear_is_kept_longer(wl: Windlass) -> None:
+    site, made = site_of(wl), []
+
+    def make() -> int:
+        time.sleep(0.02)
+        made.append(1)
+        return len(made)
+
+    assert [site.cached("cheap", 0, make) for _ in range(2)] == [1, 2]
+    assert [site.cached("dear", 0, make, share=0.001) for _ in range(2)] == [3, 3]
+
+
+def test_what_could_not_be_made_is_tried_again(wl: Windlass) -> None:
+    site, answers = site_of(wl), iter([RuntimeError("no"), "yes"])
+
+    def make() -> str:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return str(answer)
+
+    try:
+        site.cached("key", 60, make)
+    except RuntimeError:
+        assert site.cached("key", 60, make) == "yes"
+
+
+def test_keys_that_come_from_requests_do_not_pile_up(wl: Windlass) -> None:
+    site = site_of(wl)
+    for n in range(5_000):
+        site.cached(n, 60, lambda: None)
+    assert len(site._cached) <= 1_001
