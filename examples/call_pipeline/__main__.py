@@ -32,7 +32,7 @@ def main() -> None:
         prepare(stage, url)
         port = free_port()
         os.environ |= {"STORAGE": str(stage.folder / "storage"), "SPEECH_URL": f"http://127.0.0.1:{port}"}
-        os.environ |= {"PACE": "0.005", "SPEECH_POLL_INTERVAL_MS": "250", "SPEECH_SECONDS": "1"}
+        os.environ |= {"PACE": "0.002", "SPEECH_POLL_INTERVAL_MS": "250", "SPEECH_SECONDS": "0.8"}
         stage.start("examples.call_pipeline.service", str(port))
         os.environ["WINDLASS_URL"] = as_role(url, "producer")
         from examples.call_pipeline.calls import calls_of, upload  # which look at the environment

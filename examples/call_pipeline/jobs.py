@@ -16,7 +16,7 @@ from examples.call_pipeline.speech import start, words_of
 from windlass import Context, Snooze, exponential
 
 PACE = float(os.environ.get("PACE", "1"))
-"""The show is in a hurry: there, waiting is a two-hundredth of what it is in earnest."""
+"""The show is in a hurry: there, waiting is a five-hundredth of what it is in earnest."""
 POLL_SECONDS = float(os.environ.get("SPEECH_POLL_INTERVAL_MS", "20000")) / 1000
 MOST_POLLS = 180
 """An hour."""

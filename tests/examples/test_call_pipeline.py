@@ -93,9 +93,8 @@ def speech_service(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Itera
     monkeypatch.setattr(service, "SECONDS", 3600)
     server = ThreadingHTTPServer(("127.0.0.1", 0), service.Speech)
     threading.Thread(target=server.serve_forever, args=[0.01], daemon=True).start()
-    with httpx.Client(base_url=f"http://127.0.0.1:{server.server_port}") as client:
-        monkeypatch.setattr(speech, "service", client)
-        yield Service()
+    monkeypatch.setattr(speech, "SERVICE", f"http://127.0.0.1:{server.server_port}")
+    yield Service()
     server.shutdown()
     server.server_close()
 

@@ -375,7 +375,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
             server.start()
             eventually(lambda: all(job.attempts < 4 for job in watching.jobs("status:pending,processing")))
             before = counts(watching).get("completed", 0)
-            wanted = [("index_document", {"document": f"d{kill}-{n}", "text": "a b"}) for n in range(6)]
+            wanted = [("index_document", {"document": f"d{kill}-{n}", "text": "a b"}) for n in range(4)]
             wanted += [("call_partner", {"partner": f"p{kill}", "down_for": kill % 3})]
             for type, payload in wanted * 2:  # all of them twice, as noisy callers do
                 job = {"type": type, "payload": payload}
@@ -392,7 +392,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
         caller.join()
     assert counts(watching) == {"completed": len(ids)}
     indexed = dict(stores.rows(url, "SELECT id, times FROM documents"))
-    assert indexed.keys() == {f"d{kill}-{n}" for kill in range(KILLS) for n in range(6)}
+    assert indexed.keys() == {f"d{kill}-{n}" for kill in range(KILLS) for n in range(4)}
     assert indexed == Counter(job.payload["document"] for job in every(watching) if job.type == "index_document")
     watching.close()
 
