@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Self
 
-import httpx
+import httpx2
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
@@ -171,7 +171,7 @@ def free_port() -> int:
 
 def _answers(port: int) -> bool:
     try:
-        httpx.get(f"http://127.0.0.1:{port}/openapi.json", timeout=5)
-    except httpx.TransportError:
+        httpx2.get(f"http://127.0.0.1:{port}/openapi.json", timeout=5)
+    except httpx2.TransportError:
         return False
     return True

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-import httpx
+import httpx2
 
 from examples.show import Stage, all_ended, free_port
 from windlass import Windlass
@@ -26,11 +26,9 @@ def main() -> None:
         podcasts = make_feeds(stage.folder / "feeds", PODCASTS, EPISODES)
         port, wl = free_port(), Windlass(url)
         environment = {"WINDLASS_URL": url, "FEEDS": str(stage.folder / "feeds")}
-        stage.say(
-            "•", f"a web server with a worker in it, on http://127.0.0.1:{port}; its database is {wl.store.where}"
-        )
+        stage.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
         server = stage.serve(SERVER, port, **environment)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
             jobs = [client.post("/podcasts/import", json={"podcast_id": id}).json()["job"] for id in podcasts]
         stage.say("•", f"POST /podcasts/import, {len(jobs)} times, each answered when it was stored; three run at once")
         stage.watch(wl, lambda counts: counts["completed"] >= PODCASTS // 3, server)
@@ -54,7 +52,7 @@ def main() -> None:
         )
         lost = PODCASTS - sum(job.status == "completed" for job in found)
         stage.say("✗" if lost else "✓", f"{PODCASTS - lost} of {PODCASTS} podcasts imported, {lost} lost")
-        stage.stay(f"http://127.0.0.1:{port}/docs", f".venv/bin/windlass stats --db {url}")
+        stage.stay(f"http://127.0.0.1:{port}/dashboard/", f"http://127.0.0.1:{port}/docs")
         wl.close()
     if lost:
         raise SystemExit(1)

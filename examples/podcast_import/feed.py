@@ -39,7 +39,7 @@ class Limited(ElementTree.TreeBuilder):
     def doctype(self, name: str, public: str | None, system: str | None) -> None:
         raise BadFeed("it has a DOCTYPE, and a feed needs none")
 
-    def start(self, tag: str, attributes: dict[str, str]) -> ElementTree.Element:  # type: ignore[override]
+    def start(self, tag: str, attributes: dict[str, str]) -> ElementTree.Element:
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise BadFeed(f"it is nested deeper than {MAX_DEPTH}")

@@ -13,6 +13,7 @@ from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
 from examples.podcast_import.jobs import podcast_import, wl
+from windlass.web import allow_everyone
 
 
 @asynccontextmanager
@@ -22,6 +23,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(title="Podcasts", lifespan=lifespan)
+app.mount("/dashboard", wl.asgi(auth=allow_everyone))  # for this machine only; docs/dashboard.md has the way to a login
 
 
 class Import(BaseModel):

@@ -6,7 +6,7 @@ import os
 import random
 from pathlib import Path
 
-import httpx
+import httpx2
 
 from examples.show import Stage, all_ended, free_port
 from windlass import Windlass
@@ -24,11 +24,9 @@ def main() -> None:
         (media / f"{MISSING}.txt").rename(media / "elsewhere")
         url = f"sqlite:///{stage.folder}/videos.db"
         os.environ |= {"WINDLASS_URL": url, "MEDIA": str(media)}
-        stage.say(
-            "•", f"a web server with a worker in it, on http://127.0.0.1:{port}; its file is {stage.folder}/videos.db"
-        )
+        stage.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
         server, wl = stage.serve(SERVER, port), Windlass(url)
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             for channel, title in CHANNELS.items():
                 client.put(f"/channels/{channel}", params={"title": title}).raise_for_status()
             for channel, video in videos:
@@ -54,7 +52,7 @@ def main() -> None:
         stage.say(
             "✗" if lost else "✓", f"{len(videos) - lost} of {len(videos)} videos have their subtitle, {lost} do not"
         )
-        stage.stay(f"http://127.0.0.1:{port}/docs", f".venv/bin/windlass jobs ls --db {url}")
+        stage.stay(f"http://127.0.0.1:{port}/dashboard/", f"http://127.0.0.1:{port}/docs")
         wl.close()
     if lost:
         raise SystemExit(1)

@@ -53,6 +53,5 @@ def database() -> Iterator[sqlite3.Connection]:
 
 
 def make_tables() -> None:
-    wl.store.open()  # its tables, which the queries join, come first
     with database() as db:
         db.executescript(TABLES)

@@ -16,6 +16,7 @@ from pydantic import BaseModel, Field
 from examples.video_subtitles.database import COUNTS, VIDEOS, database, make_tables, wl
 from examples.video_subtitles.jobs import fetch_subtitle
 from windlass import Status, WrongStatus
+from windlass.web import allow_everyone
 
 ID = r"^[A-Za-z0-9_-]{1,40}$"
 
@@ -28,6 +29,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(title="Subtitles", lifespan=lifespan)
+app.mount("/dashboard", wl.asgi(auth=allow_everyone))  # for this machine only; docs/dashboard.md has the way to a login
 
 
 class NewVideo(BaseModel):

@@ -41,7 +41,7 @@ def main() -> None:
         if out is not None:
             shutil.copytree(stage.folder / "tiles", out, dirs_exist_ok=True)
             stage.say("•", f"they are in {out}")
-        stage.stay(f"{stage.folder}/tiles", f".venv/bin/windlass workers --db {url}")
+        stage.stay(f"{stage.folder}/tiles", f".venv/bin/windlass dashboard --db {url}")
         wl.close()
     if len(tiles) < TILES:
         raise SystemExit(1)

@@ -26,7 +26,7 @@ def forecast(hour: int, rows: int = 240, columns: int = 360) -> Field:
     low = 14 * np.exp(-((x - centre) ** 2 / 0.03 + (y - 0.45) ** 2 / 0.05))
     front = 4 * np.sin(9 * (x - centre) + 5 * y) * np.exp(-((y - 0.5) ** 2) / 0.08)
     hills = 5 * np.exp(-((x - 0.7) ** 2 / 0.01 + (y - 0.6) ** 2 / 0.04)) * (1 + 0.3 * np.sin(40 * y))
-    return (climate - low + front - hills).astype(np.float32)
+    return np.asarray(climate - low + front - hills, dtype=np.float32)
 
 
 def cut(field: Field, region: str) -> Field:

@@ -16,6 +16,7 @@ from tests.docs.run import Page
 from tests.servers.postgres import Server
 
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+OTHERS += sorted((ROOT / "examples").glob("**/*.md"))
 LIBSQL = "libsql+http://127.0.0.1:8080"
 """Where the docs have their server. The tests' own has another port, as that one may be taken."""
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self, TypeVar
 
-import httpx
+import httpx2
 
 from windlass import Windlass
 
@@ -54,24 +54,24 @@ class Example:
         os.killpg(self._zygote.pid, signal.SIGKILL)  # with all that it started
         self._zygote.communicate()
 
-    def start(self) -> None:
+    def start(self, *, until_it_answers: bool = True) -> None:
         assert self._zygote.stdin is not None
         assert self._zygote.stdout is not None
         self._zygote.stdin.write(b"start\n")
         self._zygote.stdin.flush()
         self.pid = int(self._zygote.stdout.readline())
-        if self.port is not None:
+        if self.port is not None and until_it_answers:
             eventually(self._answers)
 
-    def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
         eventually(lambda: not Path(f"/proc/{self.pid}").exists())
 
     def _answers(self) -> bool:
         assert Path(f"/proc/{self.pid}").exists(), "the server ended by itself"
         try:
-            return httpx.get(f"http://127.0.0.1:{self.port}/openapi.json", timeout=30).is_success
-        except httpx.TransportError:
+            return httpx2.get(f"http://127.0.0.1:{self.port}/openapi.json", timeout=30).is_success
+        except httpx2.TransportError:
             return False
 
 
@@ -83,13 +83,17 @@ def counts(wl: Windlass) -> dict[str, int]:
     return {row["status"]: row["count"] for row in wl.counts() if row["count"]}
 
 
-def kill_again_and_again(example: Example, wl: Windlass, more: Callable[[int], None]) -> None:
+def kill_again_and_again(example: Example, wl: Windlass, more: Callable[[int], None], kills: int = KILLS) -> None:
     """Start it, give it more work, and kill it at a random moment: counted in jobs, and between two of them in time.
 
     A job that is in hand at every kill runs out of attempts, as it should. So none is in hand at a third one.
     """
     hits: Counter[str] = Counter()
-    for kill in range(KILLS):
+    for kill in range(kills):
+        if kill % 5 == 0:  # one more, while it is starting
+            example.start(until_it_answers=False)
+            time.sleep(random.uniform(0, 0.2))
+            eventually(lambda: _kill_unless_hit_twice(example, wl, hits))
         example.start()
         wanted = completed(wl) + random.randrange(8)
         more(kill)

@@ -14,7 +14,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
@@ -313,7 +313,7 @@ def test_the_state_of_the_queue_is_in_sqlite_at_all_times(tmp_path: Path, port: 
         added: list[str] = []
 
         def more(kill: int) -> None:
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
                 for channel, video in videos[9 * kill : 9 * kill + 9]:
                     client.put(f"/channels/{channel}", params={"title": channel}).raise_for_status()
                     client.post(f"/channels/{channel}/videos", json={"id": video, "title": video}).raise_for_status()

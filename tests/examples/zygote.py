@@ -18,7 +18,7 @@ from types import ModuleType
 
 def run(module: ModuleType, port: str | None) -> None:
     if port is None:
-        module.wl.worker(concurrency=4, grace=1).run()
+        module.wl.worker(concurrency=2, grace=1).run()
         return
     import uvicorn
 
