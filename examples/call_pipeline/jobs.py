@@ -40,15 +40,14 @@ def extract_audio(ctx: Context, call_id: str) -> None:
 def transcribe_start(ctx: Context, call_id: str) -> None:
     """Convert the audio, send it to the speech service, and leave: waiting is the next stage's job."""
     folder = storage.path(ctx.tenant, call_id, "")
-    of_call = {"tenant": ctx.tenant, "subject": call_id}
     if (folder / "transcript.json").exists():
         storage.remove(folder / sound.SPEECH)
-        analyze.using(**of_call).enqueue(call_id=call_id)
+        analyze.using(tenant=ctx.tenant, subject=call_id).enqueue(call_id=call_id)
         return
     if not (folder / sound.SPEECH).exists():
         storage.write(folder / sound.SPEECH, sound.to_speech(folder / "audio.wav"))
     operation = start((folder / sound.SPEECH).read_bytes(), key=f"{ctx.tenant}.{call_id}")
-    transcribe_poll.using(**of_call).enqueue(
+    transcribe_poll.using(tenant=ctx.tenant, subject=call_id).enqueue(
         call_id=call_id, operation_id=operation, speech=sound.SPEECH, transcript="transcript.json"
     )
 

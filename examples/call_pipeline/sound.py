@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 
-WORDS = ("hello", "thanks", "price", "contract", "problem", "refund", "great", "goodbye")
+WORDS: tuple[str, ...] = ("hello", "thanks", "price", "contract", "problem", "refund", "great", "goodbye")
 LOWEST, APART = 300, 100
 """Hertz: of the first word, and from each to the next."""
 TONE, PAUSE = 0.2, 0.05

@@ -10,7 +10,7 @@ import time
 from datetime import UTC, datetime
 from typing import Any
 
-import httpx
+import httpx2
 
 from examples.org_jobs.cron import tick
 from examples.org_jobs.metering import bills
@@ -44,9 +44,9 @@ def main() -> None:
             stage.say(" ", "POST /api/jobs/tick  " + ", ".join(f"{report[what]} {what}" for what in did))
             wait_until(report["next_due_at"])
         ended = [job for id in set(ids) if (job := wl.get(id))]
-        asked = {"group_by": "tenant", "window": "1h", "step": 3600}
+        asked: dict[str, str | int] = {"group_by": "tenant", "window": "1h", "step": 3600}
         headers = {"Authorization": f"Bearer {insights}"}
-        metrics = httpx.get(f"{where}/api/metrics", params=asked, headers=headers).json()["items"]
+        metrics = httpx2.get(f"{where}/api/metrics", params=asked, headers=headers).json()["items"]
         stage.table(
             "What each org has used",
             ("org", "completed", "failed", "runs", "of them failed", "busy seconds", "cost"),
@@ -86,7 +86,7 @@ def enqueue(where: str) -> list[str]:
     ]
     jobs += [{"type": "call_partner", "payload": {"partner": "slow", "down_for": 3}}, jobs[0], jobs[1]]
     jobs += [{"type": "call_partner", "payload": {"partner": "gone", "down_for": 99}}]
-    with httpx.Client(base_url=where) as client:
+    with httpx2.Client(base_url=where) as client:
         return [
             client.post(f"/orgs/{org}/jobs", json=job).raise_for_status().json()["id"] for org in ORGS for job in jobs
         ]

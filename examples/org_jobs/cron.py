@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-import httpx
+import httpx2
 
 MAX_JOBS, MAX_SECONDS = 20, 20
 """For one call: below what the platform allows a request."""
@@ -18,7 +18,7 @@ MAX_JOBS, MAX_SECONDS = 20, 20
 
 def tick(url: str, token: str) -> dict[str, Any]:
     """Run what is due there: at most so many jobs, for at most so long. What became of them, and when more is due."""
-    answer = httpx.post(
+    answer = httpx2.post(
         f"{url}/api/jobs/tick",
         json={"max_jobs": MAX_JOBS, "max_seconds": MAX_SECONDS},
         headers={"Authorization": f"Bearer {token}"},

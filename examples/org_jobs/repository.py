@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from examples.org_jobs.rules import RUNS, can_retry, get_backoff_delay_ms
 from windlass import Fail, Job, Lease, LeaseLost, Windlass
-from windlass.function import Options
 
 
 class JobsRepository:
@@ -27,10 +27,8 @@ class JobsRepository:
         run_at: datetime | None = None,
     ) -> str:
         """The job's id. While one with the same dedupe key is queued or running, it is that one's."""
-        options: Options = {"tenant": org_id or "", "dedupe": True, "max_attempts": RUNS}
-        if run_at is not None:
-            options["run_at"] = run_at
-        return self._wl.enqueue(type, payload, **options).id
+        of_org = partial(self._wl.enqueue, type, payload, tenant=org_id or "", dedupe=True, max_attempts=RUNS)
+        return (of_org() if run_at is None else of_org(run_at=run_at)).id
 
     def claim(self, n: int, *, types: list[str] | None = None, lease: float = 60) -> list[Job]:
         """At most `n` runnable jobs. Each is ours for so many seconds; `heartbeat` makes them more."""

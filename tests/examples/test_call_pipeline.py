@@ -15,7 +15,7 @@ from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import psycopg
 import pytest
 
@@ -167,7 +167,7 @@ def test_no_call_is_lost_when_workers_die(postgres: str, tmp_path: Path, port: i
             patched.setattr(storage, "ROOT", tmp_path / "storage")
             wl.use(producer.store)
             kill_again_and_again(worker, watching, more)
-        operations = httpx.get(f"http://127.0.0.1:{port}/operations").json()["operations"]
+        operations = httpx2.get(f"http://127.0.0.1:{port}/operations").json()["operations"]
     finally:
         speaking.kill()
         speaking.wait()

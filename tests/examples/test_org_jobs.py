@@ -16,7 +16,7 @@ from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
@@ -364,7 +364,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
 
     def call() -> None:
         while not over.is_set():
-            with suppress(httpx.HTTPError):
+            with suppress(httpx2.HTTPError):
                 cron.tick(where, secret)
             time.sleep(0.01)
 
@@ -379,7 +379,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
             wanted += [("call_partner", {"partner": f"p{kill}", "down_for": kill % 3})]
             for type, payload in wanted * 2:  # all of them twice, as noisy callers do
                 job = {"type": type, "payload": payload}
-                ids.add(httpx.post(f"{where}/orgs/o{kill % 3}/jobs", json=job, timeout=60).json()["id"])
+                ids.add(httpx2.post(f"{where}/orgs/o{kill % 3}/jobs", json=job, timeout=60).json()["id"])
             if kill == 0:
                 caller.start()
             after = random.randrange(1, 5)
