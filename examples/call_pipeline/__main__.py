@@ -60,7 +60,7 @@ def main() -> None:
         right = sum(call.is_right for call in ended)
         lost = len(ended) - right
         stage.say("✗" if lost else "✓", f"{right} of {len(ended)} calls ended as they should, {lost} did not")
-        stage.stay(f".venv/bin/windlass jobs ls --db '{url}'", f".venv/bin/windlass stats --db '{url}'")
+        stage.stay(f".venv/bin/windlass dashboard --db '{url}'", f".venv/bin/windlass stats --db '{url}'")
         wl.close()
     if lost:
         raise SystemExit(1)

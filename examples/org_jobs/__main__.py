@@ -67,7 +67,7 @@ def main() -> None:
         right = sum(job.status == ("failed" if job.payload.get("partner") == "gone" else "completed") for job in ended)
         lost = len(set(ids)) - right
         stage.say("✗" if lost else "✓", f"{right} of {len(set(ids))} jobs ended as they should, {lost} did not")
-        stage.stay(f"{where}/docs", f"{where}/openapi.json", f".venv/bin/windlass stats --db '{url}'")
+        stage.stay(f"{where}/dashboard/", f"{where}/docs", f".venv/bin/windlass stats --db '{url}'")
         wl.close()
     if lost:
         raise SystemExit(1)

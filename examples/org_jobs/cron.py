@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx2
 
-MAX_JOBS, MAX_SECONDS = 20, 20
+MAX_JOBS, MAX_SECONDS = 6, 20
 """For one call: below what the platform allows a request."""
 
 

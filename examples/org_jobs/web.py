@@ -19,6 +19,7 @@ from examples.org_jobs import metering
 from examples.org_jobs.jobs import make_tables, wl
 from examples.org_jobs.repository import JobsRepository
 from windlass import WindlassError
+from windlass.web import allow_everyone
 
 metering.meter(wl)
 repository = JobsRepository(wl)
@@ -59,4 +60,5 @@ def nobody(request: Request) -> None:
     """No login here: who has a token (`windlass tokens create cron --scope tick`) is let in as far as it says."""
 
 
-app.mount("/", wl.asgi(auth=nobody))  # POST /api/jobs/tick, GET /api/metrics, the dashboard
+app.mount("/dashboard", wl.asgi(auth=allow_everyone, read_only=True))  # to look only, and only from this machine
+app.mount("/", wl.asgi(auth=nobody))  # POST /api/jobs/tick, GET /api/metrics

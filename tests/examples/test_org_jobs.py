@@ -349,6 +349,16 @@ def test_cost_and_reliability_are_metered_per_org(repository: JobsRepository, cl
     assert TestClient(app).get("/orgs/globex/usage").json()["failures"] == 2
 
 
+def test_the_dashboard_shows_it_and_changes_nothing(repository: JobsRepository) -> None:
+    web = TestClient(app, base_url="http://127.0.0.1")
+    id = repository.enqueue("call_partner", org_id="acme", payload={"partner": "p"})
+    assert web.get("/dashboard/").status_code == 200
+    assert web.get(f"/dashboard/api/jobs/{id}").json()["tenant"] == "acme"
+    here = {"Sec-Fetch-Site": "same-origin"}
+    assert web.post("/dashboard/api/jobs/tick", headers=here).status_code == 405
+    assert web.post(f"/dashboard/api/jobs/{id}/cancel", headers=here).status_code == 404
+
+
 # Every job once, whatever happens
 
 
@@ -356,7 +366,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kill -9 of the server that ticks, at 20 random moments, while cron goes on calling."""
-    monkeypatch.setattr(cron, "MAX_JOBS", 3)  # who dies with others is tried alone afterwards, which takes its time
+    monkeypatch.setattr(cron, "MAX_JOBS", 2)  # who dies with others is tried alone afterwards, which takes its time
     url, where = f"sqlite:///{tmp_path}/jobs.db", f"http://127.0.0.1:{port}"
     watching = Windlass(url)
     secret = token(url, "cron", "tick")
