@@ -380,7 +380,9 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
 
     caller = threading.Thread(target=call)
     ids: set[str] = set()
-    with Example("examples.org_jobs.web", port=port, WINDLASS_URL=url, WORK="0.005", PACE="0.01") as server:
+    environment = {"WINDLASS_URL": url, "WORK": "0.01", "PACE": "0.01"}
+    posting = httpx2.Client(base_url=where, timeout=60)
+    with posting, Example("examples.org_jobs.web", port=port, **environment) as server:
         for kill in range(KILLS):
             server.start()
             eventually(lambda: all(job.attempts < 4 for job in watching.jobs("status:pending,processing")))
@@ -389,7 +391,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
             wanted += [("call_partner", {"partner": f"p{kill}", "down_for": kill % 3})]
             for type, payload in wanted * 2:  # all of them twice, as noisy callers do
                 job = {"type": type, "payload": payload}
-                ids.add(httpx2.post(f"{where}/orgs/o{kill % 3}/jobs", json=job, timeout=60).json()["id"])
+                ids.add(posting.post(f"/orgs/o{kill % 3}/jobs", json=job).json()["id"])
             if kill == 0:
                 caller.start()
             after = random.randrange(1, 5)
