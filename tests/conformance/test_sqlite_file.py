@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import threading
 import traceback
@@ -334,3 +336,24 @@ def test_a_beat_of_the_dead_leaves_nothing_open(open_store):
 
     assert kept.value.worker == "w1"
     assert ours.database._writer is writer
+
+
+KILLED_WHILE_WRITING = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("CREATE TABLE theirs (x)")
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+for _ in range(500):
+    connection.execute("INSERT INTO theirs VALUES (?)", ("x" * 1000,))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_file_whose_maker_was_killed_can_be_looked_at(tmp_path):
+    """Before the file is in WAL mode, what is half written is undone by whoever opens it next; so a reader writes."""
+    path = tmp_path / "jobs.db"
+    subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(path)], check=False)
+    assert (tmp_path / "jobs.db-journal").exists()
+
+    assert SQLiteStore(f"sqlite:///{path}").schema() == 0

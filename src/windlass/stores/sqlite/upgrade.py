@@ -29,17 +29,26 @@ def schema_of(path: Path) -> int | None:
     if not path.is_file():
         return None
     try:
-        connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=5)
         try:
-            if not connection.execute(sql.HAS_META).fetchone():
-                return 0
-            return int(dict(connection.execute(sql.META)).get("schema", 0))
-        finally:
-            connection.close()
+            return _schema_of(path, "ro")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_READONLY"):
+                raise
+            return _schema_of(path, "rw")  # who made it was killed: what is half written has to be undone first
     except sqlite3.Error as error:
         problem = f"it cannot be read as a SQLite database ({error})"
         way_out = "it is some other file, it is damaged, or you may not read it: name another, sqlite:///jobs.db"
         raise StoreUnusable(str(path), problem, way_out) from error
+
+
+def _schema_of(path: Path, mode: str) -> int:
+    connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=5)
+    try:
+        if not connection.execute(sql.HAS_META).fetchone():
+            return 0
+        return int(dict(connection.execute(sql.META)).get("schema", 0))
+    finally:
+        connection.close()
 
 
 def upgrade(where: str, read: Callable[[Steps], Any], write: Callable[[Steps], Any]) -> None:
