@@ -60,5 +60,7 @@ def nobody(request: Request) -> None:
     """No login here: who has a token (`windlass tokens create cron --scope tick`) is let in as far as it says."""
 
 
-app.mount("/dashboard", wl.asgi(auth=allow_everyone, read_only=True))  # to look only, and only from this machine
+app.mount(
+    "/dashboard", wl.asgi(auth=allow_everyone, read_only=True, price=metering.PRICE)
+)  # this machine, only to look
 app.mount("/", wl.asgi(auth=nobody))  # POST /api/jobs/tick, GET /api/metrics

@@ -347,6 +347,9 @@ def test_cost_and_reliability_are_metered_per_org(repository: JobsRepository, cl
             found[row["group"]["tenant"], kind] += row[kind]
     assert {org: (found[org, "runs"], found[org, "failures"]) for org in bills} == bills
     assert TestClient(app).get("/orgs/globex/usage").json()["failures"] == 2
+    insights = TestClient(app, base_url="http://127.0.0.1").get("/dashboard/insights", params={"by": "tenant"})
+    assert insights.status_code == 200
+    assert all(org in insights.text for org in bills)
 
 
 def test_the_dashboard_shows_it_and_changes_nothing(repository: JobsRepository) -> None:
