@@ -312,6 +312,7 @@ class Worker:
             self._board.end(claimed.number)
             if outcome is not None and self.app.hooks:
                 self._teller.add(self.app.hooks.ended([(claimed, outcome)], None, self.id))
+            self._work.set()  # its follow-ups are there already, and a limited type may have room now
         else:
             self._settler.add(claimed, outcome)
         self._freed.set()
