@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from windlass.errors import BadOption, CountMoved
 from windlass.filters import EVERYTHING, Filter
-from windlass.ids import new_id
+from windlass.ids import after, new_id
 
 if TYPE_CHECKING:
     from windlass.stores.base import Store
@@ -35,9 +35,14 @@ class Bulk:
         self.total = sum(row["count"] for row in found.rows)
         self.exact = found.exact
         self.done = self.skipped = 0
-        self.position: str | None = new_id()
+        self.position: str | None = self._start()
         if expected is not None and expected != self.total:
             raise CountMoved(expected, self.total)
+
+    def _start(self) -> str:
+        """Above all jobs there are. One may have an id of a later time than ours, by another host's clock."""
+        newest = self.store.jobs(EVERYTHING, 1).jobs
+        return max([new_id(), *(after(job.id) for job in newest)])
 
     def step(self) -> Batch:
         """The next batch."""

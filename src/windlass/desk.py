@@ -30,6 +30,8 @@ SEARCHED = 100_000
 """So many are looked at where no index helps."""
 COUNTED_BY = ("status", "state", "type", "queue", "tenant", "subject")
 USED_BY = ("type", "queue", "tenant")
+EVER = 1 << 40
+"""Seconds: all of it is one step."""
 TABS = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
 
 
@@ -125,19 +127,22 @@ class Desk(ABC):
         step: float = 60,
         tenant: str | None = None,
     ) -> list[Usage]:
-        """What was run, in steps of so many seconds, by some of type, queue and tenant. Exact at every commit."""
+        """What was run, in steps of so many seconds, by some of type, queue and tenant. Exact at every commit.
+
+        It is kept by the minute: every minute counts that has a moment of the time from `since` to before `until`.
+        """
         columns = (by,) if isinstance(by, str) else tuple(by)
         for name in columns:
             if name not in USED_BY:
                 raise BadOption("by", name, f"some of {', '.join(USED_BY)}")
         if step < 60 or step % 60:
             raise BadOption("step", step, "whole minutes, in seconds: 60, 300, 3600")
-        now = self.store.now()
-        end = now if until is None else clock.from_datetime(until)
-        start = (
-            clock.from_datetime(since) if isinstance(since, datetime) else end - clock.seconds(since.total_seconds())
-        )
-        return self.store.usage(start // clock.SECOND, end // clock.SECOND + 1, int(step), columns, tenant)
+        end = self.store.now() + 1 if until is None else clock.from_datetime(until)
+        if isinstance(since, datetime):
+            start = clock.from_datetime(since)
+        else:
+            start = end - clock.seconds(since.total_seconds())
+        return self.store.usage(start // clock.MINUTE * 60, -(-end // clock.SECOND), int(step), columns, tenant)
 
     async def ausage(self, since: datetime | timedelta = timedelta(hours=1), **how: Any) -> list[Usage]:
         return await asyncio.to_thread(self.usage, since, **how)
@@ -158,8 +163,9 @@ class Desk(ABC):
 
     def problems(self) -> list[Problem]:
         """What is wrong just now, each with the next step."""
-        now, minute = self.store.now(), clock.MINUTE // clock.SECOND
-        lately = self.store.usage(now // clock.SECOND - 15 * minute, now // clock.SECOND + 1, 86_400, ("type",))
+        now = self.store.now()
+        seconds = now // clock.SECOND
+        lately = self.store.usage(seconds - 15 * 60, seconds + 1, EVER, ("type",))
         return problems(self.store.lanes(), self.store.workers(), lately, now)
 
     async def aproblems(self) -> list[Problem]:
@@ -262,7 +268,7 @@ class Desk(ABC):
     def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob: ...
 
     @abstractmethod
-    def submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]: ...
+    def submit(self, jobs: Sequence[NewJob], options: Options, /) -> list[Job]: ...
 
     @abstractmethod
     def _wake(self) -> None: ...

@@ -22,6 +22,8 @@ from windlass.job import Status
 LONGEST = 2_000
 MOST_VALUES = 50
 DEEPEST = 10
+MOST_NUMBERS = 3
+"""In a path. Each may be a name or an index, so that there are twice as many places to look at."""
 
 
 class Prefix(NamedTuple):
@@ -70,7 +72,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         found = [
             (key, ",".join(map(_shown, values))) for key, field in NAMED.items() if (values := getattr(self, field))
         ]
-        found += [("attempt", ",".join(how.strip("=") + str(n) for how, n in term)) for term in self.attempts]
+        found += [("attempt", ",".join(map(_comparison, term))) for term in self.attempts]
         found += [("error", ",".join(map(_quoted, term))) for term in self.errors]
         found += [(f"payload.{path}", ",".join(map(_quoted, values))) for path, values in self.payload]
         return found + [(key, _moment(at)) for key in ("since", "until") if (at := getattr(self, key)) is not None]
@@ -101,13 +103,19 @@ EVERYTHING = Filter()
 
 _TERM = re.compile(r'\s*((?:[^\s"]|"(?:[^"\\]|\\.)*")+)')
 _VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"(\*)?|([^,"]+)')
-_COMPARED = re.compile(r"(>=|<=|>|<|=)?(\d{1,9})")
+_COMPARED = re.compile(r"(>=|<=|>|<|=)?([0-9]{1,9})")
+_BROKEN = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes that are no text, in an argument of a command."""
 
 
 def parse(text: str) -> Filter:
     """What the text means. Raises BadFilter, which says what is wrong and what could stand there."""
     if len(text) > LONGEST:
         raise BadFilter(text[:40] + "…", f"a filter has at most {LONGEST:,} characters")
+    if "\0" in text:
+        raise BadFilter(text, "no name, and no payload of ours, has a NUL in it")
+    if _BROKEN.search(text):
+        raise BadFilter(text, "this is no text: it was not written in UTF-8")
     found = EVERYTHING
     for term in _terms(text):
         found = _with(found, term)
@@ -141,15 +149,15 @@ def _with(wanted: Filter, term: str) -> Filter:
         raise BadFilter(term, f"write key:value, for example type:{term.strip(chr(34))}; keys are {', '.join(KEYS)}")
     values = tuple(_values(term, rest))
     if key.startswith("payload."):
-        return wanted.but(payload=(*wanted.payload, (_path(term, key), tuple(text for text, _ in values))))
+        return wanted.but(payload=(*wanted.payload, (_path(term, key), tuple(value.text for value in values))))
     if key == "attempt":
-        return wanted.but(attempts=(*wanted.attempts, tuple(_compared(term, text) for text, _ in values)))
+        return wanted.but(attempts=(*wanted.attempts, tuple(_compared(term, value.text) for value in values)))
     if key == "error":
-        return wanted.but(errors=(*wanted.errors, tuple(text for text, _ in values)))
+        return wanted.but(errors=(*wanted.errors, tuple(value.text for value in values)))
     if key in ("since", "until"):
         return _once(wanted, term, key, _read_moment(term, rest))
     if key in NAMED:
-        return _once(wanted, term, NAMED[key], tuple(_named(term, key, *value) for value in values))
+        return _once(wanted, term, NAMED[key], tuple(_named(term, key, value) for value in values))
     raise BadFilter(term, "", key=key, known=KEYS)
 
 
@@ -159,17 +167,21 @@ def _once(wanted: Filter, term: str, field: str, value: Any) -> Filter:
     return wanted.but(**{field: value})
 
 
-def _values(term: str, text: str) -> Iterator[tuple[str, bool]]:
-    """Each value, and whether it has a star that is not quoted."""
+class _Value(NamedTuple):
+    """One of a term's values."""
+
+    text: str
+    start: str | None
+    """What stands before a star that is not quoted."""
+
+
+def _values(term: str, text: str) -> Iterator[_Value]:
     at, number = 0, 0
     while True:
         found = _VALUE.match(text, at)
         if found is None:
             raise BadFilter(term, 'a value is missing; the empty one is written ""')
-        if found[3] is None:
-            yield re.sub(r"\\(.)", r"\1", found[1]) + (found[2] or ""), found[2] is not None
-        else:
-            yield found[3], "*" in found[3]
+        yield _value(*found.groups())
         number += 1
         at = found.end()
         if number > MOST_VALUES:
@@ -181,16 +193,22 @@ def _values(term: str, text: str) -> Iterator[tuple[str, bool]]:
         at += 1
 
 
-def _named(term: str, key: str, text: str, star: bool) -> Text:
-    if "\0" in text:
-        raise BadFilter(term, "no name has a NUL in it")
+def _value(quoted: str | None, star: str | None, plain: str | None) -> _Value:
+    if plain is not None:
+        return _Value(plain, plain.partition("*")[0] if "*" in plain else None)
+    text = re.sub(r"\\(.)", r"\1", quoted or "", flags=re.DOTALL)
+    return _Value(f"{text}*", text) if star else _Value(text, None)
+
+
+def _named(term: str, key: str, value: _Value) -> Text:
+    text, start = value
     if key == "status" and text not in STATES:
         raise BadFilter(term, "", key=text, known=STATES)
     if key == "id" and not is_id(text):
         raise BadFilter(term, "an id looks like 01970000-0000-7000-8000-000000000000; nothing else can be there")
-    if star and "*" in text[:-1]:
-        raise BadFilter(term, f"a * stands at the end: {text.partition('*')[0]}*; a star that is meant is quoted")
-    return Prefix(text[:-1]) if star else text
+    if start is not None and text != f"{start}*":
+        raise BadFilter(term, f"a * stands at the end: {start}*; a star that is meant is quoted")
+    return text if start is None else Prefix(start)
 
 
 def _compared(term: str, text: str) -> Compared:
@@ -203,16 +221,22 @@ def _compared(term: str, text: str) -> Compared:
 def _path(term: str, key: str) -> str:
     path = key.removeprefix("payload.")
     parts = path.split(".")
-    if not all(parts) or '"' in path or "\0" in path or len(parts) > DEEPEST:
-        raise BadFilter(term, f"write payload.user.id:42, at most {DEEPEST} names with dots between them")
+    if not all(parts) or '"' in path or len(parts) > DEEPEST or sum(map(is_index, parts)) > MOST_NUMBERS:
+        names = f"at most {DEEPEST} names with dots between them, at most {MOST_NUMBERS} of them numbers"
+        raise BadFilter(term, f"write payload.user.id:42, {names}")
     return path
+
+
+def is_index(part: str) -> bool:
+    """Whether a part of a path may be a place in a list: `0` is its first, `-1` its last."""
+    return re.fullmatch("0|-?[1-9][0-9]{0,8}", part) is not None
 
 
 def _read_moment(term: str, text: str) -> Moment:
     text = text.strip('"')
     ago = units.parsed(text)
     if ago is not None and ago < 10**10:
-        return ago
+        return round(ago, 6)  # no store has finer times
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
@@ -233,13 +257,17 @@ def _quoted(text: str) -> str:
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
 
 
+def _comparison(compared: Compared) -> str:
+    return f"{'' if compared.how == '=' else compared.how}{compared.number}"
+
+
 def _moment(at: Moment) -> str:
     if isinstance(at, datetime):
         return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
     for unit, seconds in (("d", 86_400), ("h", 3600), ("m", 60)):
         if at and at % seconds == 0:
             return f"{at // seconds:.0f}{unit}"
-    return f"{at:.0f}s" if at == int(at) else f"{at}s"
+    return f"{at:.6f}".rstrip("0").rstrip(".") + "s"
 
 
 def matches(value: str, wanted: Iterable[Text]) -> bool:

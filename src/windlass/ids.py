@@ -44,6 +44,11 @@ def is_id(text: str) -> bool:
         return False
 
 
+def after(id: str) -> str:
+    """The id that comes next."""
+    return str(uuid.UUID(int=uuid.UUID(id).int + 1))
+
+
 def first_id_of(at: int) -> str:
     """The smallest id that a job made after `at` can have."""
     text = f"{min(max(0, at // 1000 + 1), (1 << 48) - 1):012x}"

@@ -59,7 +59,7 @@ async def test_a_job_is_there_to_be_claimed_once_the_users_transaction_commits(k
         (claimed,) = claim(worker)
     assert (job.id, '{"order":1}') == (claimed.id, claimed.payload)
     assert ([(1, "theirs")], Status.PROCESSING) == (orders(jobs_url), wl.get(job.id).status)
-    assert [{"count": 1}] == worker.counts(())
+    assert [{"count": 1}] == worker.counts(()).rows
 
 
 @every_kind
@@ -71,7 +71,7 @@ async def test_a_job_was_never_there_if_the_users_transaction_rolls_back(kind, s
 
         await done(user.rollback())
 
-        assert ([], [], []) == (orders(jobs_url), claim(worker), worker.counts(()))
+        assert ([], [], []) == (orders(jobs_url), claim(worker), worker.counts(()).rows)
     assert Status.PENDING == (await ship.using(dedupe="k").aenqueue(1)).status
 
 

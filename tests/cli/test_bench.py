@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from windlass.cli.bench.dashboard import PATHS
+
 SECTIONS = {
     "ceiling": {"fsync", "raw_insert", "raw_insert_json", "raw_move", "raw_move_json"},
     "enqueue": {"enqueue_singly", "enqueue_threads", "enqueue_tasks", "enqueue_bulk"},
@@ -16,6 +18,7 @@ SECTIONS = {
     "pickup": {f"pickup_{since}_p{percent}" for since in ("call", "return") for percent in (50, 99)},
     "idle": {"idle_cpu", "idle_memory"},
     "backlog": {f"backlog_{key}" for key in ("behind", "limited", "unknown", "future", "finished")},
+    "dashboard": {"watched"} | {f"page {path}" for path in PATHS},
 }
 JUDGED = {
     "enqueue_threads",
@@ -25,6 +28,7 @@ JUDGED = {
     "pickup_return_p50",
     "idle_cpu",
     *SECTIONS["backlog"],
+    *SECTIONS["dashboard"],
 }
 
 
@@ -67,7 +71,7 @@ def test_the_table_names_the_machine_and_each_ratio(tmp_path: Path) -> None:
     [
         (
             ["--only", "drain,fuel"],
-            "'fuel' is none of ceiling, enqueue, wakeups, drain, journeys, pickup, idle, backlog, snapshot",
+            "'fuel' is none of ceiling, enqueue, wakeups, drain, journeys, pickup, idle, backlog, snapshot, dashboard",
         ),
         (["--only", "drain,snapshot"], "only PostgreSQL is measured for snapshot: name one by --db"),
         (["--db", "sqlite:///x.db"], "name either --db or --dir"),

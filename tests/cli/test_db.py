@@ -13,7 +13,7 @@ from windlass import Windlass, clock, function
 
 def test_status_says_where_it_is_and_which_schema_it_has(windlass, as_json, wl, folder):
     assert f"sqlite {folder / 'windlass.db'}" in windlass("db", "status").stdout
-    assert "1 (current)" in windlass("db", "status").stdout
+    assert "2 (current)" in windlass("db", "status").stdout
     assert tuple(as_json("db", "status")[name] for name in ("schema", "journal_mode")) == (2, "wal")
 
 
@@ -28,7 +28,7 @@ def test_upgrade_puts_the_tables_into_a_file_that_has_others(windlass, as_json, 
     with sqlite3.connect(folder / "mine.db") as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     connection.close()
-    assert {"where": str(folder / "mine.db"), "schema": 1, "before": 0} == as_json(
+    assert {"where": str(folder / "mine.db"), "schema": 2, "before": 0} == as_json(
         "db", "upgrade", "--db", "sqlite:///mine.db"
     )
 

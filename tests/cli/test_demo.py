@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -41,6 +44,23 @@ def test_the_demo_tells_the_truth_about_its_database(start, folder):
     assert report["held_when_killed"] == sum(row["killed_and_completed"] for row in report["types"]) > 0
     assert app.workers() == []
     app.close()
+
+
+def test_the_demo_comes_with_a_dashboard_that_stays_until_it_is_interrupted(start):
+    process = start("demo", "--dashboard")
+    link = next(line for line in process.stdout if "watch them: " in line).rpartition(" ")[2].strip()
+    with urllib.request.urlopen(link, timeout=20) as answer:
+        assert "Signed in" in answer.read().decode()
+    shown = ""
+    for line in process.stdout:
+        shown += line
+        if "stays up" in line:
+            break
+    assert "all 412 jobs completed" in shown
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 0
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(link, timeout=20)
 
 
 def test_the_demo_refuses_a_database_that_others_may_use(windlass, wl):

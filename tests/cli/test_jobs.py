@@ -50,7 +50,7 @@ def test_the_cursor_leads_through_all_pages(windlass, as_json, wl):
     assert stored[::-1] == ids(first) + ids(second)
     assert second["next_cursor"] is None
     more = windlass("jobs", "ls", "--limit", "3", "--type", "mail").stderr
-    assert f"windlass jobs ls --type mail --limit 3 --cursor {first['next_cursor']}" in more
+    assert f"windlass jobs ls type:mail --limit 3 --cursor {first['next_cursor']}" in more
 
 
 @pytest.mark.parametrize(

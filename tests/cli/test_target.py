@@ -35,7 +35,7 @@ def test_looking_at_a_file_of_somebody_else_leaves_it_as_it_is(windlass, folder,
     connection.close()
 
 
-@pytest.mark.parametrize(("schema", "says"), [(0, "has no windlass tables"), (99, "knows 1")])
+@pytest.mark.parametrize(("schema", "says"), [(0, "has no windlass tables"), (99, "knows 2")])
 def test_a_schema_of_another_version_is_exit_code_3(windlass, wl, schema, says):
     with sqlite3.connect(wl.store.where) as connection:
         connection.execute("UPDATE windlass_meta SET value = ? WHERE key IN ('schema', 'oldest')", (schema,))
@@ -80,7 +80,7 @@ def test_the_shared_options_may_stand_before_or_after_the_command(windlass, fold
 
 
 def test_the_shared_options_may_stand_inside_a_group(windlass, wl):
-    assert windlass("jobs", "--json", "ls").stdout == '{"items":[],"next_cursor":null}\n'
+    assert windlass("jobs", "--json", "ls").stdout.startswith('{"items":[],"next_cursor":null,')
 
 
 def test_an_option_after_the_command_wins_over_one_before_it(windlass, wl):

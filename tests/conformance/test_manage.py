@@ -27,7 +27,7 @@ from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
 ended = pytest.mark.parametrize("outcome", [COMPLETED, FAILED, CANCELLED], ids=lambda outcome: outcome.kind.value)
 
 
-@pytest.mark.parametrize("verb", ["cancel", "retry", "delete"])
+@pytest.mark.parametrize("verb", ["cancel", "retry", "delete", "run_now"])
 def test_no_job_means_a_typed_answer_that_shows_the_id(store, verb):
     id = new_id()
 
@@ -242,3 +242,66 @@ def test_reconciling_a_cancelled_run_wins_over_the_flag(store):
     store.complete([claimed.id])
 
     assert Status.COMPLETED == store.get(claimed.id).status
+
+
+# Run now
+
+
+def test_a_job_for_later_runs_now(store, clock):
+    job = put(store, delay=HOUR)
+    clock.advance(1)
+
+    moved = store.run_now(job.id)
+
+    assert moved == store.get(job.id)
+    assert (Status.PENDING, to_datetime(clock()), to_datetime(clock())) == (
+        moved.status,
+        moved.run_at,
+        moved.updated_at,
+    )
+    assert [job.id] == [claimed.id for claimed in take(store)]
+
+
+def test_a_job_that_waits_for_its_retry_runs_now_and_keeps_its_attempts(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, Outcome(Kind.RETRIED, delay=HOUR, error="later"))
+
+    assert (Status.PENDING, 1) == (store.run_now(claimed.id).status, store.get(claimed.id).attempts)
+    assert 2 == take(store)[0].attempt
+
+
+def test_a_job_that_is_due_keeps_its_place(store, clock):
+    first = put(store)
+    clock.advance(1)
+    second = put(store)
+    clock.advance(1)
+
+    store.run_now(first.id)
+
+    assert [first.id, second.id] == [claimed.id for claimed in take(store)]
+
+
+@ended
+def test_an_ended_job_is_not_run_now_but_retried(store, outcome):
+    job = finish(store, outcome)
+    before = snapshot(store)
+
+    with pytest.raises(WrongStatus, match=f"cannot run job {job.id}: it is {job.status}.*wl.retry"):
+        store.run_now(job.id)
+
+    assert before == snapshot(store)
+
+
+def test_a_job_in_hand_runs_already(store):
+    claimed = put_and_take(store)
+
+    with pytest.raises(WrongStatus, match="it runs already"):
+        store.run_now(claimed.id)
+
+
+def test_a_job_that_waits_for_its_retry_is_not_retried_but_run_now(store):
+    claimed = put_and_take(store)
+    settle_one(store, claimed, Outcome(Kind.RETRIED, delay=HOUR, error="later"))
+
+    with pytest.raises(WrongStatus, match=r"to wait no longer: wl\.run_now"):
+        store.retry(claimed.id)

@@ -84,7 +84,11 @@ def put_more_urgent(theirs, claimed, clock):
     return put(theirs, priority=5).id
 
 
-BEHIND = [give_back, put_before, put_more_urgent]
+def run_now(theirs, claimed, clock):
+    return theirs.run_now(put(theirs, priority=5, delay=3600 * SECOND).id).id
+
+
+BEHIND = [give_back, put_before, put_more_urgent, run_now]
 
 
 @pytest.mark.parametrize("fall", BEHIND, ids=lambda fall: fall.__name__)
@@ -140,6 +144,19 @@ def test_a_job_that_is_retried_by_hand_is_found(begun):
     theirs.retry(claimed[0].id)
 
     assert [*waiting, claimed[0].id] == ids(take(ours))
+
+
+def test_a_job_of_a_lane_without_due_ones_that_is_to_run_now_is_found(open_store, time):
+    """The lane was seen to begin with a job of another time."""
+    ours, theirs = open_store(), open_store()
+    put(theirs, delay=3600 * SECOND)
+    job = put(theirs, delay=7200 * SECOND)
+    assert [] == take(ours)
+
+    theirs.run_now(job.id)
+
+    time.now += 1
+    assert [job.id] == ids(take(ours))
 
 
 def test_a_job_that_is_committed_late_is_found(open_store, clock, time):

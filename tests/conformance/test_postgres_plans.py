@@ -15,7 +15,7 @@ import psycopg
 import pytest
 
 from tests.conformance.conftest import make_tables
-from windlass.filters import Filter
+from windlass.filters import Filter, parse
 from windlass.ids import first_id_of, new_id
 from windlass.job import Status
 from windlass.stores.base import RECLAIM_AFTER
@@ -344,6 +344,91 @@ def test_a_page_is_read_in_order_and_no_further(explain, wanted, before):
     assert asking.asked
     for statement, parameters in asking.asked:
         check(explain(statement, parameters), 6 * BATCH)  # a job, and up to three places where it might be
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "type:type-1",
+        "type:type-1 tenant:acme",
+        "type:type-1 subject:call-0",
+        "type:type-1 since:2026-09-21T13:35",
+        "type:type-1 status:pending",
+        "type:type-1 status:processing",
+        "type:type-1 status:failed",
+        "type:type-1 status:completed",
+        "status:retrying",
+    ],
+)
+def test_how_far_a_search_goes_is_a_walk_over_ids(explain, text, monkeypatch):
+    monkeypatch.setattr(search, "FIRST_LOOK", BATCH)
+    walking = Walking()
+    search.jobs(walking, parse(text), BATCH - 1, None)
+
+    explain.connection.execute(sql.SNAPSHOT)
+    [(statement, parameters)] = walking.asked
+    plan = explain(statement, parameters)
+    check(plan, BATCH + 1)
+    assert all("Index" in n["Node Type"] for n in plan.scans), plan
+
+
+class Walking(Asking):
+    """The same, for how far to search."""
+
+    def execute(self, statement: str, parameters: Any = None) -> Found:
+        if "OFFSET" in statement:
+            self.asked.append((statement, dict(parameters)))
+        return Found()
+
+
+# What people look at
+
+LANES = 22
+"""Of which some have jobs."""
+LEVEL_ROWS = 5
+"""That a (queue, type, priority) may cost beside those that are counted."""
+
+
+@pytest.fixture
+def tallied(explain):
+    """What settle and enqueue would have counted."""
+    explain.connection.execute(
+        "INSERT INTO windlass.tallies (status, type, queue, count)"
+        " SELECT 'pending', type, queue, count(*) FROM windlass.ready GROUP BY type, queue"
+    )
+    return explain
+
+
+@pytest.mark.parametrize(
+    ("now", "counted"), [(LATER, 0), (MIDDLE, BATCH), (FIRST, BATCH)], ids=["due", "both", "later"]
+)
+def test_lanes_are_looked_at_in_ranges_of_the_index(tallied, now, counted):
+    tallied.connection.execute(sql.SNAPSHOT)
+    plan = tallied(sql.LEVELS, {"now": now, "most": BATCH, "levels": 1000})
+
+    levels = plan.top["Actual Rows"]
+    assert 30 <= levels <= 3 * LANES
+    assert [] == plan.sequential, plan
+    assert plan.rows <= levels * (counted + LEVEL_ROWS), plan
+    assert plan.sorted <= LANES, plan  # of the tallies
+    assert [] == [n for n in plan.nodes if "Bitmap" in n["Node Type"]], plan  # which would read all of a level
+
+
+def test_retries_are_counted_in_the_index_that_has_just_those(explain):
+    explain.connection.execute(
+        f"UPDATE windlass.ready SET attempts = 1 WHERE id IN (SELECT id FROM windlass.ready ORDER BY id LIMIT {BATCH})"
+    )
+
+    explain.connection.execute(sql.SNAPSHOT)
+    check(explain(sql.AGAIN, {"now": LATER, "most": BATCH}))
+
+
+def test_a_sample_is_the_end_of_the_table(explain):
+    check(explain(sql.SAMPLE, {"limit": BATCH, "looked_at": 2 * BATCH}), 2 * BATCH)
+
+
+def test_failures_are_found_by_their_index(explain):
+    check(explain(sql.FAILURES, {"limit": BATCH}))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance.helpers import DAY, finish, limit, put_many, take
 from windlass.clock import SECOND
-from windlass.filters import Filter
+from windlass.filters import Filter, parse
 from windlass.job import Status
 from windlass.outcome import CANCELLED, COMPLETED
 from windlass.stores.sqlite import statements as sql
@@ -174,6 +174,68 @@ def test_counts_by_status_type_and_queue_look_at_no_job(store):
     (statement,) = statements_of(store, lambda: store.counts(("status", "type", "queue")).rows)
 
     assert ["SCAN windlass_tallies"] == plan(store, statement)
+
+
+# What people look at
+
+
+def no_sort_of_a_table(lines):
+    return [line for line in lines if "TEMP B-TREE" in line] == []
+
+
+def test_lanes_are_looked_at_in_ranges_of_the_index(store):
+    lines = plan(store, sql.LEVELS, {"now": 1, "most": 5, "levels": 9})
+
+    ready = of_table(lines, "r")
+    assert 5 == len(ready)
+    assert all(line.startswith(f"SEARCH r USING COVERING INDEX {IN_ORDER} (queue=? AND type=?") for line in ready)
+    assert no_sort_of_a_table(lines)
+
+
+def test_retries_are_counted_in_the_index_that_has_just_those(store):
+    lines = plan(store, sql.AGAIN, {"now": 1, "most": 5})
+
+    assert ["SCAN windlass_ready USING INDEX windlass_ready_again"] == of_table(lines, "windlass_ready")
+    assert ["USE TEMP B-TREE FOR GROUP BY"] == [line for line in lines if "TEMP B-TREE" in line]  # of so many at most
+
+
+def test_a_sample_is_the_end_of_the_table(store):
+    lines = plan(store, sql.SAMPLE, {"limit": 5, "looked_at": 10})
+
+    assert ["SCAN windlass_finished"] == of_table(lines, "windlass_finished")  # in the order of its ids, until LIMIT
+    assert no_sort_of_a_table(lines)
+
+
+def test_failures_are_found_by_their_index(store):
+    lines = plan(store, sql.FAILURES, {"limit": 5})
+
+    used = "SEARCH windlass_finished USING INDEX windlass_finished_otherwise (status=?)"
+    assert [used] == of_table(lines, "windlass_finished")
+    sorts = {line for line in lines if "TEMP B-TREE" in line}
+    assert {"USE TEMP B-TREE FOR GROUP BY", "USE TEMP B-TREE FOR ORDER BY"} >= sorts  # of so many at most
+
+
+@pytest.mark.parametrize(
+    ("text", "walk"),
+    [
+        ("type:a", "SCAN j"),
+        ("type:a tenant:acme", "SEARCH j USING COVERING INDEX windlass_jobs_by_tenant (tenant=?)"),
+        ("type:a subject:s", "SEARCH j USING COVERING INDEX windlass_jobs_by_subject (subject=?)"),
+        ("type:a since:1h", "SEARCH j USING PRIMARY KEY (id>?)"),
+        ("type:a status:pending", "SCAN r"),
+        ("status:retrying", "SCAN r USING INDEX windlass_ready_again"),
+        ("type:a status:processing", "SCAN l"),
+        ("type:a status:failed", "SEARCH f USING COVERING INDEX windlass_finished_otherwise (status=?)"),
+        ("type:a status:completed", "SCAN f"),
+    ],
+)
+def test_how_far_a_search_goes_is_a_walk_over_ids(store, text, walk):
+    """In the order of the ids, without a sort and without a job: it ends after so many."""
+    walks = [s for s in statements_of(store, lambda: store.jobs(parse(text), 10)) if "OFFSET" in s]
+
+    assert walks
+    for statement in walks:
+        assert [walk] == plan(store, statement)
 
 
 def test_pruning_looks_at_old_jobs_only(store, clock):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
+from itertools import count
 
 import msgspec
 import pytest
 
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, eventually, now, place, working
-from windlass import Fail, Job, Snooze, Status, WaitsForItself, Windlass
+from windlass import Context, Fail, Job, Snooze, Status, WaitsForItself, Windlass
+from windlass.stores.base import Due, Wanted
 from windlass.testing import ManualClock, drain, enqueued
 
 
@@ -240,3 +242,33 @@ def test_a_follow_up_that_cannot_be_stored_fails_its_handlers_job_and_no_other(w
         eventually(lambda: all(now(wl, job).status.is_final for job in jobs))
     assert [now(wl, job).status for job in jobs] == [Status.FAILED, Status.COMPLETED]
     assert "its outcome could not be stored" in (now(wl, jobs[0]).error or "")
+
+
+def test_a_tick_runs_the_follow_ups_of_a_transaction_that_commits_while_it_looks(
+    wl: Windlass, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its look is older than the commit, and there is nothing left to settle that would make it look again."""
+    looked, told = threading.Event(), threading.Event()
+
+    @wl.job
+    def first(ctx: Context) -> None:
+        assert looked.wait(15)
+        with ctx.transaction():
+            second.enqueue()
+
+    @wl.job
+    def second() -> None: ...
+
+    due, looks = wl.store.due, count(1)
+
+    def slow(wanted: Wanted) -> Due:
+        found = due(wanted)
+        if next(looks) > 1:  # after the first, a tick looks again in any case
+            looked.set()
+            assert told.wait(15)
+        return found
+
+    wl.on("job_completed", lambda event: told.set())
+    first.enqueue()
+    monkeypatch.setattr(wl.store, "due", slow)
+    assert wl.tick().completed == 2

@@ -23,6 +23,7 @@ class Shared:
     json: bool = False
     quiet: bool = False
     no_color: bool = False
+    reveal: bool = False
 
     @cached_property
     def out(self) -> Console:

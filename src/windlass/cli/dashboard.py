@@ -26,6 +26,7 @@ run jobs too: POST /api/jobs/tick.
 @click.option("--prefix", default="", metavar="PATH", help="Where a proxy serves it, as in /jobs.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it is known by; may be repeated.")
 @click.option("--read-only", is_flag=True, help="Nothing can be changed.")
+@click.option("--price", type=click.FloatRange(min=0), help="Of a second in a handler, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
 @pass_shared
 def dashboard(
@@ -36,6 +37,7 @@ def dashboard(
     prefix: str,
     hosts: tuple[str, ...],
     read_only: bool,
+    price: float | None,
     browse: bool,
 ) -> None:
     try:
@@ -49,7 +51,7 @@ def dashboard(
         must_be_ready(app.store)
     app.store.open()
     logs.set_up(0)
-    made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only)
+    made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only, price=price)
 
     def ready() -> None:
         shared.print(made.login)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from windlass.app import Windlass
-from windlass.cli import demo_show
+from windlass.cli import demo_live, demo_show
 from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.errors import PROBLEMS, Problem
 from windlass.cli.target import url_to_show
@@ -38,19 +38,26 @@ WORKER = [sys.executable, "-m", "windlass", "worker", "windlass.cli.demo_app:wl"
 
 @command("demo", help="A real queue on a SQLite file for a few seconds: two workers, one of them killed on the way.")
 @click.option("--keep", is_flag=True, help="Keep the database, to look around in it.")
+@click.option("--dashboard/--no-dashboard", default=None, help="Show it in a browser too. Default: in a terminal.")
 @pass_shared
-def demo(shared: Shared, keep: bool) -> None:
+def demo(shared: Shared, keep: bool, dashboard: bool | None) -> None:
+    live = dashboard if dashboard is not None else shared.out.is_terminal and not shared.json
     signal.signal(signal.SIGTERM, _interrupt)  # so that the workers are stopped, too
     with _place(shared, keep) as url:
         app = Windlass(url)
         stage = demo_show.Stage(shared, app)
         app.enqueue_many(_requests(app))
         stage.opened(url)
-        with _workers(url) as supervisor, stage.progress():
-            _watch(app, stage, supervisor)
-        report = stage.report()
+        with contextlib.ExitStack() as stack:
+            up = live and stack.enter_context(demo_live.dashboard(stage, url, _others(), browse=dashboard is None))
+            supervisor = stack.enter_context(_workers(url))
+            with stage.progress():
+                _watch(app, stage, supervisor)
+            report = stage.report()
+            stage.closed(report, url_to_show(app.store) if keep or shared.db else None)
+            if up:
+                demo_live.keep_up(app, stage)
         app.close()
-        stage.closed(report, url_to_show(app.store) if keep or shared.db else None)
     if report.unfinished:
         click.get_current_context().exit(PROBLEMS)
 
@@ -130,13 +137,11 @@ def _place(shared: Shared, keep: bool) -> Generator[str]:
 def _workers(url: str) -> Generator[subprocess.Popen[bytes]]:
     """`windlass worker` as anybody would start it, with its log kept for when something goes wrong."""
     settings = ["--processes", str(PROCESSES), "--concurrency", str(CONCURRENCY)]
-    # What is set for other workers is not meant for these.
-    others = {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
     with tempfile.TemporaryFile() as log:
         # A session of its own: Ctrl-C is for the demo, which then stops the workers.
         process = subprocess.Popen(
             [*WORKER, *settings],
-            env={**others, URL_VARIABLE: url},
+            env={**_others(), URL_VARIABLE: url},
             stdin=subprocess.DEVNULL,
             stderr=log,
             start_new_session=True,
@@ -154,6 +159,11 @@ def _workers(url: str) -> Generator[subprocess.Popen[bytes]]:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
+
+
+def _others() -> dict[str, str]:
+    """What is set for other workers is not meant for these."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("WINDLASS_")}
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -43,3 +43,14 @@ async def publish_post(post: int, followers: int) -> int:
     for follower in range(followers):
         send_mail.enqueue(to=f"follower-{follower}-of-post-{post}@example.org")
     return followers
+
+
+@wl.job(max_attempts=2, backoff=2)
+async def import_feed(feed: str, password: str) -> None:
+    """Fails for good: something to look at."""
+    await asyncio.sleep(random.uniform(0.05, 0.2))
+    _parse(f"<html>no feed is at {feed}</html>")
+
+
+def _parse(text: str) -> None:
+    raise ValueError(f"not a feed: {text[:20]}…")

@@ -22,6 +22,7 @@ _CODES: list[tuple[type[BaseException], int]] = [
     (errors.JobNotFound, NOT_FOUND),
     (errors.WrongStatus, CONFLICT),
     (errors.KeyHeld, CONFLICT),
+    (errors.CountMoved, CONFLICT),
     (errors.ResultTimeout, TIMED_OUT),
     (errors.StoreUnusable, DATABASE),
     (errors.StoreBusy, DATABASE),
@@ -92,6 +93,12 @@ def explained(error: Exception) -> Problem:
             what = f"{error.where} was busy for too long"
             cause = "Somebody else holds a lock on it: a long transaction, a backup, a debugger."
             next = "windlass doctor --quick"
+        case errors.CountMoved():
+            cause = "Nothing was changed."
+            what = what.partition("; ")[0]
+            next = "look again, then repeat: windlass jobs ls FILTER"
+        case errors.BadFilter():
+            next = "windlass jobs ls --help   (has an example)"
         case errors.BadCursor():
             next = "windlass jobs ls   (prints the cursor of the page after it)"
         case sqlite3.Error():
@@ -111,5 +118,7 @@ def _hint(error: errors.WrongStatus) -> str:
     if error.verb == "delete":
         return "A worker has it in hand: cancel it first, and delete it when it has ended."
     if error.verb == "retry":
-        return "Only a job that has ended can be retried; this one runs by itself."
+        return "Only a job that has ended can be retried; one that waits can be run now, without its wait."
+    if error.verb == "run":
+        return "Only a job that waits can be run now; one that has ended can be retried."
     return "It has ended already."

@@ -1,10 +1,9 @@
-"""`windlass jobs`: list, show, ask why, retry, cancel and delete."""
+"""`windlass jobs`: list, show, ask why, clone, retry, run now, cancel and delete."""
 
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,26 +11,32 @@ import click
 import msgspec
 from rich.text import Text
 
-from windlass import shown, units
-from windlass.cli import output
+from windlass import filters, units
+from windlass.cli import hidden, output
 from windlass.cli.base import Group, Shared, command, pass_shared
-from windlass.cli.errors import PROBLEMS, Problem, explained
+from windlass.cli.clone import clone
+from windlass.cli.errors import Problem
 from windlass.cli.job_page import print_job
 from windlass.cli.target import database
+from windlass.cli.verbs import verbs
 from windlass.cli.why import why
-from windlass.errors import JobNotFound, WindlassError
-from windlass.job import Job, Status
+from windlass.errors import JobNotFound
+from windlass.filters import EVERYTHING, NAMED, Filter
+from windlass.job import Job, Page, Status
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
 
+FILTERS = "FILTER: 'status:failed,retrying type:send_* payload.user_id:42 attempt:>3 error:refused since:1h'."
 
-@click.group("jobs", cls=Group, help="List, show, ask why, retry, cancel and delete jobs.")
+
+@click.group("jobs", cls=Group, help="List, show, ask why, clone, retry, run now, cancel and delete jobs.")
 def jobs() -> None:
     pass
 
 
-@command("ls", help="Jobs, newest first. What is given must all hold.")
+@command("ls", help=f"Jobs, newest first. What is given must all hold.\n\n{FILTERS}")
+@click.argument("words", metavar="[FILTER]", nargs=-1)
 @click.option(
     "-s",
     "--status",
@@ -46,19 +51,50 @@ def jobs() -> None:
 @click.option("--subject", help="What it is about.")
 @click.option("-n", "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many.")
 @click.option("--cursor", help="Go on after this job: the cursor that the page before ended with.")
+@hidden.reveals
 @pass_shared
-def ls(shared: Shared, /, statuses: tuple[Status, ...], limit: int, cursor: str | None, **wanted: str | None) -> None:
-    page = database(shared).jobs(status=statuses or None, limit=limit, cursor=cursor, **wanted)
-    found = [shown.job(job) for job in page]
+def ls(
+    shared: Shared,
+    /,
+    words: tuple[str, ...],
+    statuses: tuple[str, ...],
+    limit: int,
+    cursor: str | None,
+    **named: str | None,
+) -> None:
+    app = database(shared)
+    given = {"status": statuses or None, **named}
+    filter = both(filters.parse(" ".join(words)), {name: value for name, value in given.items() if value is not None})
+    page = app.jobs(filter, limit=limit, cursor=cursor)
+    items = [hidden.job(shared, job) for job in page]
     if shared.json:
-        shared.data({"items": found, "next_cursor": page.next})
+        _print_json(shared, app, filter, page, items)
         return
-    if not page.jobs:
-        shared.note("no jobs" if not statuses and not any(wanted.values()) else "no jobs match")
-        return
-    output.show(shared, _table(found))
+    if not items:
+        shared.note("no jobs" if filter == EVERYTHING else "no jobs match")
+    else:
+        output.show(shared, _table(items))
+    if page.searched:
+        shared.note((f"searched the newest {page.searched:,} jobs; there are older ones", "dim"))
     if page.next:
-        shared.note(("more: ", "dim"), _next_page(statuses, wanted, limit, page.next))
+        shared.note(("more: ", "dim"), _next_page(filter, limit, page.next))
+
+
+def both(filter: Filter, given: Mapping[str, Any]) -> Filter:
+    """The filter, and what the options say beside it."""
+    fields = {NAMED[name]: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
+    for name in given:
+        if getattr(filter, NAMED[name]):
+            raise Problem(f"{name} stands in the filter, and --{name} is given", "Say it once.")
+    return filter.but(**fields)
+
+
+def _print_json(shared: Shared, app: Windlass, filter: Filter, page: Page, items: list[Job]) -> None:
+    """As GET /api/jobs answers."""
+    count = app.count(filter)
+    total = {"value": count.value, "relation": "eq" if count.exact else "gte"}
+    told = {"next_cursor": page.next, "total": total, "searched": page.searched, "filter": str(filter)}
+    shared.data({"items": items, **told})
 
 
 def _table(page: list[Job]) -> output.Grid:
@@ -94,85 +130,28 @@ def _when(job: Job, now: datetime) -> str:
     return units.relative(job.completed_at or job.updated_at, now)
 
 
-def _next_page(statuses: tuple[Status, ...], wanted: dict[str, str | None], limit: int, cursor: str) -> str:
-    words = ["windlass", "jobs", "ls"]
-    for status in statuses:
-        words += ["--status", status]
-    for name, value in wanted.items():
-        words += [f"--{name}", value] if value is not None else []
+def _next_page(filter: Filter, limit: int, cursor: str) -> str:
+    words = ["windlass", "jobs", "ls", *([str(filter)] if filter != EVERYTHING else [])]
     words += ["--limit", str(limit)] if limit != 50 else []
     return shlex.join([*words, "--cursor", cursor])
 
 
 @command("show", help="All there is to know of a job: payload, timeline, attempts with tracebacks, result.")
 @click.argument("id")
+@hidden.reveals
 @pass_shared
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
     found = app.get(id)
     if found is None:
         raise JobNotFound(id)
-    job, history = shown.job(found), [shown.attempt(attempt) for attempt in app.attempts(id)]
+    job = hidden.job(shared, found)
+    history = [hidden.attempt(shared, attempt) for attempt in app.attempts(id)]
     if shared.json:
         shared.data({**msgspec.structs.asdict(job), "history": history})
     else:
         print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
 
 
-def _verb(name: str, help: str, done: Callable[[Job], str], *, asks: bool = False) -> None:
-    """A command that does one thing to each of several jobs, and says of each how it went."""
-
-    def run(shared: Shared, ids: tuple[str, ...], yes: bool = False) -> None:
-        app = database(shared)
-        if asks and not yes:
-            _confirm(name, ids)
-        results = [_each(app, name, id) for id in dict.fromkeys(ids)]
-        if shared.json:
-            shared.data({"items": [_as_json(id, result) for id, result in results]})
-        for id, result in results:
-            if isinstance(result, Problem):
-                result.show()
-            elif not shared.json:
-                shared.print(id, ("  ", ""), (done(result), "dim"))
-        codes = {result.exit_code for _, result in results if isinstance(result, Problem)}
-        if codes:
-            click.get_current_context().exit(codes.pop() if len(codes) == 1 else PROBLEMS)
-
-    made: Callable[..., Any] = click.argument("ids", metavar="ID...", nargs=-1, required=True)(pass_shared(run))
-    if asks:
-        made = click.option("-y", "--yes", is_flag=True, help="Do not ask.")(made)
-    jobs.add_command(command(name, help=help)(made))
-
-
-def _each(app: Windlass, verb: str, id: str) -> tuple[str, Job | Problem]:
-    try:
-        changed: Job = getattr(app, verb)(id)
-        return id, changed
-    except WindlassError as error:
-        return id, explained(error)
-
-
-def _as_json(id: str, result: Job | Problem) -> dict[str, Any]:
-    if isinstance(result, Problem):
-        return {"id": id, "ok": False, "error": result.message, "exit_code": result.exit_code}
-    return {"id": id, "ok": True, "job": shown.job(result)}
-
-
-def _confirm(verb: str, ids: Sequence[str]) -> None:
-    what = f"{len(ids)} jobs" if len(ids) > 1 else f"job {ids[-1]}"
-    if not sys.stdin.isatty():
-        raise Problem(f"will not {verb} {what} unasked", "There is no terminal to ask on.", next="add --yes")
-    if not click.confirm(f"{verb.capitalize()} {what} for ever?", err=True):
-        raise Problem("nothing was changed", code=PROBLEMS)
-
-
-def _cancelled(job: Job) -> str:
-    return "its worker is told to stop it" if job.status is Status.PROCESSING else "cancelled"
-
-
-jobs.add_command(ls)
-jobs.add_command(show)
-jobs.add_command(why)
-_verb("retry", "Let jobs that have ended run again now, with all of their attempts.", lambda job: "pending again")
-_verb("cancel", "End waiting jobs, and stop running ones.", _cancelled)
-_verb("delete", "Erase jobs that are not running, with their history.", lambda job: "deleted", asks=True)
+for each in (ls, show, why, clone, *verbs()):
+    jobs.add_command(each)

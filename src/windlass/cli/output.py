@@ -39,6 +39,11 @@ def clean(text: object, *, one_line: bool = True) -> str:
     return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in shown)
 
 
+def named(name: str) -> Text:
+    """A name from a database; an empty one is a dash."""
+    return Text(clean(name) or "-")
+
+
 def number(value: int, style: str = "") -> Text:
     return Text(f"{value:,}", style=style if value else "dim")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from windlass import shown
+from windlass.cli import hidden
 from windlass.cli.base import Shared, command, pass_shared
 from windlass.cli.output import clean, status
 from windlass.cli.target import database
@@ -12,9 +12,10 @@ from windlass.cli.target import database
 
 @command("why", help="Why a job is not running: every reason that holds, the deciding one first.")
 @click.argument("id")
+@hidden.reveals
 @pass_shared
 def why(shared: Shared, id: str) -> None:
-    answer = shown.why(database(shared).why(id))
+    answer = hidden.why(shared, database(shared).why(id))
     if shared.json:
         shared.data(answer)
         return

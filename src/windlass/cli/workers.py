@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from rich.text import Text
 
 from windlass import clock, units
@@ -14,8 +13,10 @@ from windlass.cli.target import database
 from windlass.health import is_live, silence
 from windlass.stores.base import WorkerRow
 
+TIMES = " \N{MULTIPLICATION SIGN}{}"
 
-@command("workers", help="Who is working: their heartbeat, and how many jobs they have in hand.")
+
+@command("workers", help="Who is working: their heartbeat, and what they have in hand.")
 @pass_shared
 def workers(shared: Shared) -> None:
     app = database(shared)
@@ -28,7 +29,7 @@ def workers(shared: Shared) -> None:
         shared.note(("→ ", "dim"), "windlass worker app:wl")
         return
     table = output.table(
-        "WORKER", "BUSY", "QUEUES", "TYPES", "VERSION", "UP", "HEARTBEAT", right=("BUSY", "UP"), clip="TYPES"
+        "WORKER", "BUSY", "DOING", "QUEUES", "TYPES", "VERSION", "UP", "HEARTBEAT", right=("BUSY", "UP"), clip="TYPES"
     )
     for worker in rows:
         table.add_row(*_cells(worker, now))
@@ -41,6 +42,7 @@ def _cells(worker: WorkerRow, now: int) -> list[Text]:
     return [
         Text.assemble(("● ", "green") if alive else ("◌ ", "red"), output.clean(worker.name)),
         Text(f"{worker.leases}/{worker.concurrency}"),
+        Text(_doing(worker, now) or "-", style="" if worker.doing else "dim"),
         Text(output.clean(", ".join(worker.queues)) or "all"),
         Text(output.clean(", ".join(worker.types))),
         Text(worker.version),
@@ -49,10 +51,24 @@ def _cells(worker: WorkerRow, now: int) -> list[Text]:
     ]
 
 
+def _doing(worker: WorkerRow, now: int) -> str:
+    """Each type that it has in hand, how many of it, and for how long the first."""
+    parts = (
+        f"{output.clean(type)}{TIMES.format(count) if count > 1 else ''} for {units.span((now - since) / clock.SECOND)}"
+        for type, count, since in worker.doing
+    )
+    return ", ".join(parts)
+
+
 def _as_json(worker: WorkerRow, now: int) -> dict[str, Any]:
+    """As GET /api/workers answers."""
+    names = ("id", "name", "concurrency", "queues", "types", "version")
     return {
-        **msgspec.structs.asdict(worker),
+        **{name: getattr(worker, name) for name in names},
         "started_at": clock.to_datetime(worker.started_at),
         "seen_at": clock.to_datetime(worker.seen_at),
+        "silent_for": silence(worker, now),
         "live": is_live(worker, now),
+        "running": worker.leases,
+        "doing": [{"type": t, "count": n, "since": clock.to_datetime(since)} for t, n, since in worker.doing],
     }

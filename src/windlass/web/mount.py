@@ -25,6 +25,7 @@ def asgi(
     hosts: Collection[str] | None = None,
     frame_ancestors: str = "'none'",
     title: str = "windlass",
+    price: float | None = None,
 ) -> WebApp:
     """What `wl.asgi` returns. Who lets everyone in answers to this machine's own names only, unless `hosts` says."""
     if not callable(auth) and not isinstance(auth, Gate):
@@ -32,5 +33,5 @@ def asgi(
         raise BadOption("auth", auth, way_out)
     if hosts is None and auth is allow_everyone:
         hosts = guard.LOOPBACK
-    site = Site(app, auth, read_only=read_only, hosts=hosts, frame_ancestors=frame_ancestors, title=title)
+    site = Site(app, auth, read_only=read_only, hosts=hosts, frame_ancestors=frame_ancestors, title=title, price=price)
     return WebApp(site, ROUTES)

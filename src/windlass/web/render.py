@@ -11,6 +11,7 @@ import jinja2
 from windlass.version import __version__
 from windlass.web import files
 from windlass.web.ask import Answer, Ask, html
+from windlass.web.pages.said import said
 
 if TYPE_CHECKING:
     from windlass.web.site import Site
@@ -32,7 +33,8 @@ def environment() -> jinja2.Environment:
 
 
 def render(site: Site, ask: Ask, template: str, /, *, status: int = 200, **values: Any) -> Answer:
-    """A page. Templates have `site`, `ask`, `who`, `url(path, **query)`, `static(name)` and `version` too."""
+    """A page. Templates have `site`, `ask`, `who`, `url(path, **query)`, `static(name)`, `version` and what is in
+    pages/said.py too."""
     text = (
         environment()
         .get_template(template)
@@ -43,7 +45,7 @@ def render(site: Site, ask: Ask, template: str, /, *, status: int = 200, **value
             url=ask.url,
             static=lambda name: ask.url(f"/static/{name}", v=files.version(name)),
             version=__version__,
-            **values,
+            **{**said(site, ask), **values},
         )
     )
     return html(text, status)

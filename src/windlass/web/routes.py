@@ -37,7 +37,7 @@ from windlass.web.api import (
     verbs,
     workers,
 )
-from windlass.web.pages import overview
+from windlass.web.pages.table import PAGES
 from windlass.web.route import Route
 
 API = (
@@ -56,5 +56,4 @@ API = (
     *prometheus.ROUTES,
     *openapi.ROUTES,
 )
-PAGES = (*overview.ROUTES, *files.ROUTES)
-ROUTES: tuple[Route, ...] = (*API, *PAGES)
+ROUTES: tuple[Route, ...] = (*API, *PAGES, *files.ROUTES)

@@ -34,14 +34,22 @@ class Server:
     """One mount, bound to its address and not yet serving, so that what is said of it is true."""
 
     def __init__(
-        self, app: Windlass, *, host: str, port: int, prefix: str, hosts: Collection[str], read_only: bool
+        self,
+        app: Windlass,
+        *,
+        host: str,
+        port: int,
+        prefix: str,
+        hosts: Collection[str],
+        read_only: bool,
+        price: float | None = None,
     ) -> None:
         self.gate = Gate(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
         self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         self._host = host
         names = {*guard.LOOPBACK, *hosts} | (set() if is_any(host) else {host})
         allowed = None if is_any(host) and not hosts else names
-        self.web = asgi(app, auth=self.gate, read_only=read_only, hosts=allowed)
+        self.web = asgi(app, auth=self.gate, read_only=read_only, hosts=allowed, price=price)
         self._socket = bind(host, port)
 
     @property

@@ -46,6 +46,7 @@ class Site:
         hosts: Collection[str] | None = None,
         frame_ancestors: str = "'none'",
         title: str = "windlass",
+        price: float | None = None,
     ) -> None:
         self.app = app
         self.gate = auth if isinstance(auth, Gate) else None
@@ -54,6 +55,8 @@ class Site:
         self.hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self.frame_ancestors = frame_ancestors
         self.title = title
+        self.price = price
+        """Of a second in a handler, for the insights."""
         self.slow = CapacityLimiter(SLOW)
         self.operator = Operator(app)
         self.hub = Hub(app)

@@ -8,7 +8,6 @@ import logging
 import os
 import sys
 import time
-import uuid
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -17,12 +16,12 @@ from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError, 
 from windlass.job import Claimed
 from windlass.outcome import Kind, Outcome
 from windlass.settings import at_least_one
-from windlass.stores.base import Beat, Settled, Wanted, WorkerRow
+from windlass.stores.base import Beat, Settled, Wanted
 from windlass.telling import Teller
-from windlass.version import __version__
 from windlass.worker import host
-from windlass.worker.board import Board, Owner
-from windlass.worker.chores import bury_the_local_dead, do_chores
+from windlass.worker.arrival import arrive
+from windlass.worker.board import Board
+from windlass.worker.chores import do_chores
 from windlass.worker.hands import Hands
 from windlass.worker.keeper import Keeper
 from windlass.worker.log import log, tell
@@ -146,24 +145,8 @@ class Worker:
         return wanted and self._board.in_turn
 
     def _arrive(self) -> None:
-        """Be seen: in the database, and on the board."""
-        bury_the_local_dead(self.store)
-        types = self.app.registry.types
-        self.store.publish([job_type.policy for job_type in types.values()])
-        self.id = str(uuid.uuid4())
-        self._board.sign(Owner(self.id, self.store.url))
-        self.store.register(
-            WorkerRow(
-                id=self.id,
-                name=self.name,
-                concurrency=self.concurrency,
-                queues=self.queues,
-                types=tuple(sorted(types)),
-                host=host.identity(self._board.supervisor),
-                version=__version__,
-            )
-        )
-        self._types = {name: job_type.policy.timeout for name, job_type in types.items()}
+        self.id = arrive(self.app, self._board, self.name, self.concurrency, self.queues)
+        self._types = {name: job_type.policy.timeout for name, job_type in self.app.registry.types.items()}
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
@@ -329,6 +312,7 @@ class Worker:
             self._board.end(claimed.number)
             if outcome is not None and self.app.hooks:
                 self._teller.add(self.app.hooks.ended([(claimed, outcome)], None, self.id))
+            self._work.set()  # its follow-ups are there already, and a limited type may have room now
         else:
             self._settler.add(claimed, outcome)
         self._freed.set()

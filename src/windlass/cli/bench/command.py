@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-SECTIONS = ("ceiling", "enqueue", "wakeups", "drain", "journeys", "pickup", "idle", "backlog", "snapshot")
+SECTIONS = ("ceiling", "enqueue", "wakeups", "drain", "journeys", "pickup", "idle", "backlog", "snapshot", "dashboard")
 """All there are; two of them only on PostgreSQL, one only on libSQL."""
 ONLY_ON = {"wakeups": "PostgreSQL", "snapshot": "PostgreSQL", "journeys": "libSQL"}
 EVERYWHERE = frozenset(SECTIONS) - frozenset(ONLY_ON)
@@ -79,7 +79,7 @@ def bench(
 
 
 def _measure(setting: Any, names: tuple[str, ...], profiled: bool) -> tuple[list[Any], Any]:
-    from windlass.cli.bench import backlog, drain, enqueue, idle, pickup, profile
+    from windlass.cli.bench import backlog, dashboard, drain, enqueue, idle, pickup, profile
     from windlass.cli.bench import ceiling as ceilings
 
     ceiling = ceilings.Ceiling(setting)
@@ -90,6 +90,7 @@ def _measure(setting: Any, names: tuple[str, ...], profiled: bool) -> tuple[list
         "pickup": lambda: pickup.measure(setting),
         "idle": lambda: idle.measure(setting),
         "backlog": lambda: backlog.measure(setting),
+        "dashboard": lambda: dashboard.measure(setting),
         "wakeups": lambda: _wakeups(setting),
         "snapshot": lambda: _snapshot(setting),
         "journeys": lambda: _journeys(setting),

@@ -360,9 +360,15 @@ TABLES = {
     "w": "windlass.workers",
 }
 
-# Conditions of a filter. What stands at a path of the payload, as JSON and as text.
+# Conditions of a filter. What stands at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
+# escape into a character (\u0000, half a surrogate pair: somebody wrote it by hand), a look at any path would raise.
 ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
-AT_PATH = ("(j.payload #> CAST(:{path} AS text[]))::text", "j.payload #>> CAST(:{path} AS text[])")
+_BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
+    '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""
+AT_PATH = (
+    f"CASE WHEN {_BROKEN} THEN NULL ELSE (j.payload #> CAST(:{{path}} AS text[]))::text END",
+    f"CASE WHEN {_BROKEN} THEN NULL ELSE j.payload #>> CAST(:{{path}} AS text[]) END",
+)
 
 
 def paths(parts: list[str]) -> list[list[str]]:
@@ -397,8 +403,8 @@ RETRY = """
 INSERT INTO windlass.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass.jobs WHERE id = CAST(:id AS uuid)
 """
-# Let a job that waits wait no longer.
-RUN_NOW = "UPDATE windlass.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid)"
+# Let a job that waits wait no longer. One that is due keeps its place.
+RUN_NOW = "UPDATE windlass.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
 
 DEDUPE_OF = "SELECT tenant, dedupe FROM windlass.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
 
@@ -482,19 +488,21 @@ SELECT queue, type,
   FROM level WHERE priority IS NOT NULL LIMIT :levels
 """
 
-# How many of the newest jobs that failed before wait for their next attempt.
+# The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
 AGAIN = """
-SELECT queue, type, count(*) FROM (SELECT queue, type, run_at FROM windlass.ready
-    WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a WHERE run_at > :now GROUP BY queue, type
+SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
+    SELECT queue, type, run_at FROM windlass.ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a
+ GROUP BY queue, type
 """
 
 # What each worker does.
 DOING = "SELECT worker, type, count(*), min(started_at) FROM windlass.leases GROUP BY worker, type ORDER BY 1, 2"
 
-# The newest jobs that ran to an end: how long they waited, and how long they ran.
+# Of the newest ended jobs those that ran: how long they waited, and how long they ran.
 SAMPLE = """
-SELECT type, queue, started_at - run_at, completed_at - started_at FROM windlass.finished
- WHERE started_at IS NOT NULL ORDER BY id DESC LIMIT :limit
+SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
+    SELECT type, queue, run_at, started_at, completed_at FROM windlass.finished ORDER BY id DESC LIMIT :looked_at) a
+ WHERE started_at IS NOT NULL LIMIT :limit
 """
 
 # The newest failed jobs, by type and by what was raised.

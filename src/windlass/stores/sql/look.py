@@ -10,6 +10,8 @@ from windlass.stores.sql import read
 from windlass.stores.sql.transaction import Transaction
 
 SAMPLE = 2_000
+SAMPLED_FROM = 10_000
+"""Of so many at most: a million that were cancelled before they ran are no reason to read them all."""
 FAILED = 10_000
 """Of the newest so many."""
 
@@ -36,7 +38,7 @@ def usage(tx: Transaction, since: int, until: int, step: int, by: Sequence[str],
 
 
 def sample(tx: Transaction) -> list[Sampled]:
-    return [Sampled(*row) for row in tx.execute(tx.sql.SAMPLE, {"limit": SAMPLE})]
+    return [Sampled(*row) for row in tx.execute(tx.sql.SAMPLE, {"limit": SAMPLE, "looked_at": SAMPLED_FROM})]
 
 
 def failures(tx: Transaction) -> list[FailureGroup]:

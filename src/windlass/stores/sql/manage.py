@@ -47,9 +47,8 @@ def cancel(tx: Transaction, id: str) -> Job:
 def retry(tx: Transaction, id: str) -> Job:
     job = hold(tx, id)
     if not job.status.is_final:
-        raise WrongStatus(
-            "retry", id, job.status, "only a job that has ended can be retried; this one will run by itself"
-        )
+        way_out = f"to wait no longer: wl.run_now({id!r})" if job.status is Status.PENDING else "it runs already"
+        raise WrongStatus("retry", id, job.status, f"only a job that has ended can be retried; {way_out}")
     _retake_key(tx, id)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})

@@ -190,16 +190,19 @@ def _tallied(tx: Transaction, by: Sequence[str], wanted: Filter) -> Counted:
     states = set(wanted.statuses) or {*Status, *WAITING}
     rows: list[tuple[dict[str, Any], int]] = []
     split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)
-    found = lanes.lanes(tx) if split else []
+    found = [lane for lane in lanes.lanes(tx) if _is_in(lane.type, lane.queue, wanted)] if split else []
     for status, type, queue, n in tx.execute(tx.sql.COUNTS):
-        if status in states and not (split and status == Status.PENDING):
+        if status in states and _is_in(type, queue, wanted) and not (split and status == Status.PENDING):
             rows.append(({"status": status, "state": status, "type": type, "queue": queue}, n))
     for lane in found:
         waits = [state for state in WAITING if state in states or Status.PENDING in states]
         row = {"status": Status.PENDING.value, "type": lane.type, "queue": lane.queue}
         rows += [({**row, "state": state}, getattr(lane, state)) for state in waits]
-    meant = [r for r in rows if matches(r[0]["type"], wanted.types) and matches(r[0]["queue"], wanted.queues)]
-    return Counted(_grouped(by, meant), all(lane.exact for lane in found))
+    return Counted(_grouped(by, rows), all(lane.exact for lane in found))
+
+
+def _is_in(type: str, queue: str, wanted: Filter) -> bool:
+    return matches(type, wanted.types) and matches(queue, wanted.queues)
 
 
 def _grouped(by: Sequence[str], rows: Any) -> list[dict[str, Any]]:

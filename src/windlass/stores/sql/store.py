@@ -271,11 +271,13 @@ class SQLStore(PerProcess[D]):
         return self._read("read", lambda tx: books.operations(tx, limit))
 
     def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
-        def steps(tx: Transaction) -> tuple[list[Job], bool]:
-            return books.insert_once(tx, tenant, key, hash, jobs, lambda: self._insert(tx, jobs, insert.insert))
+        def steps(tx: Transaction, how: Insert = insert.insert) -> tuple[list[Job], bool]:
+            return books.insert_once(tx, tenant, key, hash, jobs, lambda: self._insert(tx, jobs, how))
 
         try:
             return self._write("insert", steps)
         except CommitUnknown:
             stored, _ = self._write("insert", steps)  # if it was committed, this finds what it has stored
             return stored, True
+        except (self.already_there, JobNotFound):  # as in insert
+            return self._write("insert", lambda tx: steps(tx, insert.insert_again))

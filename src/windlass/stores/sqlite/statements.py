@@ -4,6 +4,11 @@ Batches travel as one JSON text each way: a statement that moves 500 rows is one
 runs handlers on another core. (Row by row, each step would have to win the interpreter back.)
 """
 
+from itertools import product
+
+from windlass.codec import encode
+from windlass.filters import is_index
+
 # ---- enqueue
 
 # The newest time anybody wrote; a claim that finds itself before it knows that the clock stepped back.
@@ -296,15 +301,19 @@ TABLES = {
 ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
 AT_PATH = (
     "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
-    "CASE WHEN json_valid(j.payload) THEN CAST(j.payload ->> :{path} AS TEXT) END",
+    "CASE WHEN json_valid(j.payload) AND json_type(j.payload, :{path}) = 'text' THEN j.payload ->> :{path} END",
 )
 
 
 def paths(parts: list[str]) -> list[str]:
-    """A path as SQLite writes it; a number may be a name or an index."""
-    named = "$" + "".join(f'."{part}"' for part in parts)
-    indexed = "$" + "".join(f"[{part}]" if part.isdecimal() else f'."{part}"' for part in parts)
-    return [named] if named == indexed else [named, indexed]
+    """A path as SQLite writes it, in each of its meanings: a number may be a name or an index."""
+    return ["$" + "".join(way) for way in product(*map(_steps, parts))]
+
+
+def _steps(part: str) -> list[str]:
+    """SQLite finds a name as it stands in the JSON, with its escapes."""
+    name = f".{encode(part).decode()}"
+    return [name, f"[#{part}]" if part[0] == "-" else f"[{part}]"] if is_index(part) else [name]
 
 
 ATTEMPTS = """
@@ -334,8 +343,8 @@ RETRY = """
 INSERT INTO windlass_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM windlass_jobs WHERE id = :id
 """
-# Let a job that waits wait no longer.
-RUN_NOW = "UPDATE windlass_ready SET run_at = :now, updated_at = :now WHERE id = :id"
+# Let a job that waits wait no longer. One that is due keeps its place.
+RUN_NOW = "UPDATE windlass_ready SET run_at = :now, updated_at = :now WHERE id = :id AND run_at > :now"
 
 DEDUPE_OF = "SELECT tenant, dedupe FROM windlass_jobs WHERE id = :id AND dedupe IS NOT NULL"
 
@@ -413,19 +422,21 @@ SELECT queue, type,
   FROM level WHERE priority IS NOT NULL LIMIT :levels
 """
 
-# How many of the newest jobs that failed before wait for their next attempt.
+# The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
 AGAIN = """
-SELECT queue, type, count(*) FROM (SELECT queue, type, run_at FROM windlass_ready
-    WHERE attempts > 0 ORDER BY id DESC LIMIT :most) WHERE run_at > :now GROUP BY queue, type
+SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
+    SELECT queue, type, run_at FROM windlass_ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most)
+ GROUP BY queue, type
 """
 
 # What each worker does.
 DOING = "SELECT worker, type, count(*), min(started_at) FROM windlass_leases GROUP BY worker, type ORDER BY 1, 2"
 
-# The newest jobs that ran to an end: how long they waited, and how long they ran.
+# Of the newest ended jobs those that ran: how long they waited, and how long they ran.
 SAMPLE = """
-SELECT type, queue, started_at - run_at, completed_at - started_at FROM windlass_finished
- WHERE started_at IS NOT NULL ORDER BY id DESC LIMIT :limit
+SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
+    SELECT type, queue, run_at, started_at, completed_at FROM windlass_finished ORDER BY id DESC LIMIT :looked_at)
+ WHERE started_at IS NOT NULL LIMIT :limit
 """
 
 # The newest failed jobs, by type and by what was raised.

@@ -22,7 +22,7 @@ class LibSQLPlace(Place):
     """The server of a URL. It must have no jobs of anybody: there is no second database to measure in."""
 
     sections = frozenset({"journeys"})
-    without = frozenset({"backlog"})
+    without = frozenset({"backlog", "dashboard"})
     hears = False
     driver = "HTTP"
     safe = ("raw_journeys", "server: SELECT 1, one by one", "journeys")

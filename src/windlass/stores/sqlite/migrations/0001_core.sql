@@ -152,24 +152,26 @@ CREATE TABLE windlass_usage (
     PRIMARY KEY (minute, type, queue, tenant)
 ) STRICT, WITHOUT ROWID;
 
--- The parts put together again, for people. Each part is looked up by the job's id, so that joined with tables of yours
--- it reads the jobs that you join and no others; a union of the parts would be made anew from all jobs for each query.
+-- The parts put together again, for people.
 CREATE VIEW windlass_job AS
-SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
-       CASE WHEN r.id IS NOT NULL THEN 'pending' WHEN l.id IS NOT NULL THEN 'processing' ELSE f.status END AS status,
-       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.run_at, l.run_at, f.run_at) / 1e6, 'unixepoch') AS run_at,
-       coalesce(r.attempts, l.attempt, f.attempts) AS attempts, j.max_attempts,
-       nullif(coalesce(l.worker, f.worker), '') AS worker_id,
+WITH placed (id, status, run_at, attempts, worker_id, updated_at, started_at, completed_at, error, result, progress) AS (
+    SELECT id, 'pending', run_at, attempts, NULL, updated_at, NULL, NULL,
+           CASE WHEN attempts > 0 OR suspicion > 0 THEN
+                (SELECT error FROM windlass_attempts a WHERE a.id = r.id ORDER BY lease DESC LIMIT 1) END, NULL, NULL
+      FROM windlass_ready r
+    UNION ALL
+    SELECT id, 'processing', run_at, attempt, nullif(worker, ''), started_at, started_at, NULL, NULL, NULL, fraction
+      FROM windlass_leases
+    UNION ALL
+    SELECT id, status, run_at, attempts, nullif(worker, ''), completed_at, started_at, completed_at, error, result, NULL
+      FROM windlass_finished
+)
+SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.run_at / 1e6, 'unixepoch') AS run_at,
+       p.attempts, j.max_attempts, p.worker_id,
        strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
-       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.updated_at, l.started_at, f.completed_at) / 1e6, 'unixepoch')
-           AS updated_at,
-       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(l.started_at, f.started_at) / 1e6, 'unixepoch') AS started_at,
-       strftime('%Y-%m-%dT%H:%M:%fZ', f.completed_at / 1e6, 'unixepoch') AS completed_at,
-       CASE WHEN r.attempts > 0 OR r.suspicion > 0
-            THEN (SELECT error FROM windlass_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1)
-            ELSE f.error END AS error,
-       f.result, l.fraction AS progress
-  FROM windlass_jobs j
-  LEFT JOIN windlass_ready r ON r.id = j.id
-  LEFT JOIN windlass_leases l ON l.id = j.id
-  LEFT JOIN windlass_finished f ON f.id = j.id;
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.updated_at / 1e6, 'unixepoch') AS updated_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.started_at / 1e6, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.completed_at / 1e6, 'unixepoch') AS completed_at,
+       p.error, p.result, p.progress
+  FROM placed p JOIN windlass_jobs j ON j.id = p.id;

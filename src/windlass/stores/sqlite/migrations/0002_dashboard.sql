@@ -52,4 +52,27 @@ CREATE TABLE windlass_requests (
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX windlass_requests_by_time ON windlass_requests (at);
 
+-- The parts put together again, for people. Each part is looked up by the job's id, so that joined with tables of yours
+-- it reads the jobs that you join and no others; a union of the parts would be made anew from all jobs for each query.
+DROP VIEW windlass_job;
+CREATE VIEW windlass_job AS
+SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
+       CASE WHEN r.id IS NOT NULL THEN 'pending' WHEN l.id IS NOT NULL THEN 'processing' ELSE f.status END AS status,
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.run_at, l.run_at, f.run_at) / 1e6, 'unixepoch') AS run_at,
+       coalesce(r.attempts, l.attempt, f.attempts) AS attempts, j.max_attempts,
+       nullif(coalesce(l.worker, f.worker), '') AS worker_id,
+       strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.updated_at, l.started_at, f.completed_at) / 1e6, 'unixepoch')
+           AS updated_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(l.started_at, f.started_at) / 1e6, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', f.completed_at / 1e6, 'unixepoch') AS completed_at,
+       CASE WHEN r.attempts > 0 OR r.suspicion > 0
+            THEN (SELECT error FROM windlass_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1)
+            ELSE f.error END AS error,
+       f.result, l.fraction AS progress
+  FROM windlass_jobs j
+  LEFT JOIN windlass_ready r ON r.id = j.id
+  LEFT JOIN windlass_leases l ON l.id = j.id
+  LEFT JOIN windlass_finished f ON f.id = j.id;
+
 UPDATE windlass_meta SET value = 2 WHERE key = 'schema';

@@ -1,0 +1,87 @@
+"""The four stages: extract_audio → transcribe_start → transcribe_poll → analyze.
+
+Each can run again without harm: what is in storage is not made again, a row that is there is left alone, and the next
+stage is stored with the completion of this one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+
+from examples.call_pipeline import sound, storage
+from examples.call_pipeline.database import for_org, wl
+from examples.call_pipeline.speech import start, words_of
+from windlass import Context, Snooze, exponential
+
+PACE = float(os.environ.get("PACE", "1"))
+"""The show is in a hurry: there, waiting is a five-hundredth of what it is in earnest."""
+POLL_SECONDS = float(os.environ.get("SPEECH_POLL_INTERVAL_MS", "20000")) / 1000
+MOST_POLLS = 180
+"""An hour."""
+BACKOFF = exponential(base=30 * PACE, cap=600 * PACE)
+"""30, 60, 120, 240 seconds: min(600, 30·2^attempts) of the attempts before the one that failed."""
+
+
+@wl.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+def extract_audio(ctx: Context, call_id: str) -> None:
+    """The upload as one channel, with fewer samples."""
+    upload, audio = (storage.path(ctx.tenant, call_id, name) for name in ("upload.wav", "audio.wav"))
+    if not audio.exists():
+        storage.write(audio, sound.to_mono(upload.read_bytes()))
+    storage.remove(upload)
+    with ctx.transaction() as connection:
+        note_artifact(ctx, connection, "audio", str(audio))
+        transcribe_start.using(tenant=ctx.tenant, subject=call_id).enqueue(call_id=call_id)
+
+
+@wl.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+def transcribe_start(ctx: Context, call_id: str) -> None:
+    """Convert the audio, send it to the speech service, and leave: waiting is the next stage's job."""
+    folder = storage.path(ctx.tenant, call_id, "")
+    if (folder / "transcript.json").exists():
+        storage.remove(folder / sound.SPEECH)
+        analyze.using(tenant=ctx.tenant, subject=call_id).enqueue(call_id=call_id)
+        return
+    if not (folder / sound.SPEECH).exists():
+        storage.write(folder / sound.SPEECH, sound.to_speech(folder / "audio.wav"))
+    operation = start((folder / sound.SPEECH).read_bytes(), key=f"{ctx.tenant}.{call_id}")
+    transcribe_poll.using(tenant=ctx.tenant, subject=call_id).enqueue(
+        call_id=call_id, operation_id=operation, speech=sound.SPEECH, transcript="transcript.json"
+    )
+
+
+@wl.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+def transcribe_poll(ctx: Context, call_id: str, operation_id: str, speech: str, transcript: str) -> None:
+    """Ask whether it is done. If not, ask again later: until then this job holds no worker, and it costs no attempt."""
+    sent, path = (storage.path(ctx.tenant, call_id, name) for name in (speech, transcript))
+    if not path.exists():
+        words = words_of(operation_id)
+        if words is None:
+            raise Snooze(POLL_SECONDS, at_most=MOST_POLLS)
+        storage.write(path, json.dumps(words).encode())
+    storage.remove(sent)
+    with ctx.transaction() as connection:
+        note_artifact(ctx, connection, "transcript", str(path))
+        analyze.using(tenant=ctx.tenant, subject=call_id).enqueue(call_id=call_id)
+
+
+@wl.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+def analyze(ctx: Context, call_id: str) -> None:
+    """How often each word was said, and whether it was a good call."""
+    folder = storage.path(ctx.tenant, call_id, "")
+    path = folder / "analysis.json"
+    if not path.exists():
+        words = Counter(json.loads((folder / "transcript.json").read_bytes()))
+        mood = words["great"] + words["thanks"] - words["problem"] - words["refund"]
+        storage.write(path, json.dumps({"words": words, "mood": mood}).encode())
+    storage.remove_parts(folder)
+    with ctx.transaction() as connection:
+        note_artifact(ctx, connection, "analysis", str(path))
+        ctx.result = json.loads(path.read_bytes())
+
+
+def note_artifact(ctx: Context, connection: object, kind: str, path: str) -> None:
+    execute = for_org(connection, ctx.tenant)
+    execute("INSERT INTO artifacts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", (ctx.tenant, ctx.subject, kind, path))

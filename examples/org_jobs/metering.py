@@ -1,0 +1,50 @@
+"""What background work costs, and how reliable it is, per org."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from datetime import timedelta
+from typing import NamedTuple
+
+from windlass import Event, Windlass
+
+log = logging.getLogger("org_jobs.metering")
+
+PRICE = 0.0001
+"""For a second in a handler."""
+
+
+class Bill(NamedTuple):
+    org: str
+    runs: int
+    failures: int
+    busy: float
+    waiting: float
+
+    @property
+    def cost(self) -> float:
+        return self.busy * PRICE
+
+
+def emit(event: Event) -> None:
+    """A usage event for each run, to wherever your log goes. Told at most once, so it is for watching."""
+    fields = ("id", "type", "attempt", "busy", "waiting", "error")
+    told = {"event": event.name, "org_id": event.tenant} | {name: getattr(event, name) for name in fields}
+    log.info(json.dumps(told))
+
+
+def meter(wl: Windlass) -> None:
+    for event in ("job_completed", "job_retried", "job_failed"):
+        wl.on(event, emit)
+
+
+def bills(wl: Windlass, since: timedelta = timedelta(days=1)) -> list[Bill]:
+    """For charging: what is stored in the same transaction as each outcome, so that it is exact."""
+    sums: dict[str, Counter[str]] = {}
+    for row in wl.usage(since, by=("tenant",), step=3600):
+        spent = sums.setdefault(row.key[0], Counter())
+        for kind in Bill._fields[1:]:
+            spent[kind] += getattr(row, kind)
+    return [Bill(org, *(spent[kind] for kind in Bill._fields[1:])) for org, spent in sorted(sums.items()) if org]

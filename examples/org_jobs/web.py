@@ -1,0 +1,66 @@
+"""The web server. It runs jobs only when somebody with a token asks it to: POST /api/jobs/tick.
+
+uvicorn examples.org_jobs.web:app
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import FastAPI, HTTPException, Path
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from examples.org_jobs import metering
+from examples.org_jobs.jobs import make_tables, wl
+from examples.org_jobs.repository import JobsRepository
+from windlass import WindlassError
+from windlass.web import allow_everyone
+
+metering.meter(wl)
+repository = JobsRepository(wl)
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    await run_in_threadpool(make_tables)
+    yield
+
+
+app = FastAPI(title="Jobs of orgs", lifespan=lifespan)
+
+
+class NewJob(BaseModel):
+    type: str
+    payload: dict[str, Any] = {}
+    run_at: datetime | None = None
+
+
+@app.post("/orgs/{org_id}/jobs", status_code=202)
+def enqueue(org_id: Annotated[str, Path(pattern="^[a-z0-9-]{1,80}$")], job: NewJob) -> dict[str, str]:
+    try:
+        return {"id": repository.enqueue(job.type, org_id=org_id, payload=job.payload, run_at=job.run_at)}
+    except WindlassError as error:
+        raise HTTPException(422, str(error)) from error
+
+
+@app.get("/orgs/{org_id}/usage")
+def usage(org_id: str) -> dict[str, Any]:
+    for bill in metering.bills(wl):
+        if bill.org == org_id:
+            return {**bill._asdict(), "cost": bill.cost}
+    return {"org": org_id, "runs": 0}
+
+
+def nobody(request: Request) -> None:
+    """No login here: who has a token (`windlass tokens create cron --scope tick`) is let in as far as it says."""
+
+
+app.mount(
+    "/dashboard", wl.asgi(auth=allow_everyone, read_only=True, price=metering.PRICE)
+)  # this machine, only to look
+app.mount("/", wl.asgi(auth=nobody))  # POST /api/jobs/tick, GET /api/metrics

@@ -1,0 +1,215 @@
+"""Charts, drawn here: the marks are SVG that stretches, the words around them are HTML that does not.
+
+Pure functions of numbers. Colours are classes, sizes are attributes: the CSP allows no style in the page.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from markupsafe import Markup, escape
+
+WIDTH, HEIGHT = 1000.0, 100.0
+NOTHING = "\u2013"
+"""What is said of a number that is not there: a dash."""
+GAP = 0.22
+"""The share of a bar's room that stays empty."""
+
+
+class Series(NamedTuple):
+    """One thing over time. A value that is None is not known, and leaves a gap."""
+
+    name: str
+    tone: str
+    """The class that colours it: ok, bad, calm, good, warn."""
+    values: Sequence[float | None]
+    told: str = ""
+    """What the legend says of it: its sum, or its latest value."""
+
+
+class Scale(NamedTuple):
+    """How values are told, and where an axis may end."""
+
+    tell: Callable[[float], str]
+    top: Callable[[float], float]
+
+
+class Chart(NamedTuple):
+    """A drawing with the words that stand around it, and the numbers behind it."""
+
+    svg: Markup
+    ys: list[str]
+    """From the top down."""
+    xs: list[str]
+    series: Sequence[Series]
+    labels: Sequence[str]
+    tell: Callable[[float], str]
+    empty: bool
+
+    @property
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """The chart as a table, the latest first; stretches in which nothing was are left out."""
+        told = [
+            (label, [self._cell(one.values[n]) for one in self.series])
+            for n, label in enumerate(self.labels)
+            if any(one.values[n] for one in self.series)
+        ]
+        return told[::-1]
+
+    def _cell(self, value: float | None) -> str:
+        return NOTHING if value is None else self.tell(value)
+
+
+def bars(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:
+    """Stacked bars, the first series at the bottom."""
+    sums = [sum(one.values[n] or 0 for one in series) for n in range(len(labels))]
+    top = scale.top(max(sums, default=0))
+    room = WIDTH / max(1, len(labels))
+    marks: list[Markup] = []
+    for n, label in enumerate(labels):
+        parts, floor = [], HEIGHT
+        for one in series:
+            height = _height(one.values[n] or 0, top)
+            if height:
+                box = {"x": n * room + room * GAP / 2, "y": floor - height, "width": room * (1 - GAP), "height": height}
+                parts.append(element("rect", class_=f"c-{one.tone}", **box))
+            floor -= height
+        marks.append(_hit(n * room, room, _tip(label, series, n, scale.tell), parts))
+    return _chart(marks, labels, series, scale, name, top)
+
+
+def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:
+    """A line per series; the first has its area shaded."""
+    known = [value for one in series for value in one.values if value is not None]
+    top = scale.top(max(known, default=0))
+    room = WIDTH / max(1, len(labels))
+    marks: list[Markup] = []
+    for number, one in enumerate(series):
+        for run in runs([None if v is None else ((n + 0.5) * room, _y(v, top)) for n, v in enumerate(one.values)]):
+            if len(run) == 1:  # a line of no length is a dot, since its ends are round
+                marks.append(element("path", class_=f"line dot c-{one.tone}", d=path(run) + "h0"))
+                continue
+            if number == 0:
+                closed = [(run[0][0], HEIGHT), *run, (run[-1][0], HEIGHT)]
+                marks.append(element("path", class_=f"area c-{one.tone}", d=path(closed) + "Z"))
+            marks.append(element("path", class_=f"line c-{one.tone}", d=path(run)))
+    marks += [_hit(n * room, room, _tip(label, series, n, scale.tell), []) for n, label in enumerate(labels)]
+    return _chart(marks, labels, series, scale, name, top)
+
+
+def spark(values: Sequence[float], name: str, tone: str = "ok") -> Markup:
+    """A row of small bars, for a cell of a table."""
+    top = max(values, default=0)
+    room = WIDTH / max(1, len(values))
+    boxes = [
+        element("rect", class_=f"c-{tone if value else 'none'}", x=n * room, width=room * 0.72, y=100 - h, height=h)
+        for n, value in enumerate(values)
+        for h in [_height(value, top) or 4]
+    ]
+    return _svg(boxes, name, class_="spark")
+
+
+def ribbon(parts: Sequence[tuple[str, str, float]], name: str, least: float = 0.012) -> Markup:
+    """What a job spent its life on, side by side: (tone, tip, seconds). What is too short to see is widened."""
+    total = sum(seconds for _, _, seconds in parts) or 1
+    shares = [max(seconds / total, least) for _, _, seconds in parts]
+    scale, at = WIDTH / (sum(shares) or 1), 0.0
+    boxes: list[Markup] = []
+    for (tone, tip, _), share in zip(parts, shares, strict=True):
+        box = {"x": at, "y": 0, "width": max(share * scale - 2, 1), "height": HEIGHT}
+        boxes.append(element("rect", Markup("<title>{}</title>").format(tip), class_=f"c-{tone}", **box))
+        at += share * scale
+    return _svg(boxes, name, class_="line-time")
+
+
+def nice(value: float) -> float:
+    """The least of 1, 2, 4, 6, 8, 10, 20 … that is no smaller: where an axis may end, and its half is round too."""
+    if value <= 0 or not math.isfinite(value):
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(value))
+    steps = (step * power for step in (1, 2, 4, 6, 8, 10))
+    return next((step for step in steps if step >= value * (1 - 1e-9)), value)  # the smallest floats have no tenth
+
+
+ROUND = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14_400, 21_600, 43_200, 86_400)
+
+
+def nice_seconds(value: float) -> float:
+    """The same for durations, which are not decimal."""
+    if value < 1:
+        return nice(value)
+    return next((float(one) for one in ROUND if one >= value), nice(value / 86_400) * 86_400)
+
+
+def runs(points: Sequence[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
+    """The stretches without a gap."""
+    found: list[list[tuple[float, float]]] = [[]]
+    for point in points:
+        if point is not None:
+            found[-1].append(point)
+        elif found[-1]:
+            found.append([])
+    return [run for run in found if run]
+
+
+def path(points: Sequence[tuple[float, float]]) -> str:
+    return "M" + "L".join(f"{_n(x)} {_n(y)}" for x, y in points)
+
+
+def pick(labels: Sequence[str], most: int = 5) -> list[str]:
+    """A few labels, evenly spaced, the first and the last among them."""
+    if len(labels) <= most:
+        return list(labels)
+    return [labels[round(n * (len(labels) - 1) / (most - 1))] for n in range(most)]
+
+
+def element(tag: str, inside: Markup | str = "", /, **attributes: Any) -> Markup:
+    """One SVG element, everything escaped."""
+    told = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(_n(v))}"' for name, v in attributes.items())
+    return Markup(f"<{tag}{told}>{escape(inside)}</{tag}>")
+
+
+def _chart(
+    marks: Sequence[Markup],
+    labels: Sequence[str],
+    series: Sequence[Series],
+    scale: Scale,
+    name: str,
+    top: float,
+) -> Chart:
+    grid = [element("line", class_="grid-line", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, HEIGHT / 2, HEIGHT)]
+    empty = not any(value for one in series for value in one.values)
+    ys = [scale.tell(top), scale.tell(top / 2), "0"]
+    return Chart(_svg([*grid, *marks], name), ys, pick(labels), series, labels, scale.tell, empty)
+
+
+def _svg(inside: Sequence[Markup], name: str, **attributes: Any) -> Markup:
+    given = {"viewBox": f"0 0 {_n(WIDTH)} {_n(HEIGHT)}", "preserveAspectRatio": "none", "role": "img"}
+    return element("svg", Markup("").join(inside), **given, aria_label=name, **attributes)
+
+
+def _hit(x: float, room: float, tip: str, parts: Sequence[Markup]) -> Markup:
+    """A column that can be pointed at: it tells its numbers."""
+    title = Markup("<title>{}</title>").format(tip)
+    column = element("rect", class_="c-hit", x=x, y=0, width=room, height=HEIGHT)
+    return element("g", title + Markup("").join([column, *parts]), class_="hit")
+
+
+def _tip(label: str, series: Sequence[Series], n: int, tell: Callable[[float], str]) -> str:
+    told = [f"{one.name} {tell(value)}" for one in series if (value := one.values[n]) is not None]
+    return f"{label}: {', '.join(told) or 'nothing'}"
+
+
+def _height(value: float, top: float) -> float:
+    """Something is never nothing."""
+    return max(value / top * HEIGHT, 1.5) if value > 0 and top > 0 else 0.0
+
+
+def _y(value: float, top: float) -> float:
+    return HEIGHT - value / top * HEIGHT
+
+
+def _n(value: Any) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

@@ -1,0 +1,68 @@
+"""What looks like a secret is printed only if that is asked for."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from windlass import Fail, Windlass
+
+SECRET = "hunter2"
+
+
+@pytest.fixture
+def job(wl: Windlass) -> str:
+    """A secret in the payload, in an error with its traceback, and in the result."""
+    id = wl.enqueue("login", {"user": "ada", "auth": {"password": SECRET}}).id
+    [lease] = wl.claim()
+    try:
+        raise ConnectionError(f"refused: password={SECRET}")
+    except ConnectionError as error:
+        lease.fail(error, retry_in=0)
+    return id
+
+
+@pytest.fixture
+def ended(wl: Windlass, job: str) -> str:
+    wl.claim()[0].complete({"token": SECRET})
+    return job
+
+
+COMMANDS = [["show", "{id}"], ["show", "{id}", "--json"], ["ls"], ["ls", "--json"], ["ls", "id:{id}", "--json"]]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_secret_is_not_printed(windlass, job, words):
+    words = [word.format(id=job) for word in words]
+    hidden, shown = windlass("jobs", *words).output, windlass("jobs", *words, "--reveal").output
+    assert SECRET not in hidden
+    assert "•••" in hidden
+    assert SECRET in shown
+
+
+def test_neither_is_one_in_a_result(windlass, as_json, ended):
+    assert SECRET not in windlass("jobs", "show", ended).output
+    assert {"token": "•••"} == as_json("jobs", "show", ended)["result"]
+    assert {"token": SECRET} == as_json("jobs", "show", ended, "--reveal")["result"]
+
+
+def test_neither_is_one_of_a_job_that_was_changed(windlass, ended):
+    for words in (["retry", ended], ["clone", ended], ["cancel", ended]):
+        result = windlass("jobs", *words, "--json")
+        assert result.exit_code == 0
+        assert SECRET not in result.output
+        assert "•••" in json.dumps(json.loads(result.stdout), ensure_ascii=False)
+
+
+def test_a_clone_keeps_what_is_not_shown(windlass, wl, job):
+    clone = wl.get(windlass("jobs", "clone", job).stdout.strip())
+    assert clone is not None
+    assert {"user": "ada", "auth": {"password": SECRET}} == clone.payload
+
+
+def test_why_does_not_tell_it(windlass, wl, job):
+    wl.claim()[0].fail(Fail(f"refused: password={SECRET}"))
+    hidden, shown = windlass("jobs", "why", job).output, windlass("jobs", "why", job, "--reveal").output
+    assert SECRET not in hidden
+    assert SECRET in shown

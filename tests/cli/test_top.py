@@ -1,0 +1,78 @@
+"""`windlass top`: one look where nobody watches, a screen where somebody does."""
+
+from __future__ import annotations
+
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+
+from windlass import Fail
+
+
+def test_one_look_in_a_pipe(windlass, wl):
+    wl.enqueue("mail", tenant="acme")
+    wl.enqueue("mail", delay=3600)
+    wl.enqueue("report", queue="slow")
+    [lease] = wl.claim(1, types=("report",))
+    lease.fail(Fail("no paper, password=hunter2"))
+    shown = windlass("top").stdout
+    assert "1 queued   1 scheduled   0 running   0 retrying   1 failed" in shown
+    assert "1 job waits and no worker is running" in shown
+    [mail] = [line.split() for line in shown.splitlines() if line.startswith("mail")]
+    assert mail[:7] == ["mail", "default", "1", "1", "0", "0", "0"]
+    assert "no worker is running  → windlass worker app:wl" in shown
+    assert "no paper" in shown
+    assert "hunter2" not in shown
+
+
+def test_the_same_for_programs(as_json, wl):
+    wl.enqueue("mail")
+    seen = as_json("top")
+    [lane] = seen["lanes"]
+    assert (lane["type"], lane["queued"], lane["oldest_due"][:2]) == ("mail", 1, "20")
+    assert [problem["code"] for problem in seen["problems"]] == ["no_worker"]
+    assert seen["workers"] == []
+
+
+def test_a_screen_follows_until_q(folder, wl):
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "windlass", "top", "--interval", "0.1"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=folder,
+        env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
+    )
+    os.close(theirs)
+    until(ours, "windlass")
+    wl.enqueue("brand_new_type")
+    until(ours, "brand_new_type")
+    os.write(ours, b"p")
+    until(ours, "paused")
+    os.write(ours, b"q")
+    drain(ours)
+    assert process.wait(20) == 0
+    os.close(ours)
+
+
+def until(fd: int, word: str, seconds: float = 30) -> None:
+    """Read the terminal until it shows the word."""
+    seen, deadline = b"", time.monotonic() + seconds
+    while word.encode() not in seen:
+        ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
+        assert ready, f"{word!r} was not shown: {seen[-2000:]!r}"
+        seen += os.read(fd, 65_536)
+
+
+def drain(fd: int) -> None:
+    """Read until nobody writes any more, so that nobody waits to write."""
+    while True:
+        try:
+            if not os.read(fd, 65_536):
+                return
+        except OSError:  # how Linux says that nobody is left at the other end
+            return

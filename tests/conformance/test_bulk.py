@@ -1,0 +1,232 @@
+"""One thing done to many jobs: to those that were meant, and to no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.conformance.helpers import (
+    FAILED,
+    HOUR,
+    at_once,
+    everything,
+    finish,
+    ids,
+    place_of,
+    put,
+    put_many,
+    settle_one,
+    take,
+)
+from windlass import bulk
+from windlass import ids as job_ids
+from windlass.bulk import Bulk
+from windlass.errors import BadOption, CountMoved
+from windlass.filters import EVERYTHING, Filter, parse
+from windlass.job import Status
+from windlass.outcome import COMPLETED, RELEASED
+from windlass.stores.sql import manage, search
+
+
+def carry_out(store, action, text, **how):
+    work = Bulk(store, action, parse(text), **how)
+    for _ in work:
+        pass
+    return work
+
+
+def results(work):
+    return work.total, work.done, work.skipped
+
+
+def ended(store, n, **options):
+    """Failed jobs."""
+    jobs = put_many(store, n, **options)
+    store.settle([(claimed, FAILED) for claimed in take(store, n)])
+    return jobs
+
+
+@pytest.fixture(autouse=True)
+def small_batches(monkeypatch):
+    monkeypatch.setattr(bulk, "BATCH", 4)
+
+
+def test_failed_jobs_are_retried(store, clock):
+    jobs = ended(store, 10)
+    kept = finish(store, COMPLETED)
+    clock.advance(1)
+
+    assert (10, 10, 0) == results(carry_out(store, "retry", "status:failed"))
+
+    assert {(Status.PENDING, 0)} == {place_of(store, job.id) for job in jobs}
+    assert kept == store.get(kept.id)
+    assert set(ids(jobs)) == set(ids(take(store)))
+
+
+def test_jobs_for_later_run_now(store, clock):
+    jobs = put_many(store, 6, delay=HOUR)
+    settle_one(store, [put(store), *take(store)][1], RELEASED)
+
+    assert (6, 6, 0) == results(carry_out(store, "run_now", "status:scheduled"))
+
+    assert {clock()} == {int(store.get(job.id).run_at.timestamp() * 1e6) for job in jobs}
+    assert 7 == len(take(store))
+
+
+def test_waiting_jobs_are_cancelled_and_running_ones_are_told(store):
+    running = put_many(store, 3)
+    held = take(store)
+    put_many(store, 6)
+
+    assert (9, 9, 0) == results(carry_out(store, "cancel", "status:pending,processing"))
+
+    assert 6 == len(store.jobs(Filter(statuses=("cancelled",)), 100))
+    assert sorted(c.number for c in held) == sorted(store.cancelled(""))
+    assert set(ids(running)) == set(ids(store.jobs(Filter(statuses=("processing",)), 100)))
+
+
+def test_jobs_are_deleted(store):
+    ended(store, 5, type="old")
+    kept = put(store)
+
+    assert (5, 5, 0) == results(carry_out(store, "delete", "type:old"))
+
+    assert [kept] == everything(store)
+
+
+def test_what_cannot_be_done_is_skipped(store):
+    ended(store, 3, type="a")
+    put_many(store, 2, type="a")
+
+    assert (5, 3, 2) == results(carry_out(store, "retry", "type:a"))
+    assert (5, 5, 0) == results(carry_out(store, "run_now", "type:a"))
+    take(store, 1)
+    assert (5, 4, 1) == results(carry_out(store, "delete", "type:a"))
+    assert 1 == len(everything(store))
+
+
+def test_of_two_jobs_with_one_dedupe_key_one_is_retried(store):
+    first = finish(store, FAILED, dedupe="k")
+    second = finish(store, FAILED, dedupe="k")
+
+    assert (2, 1, 1) == results(carry_out(store, "retry", "status:failed"))
+
+    assert (Status.FAILED, Status.PENDING) == (store.get(first.id).status, store.get(second.id).status)
+
+
+def test_a_job_that_has_changed_when_its_turn_comes_is_left_alone(store, monkeypatch):
+    """Between the search and the hold, somebody retried it: now it waits, and was not meant to be deleted."""
+    jobs = ended(store, 3)
+    look = search.jobs
+    changed = []
+
+    def look_and_change(tx, wanted, limit, before):
+        page = look(tx, wanted, limit, before)
+        if before and not changed:
+            changed.append(jobs[1].id)
+            manage.retry(tx, jobs[1].id)
+            manage.delete(tx, jobs[2].id)
+        return page
+
+    monkeypatch.setattr(manage.search, "jobs", look_and_change)
+
+    assert (3, 1, 2) == results(carry_out(store, "delete", "status:failed"))
+    assert [(jobs[1].id, Status.PENDING)] == [(job.id, job.status) for job in everything(store)]
+
+
+def test_jobs_that_match_no_more_between_two_batches_are_not_touched(store):
+    jobs = ended(store, 8)
+    work = Bulk(store, "delete", parse("status:failed"))
+    work.step()
+    store.retry(jobs[0].id)
+
+    for _ in work:
+        pass
+
+    assert [jobs[0].id] == ids(everything(store))
+    assert (8, 7) == (work.total, work.done)
+
+
+def test_jobs_that_are_stored_after_it_began_are_left_alone(store):
+    put_many(store, 5)
+    work = Bulk(store, "cancel", parse("status:pending"))
+    later = put_many(store, 5)
+    for _ in work:
+        put(store)
+
+    assert (5, 5, 0) == results(work)
+    assert {Status.PENDING} == {store.get(job.id).status for job in later}
+
+
+def test_jobs_of_a_host_whose_clock_is_ahead_are_meant_too(store, monkeypatch):
+    """Their ids come after all that this host makes."""
+    with monkeypatch.context() as ahead:
+        ahead.setattr(job_ids.time, "time_ns", lambda now=job_ids.time.time_ns: now() + 60 * 10**9)
+        put_many(store, 2)
+    job_ids._after_fork()  # what this process has made counts on from there
+    put_many(store, 2)
+
+    assert (4, 4, 0) == results(carry_out(store, "cancel", "status:pending"))
+
+
+def test_a_count_that_has_moved_changes_nothing(store):
+    put_many(store, 3)
+
+    with pytest.raises(CountMoved, match="2 jobs were to be changed, but 3 match now"):
+        Bulk(store, "cancel", parse("status:pending"), expected=2)
+
+    assert {Status.PENDING} == {job.status for job in everything(store)}
+    assert (3, 3, 0) == results(carry_out(store, "cancel", "status:pending", expected=3))
+
+
+def test_it_can_be_seen_to_go_on(store):
+    put_many(store, 10)
+    work = Bulk(store, "cancel", parse("status:pending"))
+
+    assert [(4, 0), (8, 0), (10, 0)] == [(work.done, work.skipped) for work in work]
+    assert (10, True, None) == (work.total, work.exact, work.position)
+    assert [] == list(work)
+
+
+def test_a_search_in_steps_reaches_all_of_them(store, monkeypatch):
+    monkeypatch.setattr(search, "SEARCHED", 5)
+    monkeypatch.setattr(search, "FIRST_LOOK", 2)
+    for n in range(30):
+        put(store, "rare" if n % 10 == 0 else "noop")
+
+    assert (3, 3, 0) == results(carry_out(store, "cancel", "status:pending type:rare"))
+
+
+def test_two_at_once_do_each_job_once(open_store):
+    stores = [open_store(), open_store()]
+    ended(stores[0], 30)
+
+    works = at_once(*(lambda store=store: carry_out(store, "retry", "status:failed") for store in stores))
+
+    assert 30 == sum(work.done for work in works)
+    assert {Status.PENDING} == {job.status for job in everything(stores[0])}
+
+
+def test_a_worker_goes_on_beside_it(open_store):
+    """Each job is either run or cancelled."""
+    ours, theirs = open_store(), open_store()
+    put_many(ours, 60)
+
+    def work():
+        done = 0
+        while held := take(theirs, 7):
+            done += len(held) - len(theirs.settle([(claimed, COMPLETED) for claimed in held]).lost)
+        return done
+
+    work_done, cancelled = at_once(work, lambda: carry_out(ours, "cancel", "status:pending"))
+
+    statuses = [job.status for job in everything(ours)]
+    assert work_done == statuses.count(Status.COMPLETED)
+    assert cancelled.done == statuses.count(Status.CANCELLED)
+    assert 60 == work_done + cancelled.done
+
+
+def test_a_bulk_over_everything_or_of_something_else_is_refused(store):
+    with pytest.raises(BadOption, match="Say which"):
+        Bulk(store, "delete", EVERYTHING)
+    with pytest.raises(BadOption, match="one of retry, run_now, cancel, delete"):
+        Bulk(store, "pause", parse("status:failed"))

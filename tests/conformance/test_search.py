@@ -1,0 +1,311 @@
+"""Jobs by a filter: every field in every state, as a plain loop in Python would find them."""
+
+from __future__ import annotations
+
+import json
+import random
+from datetime import timedelta
+
+import pytest
+
+from tests.conformance import zoo
+from tests.conformance.helpers import (
+    FAILED,
+    HOUR,
+    RETRIED,
+    everything,
+    ids,
+    on_postgres,
+    put,
+    put_many,
+    settle_one,
+    take,
+)
+from tests.conformance.zoo import ODD, PAYLOADS, STATES, fill, meant, state_of, texts_at
+from windlass.clock import SECOND
+from windlass.filters import EVERYTHING, Compared, Filter, Prefix, parse
+from windlass.ids import new_id
+from windlass.outcome import COMPLETED, RELEASED
+from windlass.stores.sql import lanes, search
+
+STATUSES = [
+    (),
+    *((state,) for state in (*STATES, "pending")),
+    ("queued", "failed"),
+    ("scheduled", "retrying"),
+    ("pending", "retrying"),
+    ("pending", "processing", "completed", "failed", "cancelled"),
+]
+
+
+@pytest.fixture
+def jobs(store, clock):
+    fill(store, clock)
+    return everything(store)
+
+
+def fields(jobs, clock):
+    """Filters of one field each, of every field there is."""
+    for field in ("types", "queues", "tenants", "subjects"):
+        yield from (Filter(**{field: (name,)}) for name in (*ODD, "noop", "acme", "", "nobody's"))
+        yield from (Filter(**{field: (Prefix(start),)}) for start in ("", "a", "a_", "100%", "send_", "Ü", "😀", "*"))
+        yield Filter(**{field: ("acme", "it's", Prefix("100"))})
+    yield from (Filter(workers=(name,)) for name in ("w1", "host-w2", Prefix("host-"), "", "w"))
+    yield Filter(ids=tuple(ids(jobs)[::5]))
+    yield Filter(ids=(new_id(),))
+    for how in ("=", "<", "<=", ">", ">="):
+        yield from (Filter(attempts=((Compared(how, n),),)) for n in (0, 1, 2))
+    yield Filter(attempts=((Compared("=", 0), Compared(">", 1)), (Compared("<", 9),)))
+    for text in ("timeout", "10.0.0.1", "", "%", "\\", "É", "'it'", "FAIL", "nowhere"):
+        yield Filter(errors=((text,),))
+    yield Filter(errors=(("nowhere", "no use"), ("fail",)))
+    yield from moments(jobs, clock)
+
+
+def moments(jobs, clock):
+    created = sorted({job.created_at for job in jobs})
+    for at in (created[0], created[2], created[-1], created[-1] + timedelta(seconds=1), 0.0, 120.0, 10_000.0):
+        yield Filter(since=at)
+        yield Filter(until=at)
+    yield Filter(since=created[1], until=created[-2])
+
+
+def by_payload():
+    """Each value of each path that some job has, as it is written and as text; and what none has."""
+    paths = ("n", "n.0", "n.-1", "n.1", "n.0.0", "n.5", "user", "user.id", "user.tags.0", "user.tags.-2", "user.x.y")
+    odd = ("a\\b", "é", "%", "-1", "0", "٣", "4294967296", "n.4294967296", "n.٣", "it's", "$", "[0]")
+    payloads = [json.loads(payload) for payload in PAYLOADS]
+    for path in (*paths, *odd):
+        there = {text for payload in payloads for text in texts_at(payload, path.split("."))}
+        yield from (Filter(payload=((path, (text,)),)) for text in sorted({*there, "1", "42", "null", "", "nothing"}))
+    yield Filter(payload=(("n", ("42", "true", "[1,2]")),))
+    yield Filter(payload=(("n", ("42",)), ("user.id", ("7",))))
+
+
+NAMES = {"w1": "host-w1", "w2": "host-w2"}
+
+
+def check(store, jobs, wanted, clock, *, count=True):
+    page = store.jobs(wanted, 200)
+    expected = meant(jobs, wanted, clock(), NAMES)
+    assert ids(page) == expected, f"{wanted!r}"
+    assert (page.next, page.searched) == (None, None)
+    if not count:
+        return
+    total = store.counts((), wanted, 1000)
+    assert (sum(row["count"] for row in total.rows), total.exact) == (len(expected), True), f"{wanted!r}"
+
+
+def test_every_field_in_every_state_finds_what_it_means(store, jobs, clock):
+    every = 1 if store.one_machine else 4
+    for n, field in enumerate(fields(jobs, clock)):
+        for i, statuses in enumerate(STATUSES):
+            if (n + i) % every == 0:  # on a server, a diagonal of all that
+                check(store, jobs, field.but(statuses=statuses), clock, count=n % 3 == 0)
+
+
+def test_every_status_is_found_by_itself(store, jobs, clock):
+    for statuses in STATUSES:
+        check(store, jobs, Filter(statuses=statuses), clock)
+
+
+def test_what_stands_in_a_payload_is_found(store, jobs, clock):
+    for n, wanted in enumerate(by_payload()):
+        check(store, jobs, wanted, clock, count=n % 5 == 0)
+        if store.one_machine:
+            check(store, jobs, wanted.but(statuses=STATUSES[n % len(STATUSES)]), clock)
+
+
+def test_several_fields_must_hold_together(store, jobs, clock):
+    chance = random.Random(1)
+    some = [*fields(jobs, clock), *by_payload()]
+    for _ in range(150 if store.one_machine else 40):
+        wanted = Filter(statuses=chance.choice(STATUSES))
+        for one in chance.sample(some, 3):
+            wanted = wanted.but(**{name: getattr(one, name) for name in Filter.__struct_fields__ if getattr(one, name)})
+        check(store, jobs, wanted, clock)
+
+
+def test_a_text_filter_means_the_same_as_its_fields(store, jobs, clock):
+    wanted = parse('status:failed,retrying type:noop,send_* attempt:>=1 error:"no use",timeout since:1h')
+
+    check(store, jobs, wanted, clock)
+    assert len(store.jobs(wanted, 200)) > 2
+
+
+def test_pages_follow_each_other_in_every_state(store, jobs, clock):
+    for statuses in STATUSES:
+        wanted = Filter(statuses=statuses)
+        assert walk(store, wanted, 3)[0] == meant(jobs, wanted, clock(), NAMES)
+
+
+def walk(store, wanted, limit):
+    """All ids page by page, and how often the search ended before the page was full."""
+    found, cursor, short = [], None, 0
+    while True:
+        page = store.jobs(wanted, limit, cursor)
+        found += ids(page)
+        if page.searched is not None:
+            assert page.next is not None
+            short += 1
+        else:
+            assert len(page) == limit or page.next is None
+        if (cursor := page.next) is None:
+            return found, short
+
+
+# What no index serves
+
+
+@pytest.fixture
+def short_search(monkeypatch):
+    monkeypatch.setattr(search, "SEARCHED", 10)
+    monkeypatch.setattr(search, "FIRST_LOOK", 4)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        Filter(types=("rare",)),
+        Filter(types=("rare",), statuses=("pending",)),
+        Filter(types=("rare",), statuses=("failed", "pending")),
+        Filter(types=("rare",), statuses=("completed", "processing")),
+        Filter(types=("rare",), tenants=("acme",)),
+        Filter(types=("never",)),
+        Filter(payload=(("n", ("1",)),)),
+        Filter(statuses=("queued",)),
+        EVERYTHING,
+    ],
+    ids=repr,
+)
+def test_a_search_that_ends_early_says_so_and_goes_on_without_gap_or_repeat(store, clock, short_search, wanted):
+    mixed(store, 60)
+    expected = meant(everything(store), wanted, clock(), {})
+
+    for limit in (1, 4, 50):
+        found, _ = walk(store, wanted, limit)
+        assert found == expected
+
+    if wanted.types == ("never",):
+        page = store.jobs(wanted, 50)
+        assert (page.jobs, page.searched) == ([], 10)
+
+
+def mixed(store, n):
+    """Jobs that wait, run and have ended, in turns."""
+    for i in range(n):
+        rare = {"type": "rare" if i % 9 == 0 else "noop", "tenant": "acme" if i % 2 else ""}
+        put(store, **rare, payload=f'{{"n":{i % 7}}}')
+    outcomes = (RELEASED, COMPLETED, FAILED, None)
+    ended = [(claimed, outcomes[i % 4]) for i, claimed in enumerate(take(store))]
+    store.settle([(claimed, outcome) for claimed, outcome in ended if outcome])
+
+
+def test_only_so_many_rows_are_counted(store, short_search):
+    put_many(store, 3, "rare")
+    put_many(store, 10)
+    wanted = Filter(types=("rare",), tenants=("",))
+
+    assert store.counts((), wanted, 10) == ([], False)
+    assert store.counts((), wanted, 12) == ([{"count": 2}], False)
+    assert store.counts((), wanted, 13) == ([{"count": 3}], True)
+    assert store.counts((), wanted, None) == ([{"count": 3}], True)
+
+
+# Rows that somebody broke by hand
+
+
+@pytest.mark.by_hand
+def test_a_payload_broken_by_hand_hides_no_other_job(store, by_hand):
+    broken = put_many(store, 8)
+    texts = ["[1]", '"x"', "1", "null", '{"n":"\\u0000"}', '{"n":"\\ud800"}', '{"n":"a\\\\u0000","m":1}', "{no json"]
+    for job, text in zip(broken, texts[: 7 if on_postgres(store) else 8], strict=False):
+        by_hand("UPDATE windlass_jobs SET payload = ? WHERE id = ?", text, job.id)
+    good = put(store, payload='{"n":1}')
+    pair = put(store, payload='{"n":"\\ud83d\\ude00"}')
+
+    assert [good.id] == ids(store.jobs(Filter(payload=(("n", ("1",)),)), 10))
+    assert [pair.id] == ids(store.jobs(Filter(payload=(("n", ("😀",)),)), 10))
+    assert [broken[6].id] == ids(store.jobs(Filter(payload=(("m", ("1",)),)), 10))
+    assert [broken[0].id] == ids(store.jobs(Filter(payload=(("0", ("1",)),)), 10))
+
+
+# Counts
+
+
+def expected_counts(jobs, by, now):
+    rows = {}
+    for job in jobs:
+        values = {"state": state_of(job, now), "status": job.status.value}
+        key = tuple(values.get(name) or getattr(job, name) for name in by)
+        rows[key] = rows.get(key, 0) + 1
+    return [{**dict(zip(by, key, strict=True)), "count": n} for key, n in sorted(rows.items())]
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        EVERYTHING,
+        Filter(types=("noop", Prefix("a"))),
+        Filter(statuses=("retrying", "failed")),
+        Filter(subjects=("call-7",)),
+    ],
+    ids=repr,
+)
+def test_counts_are_those_of_a_loop_in_python(store, jobs, clock, wanted):
+    those = [job for job in jobs if job.id in meant(jobs, wanted, clock(), NAMES)]
+    for by in (("status",), ("state",), ("type", "state"), ("tenant", "status"), ("queue",), ("subject", "type")):
+        for most in (None, 1000):
+            counted = store.counts(by, wanted, most)
+            assert (counted.rows, counted.exact) == (expected_counts(those, by, clock()), True), by
+
+
+def test_what_waits_is_told_from_what_is_for_later_only_if_that_is_asked(store, clock):
+    put(store), put(store, delay=60 * SECOND)
+
+    assert store.counts(("status",)).rows == [{"status": "pending", "count": 2}]
+    assert store.counts(("state",)).rows == [{"state": "queued", "count": 1}, {"state": "scheduled", "count": 1}]
+    assert store.counts((), Filter(statuses=("queued",))).rows == [{"count": 1}]
+    clock.advance(60)
+    assert store.counts(("state",)).rows == [{"state": "queued", "count": 2}]
+
+
+def test_a_count_of_what_is_for_later_that_stops_early_is_not_exact(store, monkeypatch):
+    monkeypatch.setattr(lanes, "MOST", 5)
+    put_many(store, 4, "few", delay=HOUR)
+    assert store.counts(("state",)).exact
+    put_many(store, 5, "many", delay=HOUR)
+
+    assert not store.counts(("state",)).exact
+    assert store.counts(("state",), Filter(types=("few",))).exact
+    assert store.counts(("status",)) == ([{"status": "pending", "count": 9}], True)
+
+
+def test_a_count_of_retries_in_several_lanes_that_stops_early_is_not_exact(store, monkeypatch):
+    """The newest so many are looked at, whichever lane they are in."""
+    monkeypatch.setattr(lanes, "MOST", 5)
+    for type in ("a", "b"):
+        put_many(store, 3, type)
+        for claimed in take(store, types={type: None}):
+            settle_one(store, claimed, zoo.LATER)
+
+    assert not store.counts(("state",)).exact
+
+
+def test_a_count_over_too_many_priorities_is_not_exact(store, monkeypatch):
+    monkeypatch.setattr(lanes, "LEVELS", 3)
+    for priority in range(3):
+        put(store, priority=priority, delay=HOUR)
+    assert store.counts(("state",)).exact
+    put(store, priority=3, delay=HOUR)
+
+    assert not store.counts(("state",)).exact
+
+
+def test_a_job_that_waits_after_a_failure_and_is_due_is_queued(store, clock):
+    put(store)
+    settle_one(store, take(store)[0], RETRIED)
+
+    assert store.counts(("state",)).rows == [{"state": "queued", "count": 1}]
+    assert [] == store.jobs(Filter(statuses=("retrying",)), 10).jobs
+    assert 1 == len(store.jobs(Filter(statuses=("queued",)), 10))

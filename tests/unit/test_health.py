@@ -1,0 +1,155 @@
+"""What is wrong with the queue as a whole, and how fast it is."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from windlass.clock import SECOND
+from windlass.filters import parse
+from windlass.health import LONG, OFTEN, SILENT, Problem, handles, is_live, latencies, problems, silence, unhandled
+from windlass.job import Usage
+from windlass.stores.base import WorkerRow
+from windlass.stores.rows import LaneRow, Sampled
+
+NOW = 1_800_000_000 * SECOND
+
+
+def lane(queued: int = 1, waited: float = 1, queue: str = "default", type: str = "mail", **row: Any) -> LaneRow:
+    counts = {"scheduled": 0, "retrying": 0, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0}
+    due = NOW - int(waited * SECOND) if queued else None
+    places = {"oldest_due": due, "next_due": None, "limit": None, "exact": True}
+    return LaneRow(**{"queue": queue, "type": type, "queued": queued, **counts, **places, **row})
+
+
+def worker(name: str = "w", *types: str, silent: float = 0, queues: tuple[str, ...] = (), leases: int = 0) -> WorkerRow:
+    seen = NOW - int(silent * SECOND)
+    return WorkerRow(
+        id=f"id-{name}", name=name, concurrency=1, types=types or ("mail",), queues=queues, seen_at=seen, leases=leases
+    )
+
+
+def used(runs: int, failures: int) -> Usage:
+    return Usage(at=datetime(2026, 1, 1, tzinfo=UTC), key=("mail",), runs=runs, failures=failures, busy=1, waiting=1)
+
+
+def found(*lanes: LaneRow, workers: Any = (), lately: Any = ()) -> list[Problem]:
+    every = problems(lanes, workers, lately, NOW)
+    for problem in every:
+        assert problem.next
+        parse(problem.filter)  # it can be opened
+    return every
+
+
+def test_all_is_well() -> None:
+    assert found() == []
+    assert found(lane(), lane(0), workers=[worker()], lately=[used(10, 1)]) == []
+
+
+def test_jobs_for_later_need_no_worker_yet() -> None:
+    assert found(lane(0, scheduled=5, retrying=1)) == []
+
+
+def test_jobs_wait_and_nobody_is_there() -> None:
+    [problem] = found(lane(2), lane(3, type="resize"))
+
+    assert (problem.code, problem.text) == ("no_worker", "5 jobs wait and no worker is running")
+    assert problem.filter == "status:queued"
+
+
+def test_one_job_waits() -> None:
+    [problem] = found(lane(1))
+
+    assert problem.text == "1 job waits and no worker is running"
+
+
+@pytest.mark.parametrize(
+    ("one", "who", "text"),
+    [
+        (lane(212, type="resize"), worker(), '212 jobs of type "resize" wait and no live worker handles it'),
+        (
+            lane(1, queue="img"),
+            worker(queues=("a",)),
+            '1 job of type "mail" in queue "img" waits and no live worker handles it',
+        ),
+    ],
+)
+def test_nobody_handles_it(one: LaneRow, who: WorkerRow, text: str) -> None:
+    [problem] = found(one, workers=[who])
+
+    assert (problem.code, problem.text) == ("unhandled", text)
+    wanted = parse(problem.filter)
+    assert (wanted.statuses, wanted.types, wanted.queues) == (("queued",), (one.type,), (one.queue,))
+
+
+def test_a_lost_worker_is_named_with_what_it_holds() -> None:
+    [problem] = found(workers=[worker("host-2", silent=92, leases=2), worker("host-1")])
+
+    assert problem.code == "lost_worker"
+    assert problem.text == "worker host-2 is lost: no heartbeat for 1m 32s, 2 jobs in its hands"
+    assert parse(problem.filter).workers == ("id-host-2",)
+
+
+def test_a_lost_worker_handles_nothing() -> None:
+    assert [p.code for p in found(lane(), workers=[worker(silent=92)])] == ["lost_worker", "no_worker"]
+
+
+def test_it_takes_too_long() -> None:
+    assert found(lane(waited=LONG), workers=[worker()]) == []
+
+    [problem] = found(lane(7, waited=LONG + 242), workers=[worker()])
+
+    assert (problem.code, problem.text) == ("slow", '7 jobs of type "mail" wait, the oldest for 9m 2s')
+    assert "more workers" in problem.next
+
+
+def test_it_takes_too_long_because_its_limit_is_full() -> None:
+    [problem] = found(lane(waited=900, limit=3, processing=3), workers=[worker()])
+
+    assert "its limit of 3 is full" in problem.next
+
+
+@pytest.mark.parametrize(
+    ("runs", "failures", "bad"), [(OFTEN, OFTEN, True), (10, 5, True), (11, 5, False), (4, 4, False), (100, 49, False)]
+)
+def test_it_fails_often(runs: int, failures: int, bad: bool) -> None:
+    codes = [problem.code for problem in found(lately=[used(runs, failures)])]
+
+    assert codes == (["failing"] if bad else [])
+
+
+def test_odd_names_make_filters_that_can_be_read() -> None:
+    [problem] = found(lane(type='a "b", *', queue="c d"), workers=[worker()])
+
+    assert parse(problem.filter).types == ('a "b", *',)
+
+
+def test_who_lives_is_a_matter_of_heartbeats() -> None:
+    assert is_live(worker(silent=SILENT), NOW)
+    assert not is_live(worker(silent=SILENT + 0.1), NOW)
+    assert silence(worker(silent=-5), NOW) == 0.0
+
+
+def test_a_worker_handles_its_types_in_its_queues() -> None:
+    assert handles(worker("w", "a"), "any", "a")
+    assert not handles(worker("w", "a"), "any", "b")
+    assert not handles(worker("w", "a", queues=("q",)), "r", "a")
+    rows = [{"status": s, "type": "b", "queue": "q", "count": 2} for s in ("pending", "failed")]
+    assert [lane.pending for lane in unhandled(rows, [worker("w", "a")])] == [2]
+
+
+# How fast
+
+
+def test_latencies_are_by_type() -> None:
+    sample = [Sampled("a", "q", n * SECOND, 2 * n * SECOND) for n in range(100)] + [Sampled("b", "q", -5, SECOND)]
+
+    found = latencies(sample)
+
+    assert list(found) == ["a", "b"]
+    a = found["a"]
+    assert (a.jobs, a.wait_p50, a.wait_p95, a.run_p50, a.run_p95) == (100, 50.0, 95.0, 100.0, 190.0)
+    assert (found["b"].wait_p50, found["b"].run_p95) == (0.0, 1.0)
+    assert latencies([]) == {}

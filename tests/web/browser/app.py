@@ -1,0 +1,36 @@
+"""What the workers of these tests run."""
+
+from __future__ import annotations
+
+import time
+
+from windlass import Context, Windlass
+
+wl = Windlass()
+
+
+def connect(host: str) -> None:
+    raise ConnectionRefusedError(111, f"connection to {host} refused")
+
+
+@wl.job(max_attempts=3, backoff=0.05)
+def send_mail(to: str, user_id: int = 0) -> str:
+    """Fails for one host, every time."""
+    if to.endswith("@down.example"):
+        connect(to.partition("@")[2])
+    return f"sent to {to}"
+
+
+@wl.job
+def build_report(ctx: Context, pages: int) -> int:
+    """Says how far it is."""
+    for page in range(pages):
+        ctx.progress(page / pages, f"page {page} of {pages}")
+        time.sleep(0.2)
+    return pages
+
+
+@wl.job(type="late_type")
+def late(n: int) -> int:
+    """A type that other workers do not know."""
+    return n

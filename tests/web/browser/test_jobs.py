@@ -1,0 +1,213 @@
+"""Finding jobs, and doing something to many of them."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import Page, expect
+
+from tests.web.browser.conftest import Desk, Visitor
+from windlass import Fail, Windlass
+
+FILTER = "status:failed tenant:acme payload.user_id:42"
+
+
+def fail(wl: Windlass, many: int, **options: str) -> None:
+    """So many failed jobs."""
+    requests = [wl.request("send_mail", {"user_id": 42, "n": n}, **options) for n in range(many)]  # type: ignore[arg-type]
+    wl.enqueue_many(requests)
+    while leases := wl.claim(200):
+        for lease in leases:
+            lease.fail(Fail("the host is down"))
+
+
+def rows(page: Page) -> list[str]:
+    return [str(row.get_attribute("id")) for row in page.get_by_test_id("row").all()]
+
+
+def number(page: Page, tab: str) -> str:
+    return page.get_by_test_id(f"tab-{tab}").locator("span").inner_text()
+
+
+def test_chips_tabs_rows_and_the_api_agree_and_the_address_says_it_all(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
+    desk.do(lambda wl: fail(wl, 2, tenant="globex"))
+    desk.do(lambda wl: wl.enqueue("send_mail", {"user_id": 42}, tenant="acme"))
+    me = visit(desk)
+    page = me.go("/jobs")
+    page.get_by_test_id("filter").fill("tenant:acme")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("row")).to_have_count(4)
+    page.get_by_test_id("filter").fill(FILTER)
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("row")).to_have_count(3)
+    chips = page.get_by_test_id("chips").locator(".chip span").all_inner_texts()
+    assert chips == FILTER.split()
+    assert [number(page, tab) for tab in ("all", "failed", "queued", "completed")] == ["4", "3", "1", "0"]
+    answer = page.evaluate("async (q) => (await fetch(`api/jobs?q=${encodeURIComponent(q)}`)).json()", FILTER)
+    assert [f"row-{job['id']}" for job in answer["items"]] == rows(page)
+    assert answer["total"]["value"] == 3
+    other = visit(desk).page
+    other.goto(page.url)
+    assert rows(other) == rows(page)
+    page.go_back()
+    expect(page.get_by_test_id("filter")).to_have_value("tenant:acme")
+    expect(page.get_by_test_id("row")).to_have_count(4)
+    page.get_by_test_id("chips").locator(".chip a").click()
+    expect(page.get_by_test_id("row")).to_have_count(6)
+
+
+def test_a_filter_that_cannot_be_read_says_what_is_wrong_under_the_box(desk: Desk, visit: Visitor) -> None:
+    page = visit(desk).go("/jobs?q=stats:failed")
+    expect(page.get_by_test_id("filter-error")).to_contain_text("did you mean status?")
+    expect(page.get_by_test_id("filter")).to_have_value("stats:failed")
+
+
+def test_an_id_in_the_box_leads_to_the_job(desk: Desk, visit: Visitor) -> None:
+    id = desk.do(lambda wl: wl.enqueue("send_mail", {"n": 1})).id
+    page = visit(desk).go("/jobs")
+    page.get_by_test_id("filter").fill(id)
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("job-id")).to_have_text(id)
+
+
+def test_when_nothing_matches_the_nearest_loosening_is_offered(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
+    page = visit(desk).go("/jobs?q=status:completed tenant:acme")
+    expect(page.get_by_test_id("loosen")).to_have_text("3 failed →")
+    page.get_by_test_id("loosen").click()
+    expect(page.get_by_test_id("row")).to_have_count(3)
+    page.goto(f"{desk.url}/jobs?q=tenant:acme queue:nowhere")
+    expect(page.get_by_test_id("loosen")).to_have_text("3 without queue:nowhere →")
+
+
+def test_pages_go_older_and_newer_and_counts_stop_at_ten_thousand(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: wl.enqueue_many([wl.request("send_mail", {"n": n}) for n in range(10_200)]))
+    page = visit(desk).go("/jobs")
+    assert number(page, "all") == "10,000+"
+    seen = [rows(page)]
+    for _ in range(2):
+        page.get_by_test_id("older").click()
+        expect(page.locator(f"#{seen[-1][0]}")).to_have_count(0)
+        seen.append(rows(page))
+    assert len({row for some in seen for row in some}) == 150
+    for before in reversed(seen[:-1]):
+        page.get_by_test_id("newer").click()
+        expect(page.locator(f"#{before[0]}")).to_have_count(1)
+        assert rows(page) == before
+    expect(page.get_by_test_id("newer")).to_have_count(0)
+
+
+def test_all_that_match_are_retried_after_their_number_was_typed(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: fail(wl, 137, tenant="acme"))
+    page = visit(desk).go("/jobs?q=status:failed")
+    page.get_by_test_id("all-matching").check()
+    page.get_by_test_id("bulk-retry").click()
+    expect(page.get_by_test_id("confirm-title")).to_have_text("Retry 137 jobs?")
+    page.get_by_test_id("typed").fill("136")
+    page.get_by_test_id("confirm-go").click()
+    expect(page.get_by_test_id("confirm-error")).to_contain_text("Type 137 to confirm")
+    page.get_by_test_id("typed").fill("137")
+    page.get_by_test_id("confirm-go").click()
+    expect(page).to_have_url(re.compile("/operations/"))
+    expect(page.get_by_test_id("operation-done")).to_have_text("137/137")
+    expect(page.get_by_test_id("operation")).to_have_attribute("data-state", "completed")
+    assert page.evaluate("async () => (await fetch('../api/jobs?q=status:failed')).json()")["total"]["value"] == 0
+    page.get_by_test_id("nav-audit").click()
+    expect(page.get_by_test_id("audit").locator("tbody tr")).to_have_count(1)
+
+
+def test_a_count_that_has_moved_is_said_and_nothing_is_done(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: fail(wl, 12))
+    page = visit(desk).go("/jobs?q=status:failed")
+    page.get_by_test_id("all-matching").check()
+    page.get_by_test_id("bulk-delete").click()
+    page.get_by_test_id("typed").fill("12")
+    desk.do(lambda wl: fail(wl, 1))
+    with page.expect_response("**/jobs/act") as answered:
+        page.get_by_test_id("confirm-go").click()
+    assert answered.value.status == 412
+    expect(page.get_by_test_id("confirm-error")).to_contain_text("12 jobs were to be changed, but 13 match now")
+    expect(page.get_by_test_id("confirm-title")).to_have_text("Delete 13 jobs?")
+    assert desk.do(lambda wl: wl.count("status:failed").value) == 13
+
+
+def test_selected_rows_are_changed_and_no_others(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: fail(wl, 4))
+    page = visit(desk).go("/jobs?q=status:failed")
+    chosen = [page.locator("input[name=id]").nth(n) for n in (0, 2)]
+    ids = [str(box.get_attribute("value")) for box in chosen]
+    for box in chosen:
+        box.check()
+    expect(page.get_by_test_id("selected")).to_have_text("2 selected")
+    page.get_by_test_id("bulk-delete").click()
+    expect(page.get_by_test_id("confirm-title")).to_have_text("Delete 2 jobs?")
+    page.get_by_test_id("confirm-go").click()
+    expect(page.get_by_test_id("operation-done")).to_have_text("2/2")
+    assert desk.do(lambda wl: [wl.get(id) for id in ids]) == [None, None]
+    assert desk.do(lambda wl: wl.count("status:failed").value) == 2
+
+
+def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
+    desk.do(lambda wl: fail(wl, 3, tenant="globex"))
+    page = visit(desk).go()
+    page.keyboard.press("g")
+    page.keyboard.press("j")
+    expect(page.get_by_test_id("row")).to_have_count(6)
+    page.keyboard.press("/")
+    page.keyboard.type("tenant:acme")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("row")).to_have_count(3)
+    for key in ("j", "j", "x"):
+        page.keyboard.press(key)
+    expect(page.get_by_test_id("selected")).to_have_text("1 selected")
+    id = str(page.locator("input[name=id]:checked").get_attribute("value"))
+    page.keyboard.press("R")
+    expect(page.get_by_test_id("confirm-go")).to_be_focused()
+    page.keyboard.press("Escape")
+    assert desk.do(lambda wl: wl.count("status:failed").value) == 6, "it asks first"
+    page.keyboard.press("R")
+    expect(page.get_by_test_id("confirm-go")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("job-state")).to_contain_text("Queued")
+    assert desk.do(lambda wl: str(wl.get(id).status)) == "pending"  # type: ignore[union-attr]
+    page.keyboard.press("?")
+    expect(page.get_by_test_id("help")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.keyboard.press("C")
+    expect(page.get_by_test_id("confirm-go")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("job-state")).to_contain_text("Cancelled")
+
+
+def test_shortcuts_can_be_turned_off(desk: Desk, visit: Visitor) -> None:
+    page = visit(desk).go("/settings")
+    page.get_by_test_id("keys").uncheck()
+    page.goto(f"{desk.url}/jobs")
+    page.keyboard.press("?")
+    page.keyboard.press("/")
+    expect(page.get_by_test_id("filter")).not_to_be_focused()
+    expect(page.get_by_test_id("help")).to_have_count(0)
+
+
+def test_the_smoke_of_it_without_a_script(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
+    desk.do(lambda wl: fail(wl, 1, tenant="globex"))
+    page = visit(desk, java_script_enabled=False).go("/jobs")
+    page.get_by_test_id("filter").fill("tenant:acme")
+    page.get_by_test_id("filter-go").click()
+    expect(page.get_by_test_id("row")).to_have_count(3)
+    page.locator("[data-testid=row] a.name").first.click()
+    expect(page.get_by_test_id("why")).to_contain_text("the host is down")
+    page.get_by_test_id("act-retry").click()
+    page.get_by_test_id("confirm-go").click()
+    expect(page.get_by_test_id("job-state")).to_contain_text("Queued")
+    page.goto(f"{desk.url}/jobs?q=status:failed tenant:acme")
+    page.get_by_test_id("all-matching").check()
+    page.get_by_test_id("bulk-delete").click()
+    page.get_by_test_id("typed").fill("2")
+    page.get_by_test_id("confirm-go").click()
+    expect(page.get_by_test_id("operation")).to_be_visible()
+    page.get_by_test_id("nav-overview").click()
+    expect(page.get_by_test_id("chart-throughput")).to_be_visible()

@@ -1,0 +1,116 @@
+"""Pages as plain HTTP: every link leads somewhere, and nobody sees what is not theirs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.testclient import TestClient
+
+from tests.web.conftest import HERE, OURS, Connect, by_header
+from windlass import Fail, Windlass
+
+PREFIX = "/admin/jobs"
+LINK = re.compile(r'(?:href|src|action)="([^"]*)"')
+MOST = 400
+
+
+@pytest.fixture
+def busy(wl: Windlass) -> Windlass:
+    """Jobs in every state, of two tenants, one of them with an odd name."""
+    for tenant in ("globex", "um brella/=?&"):
+        for n in range(3):
+            wl.enqueue("send mail/a", {"n": n}, tenant=tenant, queue="a/b.c", subject="s&t")
+        for lease in wl.claim(3, types=("send mail/a",)):
+            if lease.job.payload["n"] == 0:
+                lease.complete({"ok": True})
+            elif lease.job.payload["n"] == 1:
+                lease.fail(Fail("ValueError: it broke, & badly"))
+        wl.enqueue("later", tenant=tenant, delay=3600)
+        wl.enqueue("now", tenant=tenant)
+    return wl
+
+
+def links(page: str) -> Iterator[str]:
+    for found in LINK.findall(page):
+        yield unescape(found).partition("#")[0]
+
+
+def test_every_link_leads_somewhere_within_the_mount(busy: Windlass) -> None:
+    app = Starlette(routes=[Mount(PREFIX, busy.asgi(auth=by_header))])
+    client = TestClient(app, base_url=HERE, headers={**OURS, "X-Who": "manage"})
+    todo, seen = (
+        [f"{PREFIX}/"],
+        {f"{PREFIX}/jobs/act", f"{PREFIX}/jobs/confirm"},
+    )  # without a form's fields, they say so
+    while todo:
+        url = todo.pop()
+        answer = client.get(url)
+        assert answer.status_code == 200, url
+        seen.add(url)
+        if answer.headers["content-type"].startswith("text/html"):
+            for link in links(answer.text):
+                assert not link or link.startswith(f"{PREFIX}/"), f"{link} on {url}"
+                if link and link not in seen and link not in todo and len(seen) + len(todo) < MOST:
+                    todo.append(link)
+    assert len(seen) > 60
+
+
+def test_those_bound_to_a_tenant_find_nothing_of_another(connect: Connect, busy: Windlass) -> None:
+    [theirs] = list(busy.jobs("tenant:globex status:failed"))
+    me = connect("manage @other")
+    assert me.get("/").url.path == "/jobs", "their first page is the list of their jobs"
+    assert "globex" not in me.get("/jobs").text
+    assert "There are no jobs" not in me.get("/jobs?q=status:failed").text
+    assert me.get("/jobs?q=tenant:globex").status_code == 403
+    assert me.get(f"/jobs/{theirs.id}").status_code == 404
+    assert me.get(f"/jobs/{theirs.id}/clone").status_code == 404
+    assert me.get(f"/jobs/confirm?action=delete&id={theirs.id}").status_code == 404
+    assert me.post("/jobs/act", data={"action": "delete", "id": theirs.id}).status_code == 404
+    asked = {"action": "delete", "q": "status:failed", "expected": "2", "typed": "2"}
+    assert me.post("/jobs/act", data=asked).status_code == 412, "none of theirs match"
+    assert busy.get(theirs.id) is not None
+    navigation = me.get("/jobs").text.partition("</nav>")[0]
+    assert [name for name in ("Overview", "Failures", "Workers", "Audit") if name in navigation] == []
+
+
+def test_what_cannot_be_done_is_refused_with_the_reason(connect: Connect, busy: Windlass) -> None:
+    done = busy.jobs("status:completed")[0]
+    refused = connect().post("/jobs/act", data={"action": "cancel", "id": done.id})
+    assert refused.status_code == 409
+    assert "completed" in refused.text
+    assert connect().post("/jobs/act", data={"action": "explode", "id": done.id}).status_code == 400
+    assert connect().post("/jobs/act", data={"action": "delete"}).status_code == 400, "not everything there is"
+    assert connect().get("/jobs/confirm?action=retry").status_code == 400
+
+
+def test_each_change_is_noted(connect: Connect, busy: Windlass) -> None:
+    me = connect()
+    [failed, *_] = busy.jobs("status:failed")
+    [later, *_] = busy.jobs("status:scheduled")
+    me.post("/jobs/act", data={"action": "retry", "id": failed.id})
+    me.post("/jobs/act", data={"action": "run_now", "id": later.id})
+    me.post(f"/jobs/{failed.id}/clone", data={"payload": '{"n": 9007199254740993}'})
+    noted = [(row.action, row.what.split()[0]) for row in busy.store.audits(10)]
+    assert noted == [("clone", failed.id), ("run_now", later.id), ("retry", failed.id)]
+    clone = busy.jobs("payload.n:9007199254740993")[0]
+    assert (clone.payload, clone.queue, clone.tenant) == ({"n": 9007199254740993}, failed.queue, failed.tenant)
+
+
+def test_a_payload_that_is_no_json_is_given_back_with_the_reason(connect: Connect, busy: Windlass) -> None:
+    job = busy.jobs()[0]
+    for text in ("{", "[1]", '{"a": NaN}'):
+        answer = connect().post(f"/jobs/{job.id}/clone", data={"payload": text})
+        assert answer.status_code == 400
+        assert unescape(answer.text).count(text) >= 1
+    assert busy.count("type:now").value == 2
+
+
+def test_a_cursor_that_is_not_ours_is_said_to_be_so(connect: Connect, busy: Windlass) -> None:
+    assert connect().get("/jobs?cursor=nonsense").status_code == 400
+    assert connect().get("/audit?cursor=nonsense").status_code == 400
+    assert connect().get("/jobs?trail=nonsense.%22%3E&cursor=" + busy.jobs()[0].id).status_code == 200

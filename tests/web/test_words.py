@@ -1,0 +1,210 @@
+"""How pages say things: times, numbers, JSON, tracebacks, a job's life."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from windlass import Windlass
+from windlass.job import Attempt, Job, Status
+from windlass.web import listing, words
+from windlass.web.pages import timeline
+from windlass.web.pages.clone import restored
+from windlass.web.pages.windows import window
+from windlass.web.words import Words
+
+NOON = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)
+
+
+def a_job(**fields: Any) -> Job:
+    given: dict[str, Any] = {
+        "id": "01970000-0000-7000-8000-000000000000",
+        "type": "a",
+        "queue": "default",
+        "tenant": "",
+        "subject": "",
+        "payload": {},
+        "priority": 0,
+        "status": Status.PENDING,
+        "run_at": NOON,
+        "attempts": 0,
+        "max_attempts": 3,
+        "created_at": NOON,
+        "updated_at": NOON,
+    }
+    return Job(**given | fields)
+
+
+def at(seconds: float) -> datetime:
+    return NOON + timedelta(seconds=seconds)
+
+
+def an_attempt(n: int, start: float, end: float, outcome: str = "retried") -> Attempt:
+    return Attempt(
+        attempt=n,
+        lease=n,
+        worker_id="w",
+        started_at=at(start),
+        ended_at=at(end),
+        outcome=outcome,
+        error="E",
+        traceback=None,
+    )
+
+
+def test_a_moment_is_told_in_the_readers_zone_with_its_offset() -> None:
+    tokyo = Words(NOON, zone="Asia/Tokyo")
+    assert tokyo.at(NOON) == (
+        '<time datetime="2026-07-01T21:00:00.000+09:00" title="2026-07-01T21:00:00.000+09:00" data-abs>'
+        "2026-07-01 21:00:00</time>"
+    )
+    assert ">5m ago<" in Words(NOON).ago(at(-300))
+    assert ">in 5m<" in Words(NOON).ago(at(300))
+
+
+def test_times_within_sentences_are_told_in_the_readers_zone_and_the_rest_is_escaped() -> None:
+    told = Words(NOON, zone="Asia/Tokyo").localized("it failed at 2026-07-01 12:00:00 UTC: <b>")
+    assert "2026-07-01 21:00:00</time> JST: &lt;b&gt;" in told
+
+
+@pytest.mark.parametrize(
+    ("cookie", "zone", "chosen"),
+    [
+        ("", "UTC", ""),
+        ("Asia/Tokyo", "Asia/Tokyo", "Asia/Tokyo"),
+        ("browser:Europe/Berlin", "Europe/Berlin", "browser"),
+        ("../../etc/passwd", "UTC", ""),
+        ("browser:nowhere", "UTC", "browser"),
+    ],
+)
+def test_the_zone_comes_from_a_cookie_that_is_not_trusted(
+    client: TestClient, cookie: str, zone: str, chosen: str
+) -> None:
+    page = client.get("/settings", headers={"Cookie": f"windlass_zone={cookie}; windlass_theme=<b>"})
+    assert page.status_code == 200
+    assert f"Times in {zone}" in page.text
+    assert f'data-zone="{chosen}"' in page.text
+    assert "data-theme" not in page.text.split(">")[1]
+
+
+def test_a_choice_is_kept_in_a_cookie_and_leads_back_to_pages_of_ours_only(client: TestClient) -> None:
+    saved = client.get("/settings/save?zone=Asia/Tokyo&back=/jobs?q=status:failed", follow_redirects=False)
+    assert (saved.status_code, saved.headers["location"]) == (303, "/jobs?q=status:failed")
+    assert saved.headers["set-cookie"].startswith("windlass_zone=Asia/Tokyo; Path=/;")
+    for elsewhere in ("https://example.org/", "//example.org/", "/\\example.org", "javascript:alert(1)"):
+        saved = client.get("/settings/save", params={"theme": "dark", "back": elsewhere}, follow_redirects=False)
+        assert saved.headers["location"] == "/"
+    wrong = client.get("/settings/save?zone=Nowhere", follow_redirects=False)
+    assert "set-cookie" not in wrong.headers
+
+
+@pytest.mark.parametrize(
+    ("fields", "state"),
+    [
+        ({}, "queued"),
+        ({"run_at": at(60)}, "scheduled"),
+        ({"run_at": at(60), "attempts": 1}, "retrying"),
+        ({"run_at": at(-60), "attempts": 1}, "queued"),
+        ({"status": Status.PROCESSING}, "running"),
+        ({"status": Status.FAILED}, "failed"),
+    ],
+)
+def test_a_state_is_finer_than_a_status(fields: dict[str, Any], state: str) -> None:
+    assert words.state_of(a_job(**fields), NOON) == state
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "told"),
+    [
+        (0, 0, "\u2013"),
+        (3, 4, "75 %"),
+        (99_999, 100_000, "> 99.9 %"),
+        (1, 100_000, "< 0.1 %"),
+        (7, 7, "100 %"),
+        (0, 7, "0 %"),
+    ],
+)
+def test_a_share_is_all_or_nothing_only_if_it_is(part: int, whole: int, told: str) -> None:
+    assert words.share(part, whole) == told
+
+
+def test_json_is_exact_and_escaped() -> None:
+    told = listing.json({"n": 9007199254740993, "<b>": "</script>", "token": "•••", "x": None})
+    assert '<span class="j-num">9007199254740993</span>' in told
+    assert "&lt;/script&gt;" in told
+    assert "<b>" not in told
+    assert '<span class="j-red">&#34;•••&#34;</span>' in told
+    assert '<span class="j-con">null</span>' in told
+
+
+TRACE = """Traceback (most recent call last):
+  File "/usr/lib/python3.11/asyncio/runners.py", line 190, in run
+    return runner.run(main)
+  File "/srv/app/mail.py", line 12, in send
+    connect(host)
+  File "/srv/app/.venv/lib/python3.11/site-packages/smtp/client.py", line 7, in connect
+    raise ConnectionError("refused")
+ConnectionError: refused
+"""
+
+
+def test_a_traceback_shows_ones_own_frames_first() -> None:
+    lines = listing.traceback(TRACE)
+    assert [line.text.strip() for line in listing.own(lines)] == [
+        'File "/srv/app/mail.py", line 12, in send',
+        "connect(host)",
+        "ConnectionError: refused",
+    ]
+    assert "\n".join(line.text for line in lines) == TRACE.rstrip("\n")
+
+
+def test_a_traceback_of_libraries_only_is_shown_whole() -> None:
+    lines = [line for line in listing.traceback(TRACE) if line.kind != "own"]
+    assert listing.own(lines) == lines
+
+
+def test_a_life_has_no_gaps_and_adds_up() -> None:
+    history = [an_attempt(1, 2, 5), an_attempt(2, 15, 16), an_attempt(3, 40, 44, "failed")]
+    job = a_job(status=Status.FAILED, started_at=at(40), completed_at=at(44), attempts=3)
+    parts = timeline.parts(job, history, at(1000))
+    assert [part.kind for part in parts] == ["wait", "retried", "wait", "retried", "wait", "failed"]
+    assert [part.seconds for part in parts] == [2, 3, 10, 1, 24, 4]
+    assert all(one.end == next.start for one, next in pairwise(parts))
+
+
+def test_a_life_goes_on_until_now() -> None:
+    running = a_job(status=Status.PROCESSING, started_at=at(30), attempts=2)
+    parts = timeline.parts(running, [an_attempt(1, 1, 2)], at(50))
+    assert [(part.kind, part.seconds) for part in parts] == [("wait", 1), ("retried", 1), ("wait", 28), ("running", 20)]
+    waiting = timeline.parts(a_job(), [], at(7))
+    assert [(part.kind, part.seconds) for part in waiting] == [("wait", 7)]
+
+
+def test_what_was_hidden_from_an_editor_stays_what_it_was() -> None:
+    original = {"to": "ada", "auth": {"token": "s3cret", "user": 1}, "list": [{"password": "p"}, 2]}
+    seen = {"to": "ada", "auth": {"token": "•••", "user": 1}, "list": [{"password": "•••"}, 2]}
+    edited = {"to": "bob", "auth": {"token": "•••", "user": 2}, "list": [{"password": "•••"}, 3, 4]}
+    assert restored(seen, seen, original) == original
+    assert restored(edited, seen, original) == {
+        "to": "bob",
+        "auth": {"token": "s3cret", "user": 2},
+        "list": [{"password": "p"}, 3, 4],
+    }
+
+
+def test_a_window_ends_with_the_step_of_now() -> None:
+    seconds = int(NOON.timestamp()) + 61
+    over = window("1h", seconds * 1_000_000)
+    assert over.until == at(120)
+    assert (len(over.starts), over.starts[-1]) == (60, at(60))
+    assert window("nonsense", 0).key == "1h"
+
+
+def test_ids_of_one_moment_stay_apart_when_they_are_cut() -> None:
+    wl = Windlass("sqlite:///unused.db")
+    ids = [wl.request("a").id for _ in range(50)]
+    assert len({words.short(id) for id in ids}) == 50
