@@ -70,7 +70,7 @@ def test_every_example_has_a_page_of_its_own(name: str) -> None:
     assert f"./script/example {name}" in page
     for named in re.findall(r"^\| `(\w+\.py)` \|", page, re.MULTILINE):
         assert (EXAMPLES / name / named).exists()
-    for file, function in re.findall(r"`(\w+\.py): (\w+)`", page):
-        assert re.search(
-            rf"^(?:async )?def {function}\b|^{function} = ", (EXAMPLES / name / file).read_text(), re.MULTILINE
-        )
+    for file, place in re.findall(r"`(\w+\.py): (\w+)`", page):
+        code = (EXAMPLES / name / file).read_text("utf-8")
+        there = re.search(rf"^ *(async )?(def|class) {place}\b|^{place} = ", code, re.MULTILINE)
+        assert there, f"{file} has no {place}"
