@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.servers.postgres import Server
 
 def pytest_configure(config: pytest.Config) -> None:
     stores.add_marker(config)
+    config.addinivalue_line("markers", "torture: takes minutes of both cores, and is left to script/torture")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -62,11 +64,15 @@ def needs_sleepers(item: pytest.Item) -> bool:
     return "sleepers" in getattr(item, "fixturenames", ())
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """On a machine that does much else too, a storm takes minutes; what hangs is told by `eventually`.
 
-    Who needs the sleepers comes last.
+    Who needs the sleepers comes last; what is marked as torture only when `script/torture` runs.
     """
+    if not os.environ.get("WINDLASS_TEST_TORTURE"):
+        longest = [item for item in items if item.get_closest_marker("torture")]
+        config.hook.pytest_deselected(items=longest)
+        items[:] = [item for item in items if item not in longest]
     places = [place for place, item in enumerate(items) if Path(__file__).parent in item.path.parents]
     for place, item in zip(places, sorted((items[place] for place in places), key=needs_sleepers), strict=True):
         item.add_marker(pytest.mark.timeout(600))

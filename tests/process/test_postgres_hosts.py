@@ -6,6 +6,8 @@ import random
 from collections.abc import Sequence
 from pathlib import Path
 
+import pytest
+
 from tests.process import history, usage
 from tests.process.faults import check, completed, living, told
 from tests.process.handlers import storm_async, storm_slow, storm_thread, three_at_once, wl
@@ -53,6 +55,7 @@ def test_a_server_that_crashes_every_five_seconds_and_kills_on_top(
         assert wl.workers() == []
 
 
+@pytest.mark.torture
 def test_a_kill_storm_while_the_server_crashes(server: Server, network: Network, tmp_path: Path) -> None:
     """Four workers, a kill -9 every 250 ms until all is done."""
     n = size("HOST_STORM", 1_500)
@@ -68,6 +71,7 @@ def test_a_kill_storm_while_the_server_crashes(server: Server, network: Network,
         assert wl.workers() == []
 
 
+@pytest.mark.torture
 def test_there_are_never_four_at_once_and_the_slots_are_in_use_between_kills_and_crashes(
     server: Server, network: Network, tmp_path: Path
 ) -> None:

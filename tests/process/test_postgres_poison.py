@@ -34,6 +34,7 @@ def cut_short(runs: Sequence[Run], killers: set[str]) -> Counter[str]:
     )
 
 
+@pytest.mark.torture
 @pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
 def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
     server: Server, network: Network, tmp_path: Path, dose: Any
