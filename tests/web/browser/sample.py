@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import math
 import random
 from collections.abc import Callable
@@ -42,6 +43,17 @@ def render(job: Job) -> None:
     {"2026-10": 3}[job.payload["month"]]
 
 
+def as_if_in(file: str, *functions: Callable[..., None]) -> None:
+    """Let tracebacks tell of a file of the shop's, wherever this one is."""
+    linecache.cache[file] = (0, None, linecache.getlines(__file__), file)
+    for function in functions:
+        function.__code__ = function.__code__.replace(co_filename=file)
+
+
+as_if_in("/srv/shop/mail.py", connect, deliver)
+as_if_in("/srv/shop/billing.py", charge)
+as_if_in("/srv/shop/reports.py", render)
+
 FAILS: dict[str, tuple[float, Callable[[Job], None]]] = {
     "send_email": (0.03, deliver),
     "charge_card": (0.15, charge),
@@ -78,7 +90,8 @@ def _work(app: Windlass, dice: random.Random, now: Clock) -> None:
             try:
                 raises(lease.job)
             except Exception as error:
-                lease.fail(error)
+                own = error.__traceback__.tb_next if error.__traceback__ else None  # without this line of ours
+                lease.fail(error.with_traceback(own))
         else:
             lease.complete({"ok": True, "took_ms": dice.randrange(999)})
 
