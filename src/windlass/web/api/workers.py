@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from windlass import clock
+from windlass.health import is_live, silence
 from windlass.stores.base import WorkerRow
 from windlass.web.api.shapes import Doing, WorkerOut, Workers
 from windlass.web.ask import Answer, Ask
 from windlass.web.route import Route
 from windlass.web.site import Site
-from windlass.why import SILENT
 
 
 def workers(site: Site, ask: Ask) -> Answer:
@@ -17,7 +17,6 @@ def workers(site: Site, ask: Ask) -> Answer:
 
 
 def _out(row: WorkerRow, now: int) -> WorkerOut:
-    silence = max(0, now - row.seen_at)
     return WorkerOut(
         id=row.id,
         name=row.name,
@@ -27,8 +26,8 @@ def _out(row: WorkerRow, now: int) -> WorkerOut:
         version=row.version,
         started_at=clock.to_datetime(row.started_at),
         seen_at=clock.to_datetime(row.seen_at),
-        silent_for=silence / clock.SECOND,
-        live=silence <= SILENT,
+        silent_for=silence(row, now),
+        live=is_live(row, now),
         running=row.leases,
         doing=[Doing(type=type, count=count, since=clock.to_datetime(since)) for type, count, since in row.doing],
     )
