@@ -43,7 +43,10 @@ def dashboard(
     try:
         from windlass.web import server
     except ModuleNotFoundError as error:
-        raise Problem(f"the dashboard needs {error.name}", next="pip install 'windlass[web]'") from None
+        raise Problem(
+            f"the dashboard needs {error.name}",
+            next="install the extra 'web', in a clone of windlass: pip install '.[web]'",
+        ) from None
     app = load_app(shared, target) if target else Windlass(url_of(shared))
     if not server.is_loopback(host) and not server.knows_who(app):
         raise Problem(f"--host {host} lets others in, and nothing tells who they are", server.WAYS)

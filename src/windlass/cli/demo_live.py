@@ -41,7 +41,7 @@ def dashboard(stage: Stage, url: str, others: dict[str, str], browse: bool) -> G
         if link:
             stage.say("•", f"watch them: {link}", "bold")
         else:
-            stage.say("•", "there is a dashboard, too: pip install 'windlass[web]'")
+            stage.say("•", "there is a dashboard, too, with the extra 'web': pip install '.[web]'")
         if link and browse and has_desktop():
             webbrowser.open(link)
         yield bool(link)

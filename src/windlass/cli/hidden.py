@@ -34,7 +34,3 @@ def attempt(shared: Shared, attempt: Attempt) -> Attempt:
 
 def why(shared: Shared, why: Why) -> Why:
     return why if shared.reveal else shown.why(why)
-
-
-def text(shared: Shared, text: str | None) -> str | None:
-    return text if shared.reveal else shown.text(text)
