@@ -83,6 +83,13 @@ def begun(store, **fields):
     return operation.id
 
 
+def test_an_operation_knows_from_the_start_which_jobs_came_too_late(store):
+    """Who goes on with it, if its process dies before the first batch, must not take those that came meanwhile."""
+    position = new_id()
+
+    assert position == store.operation(begun(store, position=position)).position
+
+
 def test_an_operation_goes_on_until_it_has_no_position(store, clock):
     id, start = begun(store), clock()
     clock.advance(1)

@@ -34,7 +34,7 @@ class Operator:
 
     def start(self, who: str, work: Bulk) -> Operation:
         """Begin, and return at once."""
-        operation = Operation(new_id(), who, work.action, str(work.wanted), work.total)
+        operation = Operation(new_id(), who, work.action, str(work.wanted), work.total, position=work.position)
         self._app.store.start_operation(operation)
         self._put(operation.id, work)
         return operation

@@ -542,8 +542,8 @@ TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM windl
 DROP_TOKEN = "DELETE FROM windlass.tokens WHERE name = :name"
 
 START_OPERATION = """
-INSERT INTO windlass.operations (id, who, action, filter, total, done, skipped, started_at, updated_at)
-VALUES (:id, :who, :action, :filter, :total, 0, 0, :now, :now)
+INSERT INTO windlass.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
+VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
 """
 GO_ON = """
 UPDATE windlass.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,

@@ -67,7 +67,7 @@ def _token(hash: str, name: str, scopes: str, tenant: str, created_at: int, expi
 
 def start(tx: Transaction, operation: Operation) -> None:
     row = {"id": operation.id, "who": operation.who, "action": operation.action, "filter": operation.filter}
-    tx.execute(tx.sql.START_OPERATION, {**row, "total": operation.total, "now": tx.now})
+    tx.execute(tx.sql.START_OPERATION, {**row, "total": operation.total, "position": operation.position, "now": tx.now})
 
 
 def operation(tx: Transaction, id: str) -> Operation | None:

@@ -473,8 +473,8 @@ TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM windl
 DROP_TOKEN = "DELETE FROM windlass_tokens WHERE name = :name"
 
 START_OPERATION = """
-INSERT INTO windlass_operations (id, who, action, filter, total, done, skipped, started_at, updated_at)
-VALUES (:id, :who, :action, :filter, :total, 0, 0, :now, :now)
+INSERT INTO windlass_operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
+VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
 """
 GO_ON = """
 UPDATE windlass_operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
