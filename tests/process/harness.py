@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 
+LAST = 60
+"""Lines of what processes said that are shown of a test that failed."""
+
 IN_MIDDLE = "xact_start IS NOT NULL AND pid <> pg_backend_pid()"
 """Of a session of PostgreSQL: it is in a transaction."""
 
@@ -73,9 +76,11 @@ class Place:
         wl.use(self.store)
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, error: object, *_: object) -> None:
         self.clean_up()
         wl.use(self._before)
+        if error and self.log.exists():  # pytest shows it beside what failed
+            print("what the processes said last:", *self.log.read_text().splitlines()[-LAST:], sep="\n")
 
     @property
     def is_postgres(self) -> bool:
@@ -156,6 +161,11 @@ class Place:
     def worker_pids(self) -> list[int]:
         """The processes of the workers in the database."""
         return [row.host["pid"] for row in wl.workers()]
+
+    def staffed(self, n: int) -> None:
+        """Wait until so many workers have come. A first one that cannot reach its database ends with an error, as it
+        should: no fault may begin before."""
+        eventually(lambda: len(wl.workers()) == n)
 
     def stop_apart_from_the_writer(self, pids: list[int]) -> None:
         """SIGSTOP, but not while one of them holds the database's only write lock: then all others would stop too."""

@@ -39,11 +39,12 @@ def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
 ) -> None:
     n = 100 * size("NEMESIS_SECONDS", 3)
     with Place(tmp_path, postgres_url) as place:
-        jobs = wl.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(n)])
         url = {"WINDLASS_URL": postgres_proxy.url()}
         supervisors = [place.worker(processes=1, concurrency=6, beat=0.5, env=url) for _ in range(2)]
-        eventually(place.runs)
-        workers = {row.id for row in place.store.workers()}
+        place.staffed(2)
+        jobs = wl.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(n)])
+        eventually(lambda: len({run.pid for run in place.runs()}) == 2)
+        workers = {row.id for row in wl.workers()}
         # The test's own connections may be among those, and are mended as all others are.
         with every(seconds, nemesis(postgres_url, postgres_proxy)) as strikes:
             eventually(lambda: completed(place) == n, within=60 + n / 10)

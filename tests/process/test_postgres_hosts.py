@@ -36,9 +36,9 @@ def test_a_server_that_crashes_every_five_seconds_and_kills_on_top(
         requests = [storm_slow.request(seconds=0.5) for _ in range(250 * n)]
         requests += [three_at_once.request(seconds=0.2) for _ in range(40 * n)]
         random.shuffle(requests)
-        jobs = wl.enqueue_many(requests)
         supervisors = [place.worker(processes=2, concurrency=6, beat=1.0, host=host) for host in network.hosts]
-        eventually(place.runs)
+        place.staffed(4)
+        jobs = wl.enqueue_many(requests)
 
         with crashing(server) as restarts:
             kills = kill_every(1.2, lambda: living(place), lambda: len(restarts) >= n, within=60 + 10 * n)
@@ -60,9 +60,9 @@ def test_a_kill_storm_while_the_server_crashes(server: Server, network: Network,
     """Four workers, a kill -9 every 250 ms until all is done."""
     n = size("HOST_STORM", 1_500)
     with Place(tmp_path, server.url(host=network.address)) as place:
-        jobs = wl.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
         supervisors = [place.worker(processes=2, beat=1.0, host=host) for host in network.hosts]
-        eventually(place.runs)
+        place.staffed(4)
+        jobs = wl.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
         with crashing(server) as restarts:
             kills = kill_every(0.25, lambda: living(place), lambda: completed(place) == n, within=300 + n / 20)
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]
@@ -79,7 +79,7 @@ def test_there_are_never_four_at_once_and_the_slots_are_in_use_between_kills_and
     n = size("HOST_LIMITS", 1_000)
     with Place(tmp_path, server.url(host=network.address)) as place:
         supervisors = [place.worker(processes=2, beat=1.0, host=host) for host in network.hosts]
-        eventually(lambda: len(wl.workers()) == 4)
+        place.staffed(4)
         jobs = wl.enqueue_many([three_at_once.request(seconds=0.2) for _ in range(n)])
         with crashing(server) as restarts:
             kills = kill_every(2.0, lambda: living(place), lambda: completed(place) == n, within=60 + n)

@@ -44,9 +44,9 @@ def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
     random.shuffle(poisons)
     with Place(tmp_path, server.url(host=network.address)) as place:
         asked = [dose.request(poison=poison, seconds=random.uniform(0.1, 1.0)) for poison in poisons]
-        jobs = wl.enqueue_many(asked)
         supervisors = [place.worker(processes=1, concurrency=10, beat=1.0, host=host) for host in network.hosts]
-        eventually(place.runs)
+        place.staffed(2)
+        jobs = wl.enqueue_many(asked)
         with crashing(server) as restarts:
             eventually(lambda: count(place, "completed", "failed") == len(jobs) and restarts, within=180)
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]

@@ -13,7 +13,7 @@ import pytest
 
 from tests import stores
 from tests.worker import process_jobs
-from tests.worker.helpers import ended, eventually, is_processing, now, place, working
+from tests.worker.helpers import ended, now, place, working
 from windlass import Context, Status, TransactionOver, Windlass
 from windlass.stores.sqlite.connection import BUSY_SECONDS
 from windlass.testing import drain, enqueued
@@ -200,12 +200,13 @@ def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
     wl: Windlass, words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("windlass.stores.sqlite.store.TRANSACTION_SECONDS", 0.2)
-    let_go = threading.Event()
+    writing, let_go = threading.Event(), threading.Event()
 
     @wl.job(max_attempts=1)
     def slow(ctx: Context) -> None:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO words VALUES ('never seen')")
+            writing.set()
             let_go.wait(15)
 
     @wl.job
@@ -213,7 +214,7 @@ def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
 
     with working(wl):
         job = slow.enqueue()
-        eventually(is_processing(wl, job))
+        assert writing.wait(30)
         assert ended(wl, other.enqueue()).status is Status.COMPLETED  # others can write although the block goes on
         assert now(wl, job).status is Status.PROCESSING
         let_go.set()
