@@ -363,6 +363,7 @@ TABLES = {
 # Conditions of a filter. What stands at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
 # escape into a character (\u0000, half a surrogate pair: somebody wrote it by hand), a look at any path would raise.
 ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
+PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
 _BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
     '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""
 AT_PATH = (

@@ -299,6 +299,7 @@ TABLES = {
 
 # Conditions of a filter. What stands at a path of the payload, as JSON and as text; one broken by hand has nothing.
 ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
+PAYLOAD_HAS = "instr(j.payload, :{text}) > 0"
 AT_PATH = (
     "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
     "CASE WHEN json_valid(j.payload) AND json_type(j.payload, :{path}) = 'text' THEN j.payload ->> :{path} END",
