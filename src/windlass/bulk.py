@@ -31,6 +31,8 @@ class Bulk:
         if wanted == EVERYTHING:
             raise BadOption("filter", "", 'all jobs there are? Say which: "status:failed"')
         self.store, self.action, self.wanted = store, action, wanted
+        self.operation: str | None = None
+        """The one that it is booked as, if there are books."""
         found = store.counts((), wanted, COUNTED)
         self.total = sum(row["count"] for row in found.rows)
         self.exact = found.exact
@@ -46,7 +48,7 @@ class Bulk:
 
     def step(self) -> Batch:
         """The next batch."""
-        batch = self.store.batch(self.action, self.wanted, self.position, BATCH)
+        batch = self.store.batch(self.action, self.wanted, self.position, BATCH, self.operation)
         self.position = batch.position
         self.done += batch.done
         self.skipped += batch.skipped

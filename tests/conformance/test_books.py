@@ -8,8 +8,11 @@ import pytest
 from tests.conformance.helpers import CANNOT_BE_STORED, DAY, HOUR, UNSTORABLE, at_once, everything, ids, new_job, put
 from windlass.clock import SECOND
 from windlass.errors import RequestDiffers
+from windlass.filters import Filter
 from windlass.ids import new_id
+from windlass.job import Status
 from windlass.stores.rows import AuditRow, Batch, Operation, Token
+from windlass.stores.sql import manage
 
 
 def later(clock, days):
@@ -90,30 +93,74 @@ def test_an_operation_knows_from_the_start_which_jobs_came_too_late(store):
     assert position == store.operation(begun(store, position=position)).position
 
 
-def test_an_operation_goes_on_until_it_has_no_position(store, clock):
-    id, start = begun(store), clock()
-    clock.advance(1)
-    position = new_id()
+PENDING = Filter(statuses=(Status.PENDING,))
 
-    store.go_on(id, Batch(3, 1, position))
+
+def test_a_batch_is_booked_with_what_it_did(store, clock):
+    made, start = [put(store) for _ in range(5)], clock()
+    id = begun(store, action="cancel", position=new_id())
+    clock.advance(1)
+
+    store.batch("cancel", PENDING, None, 3, id)
 
     under_way = store.operation(id)
-    assert (9, 3, 1, position) == (under_way.total, under_way.done, under_way.skipped, under_way.position)
+    assert (9, 3, 0, made[2].id) == (under_way.total, under_way.done, under_way.skipped, under_way.position)
     assert (start, clock(), None) == (under_way.started_at, under_way.updated_at, under_way.ended_at)
     clock.advance(1)
-    store.go_on(id, Batch(4, 1, None))
+    assert Batch(2, 0, None) == store.batch("cancel", PENDING, None, 3, id)
     ended = store.operation(id)
-    assert (7, 2, None, clock(), None) == (ended.done, ended.skipped, ended.position, ended.ended_at, ended.error)
+    assert (5, 0, None, clock(), None) == (ended.done, ended.skipped, ended.position, ended.ended_at, ended.error)
+    put(store)
+    assert Batch(0, 0, None) == store.batch("cancel", PENDING, None, 3, id)
 
 
-def test_an_operation_that_failed_has_ended(store, clock):
-    id = begun(store)
-    position = new_id()
+def test_an_operation_is_where_its_books_say_whoever_goes_on(store, open_store):
+    """Two may think that it is theirs. Each job has its turn once."""
+    for _ in range(8):
+        put(store)
+    start = new_id()
+    id = begun(store, action="cancel", position=start)
 
-    store.go_on(id, Batch(0, 0, position), "the disk is full")
+    other = open_store()
+    for handle in (store, other, store, other):
+        handle.batch("run_now", PENDING, start, 2, id)
+
+    assert (8, 0) == (store.operation(id).done, store.operation(id).skipped)
+
+
+def test_a_batch_that_fails_is_not_booked(store, monkeypatch):
+    put(store)
+    id = begun(store, action="cancel", position=new_id())
+
+    def fails(tx, id):
+        raise ZeroDivisionError
+
+    monkeypatch.setitem(manage.ACTIONS, "cancel", fails)
+    with pytest.raises(ZeroDivisionError):
+        store.batch("cancel", PENDING, None, 3, id)
+
+    assert (0, None) == (store.operation(id).done, store.operation(id).ended_at)
+
+
+def test_one_of_those_who_see_an_operation_stand_still_goes_on_with_it(store, open_store, clock):
+    seen = store.operation(begun(store, position=new_id()))
+    clock.advance(60)
+
+    assert [False, True] == sorted(handle.take_over(seen) for handle in (store, open_store()))
+
+    assert clock() == store.operation(seen.id).updated_at
+
+
+def test_an_operation_that_was_given_up_has_ended(store, clock):
+    id = begun(store, position=new_id())
+    position = store.operation(id).position
+
+    store.give_up(id, "the disk is full")
 
     ended = store.operation(id)
     assert ("the disk is full", clock(), position) == (ended.error, ended.ended_at, ended.position)
+    assert not store.take_over(ended)
+    assert Batch(0, 0, None) == store.batch("cancel", PENDING, None, 3, id)
 
 
 def test_the_newest_operations_are_listed(store):

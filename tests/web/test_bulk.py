@@ -117,9 +117,10 @@ def test_an_operation_whose_process_died_is_gone_on_with(
 ) -> None:
     cancelled(wl, 120)
     work = Bulk(wl.store, "retry", operator.filters.parse("status:cancelled"))
-    operation = Operation(new_id(), "somebody", "retry", "status:cancelled", 120)
+    operation = Operation(new_id(), "somebody", "retry", "status:cancelled", 120, position=work.position)
     wl.store.start_operation(operation)
-    wl.store.go_on(operation.id, work.step())  # and then it died
+    work.operation = operation.id
+    work.step()  # and then it died
     before = client.get(f"/api/operations/{operation.id}").json()
     assert 0 < before["done"] < 120
     assert before["ended_at"] is None

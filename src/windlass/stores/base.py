@@ -324,9 +324,9 @@ class Store(Protocol):
         """A waiting job waits no longer. Raises JobNotFound or WrongStatus."""
         ...
 
-    def batch(self, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
+    def batch(self, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None = None) -> Batch:
         """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which that
-        cannot be done is skipped."""
+        cannot be done is skipped. A batch of an operation begins where that is, and is booked in the same commit."""
         ...
 
     def complete(self, ids: Sequence[str]) -> int:
@@ -370,8 +370,12 @@ class Store(Protocol):
         """An operation begins."""
         ...
 
-    def go_on(self, id: str, batch: Batch, error: str | None = None) -> None:
-        """What a batch of it did; without a position, or with an error, it was the last."""
+    def take_over(self, operation: Operation) -> bool:
+        """Go on with one that stands still. False if it has moved since, or somebody else was first."""
+        ...
+
+    def give_up(self, id: str, error: str) -> None:
+        """It ends here, for a reason."""
         ...
 
     def operation(self, id: str) -> Operation | None:

@@ -11,7 +11,7 @@ from windlass import clock, filters
 from windlass.bulk import Bulk
 from windlass.filters import Filter, Moment
 from windlass.ids import new_id
-from windlass.stores.rows import Batch, Operation
+from windlass.stores.rows import Operation
 
 if TYPE_CHECKING:
     from windlass.app import Windlass
@@ -40,14 +40,12 @@ class Operator:
         return operation
 
     def go_on_with(self, operation: Operation) -> None:
-        """If its process is gone, it is ours. That it moves again tells others so."""
+        """If its process is gone, it is ours."""
         store = self._app.store
         if operation.ended_at is not None or operation.updated_at > store.now() - ABANDONED:
             return
-        work = Bulk(store, operation.action, filters.parse(operation.filter))
-        work.position = operation.position or work.position
-        store.go_on(operation.id, Batch(0, 0, work.position))
-        self._put(operation.id, work)
+        if store.take_over(operation):
+            self._put(operation.id, Bulk(store, operation.action, filters.parse(operation.filter)))
 
     def close(self) -> None:
         """End after the batch that is under way. Whoever looks at the operation later goes on with it."""
@@ -55,6 +53,7 @@ class Operator:
         self._todo.put(None)
 
     def _put(self, id: str, work: Bulk) -> None:
+        work.operation = id
         self._todo.put((id, work))
         with self._lock:
             if self._thread is None or not self._thread.is_alive():
@@ -67,17 +66,16 @@ class Operator:
 
     def _carry_out(self, id: str, work: Bulk) -> None:
         while work.position is not None and not self._closing:
-            at = work.position
             try:
-                self._app.store.go_on(id, work.step())
+                work.step()
             except Exception as error:  # whatever it is, those who watch should see it, and others get their turn
                 log.exception("operation %s stops", id)
-                self._give_up(id, at, error)
+                self._give_up(id, error)
                 return
 
-    def _give_up(self, id: str, position: str, error: Exception) -> None:
+    def _give_up(self, id: str, error: Exception) -> None:
         try:
-            self._app.store.go_on(id, Batch(0, 0, position), str(error))
+            self._app.store.give_up(id, str(error))
         except Exception:  # the database is gone: whoever sees the operation later goes on with it
             log.warning("operation %s could not be ended", id)
 

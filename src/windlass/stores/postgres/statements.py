@@ -548,8 +548,18 @@ VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
 """
 GO_ON = """
 UPDATE windlass.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
-       updated_at = :now, ended_at = CASE WHEN CAST(:over AS integer) = 1 THEN CAST(:now AS bigint) END, error = :error
+       updated_at = :now, ended_at = CASE WHEN CAST(:position AS text) IS NULL THEN CAST(:now AS bigint) END
  WHERE id = CAST(:id AS uuid)
+"""
+TAKE_OVER = """
+UPDATE windlass.operations SET updated_at = :now
+ WHERE id = CAST(:id AS uuid) AND updated_at = :seen AND ended_at IS NULL
+"""
+GIVE_UP = """
+UPDATE windlass.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
+"""
+HOLD_OPERATION = """
+SELECT position FROM windlass.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
 """
 OPERATION = """
 SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error

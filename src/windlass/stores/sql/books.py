@@ -70,6 +70,12 @@ def start(tx: Transaction, operation: Operation) -> None:
     tx.execute(tx.sql.START_OPERATION, {**row, "total": operation.total, "position": operation.position, "now": tx.now})
 
 
+def position(tx: Transaction, id: str) -> str | None:
+    """Where it is, and nobody else goes on meanwhile; None: it has ended."""
+    row = tx.execute(tx.sql.HOLD_OPERATION, {"id": id}).fetchone()
+    return row[0] if row else None
+
+
 def operation(tx: Transaction, id: str) -> Operation | None:
     row = tx.execute(tx.sql.OPERATION, {"id": id}).fetchone()
     return Operation(*row) if row else None

@@ -86,7 +86,18 @@ ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
 }
 
 
-def batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
+def batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None) -> Batch:
+    if operation is None:
+        return _batch(tx, action, wanted, before, limit)
+    before = books.position(tx, operation)
+    if before is None:
+        return Batch(0, 0, None)
+    batch = _batch(tx, action, wanted, before, limit)
+    tx.execute(tx.sql.GO_ON, {**batch._asdict(), "id": operation, "now": tx.now})
+    return batch
+
+
+def _batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
     """Held, and looked at once more, a job can no longer become one that was not meant."""
     page = search.jobs(tx, wanted, limit, before)
     held = [job.id for job in page if _is_held(tx, job.id)]

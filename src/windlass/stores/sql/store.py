@@ -222,8 +222,8 @@ class SQLStore(PerProcess[D]):
     def run_now(self, id: str) -> Job:
         return self._manage(id, manage.run_now)
 
-    def batch(self, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
-        return self._write("manage", lambda tx: manage.batch(tx, action, wanted, before, limit))
+    def batch(self, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None = None) -> Batch:
+        return self._write("manage", lambda tx: manage.batch(tx, action, wanted, before, limit, operation))
 
     def _manage(self, id: str, verb: Callable[[Transaction, str], Job]) -> Job:
         if not is_id(id):
@@ -259,10 +259,12 @@ class SQLStore(PerProcess[D]):
     def start_operation(self, operation: Operation) -> None:
         self._write("manage", lambda tx: books.start(tx, operation))
 
-    def go_on(self, id: str, batch: Batch, error: str | None = None) -> None:
-        over = batch.position is None or error is not None
-        row = {**batch._asdict(), "id": id, "error": error, "over": int(over)}
-        self._write("manage", lambda tx: tx.execute(tx.sql.GO_ON, {**row, "now": tx.now}))
+    def take_over(self, operation: Operation) -> bool:
+        row = {"id": operation.id, "seen": operation.updated_at}
+        return self._write("manage", lambda tx: tx.execute(tx.sql.TAKE_OVER, {**row, "now": tx.now}).rowcount > 0)
+
+    def give_up(self, id: str, error: str) -> None:
+        self._write("manage", lambda tx: tx.execute(tx.sql.GIVE_UP, {"id": id, "error": error, "now": tx.now}))
 
     def operation(self, id: str) -> Operation | None:
         return self._read("read", lambda tx: books.operation(tx, id)) if is_id(id) else None

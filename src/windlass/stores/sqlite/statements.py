@@ -479,8 +479,13 @@ VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
 """
 GO_ON = """
 UPDATE windlass_operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
-       updated_at = :now, ended_at = CASE WHEN :over THEN :now END, error = :error WHERE id = :id
+       updated_at = :now, ended_at = CASE WHEN :position IS NULL THEN :now END WHERE id = :id
 """
+TAKE_OVER = (
+    "UPDATE windlass_operations SET updated_at = :now WHERE id = :id AND updated_at = :seen AND ended_at IS NULL"
+)
+GIVE_UP = "UPDATE windlass_operations SET ended_at = :now, error = :error WHERE id = :id AND ended_at IS NULL"
+HOLD_OPERATION = "SELECT position FROM windlass_operations WHERE id = :id AND ended_at IS NULL"
 OPERATION = """
 SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
   FROM windlass_operations WHERE id = :id
