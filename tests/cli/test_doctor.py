@@ -80,7 +80,8 @@ def test_the_wal_reset_race_is_a_warning_and_no_problem(found, wl, monkeypatch):
 
 def test_jobs_without_any_worker_are_a_problem(found, wl):
     wl.enqueue("mail")
-    assert found("workers") == [("problem", "no worker is running, and work waits: 1 job")]
+    assert found("no_worker") == [("problem", "1 job waits and no worker is running")]
+    assert found("workers") == []
 
 
 def test_live_workers_are_well(found, wl):
@@ -100,9 +101,24 @@ def test_a_lost_worker_is_a_problem(found, wl):
 def test_a_type_that_no_live_worker_handles_is_a_problem(found, wl):
     enlist(wl, "host-1", "mail")
     wl.enqueue("resize"), wl.enqueue("mail")
-    [(level, text)] = found("types")
-    assert level == "problem"
-    assert "type resize" in text
+    assert found("unhandled") == [("problem", '1 job of type "resize" waits and no live worker handles it')]
+
+
+def test_a_type_that_keeps_failing_is_a_warning(found, wl):
+    for _ in range(5):
+        wl.enqueue("mail", max_attempts=1)
+        [lease] = wl.claim(types=["mail"])
+        lease.fail("refused")
+    told = '5 of 5 runs of type "mail" failed in the last 15 minutes'
+    assert found("failing", code=0) == [("warning", told)]
+
+
+def test_jobs_that_wait_too_long_are_a_warning(found, wl):
+    enlist(wl, "host-1", "mail")
+    wl.enqueue("mail", run_at=clock.to_datetime(clock.now() - clock.seconds(600)))
+    [(level, text)] = found("slow", code=0)
+    assert level == "warning"
+    assert text.startswith('1 job of type "mail" waits, the oldest for 10m')
 
 
 def test_workers_of_another_version_are_a_warning(found, wl):

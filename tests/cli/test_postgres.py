@@ -269,7 +269,7 @@ def test_the_doctor_finds_a_server_well(windlass, wl):
         "✓ 0 dead rows",
         "✓ notifications arrive",
         "✓ the server's clock is this host's",
-        "✓ no worker is running, and no job waits",
+        "✓ no worker is running, and no job is due",
     ):
         assert line in result.stdout
     assert result.stdout.splitlines()[-1] in ("all is well", "1 warning")  # the tests' server does not wait for a disk

@@ -12,7 +12,7 @@ from windlass import clock
 from windlass.cli import checks_libsql, checks_postgres, checks_sqlite
 from windlass.cli.finding import Finding, Level
 from windlass.cli.output import clean
-from windlass.health import SILENT, live, silence, unhandled
+from windlass.health import SILENT, live, silence
 from windlass.job import Job, Status
 from windlass.stores.base import RECLAIM_AFTER
 from windlass.units import plural, span
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MANY_ENDED = 1_000_000
 MANY_FAILED = 10_000
+STANDSTILL = ("no_worker", "unhandled")
+"""Problems of the queue that do not pass by themselves."""
 OF_STORE = {"sqlite": checks_sqlite.checks, "postgresql": checks_postgres.checks, "libsql": checks_libsql.checks}
 
 
@@ -34,14 +36,14 @@ def checks(app: Windlass, *, quick: bool) -> Iterator[Finding]:
     yield _schema(status)
     if of_store := OF_STORE.get(status["store"]):
         yield from of_store(app, status, quick=quick)
-    pending = sum(row["count"] for row in counts if row["status"] == Status.PENDING)
-    yield _workers(living, pending, now)
+    problems = [problem for problem in app.problems() if problem.code != "lost_worker"]
+    if living or not problems:
+        yield _workers(living, now)
     yield from _lost(app, workers, now)
     yield from _versions(living)
-    for lane in unhandled(counts, living) if living else ():
-        lane_name = f"type {clean(lane.type)} in queue {clean(lane.queue)}"
-        text = f"{lane.pending:,} jobs wait and no live worker handles them: {lane_name}"
-        yield Finding("types", Level.PROBLEM, text, "start a worker whose app has the type, or restart old ones")
+    for problem in problems:
+        level = Level.PROBLEM if problem.code in STANDSTILL else Level.WARNING
+        yield Finding(problem.code, level, clean(problem.text), clean(problem.next))
     yield from _stuck(app, workers, now)
     yield _ended(counts)
 
@@ -50,14 +52,11 @@ def _schema(status: Mapping[str, Any]) -> Finding:
     return Finding("schema", Level.OK, f"schema {status['schema']} (current)")
 
 
-def _workers(living: list[WorkerRow], pending: int, now: int) -> Finding:
-    if living:
-        newest = span(min(silence(worker, now) for worker in living))
-        return Finding("workers", Level.OK, f"{plural(len(living), 'worker')}, newest heartbeat {newest} ago")
-    if pending:
-        text = f"no worker is running, and work waits: {plural(pending, 'job')}"
-        return Finding("workers", Level.PROBLEM, text, "windlass worker app:wl")
-    return Finding("workers", Level.OK, "no worker is running, and no job waits")
+def _workers(living: list[WorkerRow], now: int) -> Finding:
+    if not living:
+        return Finding("workers", Level.OK, "no worker is running, and no job is due")
+    newest = span(min(silence(worker, now) for worker in living))
+    return Finding("workers", Level.OK, f"{plural(len(living), 'worker')}, newest heartbeat {newest} ago")
 
 
 def _lost(app: Windlass, workers: list[WorkerRow], now: int) -> Iterator[Finding]:
