@@ -76,10 +76,10 @@ class Place:
         wl.use(self.store)
         return self
 
-    def __exit__(self, error: object, *_: object) -> None:
+    def __exit__(self, *_: object) -> None:
         self.clean_up()
         wl.use(self._before)
-        if error and self.log.exists():  # pytest shows it beside what failed
+        if self.log.exists():  # pytest shows it if the test has failed
             print("what the processes said last:", *self.log.read_text().splitlines()[-LAST:], sep="\n")
 
     @property
