@@ -31,11 +31,11 @@ class Sample(msgspec.Struct, frozen=True):
 def alternately(
     setting: Setting, runs: Mapping[str, Callable[[], float]], repeats: int | None = None
 ) -> dict[str, Sample]:
-    """Run all of them in turn, again and again: what slows the machine down slows each of them down."""
+    """Run all of them in turn, there and back: what slows the machine down slows each of them down."""
     values: dict[str, list[float]] = {what: [] for what in runs}
     times = repeats or setting.sizes.repeats
     for repeat in range(1, times + 1):
-        for what, run in runs.items():
+        for what, run in list(runs.items())[:: 1 if repeat % 2 else -1]:
             setting.say(f"{what} ({repeat} of {times})")
             values[what].append(run())
     return {what: Sample(tuple(found)) for what, found in values.items()}
