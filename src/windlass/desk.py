@@ -164,9 +164,7 @@ class Desk(ABC):
     def problems(self) -> list[Problem]:
         """What is wrong just now, each with the next step."""
         now = self.store.now()
-        seconds = now // clock.SECOND
-        lately = self.store.usage(seconds - 15 * 60, seconds + 1, EVER, ("type",))
-        return problems(self.store.lanes(), self.store.workers(), lately, now)
+        return problems(self.store.lanes(), self.store.workers(), lately(self.store, now), now)
 
     async def aproblems(self) -> list[Problem]:
         return await asyncio.to_thread(self.problems)
@@ -287,3 +285,9 @@ def statuses(status: Status | str | Sequence[Status | str] | None) -> tuple[Stat
         return tuple(Status(name) for name in names)
     except ValueError:
         raise BadOption("status", status, f"some of {', '.join(Status)}") from None
+
+
+def lately(store: Store, now: int) -> list[Usage]:
+    """What was used in the last quarter of an hour, by type."""
+    seconds = now // clock.SECOND
+    return store.usage(seconds - 15 * 60, seconds + 1, EVER, ("type",))

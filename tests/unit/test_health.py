@@ -27,7 +27,13 @@ def lane(queued: int = 1, waited: float = 1, queue: str = "default", type: str =
 def worker(name: str = "w", *types: str, silent: float = 0, queues: tuple[str, ...] = (), leases: int = 0) -> WorkerRow:
     seen = NOW - int(silent * SECOND)
     return WorkerRow(
-        id=f"id-{name}", name=name, concurrency=1, types=types or ("mail",), queues=queues, seen_at=seen, leases=leases
+        id=f"id-{name}",
+        name=name,
+        concurrency=1,
+        types=types or ("mail",),
+        queues=queues,
+        seen_at=seen,
+        doing=(("mail", leases, seen),),
     )
 
 

@@ -71,9 +71,13 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     beats: int = 0
     started_at: int = 0
     seen_at: int = 0
-    leases: int = 0
     doing: tuple[tuple[str, int, int], ...] = ()
     """Of which type it has how many in hand, and since when the first."""
+
+    @property
+    def leases(self) -> int:
+        """How many jobs it has in hand."""
+        return sum(n for _, n, _ in self.doing)
 
 
 class Beat(msgspec.Struct, frozen=True):

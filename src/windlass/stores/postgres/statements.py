@@ -306,9 +306,8 @@ DELETE FROM windlass.workers WHERE id = :worker AND (CAST(:beats AS bigint) IS N
 UNREGISTER_SILENT = "DELETE FROM windlass.workers WHERE seen_at < :before"
 
 WORKERS = """
-SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at,
-       (SELECT count(*) FROM windlass.leases l WHERE l.worker = w.id)
-  FROM windlass.workers w ORDER BY started_at, id
+SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
+  FROM windlass.workers ORDER BY started_at, id
 """
 
 # ---- manage

@@ -115,10 +115,9 @@ def workers(reader: Reader) -> list[WorkerRow]:
             beats=beats,
             started_at=started_at,
             seen_at=seen_at,
-            leases=leases,
             doing=tuple(doing.get(id, ())),
         )
-        for id, name, concurrency, queues, types, host, version, beats, started_at, seen_at, leases in rows
+        for id, name, concurrency, queues, types, host, version, beats, started_at, seen_at in rows
     ]
 
 

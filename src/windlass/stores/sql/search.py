@@ -19,7 +19,7 @@ from windlass.stores.sql import lanes, read
 from windlass.stores.sql.terms import STATE, STATUS, Term, at_moment, conditions, where
 from windlass.stores.sql.transaction import Transaction
 
-SEARCHED = 50_000
+SEARCHED = 20_000
 """How many rows are looked at for what no index serves."""
 FIRST_LOOK = 5_000
 """Most pages are full after these."""

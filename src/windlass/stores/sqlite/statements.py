@@ -251,9 +251,8 @@ UNREGISTER = "DELETE FROM windlass_workers WHERE id = :worker AND (:beats IS NUL
 UNREGISTER_SILENT = "DELETE FROM windlass_workers WHERE seen_at < :before"
 
 WORKERS = """
-SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at,
-       (SELECT count(*) FROM windlass_leases l WHERE l.worker = w.id)
-  FROM windlass_workers w ORDER BY started_at, id
+SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
+  FROM windlass_workers ORDER BY started_at, id
 """
 
 # ---- manage

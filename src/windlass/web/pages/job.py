@@ -13,7 +13,7 @@ from windlass.job import Attempt, Job, Status
 from windlass.web import charts, listing, shown, words
 from windlass.web.api.jobs import the_job
 from windlass.web.ask import Answer, Ask
-from windlass.web.pages import timeline
+from windlass.web.pages import seen, timeline
 from windlass.web.pages.acts import ACTS, forbids
 from windlass.web.render import render
 from windlass.web.route import Route
@@ -36,7 +36,7 @@ def job(site: Site, ask: Ask) -> Answer:
     found = the_job(site, ask)
     history = [shown.attempt(attempt) for attempt in site.app.attempts(found.id)]
     why = shown.why(site.app.why(found.id))
-    names = {worker.id: worker.name for worker in site.app.workers()}
+    names = {worker.id: worker.name for worker in seen.workers(site)}
     now = words.of(ask).now
     parts = timeline.parts(found, history, now)
     safe = shown.job(found)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from windlass import health
+from windlass.desk import lately
 from windlass.filters import Filter
 from windlass.health import Latency, Problem
 from windlass.job import Count, FailureGroup, Usage
@@ -41,7 +43,11 @@ def failures(site: Site) -> list[FailureGroup]:
 
 
 def problems(site: Site) -> list[Problem]:
-    found: list[Problem] = _kept(site, "problems", site.app.problems, LIVELY)
+    def make() -> list[Problem]:
+        now = site.app.store.now()
+        return health.problems(lanes(site), workers(site), lately(site.app.store, now), now)
+
+    found: list[Problem] = _kept(site, "problems", make, LIVELY)
     return found
 
 
