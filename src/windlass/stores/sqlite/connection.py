@@ -17,6 +17,8 @@ from windlass.errors import StoreBusy, StoreUnusable
 from windlass.stores.sqlite import forking, moves, statements
 from windlass.stores.sqlite.checkpoint import SHORT, Checkpointer
 
+FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01
+"""Seconds between two looks whether SQLite's lock is free."""
 BUSY_SECONDS = 10.0
 NOTHING: Mapping[str, Any] = {}
 
@@ -227,7 +229,7 @@ class Database:
 
     def _patiently(self, connection: sqlite3.Connection, sql: str, deadline: float, seconds: float) -> None:
         """Execute what SQLite may refuse at once, however long its own timeout is, while somebody has the lock."""
-        pause = 0.0002
+        began, pause = time.monotonic(), FIRST_PAUSE
         while True:
             try:
                 connection.execute(sql)
@@ -235,10 +237,17 @@ class Database:
             except sqlite3.OperationalError as error:
                 if not is_busy(error):
                     raise
-                if time.monotonic() >= deadline:
+                now = time.monotonic()
+                if now >= deadline:
                     raise StoreBusy(str(self.path), seconds) from None
             time.sleep(random.uniform(pause / 2, pause))
-            pause = min(pause * 1.5, 0.005)
+            pause = next_pause(pause, now - began)
+
+
+def next_pause(pause: float, waited: float) -> float:
+    """Longer and longer for a second; then shorter and shorter. The lock goes to whoever looks first, and in a crowd
+    that must not be the newcomers again and again."""
+    return min(pause * 1.5, LONGEST_PAUSE / max(waited, 1.0))
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:

@@ -1,0 +1,33 @@
+"""How often those who wait for SQLite's lock look whether it is free."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from windlass.stores.sqlite.connection import BUSY_SECONDS, FIRST_PAUSE, LONGEST_PAUSE, next_pause
+
+
+def pauses() -> list[tuple[float, float]]:
+    """Each look of one who waits as long as one may: after so many seconds, and the pause that follows."""
+    looks, waited, pause = [], 0.0, FIRST_PAUSE
+    while waited < BUSY_SECONDS:
+        waited += pause
+        pause = next_pause(pause, waited)
+        looks.append((waited, pause))
+    return looks
+
+
+def test_who_waits_for_a_moment_looks_less_and_less_often() -> None:
+    young = [pause for waited, pause in pauses() if waited < 1]
+    assert all(before <= after for before, after in pairwise(young))
+    assert young[-1] == LONGEST_PAUSE
+
+
+def test_who_has_waited_for_seconds_looks_more_often_than_all_who_came_later() -> None:
+    old = [pause for waited, pause in pauses() if waited >= 1]
+    assert all(before > after for before, after in pairwise(old))
+    assert old[-1] < LONGEST_PAUSE / 9
+
+
+def test_a_wait_takes_no_processor_for_itself() -> None:
+    assert len(pauses()) < 10_000
