@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
@@ -12,7 +13,7 @@ from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import everything, put
 from windlass.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from windlass.stores import migrate
-from windlass.stores.postgres import upgrade
+from windlass.stores.postgres import server, upgrade
 from windlass.stores.postgres.store import PostgresStore
 
 PACKAGE = "windlass.stores.postgres"
@@ -63,6 +64,12 @@ SELECT format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.
 """All there is to know of our tables, a line each."""
 
 
+WAITS_FOR_THE_MAKER = """
+SELECT 1 FROM pg_locks l JOIN pg_database d ON d.oid = l.database
+ WHERE d.datname = current_database() AND l.locktype = 'advisory' AND NOT l.granted
+"""
+
+
 def test_the_printed_script_makes_the_same_tables(store, run, postgres_databases):
     store.open()
     other = postgres_databases.fresh()
@@ -81,6 +88,21 @@ def test_a_database_made_by_the_printed_script_is_used_as_it_is(store, run):
     run(upgrade.schema_sql())
 
     job = put(store)
+
+    assert [job] == everything(store)
+
+
+def test_who_comes_while_another_makes_the_tables_waits_and_uses_them(store, run, postgres_url):
+    """He has seen that there are none, and his session remembers it."""
+    with psycopg.connect(postgres_url) as maker, ThreadPoolExecutor(1) as thread:
+        maker.execute(server.UPGRADING)
+        opened = thread.submit(put, store)
+        while not run(WAITS_FOR_THE_MAKER).fetchone():
+            assert not opened.done()
+        maker.execute(upgrade.schema_sql())
+        maker.commit()
+
+        job = opened.result(30)
 
     assert [job] == everything(store)
 

@@ -20,9 +20,13 @@ SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT;
 SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT; SET LOCAL enable_seqscan = DEFAULT
 """
 
-HAS_SCHEMA = "SELECT to_regnamespace('windlass') IS NOT NULL"
+# From the catalog itself: to_regclass would answer from the session's memory, though another has made them meanwhile.
+HAS_SCHEMA = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = 'windlass')"
 CREATE_SCHEMA = "CREATE SCHEMA windlass"
-HAS_META = "SELECT to_regclass('windlass.meta') IS NOT NULL"
+HAS_META = """
+SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                WHERE n.nspname = 'windlass' AND c.relname = 'meta')
+"""
 UPGRADING = "SELECT pg_advisory_xact_lock(hashtext('windlass.upgrade'))"
 
 # Size of our tables, the age of the oldest transaction, leases given so far, and dead rows where rows come and go.
