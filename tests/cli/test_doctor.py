@@ -111,6 +111,7 @@ def test_a_type_that_keeps_failing_is_a_warning(found, wl):
         lease.fail("refused")
     told = '5 of 5 runs of type "mail" failed in the last 15 minutes'
     assert found("failing", code=0) == [("warning", told)]
+    assert found("workers", code=0) == [("ok", "no worker is running, and no job is due")]
 
 
 def test_jobs_that_wait_too_long_are_a_warning(found, wl):

@@ -37,7 +37,7 @@ def checks(app: Windlass, *, quick: bool) -> Iterator[Finding]:
     if of_store := OF_STORE.get(status["store"]):
         yield from of_store(app, status, quick=quick)
     problems = [problem for problem in app.problems() if problem.code != "lost_worker"]
-    if living or not problems:
+    if all(problem.code != "no_worker" for problem in problems):
         yield _workers(living, now)
     yield from _lost(app, workers, now)
     yield from _versions(living)

@@ -29,7 +29,7 @@ _IS = {
 _ATTEMPTS = "coalesce(f.attempts, l.attempt, r.attempts, 0)"
 _WORKER = "coalesce(l.worker, f.worker, '')"
 _PLAIN = re.compile(r"[\w .,:@/+-]+", re.ASCII)
-"""Text that stands in a payload just so. To look for it there first takes a fifth of the time of reading the JSON."""
+"""Text that stands in a payload just so. To look for it there first is twice as fast as to read all JSON."""
 
 
 def where(terms: Iterable[Term]) -> Term:
