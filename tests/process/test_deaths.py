@@ -83,7 +83,7 @@ def test_a_handler_that_blocks_the_loop_is_not_taken_for_dead(place: Place) -> N
     beat = 0.4
     place.worker(beat=beat, concurrency=4)
     place.worker(beat=beat, concurrency=4)
-    eventually(lambda: len(wl.workers()) == 2)
+    place.staffed(2)
     workers = {row.id for row in wl.workers()}
     blocker = blocks_the_loop.request(seconds=10 * beat)
     jobs = wl.enqueue_many([blocker, *(quick.request() for _ in range(3000))])
@@ -98,7 +98,7 @@ def test_one_that_holds_the_interpreter_is_taken_for_dead_and_then_runs_where_it
     beat = 0.4
     place.worker(beat=beat, concurrency=1)
     place.worker(beat=beat, concurrency=1)
-    eventually(lambda: len(wl.workers()) == 2)
+    place.staffed(2)
     job = holds_the_interpreter.enqueue(seconds=8 * beat)
     assert wl.result(job.id) is None
     # If it stopped a thread in the middle of a transaction, nobody else could write either: then nobody was dead.

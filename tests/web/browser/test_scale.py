@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.web.browser.conftest import Desk, Visitor
@@ -13,9 +15,10 @@ from windlass.cli.bench.sqlite.scratch import SQLiteScratch
 FAILED = 20_000
 
 
-def fill(path: Path) -> None:
-    """Half of them wait. Of the others, some have failed."""
-    scratch = SQLiteScratch(path)
+@pytest.fixture
+def crowd(tmp_path: Path, desk: Desk) -> Iterator[Desk]:
+    """Half of them wait. Of the others, some have failed. Nothing of the file is left for pytest to keep."""
+    scratch = SQLiteScratch(tmp_path / "jobs.db")
     scratch.waiting(500_000)
     ended = scratch.finished(500_000)
     failed = {"first": ended.prefix, "last": f"{ended.prefix}{FAILED:012x}", "n": FAILED}
@@ -25,12 +28,12 @@ def fill(path: Path) -> None:
     scratch.connection.execute("UPDATE windlass_tallies SET count = count - :n WHERE status = 'completed'", failed)
     scratch.connection.execute("INSERT INTO windlass_tallies VALUES ('failed', 'noop', 'default', :n)", failed)
     scratch.tidy()
-    scratch.connection.close()
+    yield desk
+    scratch.close()
 
 
-def test_a_million_jobs_keep_nobody_waiting(tmp_path: Path, desk: Desk, visit: Visitor) -> None:
-    fill(tmp_path / "jobs.db")
-    page = visit(desk).page
+def test_a_million_jobs_keep_nobody_waiting(crowd: Desk, visit: Visitor) -> None:
+    page = visit(crowd).page
     first = {
         "/": page.get_by_test_id("tile-failed"),
         "/jobs": page.locator("tbody tr").first,
@@ -40,14 +43,14 @@ def test_a_million_jobs_keep_nobody_waiting(tmp_path: Path, desk: Desk, visit: V
     for path, sign in first.items():
         times = []
         for _ in range(3):  # the best of them: the machine has other things to do
-            answer = page.goto(desk.url + path)
+            answer = page.goto(crowd.url + path)
             expect(sign).to_be_visible()
             assert answer is not None
             [milliseconds] = re.findall(r"dur=([\d.]+)", answer.headers["server-timing"])
             times.append(float(milliseconds))
         assert min(times) < 1_000, path
-    page.goto(f"{desk.url}/jobs?q=status:failed")
+    page.goto(f"{crowd.url}/jobs?q=status:failed")
     expect(page.get_by_test_id("tab-failed")).to_contain_text("10,000+")
-    page.goto(f"{desk.url}/jobs?q=payload.n:7")  # which is far down: the page says how far it has looked, and goes on
+    page.goto(f"{crowd.url}/jobs?q=payload.n:7")  # which is far down: the page says how far it has looked, and goes on
     expect(page.get_by_text("Searched the newest 20,000 jobs")).to_be_visible()
     expect(page.get_by_test_id("older")).to_be_visible()
