@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.web.browser.conftest import Desk, Visitor
 from windlass import Fail, Windlass
@@ -166,6 +166,7 @@ def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
     page.keyboard.press("R")
     expect(page.get_by_test_id("confirm-go")).to_be_focused()
     page.keyboard.press("Escape")
+    expect(page.locator("#dialog")).to_be_hidden()
     assert desk.do(lambda wl: wl.count("status:failed").value) == 6, "it asks first"
     page.keyboard.press("R")
     expect(page.get_by_test_id("confirm-go")).to_be_focused()
@@ -175,10 +176,27 @@ def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
     page.keyboard.press("?")
     expect(page.get_by_test_id("help")).to_be_visible()
     page.keyboard.press("Escape")
+    expect(page.locator("#dialog")).to_be_hidden()
     page.keyboard.press("C")
     expect(page.get_by_test_id("confirm-go")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_test_id("job-state")).to_contain_text("Cancelled")
+
+
+def test_keys_that_come_before_the_question_do_nothing(desk: Desk, visit: Visitor) -> None:
+    desk.do(lambda wl: fail(wl, 2))
+    held: list[Route] = []
+    profile = visit(desk)
+    profile.page.route("**/confirm**", lambda route: held.append(route))
+    page = profile.go("/jobs?q=status:failed")
+    with page.expect_request("**/confirm**"):
+        for key in ("j", "R", "Enter", "D"):  # Enter alone would open the job
+            page.keyboard.press(key)
+    expect(page.get_by_test_id("row")).to_have_count(2)
+    assert len(held) == 1
+    held[0].continue_()
+    expect(page.get_by_test_id("confirm-title")).to_have_text("Retry this send_mail job?")
+    expect(page.get_by_test_id("confirm-go")).to_be_focused()
 
 
 def test_shortcuts_can_be_turned_off(desk: Desk, visit: Visitor) -> None:

@@ -143,17 +143,21 @@
   const mark = () => { const box = row() && $("input[name=id]", row()); if (box) { box.checked = !box.checked; selection(); released(); } };
 
   // Dialogs: the page that asks, shown over this one.
-  let opener = null;
+  let opener = null, asking = false;
   const ask = async (url) => {
-    opener = document.activeElement;
-    const answer = await fetch(url, { headers: { Accept: "text/html" } });
-    const form = $("#confirm", new DOMParser().parseFromString(await answer.text(), "text/html"));
-    if (!form) { location.href = url; return; }
-    form.classList.remove("panel");
-    dialog.replaceChildren(document.importNode(form, true));
-    dialog.showModal();
-    ($("[autofocus]", dialog) || dialog).focus();
-    show();
+    if (asking) return;
+    asking = true; opener = document.activeElement;
+    dialog.replaceChildren();
+    try {
+      const answer = await fetch(url, { headers: { Accept: "text/html" } });
+      const form = $("#confirm", new DOMParser().parseFromString(await answer.text(), "text/html"));
+      if (!form) { location.href = url; return; }
+      form.classList.remove("panel");
+      dialog.replaceChildren(document.importNode(form, true));
+      dialog.showModal();
+      ($("[autofocus]", dialog) || dialog).focus();
+      show();
+    } catch { location.href = url; } finally { asking = false; }
   };
   const help = () => { opener = document.activeElement; dialog.replaceChildren($("#help").content.cloneNode(true)); dialog.showModal(); };
   dialog.addEventListener("close", () => { if (opener && opener.isConnected) opener.focus(); released(); });
@@ -235,7 +239,7 @@
   };
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && typing(event.target)) event.target.blur();
-    if (event.ctrlKey || event.metaKey || event.altKey || dialog.open || typing(event.target) || keep.get("keys") === "off") return;
+    if (event.ctrlKey || event.metaKey || event.altKey || asking || dialog.open || typing(event.target) || keep.get("keys") === "off") return;
     const place = Date.now() - going < 1000 && $(`[data-go="${event.key}"]`);
     going = 0;
     if (place) { location.href = place.href; return; }
