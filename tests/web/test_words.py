@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -204,7 +205,7 @@ def test_a_window_ends_with_the_step_of_now() -> None:
     assert window("nonsense", 0).key == "1h"
 
 
-def test_ids_of_one_moment_stay_apart_when_they_are_cut() -> None:
-    wl = Windlass("sqlite:///unused.db")
+def test_ids_of_one_moment_stay_apart_when_they_are_cut(tmp_path: Path) -> None:
+    wl = Windlass(f"sqlite:///{tmp_path}/unused.db")
     ids = [wl.request("a").id for _ in range(50)]
     assert len({words.short(id) for id in ids}) == 50
