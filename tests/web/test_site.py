@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -62,3 +63,21 @@ def test_keys_that_come_from_requests_do_not_pile_up(wl: Windlass) -> None:
     for n in range(5_000):
         site.cached(n, 60, lambda: None)
     assert len(site._cached) <= 1_001
+
+
+def test_a_page_that_got_what_is_kept_is_told_when_it_can_be_made_anew(wl: Windlass) -> None:
+    site = site_of(wl)
+    longer_than_hints_are_told_again = 2.5
+
+    def shown() -> int:
+        return int(site.cached("jobs", longer_than_hints_are_told_again, lambda: wl.count().value))
+
+    async def look() -> None:
+        page = site.hub.join()
+        assert await asyncio.to_thread(shown) == 0
+        await asyncio.to_thread(wl.enqueue, "a")
+        while await asyncio.to_thread(shown) != 1:
+            await page.next(10)
+        site.hub.leave(page)
+
+    asyncio.run(look())

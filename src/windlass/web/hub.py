@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,10 @@ class Hub:
         self._lock = threading.Lock()
         self._subscribers: set[Subscriber] = set()
         self._thread: threading.Thread | None = None
+        self._sure = -math.inf
+        """What was made since then shows all changes that were heard."""
+        self._due: set[float] = set()
+        """When to tell again, although nothing more is heard."""
 
     @property
     def is_full(self) -> bool:
@@ -83,6 +88,12 @@ class Hub:
         for subscriber in subscribers:
             subscriber.tell(None)
 
+    def showed(self, made: float, until: float) -> None:
+        """A page got what was made then and is kept until then. If that may miss a change, it is told afterwards."""
+        with self._lock:
+            if made < self._sure:
+                self._due.add(until)
+
     def snapshot(self) -> Snapshot:
         """What the pages show at a glance."""
         return {"counts": {row["status"]: row["count"] for row in self._app.counts(("status",))}}
@@ -97,21 +108,39 @@ class Hub:
                 time.sleep(LOOK)
 
     def _watch(self) -> None:
-        """A hint may come before the commit that it tells of can be seen, so the last one is always told again."""
-        watch, last, told_at = self._app.store.watch(), None, 0.0
-        heard, again = True, False  # nobody knows what happened before the watch began
+        watch, last, told_at = self._app.store.watch(), None, -math.inf
+        heard = True  # nobody knows what happened before the watch began
         try:
             while self._somebody_listens():
-                if heard or again or not self._app.store.hears_others:
+                if not self._app.store.hears_others:
+                    before, last = last, self.snapshot()
+                    heard = heard or last != before
+                if heard:
+                    self._tell_again()
+                if self._is_due() or heard:
                     time.sleep(max(0.0, told_at + DEBOUNCE - time.monotonic()))
                     told_at = time.monotonic()
-                    snapshot = self.snapshot()
-                    if heard or again or snapshot != last:
-                        self._tell(snapshot)
-                    last = snapshot
-                again, heard = heard, watch.wait(LOOK)
+                    self._tell(self.snapshot())
+                heard = watch.wait(self._pause())
         finally:
             watch.close()
+
+    def _tell_again(self) -> None:
+        """A hint may come before the commit that it tells of can be seen."""
+        with self._lock:
+            self._due.discard(self._sure)
+            self._sure = time.monotonic() + LOOK
+            self._due.add(self._sure)
+
+    def _is_due(self) -> bool:
+        with self._lock:
+            due = {at for at in self._due if at <= time.monotonic()}
+            self._due -= due
+            return bool(due)
+
+    def _pause(self) -> float:
+        with self._lock:
+            return max(0.0, min(LOOK, min(self._due, default=math.inf) - time.monotonic()))
 
     def _somebody_listens(self) -> bool:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -61,7 +62,7 @@ class Site:
         self.operator = Operator(app)
         self.hub = Hub(app)
         self.meter = Meter(app)
-        self._cached: dict[Any, tuple[float, Any]] = {}
+        self._cached: dict[Any, tuple[float, float, Any]] = {}
         self._lock = threading.Lock()
         self._locks: dict[Any, threading.Lock] = {}
 
@@ -109,17 +110,19 @@ class Site:
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
         with lock:
-            until, value = self._cached.get(key, (float("-inf"), None))
+            made, until, value = self._cached.get(key, (-math.inf, -math.inf, None))
             began = time.monotonic()
-            if began > until:
-                value = make()
-                ended = time.monotonic()
-                self._keep(key, value, ended + max(seconds, (ended - began) / share if share < 1 else 0))
+            if began <= until:
+                self.hub.showed(made, until)
+                return value
+            value = make()
+            ended = time.monotonic()
+            self._keep(key, value, began, ended + max(seconds, (ended - began) / share if share < 1 else 0))
             return value
 
-    def _keep(self, key: Any, value: Any, until: float) -> None:
+    def _keep(self, key: Any, value: Any, made: float, until: float) -> None:
         with self._lock:
             if len(self._cached) > 1_000:  # keys come from requests: they must not pile up
                 self._cached.clear()
                 self._locks.clear()
-            self._cached[key] = (until, value)
+            self._cached[key] = (made, until, value)
