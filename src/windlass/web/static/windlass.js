@@ -67,6 +67,7 @@
   const paused = () => keep.get("live") === "off";
   const typing = (element) => element && /^(INPUT|TEXTAREA|SELECT)$/.test(element.nodeName) && element.type !== "checkbox";
   const held = () => dialog.open || typing(document.activeElement) || $("#main input[name=id]:checked, #all-matching:checked");
+  const kept = () => paused() || held(); // as it is
   const show = () => {
     if (!main().dataset.topics) return;
     const state = connected === null ? "off" : !connected ? "reconnecting" : paused() || (held() && missed) ? "paused" : "live";
@@ -83,16 +84,17 @@
       const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const fresh = $("#main", page);
-      if (answer.ok && fresh && fresh.dataset.topics) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
       connected = true;
+      if (kept()) missed += 1; // somebody began to work with it meanwhile
+      else if (answer.ok && fresh && fresh.dataset.topics) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
     } catch { connected = false; }
     busy = false; show();
     if (again) { again = false; hint(); }
   };
   const hint = () => {
-    if (paused() || held()) { missed += 1; show(); return; }
+    if (kept()) { missed += 1; show(); return; }
     clearTimeout(timer);
-    timer = setTimeout(() => (held() ? (missed += 1, show()) : refresh()), Math.max(0, last + 750 - Date.now()));
+    timer = setTimeout(() => (kept() ? (missed += 1, show()) : refresh()), Math.max(0, last + 750 - Date.now()));
   };
   const connect = () => {
     if (source || document.hidden || !main().dataset.topics) return;
@@ -103,15 +105,15 @@
       connected = false; show();
       if (source && source.readyState === EventSource.CLOSED) { // refused: look every few seconds instead
         source = null;
-        setTimeout(() => { if (!paused() && !held()) refresh(); connect(); }, 5000);
+        setTimeout(() => { if (!kept()) refresh(); connect(); }, 5000);
       }
     };
   };
   const disconnect = () => { if (source) source.close(); source = null; };
-  const released = () => setTimeout(() => { if (missed && !held() && !paused()) refresh(); else show(); }, 50);
+  const released = () => setTimeout(() => { if (missed && !kept()) refresh(); else show(); }, 50);
   const toggle = () => {
     keep.set("live", paused() ? "on" : "off");
-    if (!paused() && missed) refresh(); else show();
+    if (missed && !kept()) refresh(); else show();
   };
 
   // Rows: what is selected, and which one the keys are on.
