@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 
+STUCK = 60
+"""Seconds in which nothing got done: something is broken, not slow."""
+
 LAST = 60
 """Lines of what processes said that are shown of a test that failed."""
 
@@ -199,16 +202,19 @@ class Place:
             started.wait()
 
 
-def kill_every(
-    seconds: float, living: Callable[[], Collection[int]], done: Callable[[], bool], within: float
-) -> list[Kill]:
-    """kill -9 one of the living workers, again and again, until it is done."""
+def kill_every(seconds: float, living: Callable[[], Collection[int]], left: Callable[[], int]) -> list[Kill]:
+    """kill -9 one of the living workers, again and again, until nothing is left to do.
+
+    Never the last one: where a start takes longer than a life, nothing would ever get done."""
     kills: list[Kill] = []
-    deadline = time.monotonic() + within
-    while not done():
-        assert time.monotonic() < deadline, f"not done after {within:g} s and {len(kills)} kills: {wl.counts()}"
+    least, since = left(), time.monotonic()
+    while now := left():
+        if now < least:
+            least, since = now, time.monotonic()
+        assert time.monotonic() < since + STUCK, f"{now} left for {STUCK} s, after {len(kills)} kills: {wl.counts()}"
         time.sleep(seconds)
-        if pids := set(living()) - {kill.pid for kill in kills}:
+        pids = set(living()) - {kill.pid for kill in kills}
+        if len(pids) > 1:
             pid = random.choice(sorted(pids))
             kills.append(Kill(pid, time.monotonic_ns()))
             os.kill(pid, signal.SIGKILL)
