@@ -22,6 +22,7 @@ from tests.conformance.helpers import (
 from windlass.errors import KeyHeld
 from windlass.job import Status
 from windlass.outcome import CANCELLED, COMPLETED, RELEASED
+from windlass.stores.postgres.connection import NOTHING, Transaction
 
 
 def test_a_second_job_with_a_held_key_is_the_first_job(store):
@@ -201,3 +202,28 @@ def test_one_id_twice_in_a_batch_holds_its_key_once(store):
 
     assert [new.id, new.id] == ids(jobs)
     assert [new.id] == ids(everything(store))
+
+
+@pytest.mark.only("postgresql")
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_key_is_held_by_one_job_also_when_its_holder_is_deleted_meanwhile(open_store, monkeypatch, taken):
+    """Between two statements of somebody who wants it. On SQLite nobody else can write then."""
+    ours, theirs = open_store(), open_store()
+    first, others = put(theirs, dedupe="k"), []
+    value, deleted = Transaction.value, []
+
+    def meanwhile(tx, sql, parameters=NOTHING):
+        found = value(tx, sql, parameters)
+        if sql == tx.sql.KEY_HOLDER and not deleted:
+            deleted.append(theirs.delete(first.id))
+            if taken:
+                others.append(put(theirs, dedupe="k"))
+        return found
+
+    monkeypatch.setattr(Transaction, "value", meanwhile)
+    second = put(ours, dedupe="k")
+
+    assert 1 == len(deleted)
+    assert [second] == (others or [second])
+    assert [second] == everything(ours)
+    assert second == put(theirs, dedupe="k")

@@ -120,7 +120,7 @@ class Watch:
         deadline = time.monotonic() + TEST_SECONDS
         while self._token is not None and self._connection is not None:
             left = deadline - time.monotonic()
-            if left <= 0 or self._hears(left) is None:
+            if self._hears(max(0.0, left)) is None or left <= 0:
                 break
         self._next_test = time.monotonic() + TEST_EVERY * random.uniform(0.8, 1.2)
         return self._token is None

@@ -47,7 +47,7 @@ KEY_HOLDER = "SELECT id::text FROM windlass.dedupe WHERE tenant = CAST(:tenant A
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
 PASS_KEY = """
 UPDATE windlass.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
- WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
+ WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) AND id = CAST(CAST(:holder AS text) AS uuid)
 """
 
 IS_STORED = "SELECT 1 FROM windlass.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"

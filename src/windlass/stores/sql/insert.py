@@ -47,8 +47,8 @@ def take_key(tx: Transaction, tenant: str, key: str, id: str, fresh: Collection[
             continue  # it was given back in between
         if holder in fresh or tx.value(tx.sql.IS_STORED, {"id": holder}):
             return holder
-        tx.execute(tx.sql.PASS_KEY, row)
-        return None
+        if tx.execute(tx.sql.PASS_KEY, {**row, "holder": holder}).rowcount:
+            return None  # and if not, the holder has just ended
     return None
 
 

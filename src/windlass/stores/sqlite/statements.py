@@ -38,7 +38,7 @@ TAKE_KEY = "INSERT INTO windlass_dedupe (tenant, key, id) VALUES (:tenant, :key,
 KEY_HOLDER = "SELECT id FROM windlass_dedupe WHERE tenant = :tenant AND key = :key"
 
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
-PASS_KEY = "UPDATE windlass_dedupe SET id = :id WHERE tenant = :tenant AND key = :key"
+PASS_KEY = "UPDATE windlass_dedupe SET id = :id WHERE tenant = :tenant AND key = :key AND id = :holder"
 
 IS_STORED = "SELECT 1 FROM windlass_jobs WHERE id = :id"
 
