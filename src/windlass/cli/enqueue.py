@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -86,7 +87,8 @@ def _json(pair: str, text: str) -> Any:
 
 def _tell(shared: Shared, app: Windlass, job: Job, *, existed: bool) -> None:
     """Where the job is, and whether anybody is there to run it."""
-    when = f"due {units.relative(job.run_at)}"
+    now = datetime.now(UTC)
+    when = f"due {units.relative(max(job.run_at, now), now)}"
     how = f"{job.status} already: a job with this key" if existed else f"stored in queue {job.queue}, {when}"
     shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}")
     shared.note((f"  in {app.store.where}", "dim"))
