@@ -19,12 +19,12 @@ from windlass import Windlass
 
 def test_the_link_lets_one_in_once_and_the_cookie_from_then_on(tmp_path: Path) -> None:
     with Dashboard(tmp_path) as served:
-        with httpx2.Client(base_url=served.url) as stranger:
+        with httpx2.Client(base_url=served.url, timeout=SECONDS) as stranger:
             assert stranger.get("/api/stats").status_code == 401
             page = stranger.get("/", headers={"Accept": "text/html"})
             assert (page.status_code, "link that windlass dashboard printed" in page.text) == (401, True)
             assert stranger.get("/?login=guessed").status_code == 403
-        with httpx2.Client(base_url=served.url) as me:
+        with httpx2.Client(base_url=served.url, timeout=SECONDS) as me:
             entered = me.get(served.login)
             assert entered.status_code == 200
             cookie = entered.headers["set-cookie"]
@@ -35,11 +35,11 @@ def test_the_link_lets_one_in_once_and_the_cookie_from_then_on(tmp_path: Path) -
             assert me.post("/api/jobs", json={"type": "a"}, headers=OURS).status_code == 201
             assert me.post("/api/jobs", json={"type": "a"}).status_code == 403
             assert me.get(served.login).status_code == 200, "a reload of the link is no reason to be thrown out"
-        assert httpx2.get(served.login).status_code == 403
+        assert httpx2.get(served.login, timeout=SECONDS).status_code == 403
 
 
 def test_a_session_outlives_a_restart_and_can_be_revoked(tmp_path: Path) -> None:
-    with httpx2.Client() as me:
+    with httpx2.Client(timeout=SECONDS) as me:
         with Dashboard(tmp_path) as served:
             me.get(served.login)
             port = served.port
@@ -69,28 +69,33 @@ def test_a_password_lets_in_from_elsewhere(tmp_path: Path) -> None:
     known = {"WINDLASS_WEB_USER": "ada", "WINDLASS_WEB_PASSWORD": "lövelace"}
     with Dashboard(tmp_path, "--host", "0.0.0.0", **known) as served:
         url = f"{served.url}/api/stats"
-        assert httpx2.get(url, auth=("ada", "lövelace")).status_code == 200
-        refused = httpx2.get(url)
+        assert httpx2.get(url, auth=("ada", "lövelace"), timeout=SECONDS).status_code == 200
+        refused = httpx2.get(url, timeout=SECONDS)
         assert (refused.status_code, refused.headers["www-authenticate"].split()[0]) == (401, "Basic")
-        guesses = [httpx2.get(url, auth=("ada", f"guess {n}")).status_code for n in range(11)]
+        guesses = [httpx2.get(url, auth=("ada", f"guess {n}"), timeout=SECONDS).status_code for n in range(11)]
         assert guesses == [401] * 10 + [429]
-        assert httpx2.get(url, auth=("ada", "lövelace")).status_code == 429
+        assert httpx2.get(url, auth=("ada", "lövelace"), timeout=SECONDS).status_code == 429
 
 
 def test_a_token_lets_programs_in(tmp_path: Path) -> None:
     with Dashboard(tmp_path) as served:
         made = start_tokens(tmp_path, "create", "ci", "--scope", "enqueue", "--scope", "read")
         headers = {"Authorization": f"Bearer {made}"}
-        job = httpx2.post(f"{served.url}/api/jobs", json={"type": "a"}, headers=headers)
+        job = httpx2.post(f"{served.url}/api/jobs", json={"type": "a"}, headers=headers, timeout=SECONDS)
         assert job.status_code == 201
-        assert httpx2.get(f"{served.url}/api/jobs/{job.json()['id']}", headers=headers).status_code == 200
-        cancel = httpx2.post(f"{served.url}/api/jobs/{job.json()['id']}/cancel", headers=headers)
+        assert (
+            httpx2.get(f"{served.url}/api/jobs/{job.json()['id']}", headers=headers, timeout=SECONDS).status_code == 200
+        )
+        cancel = httpx2.post(f"{served.url}/api/jobs/{job.json()['id']}/cancel", headers=headers, timeout=SECONDS)
         assert cancel.status_code == 403
 
 
 def test_an_app_can_be_ticked(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("from windlass import Windlass\nwl = Windlass()\n@wl.job\ndef hi(): return 'hi'\n")
-    with Dashboard(tmp_path, "app:wl") as served, httpx2.Client(base_url=served.url, headers=OURS) as me:
+    with (
+        Dashboard(tmp_path, "app:wl") as served,
+        httpx2.Client(base_url=served.url, headers=OURS, timeout=SECONDS) as me,
+    ):
         me.get(served.login)
         id = me.post("/api/jobs", json={"type": "hi"}).json()["id"]
         assert me.post("/api/jobs/tick").json()["completed"] == 1
@@ -100,7 +105,7 @@ def test_an_app_can_be_ticked(tmp_path: Path) -> None:
 def test_a_prefix_and_read_only(tmp_path: Path) -> None:
     with Dashboard(tmp_path, "--prefix", "jobs/", "--read-only") as served:
         assert served.url.endswith("/jobs")
-        with httpx2.Client(base_url=served.url, headers=OURS) as me:
+        with httpx2.Client(base_url=served.url, headers=OURS, timeout=SECONDS) as me:
             me.get(served.login)
             assert me.get("/api/stats").status_code == 200
             assert '"/jobs/static/' in me.get("/").text
@@ -113,7 +118,7 @@ def test_a_prefix_and_read_only(tmp_path: Path) -> None:
 def test_other_names_are_refused(tmp_path: Path) -> None:
     with Dashboard(tmp_path, "--allow-host", "jobs.example") as served:
         for host, status in (("evil.example", 421), ("jobs.example", 200), ("localhost", 200)):
-            assert httpx2.get(f"{served.url}/healthz", headers={"Host": host}).status_code == status
+            assert httpx2.get(f"{served.url}/healthz", headers={"Host": host}, timeout=SECONDS).status_code == status
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
@@ -137,7 +142,7 @@ def test_a_port_that_is_taken_is_exit_code_2(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
 def test_it_stops_when_it_is_told_to_even_if_pages_listen(tmp_path: Path, how: signal.Signals) -> None:
-    with Dashboard(tmp_path) as served, httpx2.Client(base_url=served.url) as me:
+    with Dashboard(tmp_path) as served, httpx2.Client(base_url=served.url, timeout=SECONDS) as me:
         me.get(served.login)
         with me.stream("GET", "/api/events") as stream:
             assert next(stream.iter_lines()) == "event: changed"

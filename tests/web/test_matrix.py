@@ -131,9 +131,11 @@ def test_a_revoked_token_is_refused_within_a_second(by_token: TestClient, wl: Wi
     assert by_token.get(f"/api/jobs/{id}").status_code == 200
     wl.store.drop_token("soon gone")
     limit = time.monotonic() + 1
+    asked = time.monotonic()
     while by_token.get(f"/api/jobs/{id}").status_code != 401:
-        assert time.monotonic() < limit
+        assert asked < limit
         time.sleep(0.02)
+        asked = time.monotonic()
 
 
 def test_a_secret_is_kept_nowhere(wl: Windlass) -> None:

@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from tests.servers.fixtures import cannot
 from tests.web.browser import sample
@@ -31,6 +32,10 @@ FLAGS = (
     "--disable-component-update",
     "--disable-sync",
 )
+PATIENCE = 30_000
+"""Milliseconds. Who waits so long waits for something that is broken, not slow."""
+expect.set_options(timeout=PATIENCE)
+
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 375, "height": 667}
 
 
@@ -106,7 +111,8 @@ class Desk:
         self.url = self._mounts.add(self.database, "read-only")
 
     def work(self, *words: str) -> subprocess.Popen[bytes]:
-        """A worker that knows what app.py has."""
+        """A worker that knows what app.py has, and has come."""
+        before = self.do(lambda wl: {worker.id for worker in wl.workers()})
         command = [sys.executable, "-m", "windlass", "worker", "tests.web.browser.app:wl", "--grace", "1", *words]
         worker = subprocess.Popen(
             command,
@@ -120,6 +126,9 @@ class Desk:
             worker.wait(20)
 
         self._stack.callback(stop)
+        while self.do(lambda wl: {worker.id for worker in wl.workers()}) <= before:
+            assert worker.poll() is None, "the worker died"
+            time.sleep(0.02)
         return worker
 
 
@@ -150,7 +159,7 @@ class Visit:
         context.on("console", self._console)
         context.on("weberror", lambda error: self.errors.append(str(error.error)))
         self.page = context.new_page()
-        self.page.set_default_timeout(8_000)
+        self.page.set_default_timeout(PATIENCE)
 
     def _console(self, message: ConsoleMessage) -> None:
         expected = "status of 4" in message.text  # a page that says what is wrong has such a status

@@ -23,7 +23,7 @@ def test_a_failure_shows_every_attempt_and_a_retry_adds_one(desk: Desk, visit: V
         lambda wl: wl.enqueue("send_mail", {"to": "a@down.example", "user_id": 9007199254740993}, max_attempts=3)
     )
     page = visit(desk).go(f"/jobs/{job.id}")
-    expect(page.get_by_test_id("job-state")).to_contain_text("Failed", timeout=15_000)
+    expect(page.get_by_test_id("job-state")).to_contain_text("Failed")
     attempts = page.get_by_test_id("attempt")
     expect(attempts).to_have_count(3)
     for attempt in attempts.all():
@@ -41,7 +41,7 @@ def test_a_failure_shows_every_attempt_and_a_retry_adds_one(desk: Desk, visit: V
     expect(page.get_by_test_id("why")).to_contain_text("after 3 attempts of 3")
     page.get_by_test_id("act-retry").click()
     page.get_by_test_id("confirm-go").click()
-    expect(attempts).to_have_count(6, timeout=15_000)
+    expect(attempts).to_have_count(6)
     expect(page.get_by_test_id("job-state")).to_contain_text("Failed")
 
 
@@ -50,15 +50,15 @@ def test_progress_moves_and_what_is_not_possible_says_why(desk: Desk, visit: Vis
     job = desk.do(lambda wl: wl.enqueue("build_report", {"pages": 200}))
     page = visit(desk).go(f"/jobs/{job.id}")
     bar = page.get_by_test_id("progress")
-    expect(bar).to_contain_text("page", timeout=15_000)
+    expect(bar).to_contain_text("page")
     before = bar.inner_text()
-    expect(bar).not_to_have_text(before, use_inner_text=True, timeout=8_000)
+    expect(bar).not_to_have_text(before, use_inner_text=True)
     expect(page.get_by_test_id("act-retry")).to_be_disabled()
     reason = page.locator("span[title]", has=page.get_by_test_id("act-delete")).get_attribute("title")
     assert reason == "It is running: cancel it first."
     page.keyboard.press("C")
     page.get_by_test_id("confirm-go").click()
-    expect(page.get_by_test_id("why")).to_contain_text("cancel", timeout=15_000)
+    expect(page.get_by_test_id("why")).to_contain_text("cancel")
 
 
 def test_a_type_that_nobody_knows_is_named_until_somebody_does(desk: Desk, visit: Visitor) -> None:
@@ -70,7 +70,7 @@ def test_a_type_that_nobody_knows_is_named_until_somebody_does(desk: Desk, visit
     for page in (overview, detail):
         page.evaluate("window.same = true")
     desk.work()
-    expect(detail.get_by_test_id("job-state")).to_contain_text("Completed", timeout=15_000)
+    expect(detail.get_by_test_id("job-state")).to_contain_text("Completed")
     expect(overview.get_by_test_id("problems")).to_have_count(0)
     stranger = desk.do(lambda wl: wl.enqueue("nobody_knows_it", {"n": 1}))
     expect(overview.get_by_test_id("problems")).to_contain_text('1 job of type "nobody_knows_it" waits')
