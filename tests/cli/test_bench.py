@@ -34,7 +34,7 @@ JUDGED = {
 
 def bench(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "windlass.cli.bench", "--dir", str(directory), *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_quick_run_answers_every_question(tmp_path: Path) -> None:

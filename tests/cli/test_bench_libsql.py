@@ -18,7 +18,7 @@ SECTIONS = {
 
 def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "windlass.cli.bench", "--db", url, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def test_a_quick_run_answers_what_only_it_is_asked_and_leaves_nothing(libsql_url: str) -> None:

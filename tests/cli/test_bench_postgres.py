@@ -23,7 +23,7 @@ SECTIONS = {
 
 def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "windlass.cli.bench", "--db", url, *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
 def databases(url: str) -> set[str]:

@@ -14,8 +14,6 @@ from windlass import Windlass
 from windlass.cli.demo import pid_of
 from windlass.stores.base import WorkerRow
 
-pytestmark = pytest.mark.timeout(180)
-
 
 def test_the_demo_ends_by_itself_and_shows_what_happened(start):
     process = start("demo")

@@ -161,7 +161,6 @@ def test_a_worker_runs_jobs_and_stops(start, write_app, wl, url):
     assert [] == wl.workers()
 
 
-@pytest.mark.timeout(180)
 def test_the_demo_wants_a_database_without_tables(start, windlass, url):
     process = start("demo", "--json", "--db", url)
     shown, said = process.communicate(timeout=150)

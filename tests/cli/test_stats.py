@@ -22,7 +22,7 @@ def test_stats_count_by_type_and_state(windlass, wl, folder):
     assert lines[1].split()[:7] == ["resize", "3", "1", "0", "0", "0", "0"]
     assert lines[1].split()[8] == "-"
     assert lines[2].split()[:8] == ["mail", "0", "0", "0", "1", "1", "1", "-"]
-    assert lines[2].endswith("ms")
+    assert re.search(r"\dm?s$", lines[2])
     assert f"3 queued · 1 processing · 0 workers · sqlite {folder / 'windlass.db'}" in lines[-1]
 
 
@@ -114,7 +114,7 @@ def test_workers_are_shown_with_their_heartbeat_and_what_they_do(windlass, wl):
     assert alive.split()[:5] == ["●", "host-1", "3/10", "mail", "×2"]  # noqa: RUF001
     assert re.search(r"mail ×2 for \S+, resize for \S+ +fast +mail, resize +0\.1\.0", alive)  # noqa: RUF001
     assert lost.split()[:4] == ["◌", "host-2", "0/10", "-"]
-    assert lost.endswith("1m ago: lost")
+    assert re.search(r"1m( \d+s)? ago: lost$", lost)
 
 
 def test_workers_as_json_are_as_the_api_has_them(as_json, wl):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 
 import psycopg
 import pytest
@@ -160,13 +161,16 @@ def test_a_block_that_holds_the_only_writer_for_too_long_is_cut_off(store, users
 @pytest.mark.only("sqlite")
 def test_others_can_write_while_a_block_that_was_cut_off_has_not_come_back(store, users, monkeypatch):
     """Nor can it write any more, when it does: its rows would be committed one by one."""
+    written, cut_off = threading.Event(), sqlite_store._cut_off
     monkeypatch.setattr(sqlite_store, "TRANSACTION_SECONDS", 0.02)
+    monkeypatch.setattr(sqlite_store, "_cut_off", lambda connection: (written.wait(), cut_off(connection)))
     claimed = put_and_take(store)
     errors = []
 
     def hold_on():
         with store.transaction(claimed, lambda: COMPLETED) as connection:
             connection.execute("INSERT INTO orders VALUES (1)")
+            written.set()
             put(store)  # waits until the block was cut off
             try:
                 connection.execute("INSERT INTO orders VALUES (2)")

@@ -65,15 +65,11 @@ def needs_sleepers(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """On a machine that does much else too, a storm takes minutes; what hangs is told by `eventually`.
-
-    Who needs the sleepers comes last; what is marked as torture only when `script/torture` runs.
-    """
+    """Who needs the sleepers comes last; what is marked as torture only when `script/torture` runs."""
     if not os.environ.get("WINDLASS_TEST_TORTURE"):
         longest = [item for item in items if item.get_closest_marker("torture")]
         config.hook.pytest_deselected(items=longest)
         items[:] = [item for item in items if item not in longest]
     places = [place for place, item in enumerate(items) if Path(__file__).parent in item.path.parents]
     for place, item in zip(places, sorted((items[place] for place in places), key=needs_sleepers), strict=True):
-        item.add_marker(pytest.mark.timeout(600))
         items[place] = item
