@@ -16,7 +16,13 @@ import pytest
 from tests.worker import process_jobs
 from tests.worker.helpers import Background, ended, eventually, is_processing, now, place, working
 from windlass import Context, Status, Windlass, WrongStatus
+from windlass.context import Run
+from windlass.outcome import Kind
+from windlass.stores.base import Wanted
 from windlass.testing import drain
+from windlass.worker.board import Board
+from windlass.worker.child import Child
+from windlass.worker.slots import Running, Why
 
 
 def is_alive(pid: int) -> bool:
@@ -122,6 +128,27 @@ def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_chil
         assert int((tmp_path / "pid").read_text()) == first
         assert not is_alive(first)
         assert in_children.result(process_jobs.own_pid.enqueue().id) != first
+
+
+def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(in_children: Windlass) -> None:
+    """A timeout, or a cancel, may come when the answer is on its way."""
+    child, job_type = Child(in_children, Board.create(10)), process_jobs.own_pid.job_type
+    for _ in range(5):
+        process_jobs.own_pid.enqueue(), process_jobs.own_pid.enqueue()
+        first, second = (
+            Running(Run(claimed, in_children.store, lambda *_: None), job_type)
+            for claimed in in_children.store.claim("", Wanted(limit=2))
+        )
+
+        def kill_it_late(first: Running = first) -> None:
+            assert child._pipe is not None
+            assert child._pipe.poll(60)
+            first.stop(Why.CANCELLED)
+
+        first.started = kill_it_late
+        outcomes = [child(first), child(second)]
+        assert [outcome and outcome.kind for outcome in outcomes] == [Kind.COMPLETED] * 2
+    child.close()
 
 
 # Cancels

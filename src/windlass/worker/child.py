@@ -112,6 +112,8 @@ class Child:
             return self._died(running)
         finally:
             running.kill = None
+            if running.why is not None:  # it is being killed, perhaps just after its answer: the next has a new one
+                self.close()
 
     def _started(self) -> tuple[SpawnProcess, Connection]:
         if self._process is None or self._pipe is None or not self._process.is_alive():

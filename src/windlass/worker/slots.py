@@ -58,8 +58,8 @@ class Running:
             return
         self.why = why
         self.run.cancelled = True
-        if self.kill is not None:
-            self.kill()
+        if (kill := self.kill) is not None:  # a slot's thread may take it away now
+            kill()
 
     def stopped(self) -> Outcome | None:
         """The outcome of an attempt that was stopped; None if the job is no longer ours to settle."""
