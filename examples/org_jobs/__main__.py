@@ -27,7 +27,7 @@ def main() -> None:
     given = parser.parse_args().db
     with Stage("org_jobs") as stage:
         url, port = given or f"sqlite:///{stage.folder}/jobs.db", free_port()
-        os.environ |= {"WINDLASS_URL": url, "PACE": "0.02", "WORK": "0.1"}
+        os.environ |= {"WINDLASS_URL": url, "PACE": "0.02", "WORK": "0.5"}
         where = f"http://127.0.0.1:{port}"
         server, wl = stage.serve(SERVER, port), Windlass(url)
         stage.say("•", f"a web server without a worker, on {where}; its jobs are in {wl.store.where}")
@@ -46,7 +46,7 @@ def main() -> None:
         ended = [job for id in set(ids) if (job := wl.get(id))]
         asked: dict[str, str | int] = {"group_by": "tenant", "window": "1h", "step": 3600}
         headers = {"Authorization": f"Bearer {insights}"}
-        metrics = httpx2.get(f"{where}/api/metrics", params=asked, headers=headers).json()["items"]
+        metrics = httpx2.get(f"{where}/api/metrics", params=asked, headers=headers, timeout=60).json()["items"]
         stage.table(
             "What each org has used",
             ("org", "completed", "failed", "runs", "of them failed", "busy seconds", "cost"),
@@ -86,7 +86,7 @@ def enqueue(where: str) -> list[str]:
     ]
     jobs += [{"type": "call_partner", "payload": {"partner": "slow", "down_for": 3}}, jobs[0], jobs[1]]
     jobs += [{"type": "call_partner", "payload": {"partner": "gone", "down_for": 99}}]
-    with httpx2.Client(base_url=where) as client:
+    with httpx2.Client(base_url=where, timeout=60) as client:
         return [
             client.post(f"/orgs/{org}/jobs", json=job).raise_for_status().json()["id"] for org in ORGS for job in jobs
         ]

@@ -28,7 +28,7 @@ def main() -> None:
         environment = {"WINDLASS_URL": url, "FEEDS": str(stage.folder / "feeds")}
         stage.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
         server = stage.serve(SERVER, port, **environment)
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}") as client:
+        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             jobs = [client.post("/podcasts/import", json={"podcast_id": id}).json()["job"] for id in podcasts]
         stage.say("•", f"POST /podcasts/import, {len(jobs)} times, each answered when it was stored; three run at once")
         stage.watch(wl, lambda counts: counts["completed"] >= PODCASTS // 3, server)

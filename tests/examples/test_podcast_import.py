@@ -112,7 +112,7 @@ def test_a_restart_in_the_middle_loses_nothing(tmp_path: Path, port: int) -> Non
     url = f"sqlite:///{tmp_path}/podcasts.db"
     feeds = make_feeds(tmp_path / "feeds", 12, 5)
     watching = Windlass(url)
-    environment = {"WINDLASS_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.02"}
+    environment = {"WINDLASS_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.1"}
     with Example("examples.podcast_import.web", port=port, **environment) as server:
         server.start()
         watching.enqueue_many([watching.request("podcast_import", {"podcast_id": feed}) for feed in feeds])
@@ -275,7 +275,7 @@ def test_at_most_three_imports_run_at_once_over_all_servers(tmp_path: Path, port
     url = f"sqlite:///{tmp_path}/podcasts.db"
     feeds = make_feeds(tmp_path / "feeds", 30, 4)
     watching = Windlass(url)
-    environment = {"WINDLASS_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.01"}
+    environment = {"WINDLASS_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.05"}
     with (
         Example("examples.podcast_import.web", port=port, **environment) as one,
         Example("examples.podcast_import.web", port=free_port(), **environment) as two,

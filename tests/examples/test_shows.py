@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.examples.harness import ROOT
+from tests.examples.harness import ROOT, eventually
 
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(main.parent.name for main in EXAMPLES.glob("*/__main__.py"))
@@ -28,13 +28,13 @@ def test_the_show_ends_by_itself_with_a_table_and_leaves_nothing_behind(name: st
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=110,
+        timeout=300,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "kill -9" in ran.stdout
     assert "│ " in ran.stdout
     assert list(tmp_path.iterdir()) == []
-    assert [process for process in psutil.process_iter() if _is_of(process, tmp_path)] == []
+    eventually(lambda: not [process for process in psutil.process_iter() if _is_of(process, tmp_path)])
 
 
 def _is_of(process: psutil.Process, folder: Path) -> bool:

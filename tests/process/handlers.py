@@ -234,7 +234,7 @@ def slow_process(ctx: Context, seconds: float) -> None:
         time.sleep(seconds)
 
 
-@wl.job(timeout=0.5, backoff=fixed(0))
+@wl.job(timeout=2, backoff=fixed(0))
 def stuck(ctx: Context, seconds: float) -> None:
     """In a thread, which cannot be stopped; but only at its first attempt."""
     with journalled(ctx):
@@ -255,10 +255,10 @@ def holds_the_interpreter(ctx: Context, seconds: float) -> None:
         ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
 
-@wl.job(max_attempts=2, timeout=2, backoff=fixed(0.05))
-async def within_two_seconds(ctx: Context, poison: str) -> None:
+@wl.job(max_attempts=2, timeout=8, backoff=fixed(0.05))
+async def within_eight_seconds(ctx: Context, poison: str) -> None:
     with journalled(ctx):
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(1.2)
         die(poison)
 
 

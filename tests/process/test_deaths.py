@@ -65,13 +65,13 @@ def test_a_process_whose_threads_are_stuck_is_replaced(place: Place) -> None:
     first, second = sorted({run.pid for run in place.runs()}, key=[run.pid for run in place.runs()].index)
     assert first != second
     assert not psutil.pid_exists(first)
-    assert [a.error for job in jobs for a in wl.attempts(job.id)] == ["timed out after 0.5 s"] * 2
+    assert [a.error for job in jobs for a in wl.attempts(job.id)] == ["timed out after 2 s"] * 2
     assert end(supervisor) == 0
 
 
 @pytest.mark.sqlite_only  # it is about threads, whatever the store
 def test_it_is_replaced_even_if_the_threads_end_while_it_stops(place: Place) -> None:
-    wl.enqueue_many([stuck.request(seconds=2.5), stuck.request(seconds=2.5), slow_async.request(seconds=4)])
+    wl.enqueue_many([stuck.request(seconds=6), stuck.request(seconds=6), slow_async.request(seconds=9)])
     supervisor = place.worker(processes=1, concurrency=3)
     eventually(lambda: place.count("completed") == 3)
     assert wl.result(quick.enqueue().id) is None
@@ -80,14 +80,14 @@ def test_it_is_replaced_even_if_the_threads_end_while_it_stops(place: Place) -> 
 
 def test_a_handler_that_blocks_the_loop_is_not_taken_for_dead(place: Place) -> None:
     """Ten beats long, while more jobs are claimed and settled."""
-    beat = 0.4
+    beat = 0.8
     place.worker(beat=beat, concurrency=4)
     place.worker(beat=beat, concurrency=4)
     place.staffed(2)
     workers = {row.id for row in wl.workers()}
     blocker = blocks_the_loop.request(seconds=10 * beat)
     jobs = wl.enqueue_many([blocker, *(quick.request() for _ in range(3000))])
-    eventually(lambda: place.count("completed") == len(jobs))
+    eventually(lambda: place.count("completed") == len(jobs), within=300)
     assert {row.id for row in wl.workers()} == workers
     assert len(place.noted("start")) + len(place.noted("ran")) == len(jobs)
     assert place.sql("SELECT * FROM windlass_attempts") == []

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.process.handlers import LEAVERS, dose_async, dose_process, dose_thread, within_two_seconds, wl
+from tests.process.handlers import LEAVERS, dose_async, dose_process, dose_thread, within_eight_seconds, wl
 from tests.process.harness import Place, end, eventually
 from windlass import Job, Status
 
@@ -51,7 +51,7 @@ def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(p
     poisons = [kind if i == 3 else "" for kind in KINDS for i in range(21)]
     jobs = wl.enqueue_many([dose.request(poison=poison) for poison in poisons])
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
-    eventually(lambda: all_ended(place, jobs))
+    eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
     check(place, jobs, poisons)
 
@@ -63,7 +63,7 @@ def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
     one_after_the_other = [dose_async.using(delay=i).request(poison="exit 1") for i in range(3)]
     jobs = wl.enqueue_many(slow + one_after_the_other)
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
-    eventually(lambda: all_ended(place, jobs))
+    eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
     check(place, jobs, poisons)
 
@@ -110,7 +110,7 @@ def test_one_that_takes_all_memory_is_found_out(little_memory: Path, place: Plac
     supervisor = place.worker(processes=1, concurrency=4, beat=1.0)
     (little_memory / "cgroup.procs").write_text(str(supervisor.pid))  # its children will be born there
     jobs = wl.enqueue_many([dose.request(poison=poison) for poison in poisons])
-    eventually(lambda: all_ended(place, jobs))
+    eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
     check(place, jobs, poisons)
 
@@ -119,9 +119,9 @@ def test_one_that_takes_all_memory_is_found_out(little_memory: Path, place: Plac
 def test_a_suspect_that_waits_for_its_turn_does_not_time_out(place: Place) -> None:
     """Suspects run a few at a time; the time they have starts when they do."""
     poisons = ["exit 1"] + [""] * 15
-    jobs = wl.enqueue_many([within_two_seconds.request(poison=poison) for poison in poisons])
+    jobs = wl.enqueue_many([within_eight_seconds.request(poison=poison) for poison in poisons])
     supervisor = place.worker(processes=1, concurrency=16, beat=1.0)
-    eventually(lambda: all_ended(place, jobs))
+    eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
     check(place, jobs, poisons)
     errors = {attempt.error for job in jobs for attempt in wl.attempts(job.id)}

@@ -24,7 +24,7 @@ from windlass import Windlass
 
 def test_an_outage_takes_no_job_from_a_living_worker(server: Server, tmp_path: Path) -> None:
     """For twelve beats nobody can beat, and so nobody is dead."""
-    beat, seconds = 0.5, size("OUTAGE", 6)
+    beat, seconds = 1.0, size("OUTAGE", 12)
     with Place(tmp_path, server.url()) as place:
         handlers = waits_at_a_gate, waits_at_a_gate_in_a_thread
         jobs = wl.enqueue_many([handler.request(gate="over") for handler in handlers for _ in range(20)])

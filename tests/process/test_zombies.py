@@ -29,12 +29,12 @@ def test_a_zombie_changes_nothing_and_works_on_under_a_new_id(place: Place, deaf
     asked = [(how, waits) for waits in (False, True) for how in WAYS for _ in range(n // 2)]
     handlers = {"transaction": zombie_in_a_transaction}
     jobs = wl.enqueue_many([handlers.get(how, zombie).request(how=how, waits=waits) for how, waits in asked])
-    victim = place.worker(concurrency=2 * len(jobs), beat=0.3, deaf=deaf, env={"WINDLASS_TEST_ROLE": "victim"})
+    victim = place.worker(concurrency=2 * len(jobs), beat=1.0, deaf=deaf, env={"WINDLASS_TEST_ROLE": "victim"})
     eventually(lambda: len(place.noted("start")) == len(jobs))
     [first] = wl.workers()
 
     place.stop_apart_from_the_writer([victim.pid])
-    second = place.worker(concurrency=len(jobs), beat=0.3, queues=["default"], env={"WINDLASS_TEST_ROLE": "second"})
+    second = place.worker(concurrency=len(jobs), beat=1.0, queues=["default"], env={"WINDLASS_TEST_ROLE": "second"})
     eventually(lambda: place.count("completed") == place.count("processing") == len(jobs) // 2)
     eventually(lambda: first.id not in {row.id for row in wl.workers()})
     left_to_claim = wl.enqueue_many([whose_are_you.request() for _ in range(10)])

@@ -15,7 +15,7 @@ from windlass.worker.worker import Worker
 T = TypeVar("T")
 
 
-def eventually(condition: Callable[[], T], timeout: float = 15) -> T:
+def eventually(condition: Callable[[], T], timeout: float = 60) -> T:
     """Wait until the condition is true, and give its value."""
     deadline = time.monotonic() + timeout
     while not (value := condition()):
@@ -37,7 +37,7 @@ class Background:
 
     def start(self) -> Background:
         self.thread.start()
-        assert self._ready.wait(15)
+        assert self._ready.wait(60)
         if self._error:
             raise self._error
         return self

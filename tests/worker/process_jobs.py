@@ -30,7 +30,7 @@ async def own_pid_async() -> int:
     return os.getpid()
 
 
-@wl.job(run="process", timeout=0.3, max_attempts=1)
+@wl.job(run="process", timeout=3, max_attempts=1)
 def hang_with_timeout(path: str) -> None:
     _hang(path)
 

@@ -65,12 +65,12 @@ def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(
         for thread in threads:
             thread.start()
         start.wait()
-        eventually(lambda: len(wl._group._waiting) == 63)  # all but the one who commits for all
+        eventually(lambda: commits and len(wl._group._waiting) == 64 - commits[0])  # all but those who commit for all
     for thread in threads:
         thread.join()
     assert sorted(job.payload["n"] for job in enqueued(wl, note)) == list(range(64))
     assert {job.id for job in stored} == {job.id for job in enqueued(wl, note)}
-    assert commits == [1, 63]
+    assert (len(commits), sum(commits)) == (2, 64)
 
 
 def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(wl: Windlass, commits: list[int]) -> None:

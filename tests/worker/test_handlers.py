@@ -326,7 +326,7 @@ def test_progress_is_seen_while_the_handler_runs_and_gone_when_it_has_ended(wl: 
 
     with working(wl):
         job = steps.enqueue()
-        progress = eventually(lambda: now(wl, job).progress)
+        progress = eventually(lambda: (told := now(wl, job).progress) and told.fraction == 0.5 and told)
         go.set()
         assert progress is not None
         assert (progress.fraction, progress.message) == (0.5, "half of it")

@@ -329,7 +329,7 @@ def test_jobs_in_child_processes_are_told_by_their_worker(
     process_jobs.own_pid.enqueue()
     process_jobs.complain.enqueue(about="the weather")
     process_jobs.die.using(max_attempts=1).enqueue(code=3)
-    in_children.tick()
+    in_children.tick(max_seconds=60)
     assert {e.type: (e.name, e.error) for e in events if e.ended_at} == {
         "own_pid": ("job_completed", None),
         "complain": ("job_failed", "ValueError: the weather"),
