@@ -10,7 +10,7 @@ from tests.process.usage import LIMIT, most_at_once, used
 def test_there_are_never_four_at_once_and_the_slots_are_in_use_between_the_kills(place: Place) -> None:
     """Between two runs in a slot are two commits, which wait for the disk or make a dozen journeys to the server: hence
     jobs that are long against that."""
-    n, seconds = (size("LIMITS", 60), 1.5) if place.is_postgres else (size("LIMITS", 1000), 0.3)
+    n, seconds = (size("LIMITS", 60), 1.0) if place.is_postgres else (size("LIMITS", 1000), 0.25)
     supervisor = place.worker(processes=4, beat=1.0)
     place.staffed(4)
     wl.enqueue_many([three_at_once.request(seconds=seconds) for _ in range(n)])
