@@ -10,6 +10,11 @@ from pathlib import Path
 
 from windlass import Context, Registry, Windlass
 
+SLOW = "WINDLASS_TEST_SLOW_IMPORT"
+"""A child that finds this in its environment takes until that file is there to import this module."""
+while (gate := os.environ.get(SLOW)) and not Path(gate).exists():
+    time.sleep(0.005)
+
 wl = Windlass("sqlite:////nonexistent/never_used.db")
 """Each test gives it another database, and the worker tells its children which."""
 
@@ -54,6 +59,12 @@ def complain(about: str) -> None:
 def tell(ctx: Context, path: str) -> None:
     """Reports, and ends when the file is there."""
     ctx.progress(0.25, "a quarter")
+    while not Path(path).exists():
+        time.sleep(0.005)
+
+
+@wl.job(run="process", timeout=600)
+def tell_in_time(ctx: Context, path: str) -> None:
     while not Path(path).exists():
         time.sleep(0.005)
 

@@ -15,7 +15,7 @@ import pytest
 
 from tests.worker import process_jobs
 from tests.worker.helpers import Background, ended, eventually, is_processing, now, place, working
-from windlass import Context, Status, Windlass, WrongStatus
+from windlass import Context, Job, Status, Windlass, WrongStatus
 from windlass.context import Run
 from windlass.outcome import Kind
 from windlass.stores.base import Wanted
@@ -128,6 +128,26 @@ def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_chil
         assert int((tmp_path / "pid").read_text()) == first
         assert not is_alive(first)
         assert in_children.result(process_jobs.own_pid.enqueue().id) != first
+
+
+def deadline_of(wl: Windlass, job: Job) -> int | None:
+    situation = wl.store.situation(job.id)
+    return situation.deadline if situation else None
+
+
+def test_the_deadline_of_a_job_in_a_child_counts_from_its_start(
+    in_children: Windlass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A child may import for longer than a handler may take: that is not stuck, and nobody else may have the job."""
+    monkeypatch.setenv(process_jobs.SLOW, str(tmp_path / "imported"))
+    with working(in_children):
+        job = process_jobs.tell_in_time.enqueue(path=str(tmp_path / "end"))
+        eventually(is_processing(in_children, job))
+        assert deadline_of(in_children, job) is None
+        (tmp_path / "imported").touch()
+        eventually(lambda: deadline_of(in_children, job))
+        (tmp_path / "end").touch()
+        assert ended(in_children, job).status is Status.COMPLETED
 
 
 def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(in_children: Windlass) -> None:

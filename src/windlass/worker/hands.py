@@ -101,7 +101,7 @@ class Hands:
         if running.ended:
             return
         running.timer = self._loop.call_later(timeout, self._timed_out, running)
-        if running.run.claimed.deadline is None:  # a suspect, which had to wait for its turn
+        if running.run.claimed.deadline is None:  # its child had to start, or a suspect to wait for its turn
             self._loop.run_in_executor(None, self._set_deadline, running.run.claimed, timeout)
 
     def _set_deadline(self, claimed: Claimed, timeout: float) -> None:

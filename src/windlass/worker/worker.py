@@ -146,7 +146,10 @@ class Worker:
 
     def _arrive(self) -> None:
         self.id = arrive(self.app, self._board, self.name, self.concurrency, self.queues)
-        self._types = {name: job_type.policy.timeout for name, job_type in self.app.registry.types.items()}
+        self._types = {
+            name: None if job_type.run == "process" else job_type.policy.timeout  # a child may take long to start
+            for name, job_type in self.app.registry.types.items()
+        }
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
