@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from functools import cache
+from typing import NamedTuple
 
 from markupsafe import Markup, escape
 
@@ -165,9 +166,9 @@ def pick(labels: Sequence[str], most: int = 5) -> list[str]:
     return [labels[round(n * (len(labels) - 1) / (most - 1))] for n in range(most)]
 
 
-def element(tag: str, inside: Markup | str = "", /, **attributes: Any) -> Markup:
+def element(tag: str, inside: Markup | str = "", /, **attributes: str | float) -> Markup:
     """One SVG element, everything escaped."""
-    told = "".join(f' {name.rstrip("_").replace("_", "-")}="{escape(_n(v))}"' for name, v in attributes.items())
+    told = "".join([f' {_name(name)}="{escape(v) if isinstance(v, str) else _n(v)}"' for name, v in attributes.items()])
     return Markup(f"<{tag}{told}>{escape(inside)}</{tag}>")
 
 
@@ -185,7 +186,7 @@ def _chart(
     return Chart(_svg([*grid, *marks], name), ys, pick(labels), series, labels, scale.tell, empty)
 
 
-def _svg(inside: Sequence[Markup], name: str, **attributes: Any) -> Markup:
+def _svg(inside: Sequence[Markup], name: str, **attributes: str | float) -> Markup:
     given = {"viewBox": f"0 0 {_n(WIDTH)} {_n(HEIGHT)}", "preserveAspectRatio": "none", "role": "img"}
     return element("svg", Markup("").join(inside), **given, aria_label=name, **attributes)
 
@@ -211,5 +212,10 @@ def _y(value: float, top: float) -> float:
     return HEIGHT - value / top * HEIGHT
 
 
-def _n(value: Any) -> str:
+@cache
+def _name(name: str) -> str:
+    return name.rstrip("_").replace("_", "-")
+
+
+def _n(value: float) -> str:
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else str(value)

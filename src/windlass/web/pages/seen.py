@@ -14,7 +14,7 @@ from windlass.stores.rows import LaneRow
 from windlass.web.pages.windows import Window
 from windlass.web.site import Site
 
-MOMENT = 0.25
+MOMENT = 0.5
 SHARE = 0.05
 """Of the time, at most, that is spent on making one of these."""
 LIVELY = 0.2
