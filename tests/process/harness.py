@@ -28,6 +28,9 @@ T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 
+SLOW = 3
+"""Seconds in which nothing got done: it may be the machine."""
+
 STUCK = 60
 """Seconds in which nothing got done: something is broken, not slow."""
 
@@ -205,7 +208,8 @@ class Place:
 def kill_every(seconds: float, living: Callable[[], Collection[int]], left: Callable[[], int]) -> list[Kill]:
     """kill -9 one of the living workers, again and again, until nothing is left to do.
 
-    Never the last one: where a start takes longer than a life, nothing would ever get done."""
+    Not the last one when nothing has got done for a while: where a start takes longer than a life, nothing ever would.
+    """
     kills: list[Kill] = []
     least, since = left(), time.monotonic()
     while now := left():
@@ -214,7 +218,7 @@ def kill_every(seconds: float, living: Callable[[], Collection[int]], left: Call
         assert time.monotonic() < since + STUCK, f"{now} left for {STUCK} s, after {len(kills)} kills: {wl.counts()}"
         time.sleep(seconds)
         pids = set(living()) - {kill.pid for kill in kills}
-        if len(pids) > 1:
+        if pids and (len(pids) > 1 or time.monotonic() < since + SLOW):
             pid = random.choice(sorted(pids))
             kills.append(Kill(pid, time.monotonic_ns()))
             os.kill(pid, signal.SIGKILL)
