@@ -151,7 +151,7 @@
     asking = true; opener = document.activeElement;
     dialog.replaceChildren();
     try {
-      const answer = await fetch(url, { headers: { Accept: "text/html" } });
+      const answer = await fetch(url, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) });
       const form = $("#confirm", new DOMParser().parseFromString(await answer.text(), "text/html"));
       if (!form) { location.href = url; return; }
       form.classList.remove("panel");
