@@ -12,8 +12,16 @@ from windlass import Context, Registry, Windlass
 
 SLOW = "WINDLASS_TEST_SLOW_IMPORT"
 """A child that finds this in its environment takes until that file is there to import this module."""
-while (gate := os.environ.get(SLOW)) and not Path(gate).exists():
-    time.sleep(0.005)
+
+
+def _until(path: str) -> None:
+    """Wait until the file is there."""
+    while not Path(path).exists():
+        time.sleep(0.005)
+
+
+if gate := os.environ.get(SLOW):
+    _until(gate)
 
 wl = Windlass("sqlite:////nonexistent/never_used.db")
 """Each test gives it another database, and the worker tells its children which."""
@@ -59,14 +67,13 @@ def complain(about: str) -> None:
 def tell(ctx: Context, path: str) -> None:
     """Reports, and ends when the file is there."""
     ctx.progress(0.25, "a quarter")
-    while not Path(path).exists():
-        time.sleep(0.005)
+    _until(path)
 
 
 @wl.job(run="process", timeout=600)
-def tell_in_time(ctx: Context, path: str) -> None:
-    while not Path(path).exists():
-        time.sleep(0.005)
+def in_time(path: str) -> None:
+    """Ends when the file is there."""
+    _until(path)
 
 
 @wl.job(run="process")

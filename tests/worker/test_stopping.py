@@ -20,8 +20,8 @@ from windlass.context import Run
 from windlass.outcome import Kind
 from windlass.stores.base import Wanted
 from windlass.testing import drain
+from windlass.worker import child
 from windlass.worker.board import Board
-from windlass.worker.child import Child
 from windlass.worker.slots import Running, Why
 
 
@@ -141,7 +141,7 @@ def test_the_deadline_of_a_job_in_a_child_counts_from_its_start(
     """A child may import for longer than a handler may take: that is not stuck, and nobody else may have the job."""
     monkeypatch.setenv(process_jobs.SLOW, str(tmp_path / "imported"))
     with working(in_children):
-        job = process_jobs.tell_in_time.enqueue(path=str(tmp_path / "end"))
+        job = process_jobs.in_time.enqueue(path=str(tmp_path / "end"))
         eventually(is_processing(in_children, job))
         assert deadline_of(in_children, job) is None
         (tmp_path / "imported").touch()
@@ -150,9 +150,21 @@ def test_the_deadline_of_a_job_in_a_child_counts_from_its_start(
         assert ended(in_children, job).status is Status.COMPLETED
 
 
+def test_a_child_that_never_starts_is_an_error_that_says_so(
+    in_children: Windlass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(process_jobs.SLOW, str(tmp_path / "never"))
+    monkeypatch.setattr(child, "START_SECONDS", 0.5)
+    job = process_jobs.in_time.using(max_attempts=1).enqueue(path=str(tmp_path / "end"))
+    with working(in_children):
+        failed = ended(in_children, job)
+    assert failed.status is Status.FAILED
+    assert "did not start within 0.5 s: does a module of the app wait" in str(failed.error)
+
+
 def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(in_children: Windlass) -> None:
     """A timeout, or a cancel, may come when the answer is on its way."""
-    child, job_type = Child(in_children, Board.create(10)), process_jobs.own_pid.job_type
+    run, job_type = child.Child(in_children, Board.create(10)), process_jobs.own_pid.job_type
     for _ in range(5):
         process_jobs.own_pid.enqueue(), process_jobs.own_pid.enqueue()
         first, second = (
@@ -161,14 +173,14 @@ def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(
         )
 
         def kill_it_late(first: Running = first) -> None:
-            assert child._pipe is not None
-            assert child._pipe.poll(60)
+            assert run._pipe is not None
+            assert run._pipe.poll(60)
             first.stop(Why.CANCELLED)
 
         first.started = kill_it_late
-        outcomes = [child(first), child(second)]
+        outcomes = [run(first), run(second)]
         assert [outcome and outcome.kind for outcome in outcomes] == [Kind.COMPLETED] * 2
-    child.close()
+    run.close()
 
 
 # Cancels

@@ -59,6 +59,10 @@ class Places(NamedTuple):
     """The app's name in its module; '' if it has none."""
 
 
+START_SECONDS = 300.0
+"""How long a child may take to import the app."""
+NOT_STARTED = "its process did not start within {:g} s: does a module of the app wait for something when imported?"
+
 _encode = msgspec.msgpack.Encoder().encode
 _decode_answer = msgspec.msgpack.Decoder(Answer).decode
 _decode_attempt = msgspec.msgpack.Decoder(tuple[Places, str, Claimed]).decode
@@ -98,6 +102,9 @@ class Child:
                 pipe.send_bytes(_encode((Places(job_type.handler.__module__, *self._home), run.store.url, run.claimed)))
             else:
                 process.kill()
+            if not pipe.poll(START_SECONDS):
+                self.close()
+                return decide(run.claimed, Crash(NOT_STARTED.format(START_SECONDS)), job_type.backoff)
             while True:
                 answer = _decode_answer(pipe.recv_bytes())
                 if answer.started:
