@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 
 from tests.servers.fixtures import cannot
 from tests.web.browser import sample
+from tests.worker.helpers import eventually
 from windlass import Windlass
 
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class Desk:
 
     def work(self, *words: str) -> subprocess.Popen[bytes]:
         """A worker that knows what app.py has, and has come."""
-        before = self.do(lambda wl: {worker.id for worker in wl.workers()})
+        before = self.do(lambda wl: len(wl.workers()))
         command = [sys.executable, "-m", "windlass", "worker", "tests.web.browser.app:wl", "--grace", "1", *words]
         worker = subprocess.Popen(
             command,
@@ -126,9 +126,8 @@ class Desk:
             worker.wait(20)
 
         self._stack.callback(stop)
-        while self.do(lambda wl: {worker.id for worker in wl.workers()}) <= before:
-            assert worker.poll() is None, "the worker died"
-            time.sleep(0.02)
+        eventually(lambda: worker.poll() is not None or self.do(lambda wl: len(wl.workers())) > before)
+        assert worker.poll() is None, "the worker died"
         return worker
 
 
