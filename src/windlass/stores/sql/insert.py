@@ -48,7 +48,7 @@ def take_key(tx: Transaction, tenant: str, key: str, id: str, fresh: Collection[
         if holder in fresh or tx.value(tx.sql.IS_STORED, {"id": holder}):
             return holder
         if tx.execute(tx.sql.PASS_KEY, {**row, "holder": holder}).rowcount:
-            return None  # and if not, the holder has just ended
+            return None  # and if not, somebody has just given the key back
     return None
 
 
