@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from windlass import Windlass
+from treadle import Treadle
 
 ROOT = Path(__file__).parents[1]
 PATIENCE = 120.0
@@ -32,7 +32,7 @@ class Stage:
     """A folder of its own, the processes that work in it, and what the audience sees of them."""
 
     def __init__(self, name: str) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix=f"windlass-{name}-")).resolve()
+        self.folder = Path(tempfile.mkdtemp(prefix=f"treadle-{name}-")).resolve()
         self.console = Console(soft_wrap=not sys.stdout.isatty())
         self._processes: list[subprocess.Popen[bytes]] = []
         self._began = time.monotonic()
@@ -84,7 +84,7 @@ class Stage:
     def say(self, mark: str, text: str, style: str | None = None) -> None:
         self.console.print(f"{mark} {text}", style=style, highlight=False)
 
-    def watch(self, wl: Windlass, until: Callable[[Counter[str]], bool], worker: subprocess.Popen[bytes]) -> None:
+    def watch(self, td: Treadle, until: Callable[[Counter[str]], bool], worker: subprocess.Popen[bytes]) -> None:
         """Bars by type, read from the database; a line every second where there is no terminal."""
         bars = Progress(
             TextColumn("{task.description:<16}"),
@@ -98,7 +98,7 @@ class Stage:
         with bars:
             while True:
                 by_type: dict[str, Counter[str]] = {}
-                for row in wl.counts(("status", "type")):
+                for row in td.counts(("status", "type")):
                     by_type.setdefault(row["type"], Counter())[row["status"]] += row["count"]
                 for type, counts in sorted(by_type.items()):
                     if type not in tasks:

@@ -9,13 +9,13 @@ from hypothesis import HealthCheck, settings
 
 # A busy machine is no failure, and CI must give the same answer twice.
 settings.register_profile(
-    "windlass",
+    "treadle",
     deadline=None,
     derandomize=os.environ.get("CI") == "true",
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
-settings.load_profile("windlass")
+settings.load_profile("treadle")
 
 # Who starts in a shell's background ignores Ctrl-C, and its children with it: theirs should hear it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.servers import libsql
-from windlass.stores import open_store
+from treadle.stores import open_store
 
 KINDS = ("sqlite", "postgresql", "libsql")
 
@@ -66,14 +66,14 @@ def connect(url: str) -> Any:
 
 
 def rows(url: str, query: str) -> list[tuple[Any, ...]]:
-    """What a query gives. It has SQLite's names, of which PostgreSQL's are made: `windlass_jobs`, `windlass.jobs`."""
+    """What a query gives. It has SQLite's names, of which PostgreSQL's are made: `treadle_jobs`, `treadle.jobs`."""
     with closing(connect(url)) as connection:
         found = connection.execute(in_dialect(url, query))
         return found.fetchall() if found.description else []
 
 
 def in_dialect(url: str, query: str) -> str:
-    return query.replace("windlass_", "windlass.") if is_postgres(url) else query
+    return query.replace("treadle_", "treadle.") if is_postgres(url) else query
 
 
 @contextmanager
@@ -85,7 +85,7 @@ def nobody_can_write(url: str) -> Generator[None]:
         return
     with closing(connect(url)) as connection:
         if is_postgres(url):
-            connection.execute("BEGIN; LOCK TABLE windlass.jobs IN EXCLUSIVE MODE")
+            connection.execute("BEGIN; LOCK TABLE treadle.jobs IN EXCLUSIVE MODE")
         else:
             connection.execute("BEGIN IMMEDIATE")
         yield

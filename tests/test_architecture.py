@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-SOURCE = Path(__file__).parents[1] / "src" / "windlass"
+SOURCE = Path(__file__).parents[1] / "src" / "treadle"
 LONGEST = 400
 """Lines. A longer file has two ideas; but for statements, which are a list."""
 
@@ -45,7 +45,7 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 
 def name_of(path: Path) -> str:
-    """`worker.runner` for `src/windlass/worker/runner.py`; the package itself is ``."""
+    """`worker.runner` for `src/treadle/worker/runner.py`; the package itself is ``."""
     parts = path.relative_to(SOURCE).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -56,7 +56,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def imports(path: Path, *, for_types_too: bool) -> set[str]:
-    """What a file imports of windlass; with or without what only a type checker sees."""
+    """What a file imports of treadle; with or without what only a type checker sees."""
     hidden: set[ast.AST] = set()
     if not for_types_too:
         for node in ast.walk(tree(path)):
@@ -72,7 +72,7 @@ def imports(path: Path, *, for_types_too: bool) -> set[str]:
             for alias in node.names:
                 module = f"{node.module}.{alias.name}"
                 found.add(module if is_module(module) else node.module)
-    return {name.removeprefix("windlass").lstrip(".") for name in found if name.split(".")[0] == "windlass"}
+    return {name.removeprefix("treadle").lstrip(".") for name in found if name.split(".")[0] == "treadle"}
 
 
 def is_module(name: str) -> bool:
@@ -97,7 +97,7 @@ def may_import(importer: str, imported: str) -> bool:
         case "worker":
             return below in PURE | MIDDLE | {"stores", "worker"}
         case "app" | "":  # the package itself only gathers the public names
-            return below not in TOP or (importer, imported) == ("app", "web")  # wl.asgi(), when it is called
+            return below not in TOP or (importer, imported) == ("app", "web")  # td.asgi(), when it is called
         case own if own in TOP:
             return below not in TOP - {own} or (importer, below) in (("__main__", "cli"), ("cli.dashboard", "web"))
     return False
@@ -148,7 +148,7 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
 
 
 def test_modules_are_imported_by_name_only_where_the_name_is_the_users_own_word() -> None:
-    """Never by a name from the database: `windlass worker app:wl` says one, and a child gets its worker's."""
+    """Never by a name from the database: `treadle worker app:td` says one, and a child gets its worker's."""
     for path in FILES:
         if any(name in ("import_module", "__import__", "load_source") for name, _ in calls(path)):
             assert name_of(path) == "worker.child" or layer(name_of(path)) == "cli", path

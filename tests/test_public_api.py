@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-import windlass
-import windlass.testing
-import windlass.web
-from windlass.function import Enqueuer, JobFunction, Options
+import treadle
+import treadle.testing
+import treadle.web
+from treadle.function import Enqueuer, JobFunction, Options
 
 ERRORS = [
     "BadArguments",
@@ -46,7 +46,7 @@ ERRORS = [
     "UnknownOption",
     "UnknownType",
     "WaitsForItself",
-    "WindlassError",
+    "TreadleError",
     "WorkerLost",
     "WrongStatus",
 ]
@@ -72,7 +72,7 @@ NAMES = [
     "Status",
     "Usage",
     "Why",
-    "Windlass",
+    "Treadle",
     "can_retry",
     "exponential",
     "fixed",
@@ -83,7 +83,7 @@ TESTING = ["ManualClock", "adrain", "assert_enqueued", "drain", "enqueued", "ref
 
 WEB = ["SCOPES", "Principal", "allow_everyone", "asgi"]
 
-WINDLASS = [
+TREADLE = [
     "aattempts",
     "acancel",
     "aclaim",
@@ -226,50 +226,50 @@ def public(thing: Any) -> list[str]:
     return sorted(name for name in dir(thing) if not name.startswith("_"))
 
 
-def test_windlass_exports_exactly_these_names() -> None:
-    assert sorted(windlass.__all__) == sorted(NAMES + ERRORS)
-    assert all(hasattr(windlass, name) for name in windlass.__all__)
+def test_treadle_exports_exactly_these_names() -> None:
+    assert sorted(treadle.__all__) == sorted(NAMES + ERRORS)
+    assert all(hasattr(treadle, name) for name in treadle.__all__)
 
 
-def test_windlass_testing_exports_exactly_these_names() -> None:
-    assert sorted(windlass.testing.__all__) == sorted(TESTING)
+def test_treadle_testing_exports_exactly_these_names() -> None:
+    assert sorted(treadle.testing.__all__) == sorted(TESTING)
 
 
-def test_windlass_web_exports_exactly_these_names() -> None:
-    assert sorted(windlass.web.__all__) == sorted(WEB)
+def test_treadle_web_exports_exactly_these_names() -> None:
+    assert sorted(treadle.web.__all__) == sorted(WEB)
 
 
 def test_every_error_is_exported_and_all_but_the_warning_have_one_base() -> None:
-    there = {n for n, e in vars(windlass.errors).items() if inspect.isclass(e) and issubclass(e, Exception)}
+    there = {n for n, e in vars(treadle.errors).items() if inspect.isclass(e) and issubclass(e, Exception)}
     assert there == set(ERRORS)
     for name in set(ERRORS) - {"BlocksTheLoop"}:
-        assert issubclass(getattr(windlass, name), windlass.WindlassError)
+        assert issubclass(getattr(treadle, name), treadle.TreadleError)
 
 
-def test_an_app_has_exactly_these_names(windlass_url: str) -> None:
-    assert public(windlass.Windlass(windlass_url)) == sorted(WINDLASS)
+def test_an_app_has_exactly_these_names(treadle_url: str) -> None:
+    assert public(treadle.Treadle(treadle_url)) == sorted(TREADLE)
 
 
 def test_a_job_has_exactly_the_pinned_fields() -> None:
-    assert sorted(windlass.Job.__struct_fields__) == sorted(JOB)
+    assert sorted(treadle.Job.__struct_fields__) == sorted(JOB)
 
 
 def test_a_context_a_lease_and_using_have_exactly_these_names() -> None:
-    assert public(windlass.Context) == sorted(CONTEXT)
-    assert public(windlass.Lease) == sorted(LEASE)
+    assert public(treadle.Context) == sorted(CONTEXT)
+    assert public(treadle.Lease) == sorted(LEASE)
     assert sorted(Options.__annotations__) == sorted(USING)
 
 
 def test_statuses_are_these_words() -> None:
-    assert [status.value for status in windlass.Status] == ["pending", "processing", "completed", "failed", "cancelled"]
+    assert [status.value for status in treadle.Status] == ["pending", "processing", "completed", "failed", "cancelled"]
 
 
 def test_every_verb_that_waits_for_the_database_has_an_async_twin_with_the_same_parameters() -> None:
-    for name in public(windlass.Windlass):
-        method = getattr(windlass.Windlass, name)
+    for name in public(treadle.Treadle):
+        method = getattr(treadle.Treadle, name)
         if not inspect.iscoroutinefunction(method):
             continue
-        twin = getattr(windlass.Windlass, name[1:], None)
+        twin = getattr(treadle.Treadle, name[1:], None)
         assert name.startswith("a"), name
         assert twin, name
         ours, theirs = inspect.signature(method).parameters, inspect.signature(twin).parameters
@@ -279,12 +279,12 @@ def test_every_verb_that_waits_for_the_database_has_an_async_twin_with_the_same_
 
 def documented() -> Iterator[tuple[str, Any]]:
     """Every public name, with what ought to have a docstring."""
-    for module in (windlass, windlass.testing, windlass.web):
+    for module in (treadle, treadle.testing, treadle.web):
         for name in module.__all__:
             if callable(getattr(module, name)):
                 yield f"{module.__name__}.{name}", getattr(module, name)
     for owner in (
-        windlass.Windlass, windlass.Context, windlass.Lease, windlass.Registry, windlass.testing.ManualClock,
+        treadle.Treadle, treadle.Context, treadle.Lease, treadle.Registry, treadle.testing.ManualClock,
         Enqueuer, JobFunction,
     ):  # fmt: skip
         for name, member in vars(owner).items():
@@ -307,4 +307,4 @@ def test_every_public_name_has_a_docstring(name: str, thing: Any) -> None:
 def test_the_version_is_the_installed_one() -> None:
     from importlib.metadata import version
 
-    assert windlass.__version__ == version("windlass")
+    assert treadle.__version__ == version("treadle")

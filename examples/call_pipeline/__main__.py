@@ -19,7 +19,7 @@ from urllib.parse import quote
 from examples.call_pipeline.sound import WORDS, record
 from examples.call_pipeline.tables import make_tables
 from examples.show import Stage, all_ended, free_port
-from windlass import Windlass
+from treadle import Treadle
 
 ORGS, CALLS = ("harbour", "hills"), 6
 
@@ -34,22 +34,20 @@ def main() -> None:
         os.environ |= {"STORAGE": str(stage.folder / "storage"), "SPEECH_URL": f"http://127.0.0.1:{port}"}
         os.environ |= {"PACE": "0.002", "SPEECH_POLL_INTERVAL_MS": "250", "SPEECH_SECONDS": "0.8"}
         stage.start("examples.call_pipeline.service", str(port))
-        os.environ["WINDLASS_URL"] = as_role(url, "producer")
+        os.environ["TREADLE_URL"] = as_role(url, "producer")
         from examples.call_pipeline.calls import calls_of, upload  # which look at the environment
 
-        wl, run = Windlass(url), secrets.token_hex(3)
+        td, run = Treadle(url), secrets.token_hex(3)
         said = {(org, f"{run}-{n}"): random.choices(WORDS, k=8) for org in ORGS for n in range(CALLS)}
         said[ORGS[0], f"{run}-poison"] = []
         for (org, call), words in said.items():
             upload(org, call, f"call {call}", record(words) if words else b"this is no recording")
         stage.say("•", f"{len(said)} calls uploaded by {len(ORGS)} orgs, each in one transaction with its first job")
-        worker = stage.start(
-            "windlass", "worker", "examples.call_pipeline.jobs:wl", WINDLASS_URL=as_role(url, "worker")
-        )
-        stage.watch(wl, lambda counts: counts["processing"] > 0 or all_ended(counts), worker)
-        kill_a_worker(stage, wl)
-        stage.watch(wl, all_ended, worker)
-        ended = [Call(wl, org, call, words) for (org, call), words in said.items()]
+        worker = stage.start("treadle", "worker", "examples.call_pipeline.jobs:td", TREADLE_URL=as_role(url, "worker"))
+        stage.watch(td, lambda counts: counts["processing"] > 0 or all_ended(counts), worker)
+        kill_a_worker(stage, td)
+        stage.watch(td, all_ended, worker)
+        ended = [Call(td, org, call, words) for (org, call), words in said.items()]
         stage.table(
             "What happened",
             ("org", "call", "last stage", "status", "failed runs", "mood, or the error"),
@@ -60,8 +58,8 @@ def main() -> None:
         right = sum(call.is_right for call in ended)
         lost = len(ended) - right
         stage.say("✗" if lost else "✓", f"{right} of {len(ended)} calls ended as they should, {lost} did not")
-        stage.stay(f".venv/bin/windlass dashboard --db '{url}'", f".venv/bin/windlass stats --db '{url}'")
-        wl.close()
+        stage.stay(f".venv/bin/treadle dashboard --db '{url}'", f".venv/bin/treadle stats --db '{url}'")
+        td.close()
     if lost:
         raise SystemExit(1)
 
@@ -71,7 +69,7 @@ def prepare(stage: Stage, url: str) -> None:
     if url.startswith("postgres"):
         stage.say("•", "on PostgreSQL: orgs are kept apart by row level security")
         for words in ("upgrade", "roles --apply"):
-            command = [sys.executable, "-m", "windlass", "db", *words.split(), "--db", url]
+            command = [sys.executable, "-m", "treadle", "db", *words.split(), "--db", url]
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     else:
         stage.say(
@@ -84,23 +82,23 @@ def as_role(url: str, role: str) -> str:
     """The same server in that role, as `SET ROLE` would. In earnest each has a login of its own."""
     if not url.startswith("postgres"):
         return url
-    return f"{url}{'&' if '?' in url else '?'}options={quote(f'-c role=windlass_{role}')}"
+    return f"{url}{'&' if '?' in url else '?'}options={quote(f'-c role=treadle_{role}')}"
 
 
-def kill_a_worker(stage: Stage, wl: Windlass) -> None:
+def kill_a_worker(stage: Stage, td: Treadle) -> None:
     """Its supervisor starts another, and gives back what the dead one had in hand."""
-    held = len(wl.jobs(status="processing"))
-    os.kill(wl.workers()[0].host["pid"], signal.SIGKILL)
+    held = len(td.jobs(status="processing"))
+    os.kill(td.workers()[0].host["pid"], signal.SIGKILL)
     stage.say("✗", f"kill -9 the worker: it dies with {held} jobs in hand", "red")
 
 
 class Call:
     """What became of one."""
 
-    def __init__(self, wl: Windlass, org: str, id: str, words: list[str]) -> None:
-        jobs = wl.jobs(tenant=org, subject=id)
+    def __init__(self, td: Treadle, org: str, id: str, words: list[str]) -> None:
+        jobs = td.jobs(tenant=org, subject=id)
         self.org, self.id, self.words, self.last = org, id, words, jobs[0]
-        self.failed_runs = sum(len(wl.attempts(job.id)) for job in jobs)
+        self.failed_runs = sum(len(td.attempts(job.id)) for job in jobs)
         self.result: dict[str, Any] = self.last.result or {}
 
     @property

@@ -7,7 +7,7 @@ from typing import Any
 from examples.call_pipeline import storage
 from examples.call_pipeline.database import connected, for_org
 from examples.call_pipeline.jobs import extract_audio
-from windlass import Job
+from treadle import Job
 
 CALLS = """
 SELECT c.id, c.title, count(a.kind) FROM calls c LEFT JOIN artifacts a ON a.org_id = c.org_id AND a.call_id = c.id

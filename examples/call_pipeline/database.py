@@ -9,9 +9,9 @@ from typing import Any
 
 import psycopg
 
-from windlass import Windlass
+from treadle import Treadle
 
-wl = Windlass()  # $WINDLASS_URL: PostgreSQL, or a SQLite file; nothing else in this example depends on it
+td = Treadle()  # $TREADLE_URL: PostgreSQL, or a SQLite file; nothing else in this example depends on it
 
 Execute = Callable[..., Any]
 
@@ -20,20 +20,20 @@ def for_org(connection: Any, org: str) -> Execute:
     """`execute` on either database, with `?` for a value. On PostgreSQL it acts for the org until the commit."""
     if isinstance(connection, sqlite3.Connection):
         return connection.execute
-    connection.execute("SELECT set_config('windlass.tenant', %s, true)", [org])
+    connection.execute("SELECT set_config('treadle.tenant', %s, true)", [org])
     return lambda sql, values=(): connection.execute(sql.replace("?", "%s"), values)
 
 
 @contextmanager
 def connected() -> Iterator[Any]:
     """A connection of our own to the queue's database. Its block is one transaction."""
-    if wl.store.where.startswith("postgres"):
-        with psycopg.connect(wl.store.url) as server:
+    if td.store.where.startswith("postgres"):
+        with psycopg.connect(td.store.url) as server:
             yield server
         return
-    file = sqlite3.connect(wl.store.where, timeout=10)
+    file = sqlite3.connect(td.store.where, timeout=10)
     try:
-        file.execute("PRAGMA wal_autocheckpoint = 0")  # windlass does that; see docs/sqlite.md
+        file.execute("PRAGMA wal_autocheckpoint = 0")  # treadle does that; see docs/sqlite.md
         with file:
             yield file
     finally:

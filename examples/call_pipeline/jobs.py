@@ -11,9 +11,9 @@ import os
 from collections import Counter
 
 from examples.call_pipeline import sound, storage
-from examples.call_pipeline.database import for_org, wl
+from examples.call_pipeline.database import for_org, td
 from examples.call_pipeline.speech import start, words_of
-from windlass import Context, Snooze, exponential
+from treadle import Context, Snooze, exponential
 
 PACE = float(os.environ.get("PACE", "1"))
 """The show is in a hurry: there, waiting is a five-hundredth of what it is in earnest."""
@@ -24,7 +24,7 @@ BACKOFF = exponential(base=30 * PACE, cap=600 * PACE)
 """30, 60, 120, 240 seconds: min(600, 30·2^attempts) of the attempts before the one that failed."""
 
 
-@wl.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+@td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
 def extract_audio(ctx: Context, call_id: str) -> None:
     """The upload as one channel, with fewer samples."""
     upload, audio = (storage.path(ctx.tenant, call_id, name) for name in ("upload.wav", "audio.wav"))
@@ -36,7 +36,7 @@ def extract_audio(ctx: Context, call_id: str) -> None:
         transcribe_start.using(tenant=ctx.tenant, subject=call_id).enqueue(call_id=call_id)
 
 
-@wl.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+@td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
 def transcribe_start(ctx: Context, call_id: str) -> None:
     """Convert the audio, send it to the speech service, and leave: waiting is the next stage's job."""
     folder = storage.path(ctx.tenant, call_id, "")
@@ -52,7 +52,7 @@ def transcribe_start(ctx: Context, call_id: str) -> None:
     )
 
 
-@wl.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+@td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
 def transcribe_poll(ctx: Context, call_id: str, operation_id: str, speech: str, transcript: str) -> None:
     """Ask whether it is done. If not, ask again later: until then this job holds no worker, and it costs no attempt."""
     sent, path = (storage.path(ctx.tenant, call_id, name) for name in (speech, transcript))
@@ -67,7 +67,7 @@ def transcribe_poll(ctx: Context, call_id: str, operation_id: str, speech: str, 
         analyze.using(tenant=ctx.tenant, subject=call_id).enqueue(call_id=call_id)
 
 
-@wl.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+@td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
 def analyze(ctx: Context, call_id: str) -> None:
     """How often each word was said, and whether it was a good call."""
     folder = storage.path(ctx.tenant, call_id, "")

@@ -6,7 +6,7 @@ import sqlite3
 
 import psycopg
 
-from windlass import Windlass
+from treadle import Treadle
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS calls (
@@ -41,22 +41,22 @@ ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {table} FORCE ROW LEVEL SECURITY;
 DROP POLICY IF EXISTS one_org ON {table};
 CREATE POLICY one_org ON {table}
-    USING (org_id = current_setting('windlass.tenant', true))
-    WITH CHECK (org_id = current_setting('windlass.tenant', true));
-GRANT SELECT, INSERT ON {table} TO windlass_worker, windlass_producer;
+    USING (org_id = current_setting('treadle.tenant', true))
+    WITH CHECK (org_id = current_setting('treadle.tenant', true));
+GRANT SELECT, INSERT ON {table} TO treadle_worker, treadle_producer;
 """
 
 
 def make_tables(url: str) -> None:
-    """Once, as the owner of the database. On PostgreSQL after `windlass db upgrade` and `windlass db roles --apply`."""
-    Windlass(url).store.open()  # has the tables that the view is made of
+    """Once, as the owner of the database. On PostgreSQL after `treadle db upgrade` and `treadle db roles --apply`."""
+    Treadle(url).store.open()  # has the tables that the view is made of
     if not url.startswith("postgres"):
         with sqlite3.connect(url.removeprefix("sqlite:///")) as file:
-            file.executescript(TABLES + PROCESSING_JOBS.format(invoker="", job="windlass_job"))
+            file.executescript(TABLES + PROCESSING_JOBS.format(invoker="", job="treadle_job"))
         return
     with psycopg.connect(url) as server:
         server.execute(TABLES)
-        server.execute(PROCESSING_JOBS.format(invoker=" WITH (security_invoker = true)", job="windlass.job"))
-        server.execute("GRANT SELECT ON processing_jobs TO windlass_worker, windlass_producer")
+        server.execute(PROCESSING_JOBS.format(invoker=" WITH (security_invoker = true)", job="treadle.job"))
+        server.execute("GRANT SELECT ON processing_jobs TO treadle_worker, treadle_producer")
         for table in ("calls", "artifacts"):
             server.execute(ONE_ORG.format(table=table))

@@ -15,7 +15,7 @@ import httpx2
 from examples.org_jobs.cron import tick
 from examples.org_jobs.metering import bills
 from examples.show import Stage, all_ended, free_port
-from windlass import Windlass
+from treadle import Treadle
 
 ORGS, DOCUMENTS = ("harbour", "hills", "meadow"), 20
 SERVER = "examples.org_jobs.web:app"
@@ -27,23 +27,23 @@ def main() -> None:
     given = parser.parse_args().db
     with Stage("org_jobs") as stage:
         url, port = given or f"sqlite:///{stage.folder}/jobs.db", free_port()
-        os.environ |= {"WINDLASS_URL": url, "PACE": "0.02", "WORK": "0.5"}
+        os.environ |= {"TREADLE_URL": url, "PACE": "0.02", "WORK": "0.5"}
         where = f"http://127.0.0.1:{port}"
-        server, wl = stage.serve(SERVER, port), Windlass(url)
-        stage.say("•", f"a web server without a worker, on {where}; its jobs are in {wl.store.where}")
+        server, td = stage.serve(SERVER, port), Treadle(url)
+        stage.say("•", f"a web server without a worker, on {where}; its jobs are in {td.store.where}")
         cron, insights = (token(url, f"{scope}-{port}", scope) for scope in ("tick", "read"))
         ids = enqueue(where)
         stage.say("•", f"{len(ids)} requests, some of them twice: {len(set(ids))} jobs. Nothing runs until cron ticks")
         calling = stage.start("examples.org_jobs.cron", where, TICK_TOKEN=cron)
-        stage.watch(wl, lambda counts: counts["processing"] > 0 or all_ended(counts), calling)
-        stage.kill(server, "the server in the middle of a tick", len(wl.jobs(status="processing")))
+        stage.watch(td, lambda counts: counts["processing"] > 0 or all_ended(counts), calling)
+        stage.kill(server, "the server in the middle of a tick", len(td.jobs(status="processing")))
         server = stage.serve(SERVER, port)
         stage.say("✓", "started again; cron goes on", "green")
         while (report := tick(where, cron))["next_due_at"]:
             did = ("ran", "completed", "retried", "failed", "rescued")
             stage.say(" ", "POST /api/jobs/tick  " + ", ".join(f"{report[what]} {what}" for what in did))
             wait_until(report["next_due_at"])
-        ended = [job for id in set(ids) if (job := wl.get(id))]
+        ended = [job for id in set(ids) if (job := td.get(id))]
         asked: dict[str, str | int] = {"group_by": "tenant", "window": "1h", "step": 3600}
         headers = {"Authorization": f"Bearer {insights}"}
         metrics = httpx2.get(f"{where}/api/metrics", params=asked, headers=headers, timeout=60).json()["items"]
@@ -59,7 +59,7 @@ def main() -> None:
                     f"{bill.busy:.2f}",
                     f"{bill.cost:.6f}",
                 )
-                for bill in bills(wl)
+                for bill in bills(td)
                 if bill.org in ORGS
             ),
         )
@@ -67,15 +67,15 @@ def main() -> None:
         right = sum(job.status == ("failed" if job.payload.get("partner") == "gone" else "completed") for job in ended)
         lost = len(set(ids)) - right
         stage.say("✗" if lost else "✓", f"{right} of {len(set(ids))} jobs ended as they should, {lost} did not")
-        stage.stay(f"{where}/dashboard/", f"{where}/docs", f".venv/bin/windlass stats --db '{url}'")
-        wl.close()
+        stage.stay(f"{where}/dashboard/", f"{where}/docs", f".venv/bin/treadle stats --db '{url}'")
+        td.close()
     if lost:
         raise SystemExit(1)
 
 
 def token(url: str, name: str, scope: str) -> str:
-    """`windlass tokens create cron --scope tick`: shown once, and it may do nothing else."""
-    command = [sys.executable, "-m", "windlass", "tokens", "create", name, "--scope", scope, "--db", url, "--quiet"]
+    """`treadle tokens create cron --scope tick`: shown once, and it may do nothing else."""
+    command = [sys.executable, "-m", "treadle", "tokens", "create", name, "--scope", scope, "--db", url, "--quiet"]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 

@@ -1,6 +1,6 @@
 """What cron or a platform's scheduler runs every minute: one call, and its answer as a line.
 
-TICK_TOKEN=wl_… python -m examples.org_jobs.cron http://127.0.0.1:8000
+TICK_TOKEN=td_… python -m examples.org_jobs.cron http://127.0.0.1:8000
 """
 
 from __future__ import annotations

@@ -10,9 +10,9 @@ from contextlib import closing
 import psycopg
 
 from examples.org_jobs.rules import BACKOFF, RUNS
-from windlass import Context, Retry, Windlass
+from treadle import Context, Retry, Treadle
 
-wl = Windlass()  # $WINDLASS_URL: PostgreSQL, or a SQLite file
+td = Treadle()  # $TREADLE_URL: PostgreSQL, or a SQLite file
 
 WORK = float(os.environ.get("WORK", "0.02"))
 """Seconds that a document takes."""
@@ -31,17 +31,17 @@ ON CONFLICT (org_id, id) DO UPDATE SET words = excluded.words, times = documents
 """
 
 
-@wl.job(max_attempts=RUNS, backoff=BACKOFF, dedupe=True)
+@td.job(max_attempts=RUNS, backoff=BACKOFF, dedupe=True)
 def index_document(ctx: Context, document: str, text: str) -> None:
     """Count the words of a document. The count and the job's completion are one commit."""
     time.sleep(WORK)
     with ctx.transaction() as db:
-        values = "%s" if wl.store.where.startswith("postgres") else "?"
+        values = "%s" if td.store.where.startswith("postgres") else "?"
         db.execute(INDEX.replace("?", values), (ctx.tenant, document, len(text.split())))
         ctx.result = {"words": len(text.split())}
 
 
-@wl.job(max_attempts=RUNS, backoff=BACKOFF, dedupe=True)
+@td.job(max_attempts=RUNS, backoff=BACKOFF, dedupe=True)
 def call_partner(ctx: Context, partner: str, down_for: int = 0) -> str:
     """Ask another service. This one is down for the first so many runs."""
     if ctx.attempt <= down_for:
@@ -51,11 +51,11 @@ def call_partner(ctx: Context, partner: str, down_for: int = 0) -> str:
 
 def make_tables() -> None:
     """In the same database, so that a handler's rows and its completion can be one commit."""
-    wl.store.open()
-    if wl.store.where.startswith("postgres"):
-        with psycopg.connect(wl.store.url) as server:
+    td.store.open()
+    if td.store.where.startswith("postgres"):
+        with psycopg.connect(td.store.url) as server:
             server.execute("SELECT pg_advisory_xact_lock(2)")  # two servers may start at once
             server.execute(TABLE)
     else:
-        with closing(sqlite3.connect(wl.store.where, timeout=10)) as file:
+        with closing(sqlite3.connect(td.store.where, timeout=10)) as file:
             file.execute(TABLE)

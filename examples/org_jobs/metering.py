@@ -8,7 +8,7 @@ from collections import Counter
 from datetime import timedelta
 from typing import NamedTuple
 
-from windlass import Event, Windlass
+from treadle import Event, Treadle
 
 log = logging.getLogger("org_jobs.metering")
 
@@ -35,15 +35,15 @@ def emit(event: Event) -> None:
     log.info(json.dumps(told))
 
 
-def meter(wl: Windlass) -> None:
+def meter(td: Treadle) -> None:
     for event in ("job_completed", "job_retried", "job_failed"):
-        wl.on(event, emit)
+        td.on(event, emit)
 
 
-def bills(wl: Windlass, since: timedelta = timedelta(days=1)) -> list[Bill]:
+def bills(td: Treadle, since: timedelta = timedelta(days=1)) -> list[Bill]:
     """For charging: what is stored in the same transaction as each outcome, so that it is exact."""
     sums: dict[str, Counter[str]] = {}
-    for row in wl.usage(since, by=("tenant",), step=3600):
+    for row in td.usage(since, by=("tenant",), step=3600):
         spent = sums.setdefault(row.key[0], Counter())
         for kind in Bill._fields[1:]:
             spent[kind] += getattr(row, kind)

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from examples.org_jobs.rules import RUNS, can_retry, get_backoff_delay_ms
-from windlass import Fail, Job, Lease, LeaseLost, Windlass
+from treadle import Fail, Job, Lease, LeaseLost, Treadle
 
 
 class JobsRepository:
     """Jobs in a database. Those that were claimed here are marked here."""
 
-    def __init__(self, wl: Windlass) -> None:
-        self._wl = wl
+    def __init__(self, td: Treadle) -> None:
+        self._td = td
         self._leases: dict[str, Lease] = {}
 
     def enqueue(
@@ -27,12 +27,12 @@ class JobsRepository:
         run_at: datetime | None = None,
     ) -> str:
         """The job's id. While one with the same dedupe key is queued or running, it is that one's."""
-        of_org = partial(self._wl.enqueue, type, payload, tenant=org_id or "", dedupe=True, max_attempts=RUNS)
+        of_org = partial(self._td.enqueue, type, payload, tenant=org_id or "", dedupe=True, max_attempts=RUNS)
         return (of_org() if run_at is None else of_org(run_at=run_at)).id
 
     def claim(self, n: int, *, types: list[str] | None = None, lease: float = 60) -> list[Job]:
         """At most `n` runnable jobs. Each is ours for so many seconds; `heartbeat` makes them more."""
-        claimed = self._wl.claim(n, types=types, lease=lease)
+        claimed = self._td.claim(n, types=types, lease=lease)
         self._leases.update({lease.job.id: lease for lease in claimed})
         return [lease.job for lease in claimed]
 
@@ -47,7 +47,7 @@ class JobsRepository:
     def mark_failure(self, id: str, error: str) -> None:
         """Queued again after a while, or failed for good if it has no attempts left."""
         lease = self._lease(id)
-        before = lease.job.attempts - 1  # windlass has counted this run when it was claimed
+        before = lease.job.attempts - 1  # treadle has counted this run when it was claimed
         if can_retry("failed", before):
             lease.fail(error, retry_in=get_backoff_delay_ms(before + 1) / 1000)
         else:

@@ -16,13 +16,13 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from examples.org_jobs import metering
-from examples.org_jobs.jobs import make_tables, wl
+from examples.org_jobs.jobs import make_tables, td
 from examples.org_jobs.repository import JobsRepository
-from windlass import WindlassError
-from windlass.web import allow_everyone
+from treadle import TreadleError
+from treadle.web import allow_everyone
 
-metering.meter(wl)
-repository = JobsRepository(wl)
+metering.meter(td)
+repository = JobsRepository(td)
 
 
 @asynccontextmanager
@@ -44,23 +44,23 @@ class NewJob(BaseModel):
 def enqueue(org_id: Annotated[str, Path(pattern="^[a-z0-9-]{1,80}$")], job: NewJob) -> dict[str, str]:
     try:
         return {"id": repository.enqueue(job.type, org_id=org_id, payload=job.payload, run_at=job.run_at)}
-    except WindlassError as error:
+    except TreadleError as error:
         raise HTTPException(422, str(error)) from error
 
 
 @app.get("/orgs/{org_id}/usage")
 def usage(org_id: str) -> dict[str, Any]:
-    for bill in metering.bills(wl):
+    for bill in metering.bills(td):
         if bill.org == org_id:
             return {**bill._asdict(), "cost": bill.cost}
     return {"org": org_id, "runs": 0}
 
 
 def nobody(request: Request) -> None:
-    """No login here: who has a token (`windlass tokens create cron --scope tick`) is let in as far as it says."""
+    """No login here: who has a token (`treadle tokens create cron --scope tick`) is let in as far as it says."""
 
 
 app.mount(
-    "/dashboard", wl.asgi(auth=allow_everyone, read_only=True, price=metering.PRICE)
+    "/dashboard", td.asgi(auth=allow_everyone, read_only=True, price=metering.PRICE)
 )  # this machine, only to look
-app.mount("/", wl.asgi(auth=nobody))  # POST /api/jobs/tick, GET /api/metrics
+app.mount("/", td.asgi(auth=nobody))  # POST /api/jobs/tick, GET /api/metrics

@@ -9,7 +9,7 @@ from xml.sax.saxutils import escape
 import httpx2
 
 from examples.show import Stage, all_ended, free_port
-from windlass import Windlass
+from treadle import Treadle
 
 PODCASTS, EPISODES = 15, 40
 SERVER = "examples.podcast_import.web:app"
@@ -24,19 +24,19 @@ def main() -> None:
     with Stage("podcast_import") as stage:
         url = url or f"sqlite:///{stage.folder}/podcasts.db"
         podcasts = make_feeds(stage.folder / "feeds", PODCASTS, EPISODES)
-        port, wl = free_port(), Windlass(url)
-        environment = {"WINDLASS_URL": url, "FEEDS": str(stage.folder / "feeds")}
+        port, td = free_port(), Treadle(url)
+        environment = {"TREADLE_URL": url, "FEEDS": str(stage.folder / "feeds")}
         stage.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
         server = stage.serve(SERVER, port, **environment)
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             jobs = [client.post("/podcasts/import", json={"podcast_id": id}).json()["job"] for id in podcasts]
         stage.say("•", f"POST /podcasts/import, {len(jobs)} times, each answered when it was stored; three run at once")
-        stage.watch(wl, lambda counts: counts["completed"] >= PODCASTS // 3, server)
-        stage.kill(server, "the server", len(wl.jobs(status="processing")))
+        stage.watch(td, lambda counts: counts["completed"] >= PODCASTS // 3, server)
+        stage.kill(server, "the server", len(td.jobs(status="processing")))
         server = stage.serve(SERVER, port, **environment)
         stage.say("✓", "started again: it finds what the dead one had in hand, and goes on", "green")
-        stage.watch(wl, all_ended, server)
-        found = [job for id in jobs if (job := wl.get(id))]
+        stage.watch(td, all_ended, server)
+        found = [job for id in jobs if (job := td.get(id))]
         stage.table(
             "What happened",
             ("podcast", "status", "runs that died", "episodes"),
@@ -44,7 +44,7 @@ def main() -> None:
                 (
                     job.payload["podcast_id"],
                     job.status,
-                    len(wl.attempts(job.id)) or "",
+                    len(td.attempts(job.id)) or "",
                     (job.result or {}).get("episodes"),
                 )
                 for job in found
@@ -53,7 +53,7 @@ def main() -> None:
         lost = PODCASTS - sum(job.status == "completed" for job in found)
         stage.say("✗" if lost else "✓", f"{PODCASTS - lost} of {PODCASTS} podcasts imported, {lost} lost")
         stage.stay(f"http://127.0.0.1:{port}/dashboard/", f"http://127.0.0.1:{port}/docs")
-        wl.close()
+        td.close()
     if lost:
         raise SystemExit(1)
 

@@ -7,9 +7,9 @@ import time
 from pathlib import Path
 
 from examples.podcast_import.feed import BadFeed, read_feed
-from windlass import Context, Fail, Windlass, exponential
+from treadle import Context, Fail, Treadle, exponential
 
-wl = Windlass()  # $WINDLASS_URL: a SQLite file or a libSQL server; else ./windlass.db
+td = Treadle()  # $TREADLE_URL: a SQLite file or a libSQL server; else ./treadle.db
 
 FEEDS = Path(os.environ.get("FEEDS", Path(__file__).parent / "feeds"))
 """Stands for the web: the feed of podcast `x` is `x.xml`."""
@@ -23,7 +23,7 @@ TABLES = (
 )
 
 
-@wl.job(
+@td.job(
     concurrency=3,  # at most three at once, over all servers
     timeout=300,  # after five minutes it is stuck: not counted any more, and somebody else's
     max_attempts=5,

@@ -12,18 +12,18 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
-from examples.podcast_import.jobs import podcast_import, wl
-from windlass.web import allow_everyone
+from examples.podcast_import.jobs import podcast_import, td
+from treadle.web import allow_everyone
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with wl.worker(concurrency=10, grace=5):  # claims, runs and settles until the server stops
+    async with td.worker(concurrency=10, grace=5):  # claims, runs and settles until the server stops
         yield
 
 
 app = FastAPI(title="Podcasts", lifespan=lifespan)
-app.mount("/dashboard", wl.asgi(auth=allow_everyone))  # for this machine only; docs/dashboard.md has the way to a login
+app.mount("/dashboard", td.asgi(auth=allow_everyone))  # for this machine only; docs/dashboard.md has the way to a login
 
 
 class Import(BaseModel):
@@ -39,7 +39,7 @@ async def import_podcast(body: Import) -> dict[str, str]:
 
 @app.get("/podcasts/import/{job_id}")
 async def import_status(job_id: str) -> dict[str, Any]:
-    job = await wl.aget(job_id)
+    job = await td.aget(job_id)
     if job is None:
         raise HTTPException(404, f"there is no import {job_id}")
     progress = None if job.progress is None else job.progress.fraction
@@ -57,5 +57,5 @@ async def import_status(job_id: str) -> dict[str, Any]:
 async def import_counts() -> dict[str, int]:
     """How many imports there are, by status."""
     return {
-        row["status"]: row["count"] for row in await wl.acounts(("type", "status")) if row["type"] == "podcast_import"
+        row["status"]: row["count"] for row in await td.acounts(("type", "status")) if row["type"] == "podcast_import"
     }

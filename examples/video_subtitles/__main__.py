@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx2
 
 from examples.show import Stage, all_ended, free_port
-from windlass import Windlass
+from treadle import Treadle
 
 CHANNELS = {"harbour": "Harbour Television", "hills": "Hill Walking"}
 VIDEOS = 40
@@ -23,20 +23,20 @@ def main() -> None:
         videos = make_media(media, VIDEOS)
         (media / f"{MISSING}.txt").rename(media / "elsewhere")
         url = f"sqlite:///{stage.folder}/videos.db"
-        os.environ |= {"WINDLASS_URL": url, "MEDIA": str(media)}
+        os.environ |= {"TREADLE_URL": url, "MEDIA": str(media)}
         stage.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
-        server, wl = stage.serve(SERVER, port), Windlass(url)
+        server, td = stage.serve(SERVER, port), Treadle(url)
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             for channel, title in CHANNELS.items():
                 client.put(f"/channels/{channel}", params={"title": title}).raise_for_status()
             for channel, video in videos:
                 client.post(f"/channels/{channel}/videos", json={"id": video, "title": video}).raise_for_status()
             stage.say("•", f"{len(videos)} videos added, each in one transaction with its job")
-            stage.watch(wl, lambda counts: counts["completed"] > len(videos) // 2, server)
-            stage.kill(server, "the server", len(wl.jobs(status="processing")))
+            stage.watch(td, lambda counts: counts["completed"] > len(videos) // 2, server)
+            stage.kill(server, "the server", len(td.jobs(status="processing")))
             server = stage.serve(SERVER, port)
             stage.say("✓", "started again: it finds what the dead one had in hand, and goes on", "green")
-            stage.watch(wl, all_ended, server)
+            stage.watch(td, all_ended, server)
             failed = client.get("/channels/hills/videos", params={"status": "failed"}).json()["videos"]
             stage.say(
                 "✗", f"failed: {failed[0]['id']} after {failed[0]['attempts']} attempts: {failed[0]['error']}", "red"
@@ -44,7 +44,7 @@ def main() -> None:
             (media / "elsewhere").rename(media / f"{MISSING}.txt")
             client.post(f"/videos/{MISSING}/retry").raise_for_status()
             stage.say("✓", f"the film turned up; POST /videos/{MISSING}/retry", "green")
-            stage.watch(wl, all_ended, server)
+            stage.watch(td, all_ended, server)
             columns = ("completed", "failed", "pending", "processing")
             rows = [(c["title"], *(c["videos"].get(s, 0) for s in columns)) for c in client.get("/channels").json()]
         stage.table("GET /channels", ("channel", *columns), rows)
@@ -53,7 +53,7 @@ def main() -> None:
             "✗" if lost else "✓", f"{len(videos) - lost} of {len(videos)} videos have their subtitle, {lost} do not"
         )
         stage.stay(f"http://127.0.0.1:{port}/dashboard/", f"http://127.0.0.1:{port}/docs")
-        wl.close()
+        td.close()
     if lost:
         raise SystemExit(1)
 

@@ -7,10 +7,10 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from windlass import Windlass
+from treadle import Treadle
 
 # Jobs are kept as long as videos are, as they have the status.
-wl = Windlass(os.environ.get("WINDLASS_URL", "sqlite:///videos.db"), retention=None)
+td = Treadle(os.environ.get("TREADLE_URL", "sqlite:///videos.db"), retention=None)
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS channels (id TEXT PRIMARY KEY, title TEXT NOT NULL);
@@ -26,13 +26,13 @@ CREATE TABLE IF NOT EXISTS subtitles (video_id TEXT PRIMARY KEY REFERENCES video
 
 COUNTS = """
 SELECT v.channel_id, j.status, count(*) AS videos
-  FROM videos v JOIN windlass_job j ON j.id = v.job_id
+  FROM videos v JOIN treadle_job j ON j.id = v.job_id
  GROUP BY v.channel_id, j.status
 """
 
 VIDEOS = """
 SELECT v.id, v.title, j.status, j.attempts, j.error
-  FROM videos v JOIN windlass_job j ON j.id = v.job_id
+  FROM videos v JOIN treadle_job j ON j.id = v.job_id
  WHERE v.channel_id = :channel AND v.id > :after AND (:status IS NULL OR j.status = :status)
  ORDER BY v.id LIMIT :limit
 """
@@ -41,10 +41,10 @@ SELECT v.id, v.title, j.status, j.attempts, j.error
 @contextmanager
 def database() -> Iterator[sqlite3.Connection]:
     """A connection whose block is one transaction."""
-    connection = sqlite3.connect(wl.store.where, timeout=10)
+    connection = sqlite3.connect(td.store.where, timeout=10)
     try:
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # windlass does that; see docs/sqlite.md
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # treadle does that; see docs/sqlite.md
         connection.row_factory = sqlite3.Row
         with connection:
             yield connection

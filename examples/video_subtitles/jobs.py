@@ -8,8 +8,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from examples.video_subtitles.database import database, wl
-from windlass import Context, Job, exponential
+from examples.video_subtitles.database import database, td
+from treadle import Context, Job, exponential
 
 MEDIA = Path(os.environ.get("MEDIA", "media"))
 """What is said in video `x`, a sentence a line, is in `x.txt`: it stands for the film."""
@@ -17,7 +17,7 @@ PACE = float(os.environ.get("PACE", "0.05"))
 """Seconds that a film takes, as a speech service would."""
 
 
-@wl.job(queue="video_queue", max_attempts=3, backoff=exponential(base=1, cap=60))
+@td.job(queue="video_queue", max_attempts=3, backoff=exponential(base=1, cap=60))
 def fetch_subtitle(ctx: Context, video_id: str) -> None:
     """The subtitle and the job's completion are one commit: neither is ever there without the other."""
     srt = transcribe(MEDIA / f"{video_id}.txt")

@@ -13,10 +13,10 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Query
 from pydantic import BaseModel, Field
 
-from examples.video_subtitles.database import COUNTS, VIDEOS, database, make_tables, wl
+from examples.video_subtitles.database import COUNTS, VIDEOS, database, make_tables, td
 from examples.video_subtitles.jobs import fetch_subtitle
-from windlass import Status, WrongStatus
-from windlass.web import allow_everyone
+from treadle import Status, WrongStatus
+from treadle.web import allow_everyone
 
 ID = r"^[A-Za-z0-9_-]{1,40}$"
 
@@ -24,12 +24,12 @@ ID = r"^[A-Za-z0-9_-]{1,40}$"
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     make_tables()
-    async with wl.worker(concurrency=4, grace=5):  # first takes back what a dead one held, and reconciles
+    async with td.worker(concurrency=4, grace=5):  # first takes back what a dead one held, and reconciles
         yield
 
 
 app = FastAPI(title="Subtitles", lifespan=lifespan)
-app.mount("/dashboard", wl.asgi(auth=allow_everyone))  # for this machine only; docs/dashboard.md has the way to a login
+app.mount("/dashboard", td.asgi(auth=allow_everyone))  # for this machine only; docs/dashboard.md has the way to a login
 
 
 class NewVideo(BaseModel):
@@ -97,7 +97,7 @@ def retry(video_id: str) -> dict[str, Any]:
     if video is None:
         raise HTTPException(404, f"there is no video {video_id}")
     try:
-        job = wl.retry(video["job_id"])
+        job = td.retry(video["job_id"])
     except WrongStatus as error:
         raise HTTPException(409, str(error)) from error
     return {"id": video_id, "status": job.status, "attempts": job.attempts}

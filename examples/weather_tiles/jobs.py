@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from examples.weather_tiles.grid import REGIONS, cut, picture
-from windlass import Context, Windlass, exponential
+from treadle import Context, Treadle, exponential
 
-wl = Windlass(os.environ.get("WINDLASS_URL", "sqlite:///jobs.db"))
+td = Treadle(os.environ.get("TREADLE_URL", "sqlite:///jobs.db"))
 
 WEATHER = Path(os.environ.get("WEATHER", "weather"))
 """In it: `upstream`, which stands for NOAA's server, `raw`, what we have fetched, and `tiles`, what we have made."""
@@ -25,7 +25,7 @@ TILES = (
 )
 
 
-@wl.job(dedupe=True)
+@td.job(dedupe=True)
 def scan_source(ctx: Context, model_id: str) -> None:
     """Order every hour that the source has and we have not seen. That it was seen, and its job, are one commit."""
     found = sorted((path.parent.name, int(path.stem)) for path in (WEATHER / "upstream" / model_id).glob("*/*.npy"))
@@ -39,7 +39,7 @@ def scan_source(ctx: Context, model_id: str) -> None:
         ctx.result = {"hours": len(found)}
 
 
-@wl.job(max_attempts=4, backoff=exponential(base=1, cap=60))
+@td.job(max_attempts=4, backoff=exponential(base=1, cap=60))
 def ingest_grib(model_id: str, run_id: str, hour: int) -> None:
     """Fetch one hour. Its tiles are follow-ups: they are there if and only if it has completed."""
     raw = _path("raw", model_id, run_id, hour)
@@ -51,7 +51,7 @@ def ingest_grib(model_id: str, run_id: str, hour: int) -> None:
         before_other_hours.enqueue(model_id=model_id, run_id=run_id, hour=hour, region=region)
 
 
-@wl.job(max_attempts=4, backoff=exponential(base=1, cap=60))
+@td.job(max_attempts=4, backoff=exponential(base=1, cap=60))
 def build_tile(ctx: Context, model_id: str, run_id: str, hour: int, region: str) -> None:
     """Cut a region out of an hour: the numbers as NPZ, and a picture for people."""
     tile = cut(np.load(_path("raw", model_id, run_id, hour), mmap_mode="r"), region)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from windlass.stores.postgres.store import PostgresStore
+from treadle.stores.postgres.store import PostgresStore
 
 
 def with_orders(url: str) -> None:

@@ -9,8 +9,8 @@ import psycopg
 import pytest
 
 from tests.borrowed.kinds import ASYNC, KINDS, done
-from windlass.errors import BadConnection
-from windlass.stores.borrowed import aborrow, borrow, identity, is_async, savepoint, sqlstate
+from treadle.errors import BadConnection
+from treadle.stores.borrowed import aborrow, borrow, identity, is_async, savepoint, sqlstate
 
 INSERT = "INSERT INTO orders VALUES (CAST(%(id)s AS bigint), %(note)s::text) RETURNING id, note"
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -118,7 +118,7 @@ async def test_nothing_is_left_on_the_connection(kind, postgres_url):
         await user.work(insert(2))
         assert [(0,)] == await user.work(look)
         with pytest.raises(Exception) as raised:  # noqa: PT011
-            await user.execute("RELEASE SAVEPOINT windlass")
+            await user.execute("RELEASE SAVEPOINT treadle")
         assert "3B001" == sqlstate(raised.value)
 
 

@@ -6,24 +6,24 @@ import pytest
 
 from tests.borrowed.kinds import ASYNC, KINDS, done
 from tests.borrowed.test_borrowed import every_kind, on_a_loop, orders
-from windlass import Windlass
-from windlass.job import Status
-from windlass.stores import open_store
-from windlass.stores.base import Wanted
+from treadle import Treadle
+from treadle.job import Status
+from treadle.stores import open_store
+from treadle.stores.base import Wanted
 
 ORDER = "INSERT INTO orders VALUES (1, 'theirs')"
 
 
 @pytest.fixture
-def wl(jobs_url):
-    app = Windlass(jobs_url)
+def td(jobs_url):
+    app = Treadle(jobs_url)
     yield app
     app.close()
 
 
 @pytest.fixture
-def ship(wl):
-    @wl.job
+def ship(td):
+    @td.job
     def ship(order: int) -> None: ...
 
     return ship
@@ -48,17 +48,17 @@ def claim(store):
 
 @every_kind
 @on_a_loop
-async def test_a_job_is_there_to_be_claimed_once_the_users_transaction_commits(kind, wl, ship, worker, jobs_url):
+async def test_a_job_is_there_to_be_claimed_once_the_users_transaction_commits(kind, td, ship, worker, jobs_url):
     async with KINDS[kind](jobs_url) as user:
         await user.execute(ORDER)
         job = await enqueue(ship, kind, user, 1)
-        assert (None, []) == (wl.get(job.id), claim(worker))
+        assert (None, []) == (td.get(job.id), claim(worker))
 
         await done(user.commit())
 
         (claimed,) = claim(worker)
     assert (job.id, '{"order":1}') == (claimed.id, claimed.payload)
-    assert ([(1, "theirs")], Status.PROCESSING) == (orders(jobs_url), wl.get(job.id).status)
+    assert ([(1, "theirs")], Status.PROCESSING) == (orders(jobs_url), td.get(job.id).status)
     assert [{"count": 1}] == worker.counts(()).rows
 
 
@@ -96,7 +96,7 @@ async def test_who_listens_hears_of_the_job_when_the_users_transaction_commits(k
 
 @every_kind
 @on_a_loop
-async def test_a_held_key_answers_with_its_holder(kind, wl, ship, jobs_url):
+async def test_a_held_key_answers_with_its_holder(kind, td, ship, jobs_url):
     holder = await ship.using(dedupe="k").aenqueue(1)
     async with KINDS[kind](jobs_url) as user:
         await user.execute(ORDER)
@@ -106,4 +106,4 @@ async def test_a_held_key_answers_with_its_holder(kind, wl, ship, jobs_url):
         await done(user.commit())
 
     assert (holder.id, again.id) == (first.id, same.id)
-    assert {holder.id, again.id} == {job.id for job in wl.jobs()}
+    assert {holder.id, again.id} == {job.id for job in td.jobs()}

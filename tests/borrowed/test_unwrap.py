@@ -13,9 +13,9 @@ from sqlalchemy import orm
 
 from tests.borrowed import kinds
 from tests.conformance.helpers import new_job
-from windlass.errors import BadConnection
-from windlass.stores.borrowed import unwrap
-from windlass.stores.sqlite.store import SQLiteStore
+from treadle.errors import BadConnection
+from treadle.stores.borrowed import unwrap
+from treadle.stores.sqlite.store import SQLiteStore
 
 aliases = itertools.count(1)
 

@@ -1,4 +1,4 @@
-"""A folder to work in, and `windlass` as it is typed there."""
+"""A folder to work in, and `treadle` as it is typed there."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from windlass import Windlass
-from windlass.cli import cli
+from treadle import Treadle
+from treadle.cli import cli
 
 _numbers = itertools.count()
 
@@ -23,22 +23,22 @@ _numbers = itertools.count()
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty working directory, and no setting from outside it."""
-    for name in [name for name in os.environ if name.startswith("WINDLASS_")]:
+    for name in [name for name in os.environ if name.startswith("TREADLE_")]:
         monkeypatch.delenv(name)
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("WINDLASS_URL", "")  # as good as none, and put back when the test is over
+    monkeypatch.setenv("TREADLE_URL", "")  # as good as none, and put back when the test is over
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
 
 
 @pytest.fixture
-def windlass(folder: Path) -> Callable[..., Result]:
+def treadle(folder: Path) -> Callable[..., Result]:
     """Run a command in this process. An exception that is no message is a bug, and is raised."""
 
     def run(*words: str, input: str | None = None, env: dict[str, str] | None = None) -> Result:
-        result = CliRunner().invoke(cli, list(words), prog_name="windlass", input=input, env=env)
+        result = CliRunner().invoke(cli, list(words), prog_name="treadle", input=input, env=env)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result
@@ -47,11 +47,11 @@ def windlass(folder: Path) -> Callable[..., Result]:
 
 
 @pytest.fixture
-def as_json(windlass: Callable[..., Result]) -> Callable[..., Any]:
+def as_json(treadle: Callable[..., Result]) -> Callable[..., Any]:
     """Run a command with --json, and read what it prints."""
 
     def run(*words: str, code: int = 0) -> Any:
-        result = windlass(*words, "--json")
+        result = treadle(*words, "--json")
         assert code == result.exit_code, result.output
         return json.loads(result.stdout)
 
@@ -59,9 +59,9 @@ def as_json(windlass: Callable[..., Result]) -> Callable[..., Any]:
 
 
 @pytest.fixture
-def wl(folder: Path) -> Iterator[Windlass]:
+def td(folder: Path) -> Iterator[Treadle]:
     """The database that is found here when none is named."""
-    app = Windlass("sqlite:///windlass.db")
+    app = Treadle("sqlite:///treadle.db")
     app.store.open()
     yield app
     app.close()
@@ -73,7 +73,7 @@ def write_app(folder: Path) -> Callable[[str], str]:
 
     def write(body: str = "") -> str:
         name = f"app_{next(_numbers)}"
-        (folder / f"{name}.py").write_text(f"from windlass import *\nwl = Windlass()\n{body}\n")
+        (folder / f"{name}.py").write_text(f"from treadle import *\ntd = Treadle()\n{body}\n")
         return name
 
     return write
@@ -86,7 +86,7 @@ def start(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
     def run(*words: str, **env: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
-            [sys.executable, "-m", "windlass", *words],
+            [sys.executable, "-m", "treadle", *words],
             cwd=folder,
             env={**os.environ, **env},
             stdin=subprocess.DEVNULL,

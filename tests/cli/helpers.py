@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from windlass import Fail, Job, Windlass, clock
-from windlass.stores.base import WorkerRow
+from treadle import Fail, Job, Treadle, clock
+from treadle.stores.base import WorkerRow
 
 LOOKING = [
     ["stats"],
@@ -42,38 +42,38 @@ def unseen(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CliRunner, "invoke", checked)
 
 
-def completed(wl: Windlass, type: str = "mail", result: Any = None, **options: Any) -> Job:
-    return _ended(wl, type, lambda lease: lease.complete(result), **options)
+def completed(td: Treadle, type: str = "mail", result: Any = None, **options: Any) -> Job:
+    return _ended(td, type, lambda lease: lease.complete(result), **options)
 
 
-def failed(wl: Windlass, type: str = "mail", error: str = "boom", **options: Any) -> Job:
-    return _ended(wl, type, lambda lease: lease.fail(Fail(error)), **options)
+def failed(td: Treadle, type: str = "mail", error: str = "boom", **options: Any) -> Job:
+    return _ended(td, type, lambda lease: lease.fail(Fail(error)), **options)
 
 
-def processing(wl: Windlass, type: str = "mail") -> Job:
-    job = wl.enqueue(type)
-    wl.claim(types=[type])
-    return now(wl, job)
+def processing(td: Treadle, type: str = "mail") -> Job:
+    job = td.enqueue(type)
+    td.claim(types=[type])
+    return now(td, job)
 
 
-def now(wl: Windlass, job: Job) -> Job:
+def now(td: Treadle, job: Job) -> Job:
     """The job as it is now."""
-    found = wl.get(job.id)
+    found = td.get(job.id)
     assert found is not None
     return found
 
 
-def enlist(wl: Windlass, name: str = "host-1", *types: str, seconds_ago: float = 0, **row: Any) -> WorkerRow:
+def enlist(td: Treadle, name: str = "host-1", *types: str, seconds_ago: float = 0, **row: Any) -> WorkerRow:
     """A worker that was last seen a while ago."""
-    earlier = Windlass(f"sqlite:///{wl.store.where}", clock=lambda: clock.now() - clock.seconds(seconds_ago))
+    earlier = Treadle(f"sqlite:///{td.store.where}", clock=lambda: clock.now() - clock.seconds(seconds_ago))
     worker = WorkerRow(id=f"id-of-{name}", name=name, concurrency=10, types=types, **{"version": "0.1.0", **row})
     earlier.store.register(worker)
     earlier.close()
     return worker
 
 
-def _ended(wl: Windlass, type: str, settle: Any, **options: Any) -> Job:
-    job = wl.enqueue(type, **options)
-    [lease] = wl.claim(types=[type])
+def _ended(td: Treadle, type: str, settle: Any, **options: Any) -> Job:
+    job = td.enqueue(type, **options)
+    [lease] = td.claim(types=[type])
     settle(lease)
-    return now(wl, job)
+    return now(td, job)

@@ -1,4 +1,4 @@
-"""`windlass bench`: a tiny run of everything. Its numbers are not judged here; that all of them are there is."""
+"""`treadle bench`: a tiny run of everything. Its numbers are not judged here; that all of them are there is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windlass.cli.bench.dashboard import PATHS
+from treadle.cli.bench.dashboard import PATHS
 
 SECTIONS = {
     "ceiling": {"fsync", "raw_insert", "raw_insert_json", "raw_move", "raw_move_json"},
@@ -33,7 +33,7 @@ JUDGED = {
 
 
 def bench(directory: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "windlass.cli.bench", "--dir", str(directory), *options]
+    command = [sys.executable, "-m", "treadle.cli.bench", "--dir", str(directory), *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -51,7 +51,7 @@ def test_a_quick_run_answers_every_question(tmp_path: Path) -> None:
     assert by_section == SECTIONS
     assert {row["key"] for row in found["rows"] if "met" in row} == JUDGED
     assert found["machine"]["database"]["settings"] == {"synchronous": "FULL"}
-    assert "COMMIT" in found["profile"]["profile"]["threads"]["windlass-settle_0"]["statements"]
+    assert "COMMIT" in found["profile"]["profile"]["threads"]["treadle-settle_0"]["statements"]
     assert list(tmp_path.iterdir()) == []
 
 

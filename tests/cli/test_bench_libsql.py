@@ -1,4 +1,4 @@
-"""`windlass bench` on a libSQL server: what only it has. All that is shared is tried on SQLite."""
+"""`treadle bench` on a libSQL server: what only it has. All that is shared is tried on SQLite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests.servers.libsql import WHAT_IS_THERE, ByHand
-from windlass import Windlass
+from treadle import Treadle
 
 SECTIONS = {
     "ceiling": {"raw_journeys", "raw_insert", "raw_insert_json", "raw_move", "raw_move_json"},
@@ -17,7 +17,7 @@ SECTIONS = {
 
 
 def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "windlass.cli.bench", "--db", url, *options]
+    command = [sys.executable, "-m", "treadle.cli.bench", "--db", url, *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -33,29 +33,29 @@ def test_a_quick_run_answers_what_only_it_is_asked_and_leaves_nothing(libsql_url
         assert row["value"] > 0, row
     assert by_section == SECTIONS
     assert "libSQL server with SQLite 3." in found["machine"]["database"]["database"]
-    statements = found["profile"]["profile"]["threads"]["windlass-settle_0"]["statements"]
+    statements = found["profile"]["profile"]["threads"]["treadle-settle_0"]["statements"]
     assert any(name.endswith("COMMIT") for name in statements)
     assert ByHand(libsql_url).execute(WHAT_IS_THERE).fetchall() == []
 
 
 def test_a_server_with_jobs_in_it_is_left_alone(libsql_url: str) -> None:
-    wl = Windlass(libsql_url)
-    wl.enqueue("noop")
+    td = Treadle(libsql_url)
+    td.enqueue("noop")
 
     ran = bench(f"{libsql_url}?authToken=secret", "--quick", "--only", "idle")
 
     assert ran.returncode == 1
     assert "has jobs or workers in it" in ran.stderr
     assert "secret" not in ran.stderr
-    assert wl.counts(()) == [{"count": 1}]
+    assert td.counts(()) == [{"count": 1}]
 
 
 def test_tables_that_were_there_without_jobs_are_there_afterwards(libsql_url: str) -> None:
-    Windlass(libsql_url).store.open()
+    Treadle(libsql_url).store.open()
 
     assert bench(libsql_url, "--quick", "--n", "100", "--only", "journeys").returncode == 0
 
-    assert Windlass(libsql_url).counts(()) == []
+    assert Treadle(libsql_url).counts(()) == []
 
 
 def test_what_needs_two_databases_is_not_measured(libsql_url: str) -> None:

@@ -1,4 +1,4 @@
-"""`windlass bench` on a PostgreSQL server: what only it has. All that is shared is tried on SQLite."""
+"""`treadle bench` on a PostgreSQL server: what only it has. All that is shared is tried on SQLite."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from windlass import Windlass
-from windlass.cli.bench.postgres.place import PostgresPlace, with_database
-from windlass.stores.postgres import connection
+from treadle import Treadle
+from treadle.cli.bench.postgres.place import PostgresPlace, with_database
+from treadle.stores.postgres import connection
 
 SECTIONS = {
     "ceiling": {"commits", *(f"raw_{verb}{way}" for verb in ("insert", "move") for way in ("", "_text", "_many"))},
@@ -22,7 +22,7 @@ SECTIONS = {
 
 
 def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "windlass.cli.bench", "--db", url, *options]
+    command = [sys.executable, "-m", "treadle.cli.bench", "--db", url, *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
 
 
@@ -51,20 +51,20 @@ def test_a_quick_run_answers_what_only_it_is_asked_and_leaves_nothing(postgres_u
     assert by_section == SECTIONS
     assert "fsync" in found["machine"]["database"]["settings"]
     threads = found["profile"]["profile"]["threads"]
-    assert {"INSERT_LEASES", "COMMIT"} <= threads["windlass-claim_0"]["statements"].keys()
-    assert {"COMPLETE", "COMMIT"} <= threads["windlass-settle_0"]["statements"].keys()
-    assert not {name for name in databases(postgres_url) if name.startswith("windlass_bench_")}
+    assert {"INSERT_LEASES", "COMMIT"} <= threads["treadle-claim_0"]["statements"].keys()
+    assert {"COMPLETE", "COMMIT"} <= threads["treadle-settle_0"]["statements"].keys()
+    assert not {name for name in databases(postgres_url) if name.startswith("treadle_bench_")}
     with psycopg.connect(postgres_url) as given:
-        assert given.execute("SELECT to_regnamespace('windlass')").fetchone() == (None,)
+        assert given.execute("SELECT to_regnamespace('treadle')").fetchone() == (None,)
 
 
-def test_what_is_put_in_is_what_windlass_would_see(place: PostgresPlace) -> None:
+def test_what_is_put_in_is_what_treadle_would_see(place: PostgresPlace) -> None:
     scratch = place.new("any")
     scratch.waiting(30, "limited", priority=3, later=60)
     done = scratch.finished(20)
     scratch.held("limited")
 
-    app = Windlass(scratch.url)
+    app = Treadle(scratch.url)
     counts = {(row["status"], row["type"]): row["count"] for row in app.store.counts(("status", "type")).rows}
     assert counts == {("pending", "limited"): 30, ("completed", "noop"): 20, ("processing", "limited"): 1}
     [job, *_] = app.jobs(status="pending").jobs
@@ -93,7 +93,7 @@ def test_each_bare_loop_moves_every_job(place: PostgresPlace) -> None:
         assert [loop.move(scratch.connection, 10) for _ in range(4)] == [10, 10, 5, 0]
         assert scratch.completed("noop") == 25
         assert ("finished", 25) == scratch.connection.execute(
-            "SELECT 'finished', count(*) FROM windlass.finished WHERE status = 'completed'"
+            "SELECT 'finished', count(*) FROM treadle.finished WHERE status = 'completed'"
         ).fetchone()
 
 
@@ -108,16 +108,16 @@ def test_nobody_is_told_in_a_block_that_measures_polling(place: PostgresPlace) -
 
 def test_a_role_that_may_not_make_a_database_is_told_so(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as admin:
-        admin.execute("DROP ROLE IF EXISTS windlass_bench_nobody")
-        admin.execute("CREATE ROLE windlass_bench_nobody LOGIN PASSWORD 'secret'")
+        admin.execute("DROP ROLE IF EXISTS treadle_bench_nobody")
+        admin.execute("CREATE ROLE treadle_bench_nobody LOGIN PASSWORD 'secret'")
     try:
-        ran = bench(as_role(postgres_url, "windlass_bench_nobody:secret"), "--quick", "--only", "ceiling")
+        ran = bench(as_role(postgres_url, "treadle_bench_nobody:secret"), "--quick", "--only", "ceiling")
     finally:
         with psycopg.connect(postgres_url, autocommit=True) as admin:
-            admin.execute("DROP ROLE windlass_bench_nobody")
+            admin.execute("DROP ROLE treadle_bench_nobody")
 
     assert ran.returncode == 1
-    assert "'windlass_bench_nobody' may not create any: ALTER ROLE" in ran.stderr
+    assert "'treadle_bench_nobody' may not create any: ALTER ROLE" in ran.stderr
     assert "secret" not in ran.stderr
 
 

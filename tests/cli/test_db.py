@@ -1,4 +1,4 @@
-"""`windlass db`."""
+"""`treadle db`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ import sqlite3
 import pytest
 
 from tests.cli.helpers import completed, failed
-from windlass import Windlass, clock, function
+from treadle import Treadle, clock, function
 
 
-def test_status_says_where_it_is_and_which_schema_it_has(windlass, as_json, wl, folder):
-    assert f"sqlite {folder / 'windlass.db'}" in windlass("db", "status").stdout
-    assert "2 (current)" in windlass("db", "status").stdout
+def test_status_says_where_it_is_and_which_schema_it_has(treadle, as_json, td, folder):
+    assert f"sqlite {folder / 'treadle.db'}" in treadle("db", "status").stdout
+    assert "2 (current)" in treadle("db", "status").stdout
     assert tuple(as_json("db", "status")[name] for name in ("schema", "journal_mode")) == (2, "wal")
 
 
-def test_upgrade_creates_the_database_and_may_be_repeated(windlass, folder):
-    first, second = windlass("db", "upgrade"), windlass("db", "upgrade")
+def test_upgrade_creates_the_database_and_may_be_repeated(treadle, folder):
+    first, second = treadle("db", "upgrade"), treadle("db", "upgrade")
     assert "created" in first.stdout
     assert "was current already" in second.stdout
-    assert windlass("stats").exit_code == 0
+    assert treadle("stats").exit_code == 0
 
 
-def test_upgrade_puts_the_tables_into_a_file_that_has_others(windlass, as_json, folder):
+def test_upgrade_puts_the_tables_into_a_file_that_has_others(treadle, as_json, folder):
     with sqlite3.connect(folder / "mine.db") as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     connection.close()
@@ -33,8 +33,8 @@ def test_upgrade_puts_the_tables_into_a_file_that_has_others(windlass, as_json, 
     )
 
 
-def test_sql_prints_the_tables_and_touches_nothing(windlass, as_json, folder):
-    script = windlass("db", "sql").stdout
+def test_sql_prints_the_tables_and_touches_nothing(treadle, as_json, folder):
+    script = treadle("db", "sql").stdout
     sqlite3.connect(":memory:").executescript(script)
     assert {"sql": script} == as_json("db", "sql")
     assert list(folder.iterdir()) == []
@@ -45,30 +45,30 @@ def old(folder, monkeypatch):
     """The database as it was used some days ago: the clock was another, and so were the ids."""
     numbers = itertools.count()
 
-    def open_(days: float) -> Windlass:
+    def open_(days: float) -> Treadle:
         then = clock.now() - clock.seconds(days * 86_400)
         text = f"{then // 1000:012x}"
         ids = (f"{text[:8]}-{text[8:]}-7000-8000-{number:012x}" for number in numbers)
         monkeypatch.setattr(function, "new_id", lambda: next(ids))
-        return Windlass(f"sqlite:///{folder}/windlass.db", clock=lambda: then)
+        return Treadle(f"sqlite:///{folder}/treadle.db", clock=lambda: then)
 
     return open_
 
 
-def test_prune_deletes_what_ended_long_ago(windlass, wl, old):
-    kept = [completed(wl)]
+def test_prune_deletes_what_ended_long_ago(treadle, td, old):
+    kept = [completed(td)]
     before = old(8)
     for _ in range(3):
         completed(before)
     kept.append(failed(before))
     before.close()
-    result = windlass("db", "prune")
+    result = treadle("db", "prune")
     assert result.exit_code == 0
     assert result.stdout.startswith("3 jobs deleted")
-    assert {job.id for job in kept} == {job.id for job in wl.jobs()}
+    assert {job.id for job in kept} == {job.id for job in td.jobs()}
 
 
-def test_prune_takes_an_age_and_statuses(as_json, wl, old):
+def test_prune_takes_an_age_and_statuses(as_json, td, old):
     before = old(1)
     completed(before), failed(before)
     before.close()
@@ -78,5 +78,5 @@ def test_prune_takes_an_age_and_statuses(as_json, wl, old):
 
 
 @pytest.mark.parametrize("words", [["--status", "pending"], ["--older-than", "long"]], ids=" ".join)
-def test_a_prune_that_cannot_be_is_exit_code_2(windlass, wl, words):
-    assert windlass("db", "prune", *words).exit_code == 2
+def test_a_prune_that_cannot_be_is_exit_code_2(treadle, td, words):
+    assert treadle("db", "prune", *words).exit_code == 2

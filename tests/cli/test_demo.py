@@ -1,4 +1,4 @@
-"""`windlass demo`, as it is run from the README."""
+"""`treadle demo`, as it is run from the README."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from windlass import Windlass
-from windlass.cli.demo import pid_of
-from windlass.stores.base import WorkerRow
+from treadle import Treadle
+from treadle.cli.demo import pid_of
+from treadle.stores.base import WorkerRow
 
 
 def test_the_demo_ends_by_itself_and_shows_what_happened(start):
@@ -36,7 +36,7 @@ def test_the_demo_tells_the_truth_about_its_database(start, folder):
     shown, said = process.communicate(timeout=150)
     assert process.returncode == 0, said
     report = json.loads(shown)
-    app = Windlass("sqlite:///kept.db")
+    app = Treadle("sqlite:///kept.db")
     assert [{"status": "completed", "count": report["jobs"]}] == app.counts()
     assert report["unfinished"] == 0
     assert report["held_when_killed"] == sum(row["killed_and_completed"] for row in report["types"]) > 0
@@ -61,8 +61,8 @@ def test_the_demo_comes_with_a_dashboard_that_stays_until_it_is_interrupted(star
         urllib.request.urlopen(link, timeout=20)
 
 
-def test_the_demo_refuses_a_database_that_others_may_use(windlass, wl):
-    result = windlass("demo", "--db", "sqlite:///windlass.db")
+def test_the_demo_refuses_a_database_that_others_may_use(treadle, td):
+    result = treadle("demo", "--db", "sqlite:///treadle.db")
     assert result.exit_code == 2
     assert "wants a database of its own" in result.stderr
 

@@ -1,4 +1,4 @@
-"""`windlass doctor`: each thing that can be wrong is found, and the way out is said."""
+"""`treadle doctor`: each thing that can be wrong is found, and the way out is said."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sqlite3
 import pytest
 
 from tests.cli.helpers import enlist
-from windlass import Windlass, clock
-from windlass.cli import checks, checks_sqlite
-from windlass.stores.base import TypePolicy, Wanted
-from windlass.stores.sqlite.store import SQLiteStore
+from treadle import Treadle, clock
+from treadle.cli import checks, checks_sqlite
+from treadle.stores.base import TypePolicy, Wanted
+from treadle.stores.sqlite.store import SQLiteStore
 
 
 @pytest.fixture
@@ -29,22 +29,22 @@ def a_sqlite_without_faults(monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.52.0")
 
 
-def test_all_is_well_in_a_new_database(windlass, wl):
-    result = windlass("doctor")
+def test_all_is_well_in_a_new_database(treadle, td):
+    result = treadle("doctor")
     assert result.exit_code == 0
     assert "✓ the file is intact" in result.stdout
     assert "✓ schema 2 (current)" in result.stdout
     assert result.stdout.endswith("all is well\n")
 
 
-def test_quick_does_not_read_the_whole_file(windlass, wl, monkeypatch):
+def test_quick_does_not_read_the_whole_file(treadle, td, monkeypatch):
     monkeypatch.setattr(SQLiteStore, "check", lambda self: pytest.fail("it did"))
-    assert windlass("doctor", "--quick").exit_code == 0
+    assert treadle("doctor", "--quick").exit_code == 0
 
 
-def test_a_damaged_file_is_a_problem(windlass, wl, monkeypatch):
+def test_a_damaged_file_is_a_problem(treadle, td, monkeypatch):
     monkeypatch.setattr(SQLiteStore, "check", lambda self: "row 7 missing from index")
-    result = windlass("doctor")
+    result = treadle("doctor")
     assert result.exit_code == 1
     assert "✗ the file is damaged: row 7 missing from index" in result.stdout
     assert "→ " in result.stdout
@@ -71,102 +71,102 @@ def test_versions_of_sqlite_with_the_wal_reset_race_are_known(version, affected)
     assert affected is checks_sqlite.wal_reset_race(tuple(map(int, version.split("."))))
 
 
-def test_the_wal_reset_race_is_a_warning_and_no_problem(found, wl, monkeypatch):
+def test_the_wal_reset_race_is_a_warning_and_no_problem(found, td, monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.40.1")
     [(level, text)] = found("sqlite", code=0)
     assert level == "warning"
     assert "while nobody can commit" in text
 
 
-def test_jobs_without_any_worker_are_a_problem(found, wl):
-    wl.enqueue("mail")
+def test_jobs_without_any_worker_are_a_problem(found, td):
+    td.enqueue("mail")
     assert found("no_worker") == [("problem", "1 job waits and no worker is running")]
     assert found("workers") == []
 
 
-def test_live_workers_are_well(found, wl):
-    enlist(wl, "host-1", "mail")
+def test_live_workers_are_well(found, td):
+    enlist(td, "host-1", "mail")
     [(level, text)] = found("workers", code=0)
     assert level == "ok"
     assert text.startswith("1 worker, newest heartbeat")
 
 
-def test_a_lost_worker_is_a_problem(found, wl):
-    enlist(wl, "host-1", seconds_ago=60)
+def test_a_lost_worker_is_a_problem(found, td):
+    enlist(td, "host-1", seconds_ago=60)
     [(level, text)] = found("lost")
     assert level == "problem"
     assert "worker host-1 is lost" in text
 
 
-def test_a_type_that_no_live_worker_handles_is_a_problem(found, wl):
-    enlist(wl, "host-1", "mail")
-    wl.enqueue("resize"), wl.enqueue("mail")
+def test_a_type_that_no_live_worker_handles_is_a_problem(found, td):
+    enlist(td, "host-1", "mail")
+    td.enqueue("resize"), td.enqueue("mail")
     assert found("unhandled") == [("problem", '1 job of type "resize" waits and no live worker handles it')]
 
 
-def test_a_type_that_keeps_failing_is_a_warning(found, wl):
+def test_a_type_that_keeps_failing_is_a_warning(found, td):
     for _ in range(5):
-        wl.enqueue("mail", max_attempts=1)
-        [lease] = wl.claim(types=["mail"])
+        td.enqueue("mail", max_attempts=1)
+        [lease] = td.claim(types=["mail"])
         lease.fail("refused")
     told = '5 of 5 runs of type "mail" failed in the last 15 minutes'
     assert found("failing", code=0) == [("warning", told)]
     assert found("workers", code=0) == [("ok", "no worker is running, and no job is due")]
 
 
-def test_jobs_that_wait_too_long_are_a_warning(found, wl):
-    enlist(wl, "host-1", "mail")
-    wl.enqueue("mail", run_at=clock.to_datetime(clock.now() - clock.seconds(600)))
+def test_jobs_that_wait_too_long_are_a_warning(found, td):
+    enlist(td, "host-1", "mail")
+    td.enqueue("mail", run_at=clock.to_datetime(clock.now() - clock.seconds(600)))
     [(level, text)] = found("slow", code=0)
     assert level == "warning"
     assert text.startswith('1 job of type "mail" waits, the oldest for 10m')
 
 
-def test_workers_of_another_version_are_a_warning(found, wl):
-    enlist(wl, "host-1", version="9.9.9")
-    assert found("versions", code=0) == [("warning", "workers run windlass 9.9.9 (1); this is 0.1.0")]
+def test_workers_of_another_version_are_a_warning(found, td):
+    enlist(td, "host-1", version="9.9.9")
+    assert found("versions", code=0) == [("warning", "workers run treadle 9.9.9 (1); this is 0.1.0")]
 
 
-def test_jobs_past_their_timeout_are_a_problem(found, wl):
-    worker = enlist(wl, "host-1", "mail")
-    wl.store.publish([TypePolicy(type="mail", timeout=1_000_000)])
-    earlier = Windlass(f"sqlite:///{wl.store.where}", clock=lambda: clock.now() - clock.seconds(60))
+def test_jobs_past_their_timeout_are_a_problem(found, td):
+    worker = enlist(td, "host-1", "mail")
+    td.store.publish([TypePolicy(type="mail", timeout=1_000_000)])
+    earlier = Treadle(f"sqlite:///{td.store.where}", clock=lambda: clock.now() - clock.seconds(60))
     earlier.enqueue("mail")
     earlier.store.claim(worker.id, Wanted(limit=1, types={"mail": 1_000_000}))
     earlier.close()
     assert found("leases") == [("problem", "1 jobs are past their timeout and still held")]
 
 
-def test_jobs_of_workers_that_no_longer_exist_are_a_problem(found, wl):
-    worker = enlist(wl, "host-1", "mail")
-    wl.enqueue("mail")
-    wl.store.claim(worker.id, Wanted(limit=1))
-    connection = sqlite3.connect(wl.store.where, isolation_level=None)
-    connection.execute("DELETE FROM windlass_workers")
+def test_jobs_of_workers_that_no_longer_exist_are_a_problem(found, td):
+    worker = enlist(td, "host-1", "mail")
+    td.enqueue("mail")
+    td.store.claim(worker.id, Wanted(limit=1))
+    connection = sqlite3.connect(td.store.where, isolation_level=None)
+    connection.execute("DELETE FROM treadle_workers")
     connection.close()
     assert found("leases") == [("problem", "1 jobs are held by workers that no longer exist")]
 
 
 @pytest.mark.parametrize(("free", "level", "code"), [(10**11, "ok", 0), (10**9, "warning", 0), (10**7, "problem", 1)])
-def test_little_room_on_the_disk_is_told(found, wl, monkeypatch, free, level, code):
+def test_little_room_on_the_disk_is_told(found, td, monkeypatch, free, level, code):
     monkeypatch.setattr(checks_sqlite.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     assert level == found("space", code=code)[0][0]
 
 
-def test_too_many_ended_jobs_are_a_warning(found, wl, monkeypatch):
+def test_too_many_ended_jobs_are_a_warning(found, td, monkeypatch):
     monkeypatch.setattr(checks, "MANY_ENDED", 0)
-    wl.cancel(wl.enqueue("mail").id)
+    td.cancel(td.enqueue("mail").id)
     assert found("retention", code=0) == [("warning", "1 completed and cancelled jobs are kept")]
 
 
-def test_too_many_failed_jobs_are_a_warning(found, wl, monkeypatch):
+def test_too_many_failed_jobs_are_a_warning(found, td, monkeypatch):
     from tests.cli.helpers import failed
 
     monkeypatch.setattr(checks, "MANY_FAILED", 0)
-    failed(wl)
+    failed(td)
     assert found("retention", code=0)[0][0] == "warning"
 
 
-def test_a_log_that_cannot_be_reset_is_a_warning(found, wl, monkeypatch):
+def test_a_log_that_cannot_be_reset_is_a_warning(found, td, monkeypatch):
     monkeypatch.setattr(checks_sqlite, "LONG_LOG", 0)
     assert found("log", code=0)[0][0] == "warning"

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from windlass import Fail, Windlass
+from treadle import Fail, Treadle
 
 SECRET = "hunter2"
 
 
 @pytest.fixture
-def job(wl: Windlass) -> str:
+def job(td: Treadle) -> str:
     """A secret in the payload, in an error with its traceback, and in the result."""
-    id = wl.enqueue("login", {"user": "ada", "auth": {"password": SECRET}}).id
-    [lease] = wl.claim()
+    id = td.enqueue("login", {"user": "ada", "auth": {"password": SECRET}}).id
+    [lease] = td.claim()
     try:
         raise ConnectionError(f"refused: password={SECRET}")
     except ConnectionError as error:
@@ -24,8 +24,8 @@ def job(wl: Windlass) -> str:
 
 
 @pytest.fixture
-def ended(wl: Windlass, job: str) -> str:
-    wl.claim()[0].complete({"token": SECRET})
+def ended(td: Treadle, job: str) -> str:
+    td.claim()[0].complete({"token": SECRET})
     return job
 
 
@@ -33,36 +33,36 @@ COMMANDS = [["show", "{id}"], ["show", "{id}", "--json"], ["ls"], ["ls", "--json
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_a_secret_is_not_printed(windlass, job, words):
+def test_a_secret_is_not_printed(treadle, job, words):
     words = [word.format(id=job) for word in words]
-    hidden, shown = windlass("jobs", *words).output, windlass("jobs", *words, "--reveal").output
+    hidden, shown = treadle("jobs", *words).output, treadle("jobs", *words, "--reveal").output
     assert SECRET not in hidden
     assert "•••" in hidden
     assert SECRET in shown
 
 
-def test_neither_is_one_in_a_result(windlass, as_json, ended):
-    assert SECRET not in windlass("jobs", "show", ended).output
+def test_neither_is_one_in_a_result(treadle, as_json, ended):
+    assert SECRET not in treadle("jobs", "show", ended).output
     assert {"token": "•••"} == as_json("jobs", "show", ended)["result"]
     assert {"token": SECRET} == as_json("jobs", "show", ended, "--reveal")["result"]
 
 
-def test_neither_is_one_of_a_job_that_was_changed(windlass, ended):
+def test_neither_is_one_of_a_job_that_was_changed(treadle, ended):
     for words in (["retry", ended], ["clone", ended], ["cancel", ended]):
-        result = windlass("jobs", *words, "--json")
+        result = treadle("jobs", *words, "--json")
         assert result.exit_code == 0
         assert SECRET not in result.output
         assert "•••" in json.dumps(json.loads(result.stdout), ensure_ascii=False)
 
 
-def test_a_clone_keeps_what_is_not_shown(windlass, wl, job):
-    clone = wl.get(windlass("jobs", "clone", job).stdout.strip())
+def test_a_clone_keeps_what_is_not_shown(treadle, td, job):
+    clone = td.get(treadle("jobs", "clone", job).stdout.strip())
     assert clone is not None
     assert {"user": "ada", "auth": {"password": SECRET}} == clone.payload
 
 
-def test_why_does_not_tell_it(windlass, wl, job):
-    wl.claim()[0].fail(Fail(f"refused: password={SECRET}"))
-    hidden, shown = windlass("jobs", "why", job).output, windlass("jobs", "why", job, "--reveal").output
+def test_why_does_not_tell_it(treadle, td, job):
+    td.claim()[0].fail(Fail(f"refused: password={SECRET}"))
+    hidden, shown = treadle("jobs", "why", job).output, treadle("jobs", "why", job, "--reveal").output
     assert SECRET not in hidden
     assert SECRET in shown

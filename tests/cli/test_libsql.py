@@ -10,9 +10,9 @@ import pytest
 from tests.cli.helpers import completed, failed, looking, now, processing, unseen
 from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from tests.servers.postgres import free_port
-from windlass import Windlass
-from windlass.cli import checks_libsql
-from windlass.cli.finding import Level
+from treadle import Treadle
+from treadle.cli import checks_libsql
+from treadle.cli.finding import Level
 
 TOKEN = "eyJhbGciOi.secret.signature"
 
@@ -24,15 +24,15 @@ def shown(libsql_url: str) -> str:
 
 @pytest.fixture
 def url(shown: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A server named by $WINDLASS_URL, with a token in it that nobody may see."""
+    """A server named by $TREADLE_URL, with a token in it that nobody may see."""
     url = f"{shown}?authToken={TOKEN}"
-    monkeypatch.setenv("WINDLASS_URL", url)
+    monkeypatch.setenv("TREADLE_URL", url)
     return url
 
 
 @pytest.fixture
-def wl(url: str) -> Iterator[Windlass]:
-    app = Windlass(url)
+def td(url: str) -> Iterator[Treadle]:
+    app = Treadle(url)
     app.store.open()
     yield app
     app.close()
@@ -47,53 +47,53 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @looking
-def test_looking_at_a_server_without_tables_does_not_create_them(windlass, url, shown, words):
-    result = windlass(*words)
+def test_looking_at_a_server_without_tables_does_not_create_them(treadle, url, shown, words):
+    result = treadle(*words)
     assert result.exit_code == 3
-    assert f"{shown} has no windlass tables" in result.stderr
-    assert f"→ windlass db upgrade --db {shown}" in result.stderr
+    assert f"{shown} has no treadle tables" in result.stderr
+    assert f"→ treadle db upgrade --db {shown}" in result.stderr
     assert ByHand(shown).execute(WHAT_IS_THERE).fetchall() == []
 
 
 @looking
-def test_a_server_that_is_not_there_is_exit_code_3(windlass, words, monkeypatch):
-    monkeypatch.setenv("WINDLASS_URL", f"libsql+http://127.0.0.1:{free_port()}?authToken={TOKEN}")
-    result = windlass(*words)
+def test_a_server_that_is_not_there_is_exit_code_3(treadle, words, monkeypatch):
+    monkeypatch.setenv("TREADLE_URL", f"libsql+http://127.0.0.1:{free_port()}?authToken={TOKEN}")
+    result = treadle(*words)
     assert result.exit_code == 3
     assert "no answer" in result.stderr
     assert "is the server up" in result.stderr
 
 
 @pytest.mark.parametrize("schema", [0, 99])
-def test_a_schema_of_another_version_is_exit_code_3(windlass, wl, shown, schema):
-    ByHand(shown).execute(f"UPDATE windlass_meta SET value = {schema} WHERE key IN ('schema', 'oldest')")
-    result = windlass("stats")
+def test_a_schema_of_another_version_is_exit_code_3(treadle, td, shown, schema):
+    ByHand(shown).execute(f"UPDATE treadle_meta SET value = {schema} WHERE key IN ('schema', 'oldest')")
+    result = treadle("stats")
     assert result.exit_code == 3
-    assert ("has no windlass tables" if schema == 0 else "knows 2") in result.stderr
+    assert ("has no treadle tables" if schema == 0 else "knows 2") in result.stderr
 
 
 @pytest.mark.parametrize("place", ["libsql://", "libsql://host/database", "libsq://host", "libsql+http://h:port"])
-def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_token(windlass, place):
-    assert windlass("stats", "--db", f"{place}?authToken={TOKEN}").exit_code == 2
+def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_token(treadle, place):
+    assert treadle("stats", "--db", f"{place}?authToken={TOKEN}").exit_code == 2
 
 
 # The server itself
 
 
-def test_upgrade_creates_the_tables_and_says_so_once(windlass, url, shown):
-    assert f"{shown}: schema 2, created" in windlass("db", "upgrade").stdout
-    assert f"{shown}: schema 2, was current already" in windlass("db", "upgrade").stdout
+def test_upgrade_creates_the_tables_and_says_so_once(treadle, url, shown):
+    assert f"{shown}: schema 2, created" in treadle("db", "upgrade").stdout
+    assert f"{shown}: schema 2, was current already" in treadle("db", "upgrade").stdout
 
 
-def test_status_and_sql_and_roles(windlass, as_json, wl, shown):
+def test_status_and_sql_and_roles(treadle, as_json, td, shown):
     status = as_json("db", "status")
     assert ("libsql", shown, 2) == (status["store"], status["where"], status["schema"])
-    assert f"libsql {shown}" in windlass("db", "status").stdout
-    assert "CREATE TABLE windlass_jobs" in windlass("db", "sql").stdout
-    assert "roles are for PostgreSQL" in windlass("db", "roles").stderr
+    assert f"libsql {shown}" in treadle("db", "status").stdout
+    assert "CREATE TABLE treadle_jobs" in treadle("db", "sql").stdout
+    assert "roles are for PostgreSQL" in treadle("db", "roles").stderr
 
 
-def test_the_doctor_finds_a_healthy_server_healthy(windlass, as_json, wl, shown):
+def test_the_doctor_finds_a_healthy_server_healthy(treadle, as_json, td, shown):
     found = as_json("doctor")
     assert (found["where"], found["problems"], found["warnings"]) == (shown, 0, 0)
     texts = {finding["check"]: finding["text"] for finding in found["findings"]}
@@ -101,7 +101,7 @@ def test_the_doctor_finds_a_healthy_server_healthy(windlass, as_json, wl, shown)
     assert texts["schema"] == "schema 2 (current)"
     assert texts["journey"].startswith("it answers in ")
     assert texts["watch"] == "a worker does not hear others: it looks for jobs once a second"
-    assert "all is well" in windlass("doctor").stdout
+    assert "all is well" in treadle("doctor").stdout
 
 
 def test_the_doctor_warns_of_a_server_far_away():
@@ -111,52 +111,52 @@ def test_the_doctor_warns_of_a_server_far_away():
 # Jobs
 
 
-def test_enqueue_creates_the_tables_and_says_where(windlass, url, shown):
-    result = windlass("enqueue", "mail", "to=ada", "--tenant", "acme")
+def test_enqueue_creates_the_tables_and_says_where(treadle, url, shown):
+    result = treadle("enqueue", "mail", "to=ada", "--tenant", "acme")
     assert result.exit_code == 0
     assert f"in {shown}" in result.stderr
-    assert [{"to": "ada"}] == [job.payload for job in Windlass(url).jobs(tenant="acme")]
+    assert [{"to": "ada"}] == [job.payload for job in Treadle(url).jobs(tenant="acme")]
 
 
-def test_jobs_are_listed_shown_counted_and_explained(windlass, as_json, wl):
-    done, broken, waits = completed(wl), failed(wl), wl.enqueue("mail")
-    processing(wl, "report")
+def test_jobs_are_listed_shown_counted_and_explained(treadle, as_json, td):
+    done, broken, waits = completed(td), failed(td), td.enqueue("mail")
+    processing(td, "report")
     assert {waits.id, done.id, broken.id} <= {job["id"] for job in as_json("jobs", "ls")["items"]}
     assert broken.id == as_json("jobs", "show", broken.id)["id"]
-    assert "worker" in windlass("jobs", "why", waits.id).stdout
-    assert windlass("stats").exit_code == windlass("workers").exit_code == 0
+    assert "worker" in treadle("jobs", "why", waits.id).stdout
+    assert treadle("stats").exit_code == treadle("workers").exit_code == 0
 
 
-def test_jobs_are_retried_cancelled_deleted_and_pruned(windlass, wl):
-    broken, done, waits = failed(wl), completed(wl), wl.enqueue("mail")
-    assert windlass("jobs", "retry", broken.id).exit_code == 0
-    assert windlass("jobs", "cancel", waits.id).exit_code == 0
-    assert windlass("jobs", "delete", done.id, "--yes").exit_code == 0
-    assert ["pending", "cancelled"] == [now(wl, job).status for job in (broken, waits)]
-    assert wl.get(done.id) is None
-    assert windlass("db", "prune", "--older-than", "1d").exit_code == 0
-    assert wl.get(waits.id) is not None
+def test_jobs_are_retried_cancelled_deleted_and_pruned(treadle, td):
+    broken, done, waits = failed(td), completed(td), td.enqueue("mail")
+    assert treadle("jobs", "retry", broken.id).exit_code == 0
+    assert treadle("jobs", "cancel", waits.id).exit_code == 0
+    assert treadle("jobs", "delete", done.id, "--yes").exit_code == 0
+    assert ["pending", "cancelled"] == [now(td, job).status for job in (broken, waits)]
+    assert td.get(done.id) is None
+    assert treadle("db", "prune", "--older-than", "1d").exit_code == 0
+    assert td.get(waits.id) is not None
 
 
 JOBS = """
-@wl.job
+@td.job
 def work(n: int) -> int:
     return n
 """
 
 
-def test_a_worker_and_a_tick_run_what_waits(windlass, start, write_app, wl, url):
+def test_a_worker_and_a_tick_run_what_waits(treadle, start, write_app, td, url):
     app = write_app(JOBS)
-    first = wl.enqueue("work", {"n": 1})
-    process = start("worker", app, "--burst", "--processes", "2", WINDLASS_URL=url)
+    first = td.enqueue("work", {"n": 1})
+    process = start("worker", app, "--burst", "--processes", "2", TREADLE_URL=url)
     output = "".join(process.communicate(timeout=60))
     assert process.returncode == 0, output
     assert TOKEN not in output
-    second = wl.enqueue("work", {"n": 2})
-    result = windlass("tick", app)
+    second = td.enqueue("work", {"n": 2})
+    result = treadle("tick", app)
     assert result.exit_code == 0, result.output
-    assert [1, 2] == [now(wl, job).result for job in (first, second)]
+    assert [1, 2] == [now(td, job).result for job in (first, second)]
 
 
-def test_json_has_no_token_either(as_json, wl):
+def test_json_has_no_token_either(as_json, td):
     assert TOKEN not in json.dumps([as_json("doctor"), as_json("db", "status"), as_json("stats")])

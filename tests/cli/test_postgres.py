@@ -13,23 +13,23 @@ import psycopg
 import pytest
 
 from tests.cli.helpers import completed, failed, looking, now, processing, unseen
-from windlass import Windlass, clock
-from windlass.cli import checks_postgres
-from windlass.stores import migrate
-from windlass.stores.base import WorkerRow
-from windlass.stores.postgres import checkup
-from windlass.stores.postgres.store import PostgresStore
+from treadle import Treadle, clock
+from treadle.cli import checks_postgres
+from treadle.stores import migrate
+from treadle.stores.base import WorkerRow
+from treadle.stores.postgres import checkup
+from treadle.stores.postgres.store import PostgresStore
 
 PASSWORD = "hunter2-is-secret"
 
 
 @pytest.fixture
 def url(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A database named by $WINDLASS_URL, with a password in it that nobody may see."""
+    """A database named by $TREADLE_URL, with a password in it that nobody may see."""
     parts = urlsplit(postgres_url)
     user, _, host = parts.netloc.rpartition("@")
     url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0] or 'postgres'}:{PASSWORD}@{host}"))
-    monkeypatch.setenv("WINDLASS_URL", url)
+    monkeypatch.setenv("TREADLE_URL", url)
     return url
 
 
@@ -39,8 +39,8 @@ def shown(url: str) -> str:
 
 
 @pytest.fixture
-def wl(url: str) -> Iterator[Windlass]:
-    app = Windlass(url)
+def td(url: str) -> Iterator[Treadle]:
+    app = Treadle(url)
     app.store.open()
     yield app
     app.close()
@@ -61,45 +61,45 @@ def execute(url: str, sql: str) -> list[Any]:
 
 
 @looking
-def test_looking_at_a_database_without_tables_does_not_create_them(windlass, url, shown, words):
-    result = windlass(*words)
+def test_looking_at_a_database_without_tables_does_not_create_them(treadle, url, shown, words):
+    result = treadle(*words)
     assert result.exit_code == 3
-    assert f"{shown} has no windlass tables" in result.stderr
-    assert f"→ windlass db upgrade --db {shown}" in result.stderr
-    assert execute(url, "SELECT 1 FROM pg_namespace WHERE nspname = 'windlass'") == []
+    assert f"{shown} has no treadle tables" in result.stderr
+    assert f"→ treadle db upgrade --db {shown}" in result.stderr
+    assert execute(url, "SELECT 1 FROM pg_namespace WHERE nspname = 'treadle'") == []
 
 
 @looking
-def test_a_server_that_is_not_there_is_exit_code_3(windlass, words, monkeypatch):
-    monkeypatch.setenv("WINDLASS_URL", f"postgresql://me:{PASSWORD}@127.0.0.1:1/jobs")
-    result = windlass(*words)
+def test_a_server_that_is_not_there_is_exit_code_3(treadle, words, monkeypatch):
+    monkeypatch.setenv("TREADLE_URL", f"postgresql://me:{PASSWORD}@127.0.0.1:1/jobs")
+    result = treadle(*words)
     assert result.exit_code == 3
     assert "cannot be reached" in result.stderr
     assert "is the server up" in result.stderr
 
 
 @pytest.mark.parametrize("schema", [0, 99])
-def test_a_schema_of_another_version_is_exit_code_3(windlass, wl, url, schema):
-    execute(url, f"UPDATE windlass.meta SET value = {schema} WHERE key IN ('schema', 'oldest')")
-    wl.close()
-    result = windlass("stats")
+def test_a_schema_of_another_version_is_exit_code_3(treadle, td, url, schema):
+    execute(url, f"UPDATE treadle.meta SET value = {schema} WHERE key IN ('schema', 'oldest')")
+    td.close()
+    result = treadle("stats")
     assert result.exit_code == 3
-    assert ("has no windlass tables" if schema == 0 else "knows 2") in result.stderr
+    assert ("has no treadle tables" if schema == 0 else "knows 2") in result.stderr
 
 
 @pytest.mark.parametrize("url", [f"postgresql://me:{PASSWORD}%zz@h/x", f"postgresq://me:{PASSWORD}@h/x"])
-def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_password(windlass, url):
-    assert windlass("stats", "--db", url).exit_code == 2
+def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_password(treadle, url):
+    assert treadle("stats", "--db", url).exit_code == 2
 
 
-def test_a_password_with_an_at_sign_is_told_apart_from_a_host(windlass):
-    result = windlass("stats", "--db", f"postgresql://me:at@{PASSWORD}@h/x")
+def test_a_password_with_an_at_sign_is_told_apart_from_a_host(treadle):
+    result = treadle("stats", "--db", f"postgresql://me:at@{PASSWORD}@h/x")
     assert result.exit_code == 2
     assert "%40" in result.stderr
 
 
-def test_db_cannot_change_the_database_of_an_app_that_names_it(windlass, write_app, url, shown):
-    result = windlass("tick", write_app("wl = Windlass('sqlite:///own.db')"), "--db", url)
+def test_db_cannot_change_the_database_of_an_app_that_names_it(treadle, write_app, url, shown):
+    result = treadle("tick", write_app("td = Treadle('sqlite:///own.db')"), "--db", url)
     assert result.exit_code == 2
     assert f"not in {shown}" in result.stderr
 
@@ -107,61 +107,61 @@ def test_db_cannot_change_the_database_of_an_app_that_names_it(windlass, write_a
 # Jobs
 
 
-def test_enqueue_creates_the_tables_and_says_where(windlass, url, shown):
-    result = windlass("enqueue", "mail", "to=ada", "--tenant", "acme")
+def test_enqueue_creates_the_tables_and_says_where(treadle, url, shown):
+    result = treadle("enqueue", "mail", "to=ada", "--tenant", "acme")
     assert result.exit_code == 0
     assert f"in {shown}" in result.stderr
     assert "no worker is running" in result.stderr
-    wl = Windlass(url)
-    assert [{"to": "ada"}] == [job.payload for job in wl.jobs(tenant="acme")]
-    wl.close()
+    td = Treadle(url)
+    assert [{"to": "ada"}] == [job.payload for job in td.jobs(tenant="acme")]
+    td.close()
 
 
-def test_jobs_are_listed_shown_and_managed(windlass, as_json, wl):
-    jobs = {"completed": completed(wl, result=[1]), "failed": failed(wl), "processing": processing(wl)}
-    jobs["pending"] = wl.enqueue("mail")
+def test_jobs_are_listed_shown_and_managed(treadle, as_json, td):
+    jobs = {"completed": completed(td, result=[1]), "failed": failed(td), "processing": processing(td)}
+    jobs["pending"] = td.enqueue("mail")
     assert {job["id"] for job in as_json("jobs", "ls")["items"]} == {job.id for job in jobs.values()}
     assert [jobs["failed"].id] == [job["id"] for job in as_json("jobs", "ls", "--status", "failed")["items"]]
-    assert "boom" in windlass("jobs", "show", jobs["failed"].id).stdout
-    assert windlass("jobs", "retry", jobs["failed"].id).exit_code == 0
-    assert windlass("jobs", "cancel", jobs["pending"].id).exit_code == 0
-    assert windlass("jobs", "delete", jobs["completed"].id, "--yes").exit_code == 0
-    assert windlass("jobs", "delete", jobs["processing"].id, "--yes").exit_code == 5
-    assert windlass("jobs", "show", jobs["completed"].id).exit_code == 4
-    assert ["pending", "cancelled"] == [now(wl, jobs[name]).status for name in ("failed", "pending")]
+    assert "boom" in treadle("jobs", "show", jobs["failed"].id).stdout
+    assert treadle("jobs", "retry", jobs["failed"].id).exit_code == 0
+    assert treadle("jobs", "cancel", jobs["pending"].id).exit_code == 0
+    assert treadle("jobs", "delete", jobs["completed"].id, "--yes").exit_code == 0
+    assert treadle("jobs", "delete", jobs["processing"].id, "--yes").exit_code == 5
+    assert treadle("jobs", "show", jobs["completed"].id).exit_code == 4
+    assert ["pending", "cancelled"] == [now(td, jobs[name]).status for name in ("failed", "pending")]
 
 
-def test_stats_and_workers_go_by_the_time_of_the_server(windlass, as_json, wl, monkeypatch):
+def test_stats_and_workers_go_by_the_time_of_the_server(treadle, as_json, td, monkeypatch):
     """A host whose clock is wrong must not take the living for dead."""
-    wl.enqueue("mail")
-    wl.store.register(WorkerRow(id="x", name="host-1", concurrency=10, types=("mail",)))
+    td.enqueue("mail")
+    td.store.register(WorkerRow(id="x", name="host-1", concurrency=10, types=("mail",)))
     monkeypatch.setattr(clock, "now", lambda: 0)
     assert {"live": 1, "lost": 0} == as_json("stats")["workers"]
     assert [True] == [worker["live"] for worker in as_json("workers")["items"]]
-    assert "● host-1" in windlass("workers").stdout
-    assert "postgresql postgresql://" in windlass("stats").stdout
+    assert "● host-1" in treadle("workers").stdout
+    assert "postgresql postgresql://" in treadle("stats").stdout
 
 
-def test_tick_runs_what_is_due(windlass, write_app, wl):
-    job = wl.enqueue("greet", {"name": "ada"})
-    result = windlass("tick", write_app("@wl.job\ndef greet(name): return name"))
+def test_tick_runs_what_is_due(treadle, write_app, td):
+    job = td.enqueue("greet", {"name": "ada"})
+    result = treadle("tick", write_app("@td.job\ndef greet(name): return name"))
     assert "ran 1 job: 1 completed" in result.stdout
-    assert "ada" == wl.result(job.id)
+    assert "ada" == td.result(job.id)
 
 
-def test_a_worker_runs_jobs_and_stops(start, write_app, wl, url):
-    app = write_app("@wl.job\ndef greet(name): return name")
-    process = start("worker", app, "--concurrency", "2", WINDLASS_URL=url)
-    job = wl.enqueue("greet", {"name": "ada"})
-    assert "ada" == wl.result(job.id, timeout=60)
+def test_a_worker_runs_jobs_and_stops(start, write_app, td, url):
+    app = write_app("@td.job\ndef greet(name): return name")
+    process = start("worker", app, "--concurrency", "2", TREADLE_URL=url)
+    job = td.enqueue("greet", {"name": "ada"})
+    assert "ada" == td.result(job.id, timeout=60)
     process.terminate()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert PASSWORD not in out + err
-    assert [] == wl.workers()
+    assert [] == td.workers()
 
 
-def test_the_demo_wants_a_database_without_tables(start, windlass, url):
+def test_the_demo_wants_a_database_without_tables(start, treadle, url):
     process = start("demo", "--json", "--db", url)
     shown, said = process.communicate(timeout=150)
     assert process.returncode == 0, said
@@ -169,74 +169,74 @@ def test_the_demo_wants_a_database_without_tables(start, windlass, url):
     report = json.loads(shown)
     assert report["unfinished"] == 0
     assert report["held_when_killed"] > 0
-    assert windlass("demo", "--db", url).exit_code == 2
+    assert treadle("demo", "--db", url).exit_code == 2
 
 
 # The database
 
 
-def test_upgrade_creates_the_tables_and_may_be_repeated(windlass, as_json, url, shown):
+def test_upgrade_creates_the_tables_and_may_be_repeated(treadle, as_json, url, shown):
     assert {"where": shown, "schema": 2, "before": 0} == as_json("db", "upgrade")
-    assert "was current already" in windlass("db", "upgrade").stdout
+    assert "was current already" in treadle("db", "upgrade").stdout
 
 
-def test_an_upgrade_is_nobodys_but_the_commands(windlass, wl, url, monkeypatch):
+def test_an_upgrade_is_nobodys_but_the_commands(treadle, td, url, monkeypatch):
     """A worker that starts must not lock what others use."""
     real = migrate.migrations
-    newer = migrate.Migration(3, "0003_more", "CREATE TABLE windlass.more (n int)")
+    newer = migrate.Migration(3, "0003_more", "CREATE TABLE treadle.more (n int)")
     monkeypatch.setattr(migrate, "migrations", lambda package: [*real(package), newer])
-    wl.close()
+    td.close()
     for words in (["stats"], ["enqueue", "mail"]):
-        result = windlass(*words)
+        result = treadle(*words)
         assert result.exit_code == 3
         assert "has schema 2" in result.stderr
-        assert "windlass db upgrade" in result.stderr
-    assert "upgraded from 2" in windlass("db", "upgrade").stdout
-    assert windlass("stats").exit_code == 0
+        assert "treadle db upgrade" in result.stderr
+    assert "upgraded from 2" in treadle("db", "upgrade").stdout
+    assert treadle("stats").exit_code == 0
 
 
-def test_sql_prints_the_tables_of_postgresql_without_connecting(windlass, as_json, postgres_url):
+def test_sql_prints_the_tables_of_postgresql_without_connecting(treadle, as_json, postgres_url):
     url = f"postgresql://me:{PASSWORD}@nowhere.invalid/x"
-    script = windlass("db", "sql", "--db", url).stdout
+    script = treadle("db", "sql", "--db", url).stdout
     assert {"sql": script} == as_json("db", "sql", "--db", url)
     execute(postgres_url, script)
     assert 2 == PostgresStore(postgres_url).schema()
 
 
-def test_status_and_prune(windlass, as_json, wl, shown):
-    completed(wl)
-    status = windlass("db", "status").stdout
+def test_status_and_prune(treadle, as_json, td, shown):
+    completed(td)
+    status = treadle("db", "status").stdout
     assert f"postgresql {shown}" in status
     assert "2 (current)" in status
     assert 1 == as_json("db", "status")["leases_given"]
     assert {"deleted": 0} == as_json("db", "prune")
-    assert windlass("db", "prune").stdout.startswith("0 jobs deleted")
+    assert treadle("db", "prune").stdout.startswith("0 jobs deleted")
 
 
-def test_roles_are_printed_and_applied(windlass, as_json, wl, url):
+def test_roles_are_printed_and_applied(treadle, as_json, td, url):
     mark = f"t_{secrets.token_hex(4)}"
     names = [word for role in ("owner", "worker", "producer") for word in (f"--{role}", f"{mark}_{role}")]
-    printed = windlass("db", "roles", *names).stdout
+    printed = treadle("db", "roles", *names).stdout
     assert execute(url, f"SELECT rolname FROM pg_roles WHERE rolname LIKE '{mark}%'") == []
     try:
         assert as_json("db", "roles", *names, "--apply")["applied"]
-        assert windlass("db", "roles", *names, "--apply").exit_code == 0
-        execute(url, printed)  # as `windlass db roles | psql` would
+        assert treadle("db", "roles", *names, "--apply").exit_code == 0
+        execute(url, printed)  # as `treadle db roles | psql` would
         assert [(3,)] == execute(url, f"SELECT count(*) FROM pg_roles WHERE rolname LIKE '{mark}%'")
-        assert wl.enqueue("mail").status == "pending"
+        assert td.enqueue("mail").status == "pending"
         execute(url, f"ALTER ROLE {mark}_producer LOGIN")
         host = urlsplit(url).netloc.rpartition("@")[2]
         as_producer = urlunsplit(urlsplit(url)._replace(netloc=f"{mark}_producer@{host}"))
-        assert windlass("enqueue", "mail", "--tenant", "acme", "--db", as_producer).exit_code == 0
-        assert windlass("enqueue", "mail", "--db", as_producer).exit_code == 2
-        assert windlass("stats", "--db", as_producer).exit_code == 3
+        assert treadle("enqueue", "mail", "--tenant", "acme", "--db", as_producer).exit_code == 0
+        assert treadle("enqueue", "mail", "--db", as_producer).exit_code == 2
+        assert treadle("stats", "--db", as_producer).exit_code == 3
     finally:
         roles = ", ".join(names[1::2])
         execute(url, f"REASSIGN OWNED BY {roles} TO CURRENT_USER; DROP OWNED BY {roles}; DROP ROLE {roles}")
 
 
-def test_roles_are_no_thing_of_sqlite(windlass):
-    result = windlass("db", "roles", "--db", "sqlite:///jobs.db")
+def test_roles_are_no_thing_of_sqlite(treadle):
+    result = treadle("db", "roles", "--db", "sqlite:///jobs.db")
     assert result.exit_code == 2
     assert "roles are for PostgreSQL" in result.stderr
 
@@ -256,8 +256,8 @@ def found(as_json: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
     return run
 
 
-def test_the_doctor_finds_a_server_well(windlass, wl):
-    result = windlass("doctor")
+def test_the_doctor_finds_a_server_well(treadle, td):
+    result = treadle("doctor")
     assert result.exit_code == 0
     for line in (
         "✓ schema 2 (current)",
@@ -274,24 +274,24 @@ def test_the_doctor_finds_a_server_well(windlass, wl):
     assert result.stdout.splitlines()[-1] in ("all is well", "1 warning")  # the tests' server does not wait for a disk
 
 
-def test_a_long_transaction_is_a_warning_that_says_how_to_end_it(windlass, found, wl, url, monkeypatch):
+def test_a_long_transaction_is_a_warning_that_says_how_to_end_it(treadle, found, td, url, monkeypatch):
     monkeypatch.setattr(checks_postgres, "LONG_TRANSACTION", 0.01)
     with psycopg.connect(url) as forgotten:
         forgotten.execute("SELECT 1")
         level, text = found("transactions")
         assert level == "warning"
         assert f"pid {forgotten.info.backend_pid}" in text
-        assert f"pg_terminate_backend({forgotten.info.backend_pid})" in windlass("doctor").stdout
+        assert f"pg_terminate_backend({forgotten.info.backend_pid})" in treadle("doctor").stdout
 
 
-def test_dead_rows_that_stay_are_a_warning(found, wl, monkeypatch):
+def test_dead_rows_that_stay_are_a_warning(found, td, monkeypatch):
     monkeypatch.setattr(checks_postgres, "MANY_DEAD", -1)
     assert "warning" == found("dead rows")[0]
 
 
-def test_autovacuum_that_is_off_for_a_table_is_a_problem(found, wl, url):
-    execute(url, "ALTER TABLE windlass.ready SET (autovacuum_enabled = off)")
-    assert found("autovacuum", code=1) == ("problem", "autovacuum is off for windlass.ready")
+def test_autovacuum_that_is_off_for_a_table_is_a_problem(found, td, url):
+    execute(url, "ALTER TABLE treadle.ready SET (autovacuum_enabled = off)")
+    assert found("autovacuum", code=1) == ("problem", "autovacuum is off for treadle.ready")
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_autovacuum_that_is_off_for_a_table_is_a_problem(found, wl, url):
         ({"hears": ""}, "listen", "warning", 0),
     ],
 )
-def test_what_the_server_says_is_told(found, wl, monkeypatch, settings, check, level, code):
+def test_what_the_server_says_is_told(found, td, monkeypatch, settings, check, level, code):
     real = checkup.checkup
 
     def said(database: Any) -> Any:
@@ -321,15 +321,15 @@ def test_what_the_server_says_is_told(found, wl, monkeypatch, settings, check, l
     assert level == found(check, code=code)[0]
 
 
-def test_a_role_that_lacks_a_right_is_told_which(found, wl, url, monkeypatch):
+def test_a_role_that_lacks_a_right_is_told_which(found, td, url, monkeypatch):
     role = f"t_{secrets.token_hex(4)}"
-    execute(url, f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA windlass TO {role}")
-    execute(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA windlass TO {role}")
-    execute(url, f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA windlass TO {role}")
+    execute(url, f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA treadle TO {role}")
+    execute(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA treadle TO {role}")
+    execute(url, f"GRANT SELECT ON ALL SEQUENCES IN SCHEMA treadle TO {role}")
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
-        monkeypatch.setenv("WINDLASS_URL", urlunsplit(parts._replace(netloc=f"{role}@{host}")))
+        monkeypatch.setenv("TREADLE_URL", urlunsplit(parts._replace(netloc=f"{role}@{host}")))
         level, text = found("role")
         assert level == "warning"
         assert f"role {role} lacks what a worker needs: INSERT on jobs" in text
@@ -338,11 +338,11 @@ def test_a_role_that_lacks_a_right_is_told_which(found, wl, url, monkeypatch):
         execute(url, f"DROP OWNED BY {role}; DROP ROLE {role}")
 
 
-def test_notifications_are_tried_for_real(wl, monkeypatch):
-    assert wl.store.checkup().hears
+def test_notifications_are_tried_for_real(td, monkeypatch):
+    assert td.store.checkup().hears
     monkeypatch.setattr(checkup, "HEARD_WITHIN", 0.1)
-    monkeypatch.setattr(type(wl.store.database), "connect", _deaf(type(wl.store.database).connect))
-    assert not wl.store.checkup().hears
+    monkeypatch.setattr(type(td.store.database), "connect", _deaf(type(td.store.database).connect))
+    assert not td.store.checkup().hears
 
 
 def _deaf(connect: Callable[..., Any]) -> Callable[..., Any]:
@@ -364,9 +364,9 @@ def _deaf(connect: Callable[..., Any]) -> Callable[..., Any]:
     return connect_and_forget
 
 
-def test_a_lost_worker_of_another_machine_is_not_said_to_be_gone(found, wl, url):
-    wl.store.register(WorkerRow(id="x", name="host-1", concurrency=1, host={"boot": "another", "pid": 1}))
-    execute(url, "UPDATE windlass.workers SET seen_at = seen_at - 60000000")
+def test_a_lost_worker_of_another_machine_is_not_said_to_be_gone(found, td, url):
+    td.store.register(WorkerRow(id="x", name="host-1", concurrency=1, host={"boot": "another", "pid": 1}))
+    execute(url, "UPDATE treadle.workers SET seen_at = seen_at - 60000000")
     level, text = found("lost", code=1)
     assert level == "problem"
     assert "out of reach" in text

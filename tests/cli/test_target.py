@@ -9,58 +9,58 @@ import sys
 import pytest
 
 from tests.cli.helpers import looking
-from windlass import Windlass
+from treadle import Treadle
 
 
 @looking
-def test_looking_at_a_database_that_is_not_there_does_not_create_it(windlass, folder, words):
-    result = windlass(*words)
+def test_looking_at_a_database_that_is_not_there_does_not_create_it(treadle, folder, words):
+    result = treadle(*words)
     assert result.exit_code == 3
-    assert f"there is no database at {folder / 'windlass.db'}" in result.stderr
-    assert "→ windlass db upgrade" in result.stderr
+    assert f"there is no database at {folder / 'treadle.db'}" in result.stderr
+    assert "→ treadle db upgrade" in result.stderr
     assert result.stdout == ""
     assert list(folder.iterdir()) == []
 
 
 @looking
-def test_looking_at_a_file_of_somebody_else_leaves_it_as_it_is(windlass, folder, words):
-    with sqlite3.connect(folder / "windlass.db") as connection:
+def test_looking_at_a_file_of_somebody_else_leaves_it_as_it_is(treadle, folder, words):
+    with sqlite3.connect(folder / "treadle.db") as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     connection.close()
-    result = windlass(*words)
+    result = treadle(*words)
     assert result.exit_code == 3
-    assert "has no windlass tables" in result.stderr
-    connection = sqlite3.connect(folder / "windlass.db")
+    assert "has no treadle tables" in result.stderr
+    connection = sqlite3.connect(folder / "treadle.db")
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
     connection.close()
 
 
-@pytest.mark.parametrize(("schema", "says"), [(0, "has no windlass tables"), (99, "knows 2")])
-def test_a_schema_of_another_version_is_exit_code_3(windlass, wl, schema, says):
-    with sqlite3.connect(wl.store.where) as connection:
-        connection.execute("UPDATE windlass_meta SET value = ? WHERE key IN ('schema', 'oldest')", (schema,))
+@pytest.mark.parametrize(("schema", "says"), [(0, "has no treadle tables"), (99, "knows 2")])
+def test_a_schema_of_another_version_is_exit_code_3(treadle, td, schema, says):
+    with sqlite3.connect(td.store.where) as connection:
+        connection.execute("UPDATE treadle_meta SET value = ? WHERE key IN ('schema', 'oldest')", (schema,))
     connection.close()
-    result = windlass("stats")
+    result = treadle("stats")
     assert result.exit_code == 3
     assert says in result.stderr
 
 
-def test_a_file_that_is_no_database_is_exit_code_3(windlass, folder):
-    (folder / "windlass.db").write_text("dear diary, " * 500)
-    result = windlass("stats")
+def test_a_file_that_is_no_database_is_exit_code_3(treadle, folder):
+    (folder / "treadle.db").write_text("dear diary, " * 500)
+    result = treadle("stats")
     assert result.exit_code == 3
     assert "cannot be read as a SQLite database" in result.stderr
 
 
-def test_a_folder_that_is_not_there_is_exit_code_3(windlass, folder):
-    result = windlass("enqueue", "mail", "--db", "sqlite:///nowhere/jobs.db")
+def test_a_folder_that_is_not_there_is_exit_code_3(treadle, folder):
+    result = treadle("enqueue", "mail", "--db", "sqlite:///nowhere/jobs.db")
     assert result.exit_code == 3
     assert "mkdir -p" in result.stderr
 
 
 @pytest.mark.parametrize("url", ["jobs.db", "sqlite://", "mysql://here", "sqlite:///:memory:"])
-def test_a_url_that_cannot_be_is_exit_code_2(windlass, url):
-    result = windlass("stats", "--db", url)
+def test_a_url_that_cannot_be_is_exit_code_2(treadle, url):
+    result = treadle("stats", "--db", url)
     assert result.exit_code == 2
     assert "Traceback" not in result.stderr
 
@@ -69,130 +69,130 @@ def test_a_url_that_cannot_be_is_exit_code_2(windlass, url):
     "words",
     [["--db", "URL", "stats", "--json"], ["--json", "stats", "--db", "URL"], ["stats", "--db", "URL", "--json"]],
 )
-def test_the_shared_options_may_stand_before_or_after_the_command(windlass, folder, words):
-    other = Windlass("sqlite:///other.db")
+def test_the_shared_options_may_stand_before_or_after_the_command(treadle, folder, words):
+    other = Treadle("sqlite:///other.db")
     other.enqueue("mail")
     other.close()
-    result = windlass(*["sqlite:///other.db" if word == "URL" else word for word in words])
+    result = treadle(*["sqlite:///other.db" if word == "URL" else word for word in words])
     assert result.exit_code == 0
     assert result.stdout.startswith("{")
     assert str(folder / "other.db") in result.stdout
 
 
-def test_the_shared_options_may_stand_inside_a_group(windlass, wl):
-    assert windlass("jobs", "--json", "ls").stdout.startswith('{"items":[],"next_cursor":null,')
+def test_the_shared_options_may_stand_inside_a_group(treadle, td):
+    assert treadle("jobs", "--json", "ls").stdout.startswith('{"items":[],"next_cursor":null,')
 
 
-def test_an_option_after_the_command_wins_over_one_before_it(windlass, wl):
-    assert windlass("--db", "sqlite:///nowhere.db", "stats", "--db", "sqlite:///windlass.db").exit_code == 0
+def test_an_option_after_the_command_wins_over_one_before_it(treadle, td):
+    assert treadle("--db", "sqlite:///nowhere.db", "stats", "--db", "sqlite:///treadle.db").exit_code == 0
 
 
-def test_the_database_is_found_by_option_then_variable_then_pyproject(windlass, folder):
-    (folder / "pyproject.toml").write_text('[tool.windlass]\ndb = "sqlite:///c.db"\n')
-    env = {"WINDLASS_URL": "sqlite:///b.db"}
-    assert "a.db" in windlass("enqueue", "x", "--db", "sqlite:///a.db", env=env).stderr
-    assert "b.db" in windlass("enqueue", "x", env=env).stderr
-    assert "c.db" in windlass("enqueue", "x").stderr
+def test_the_database_is_found_by_option_then_variable_then_pyproject(treadle, folder):
+    (folder / "pyproject.toml").write_text('[tool.treadle]\ndb = "sqlite:///c.db"\n')
+    env = {"TREADLE_URL": "sqlite:///b.db"}
+    assert "a.db" in treadle("enqueue", "x", "--db", "sqlite:///a.db", env=env).stderr
+    assert "b.db" in treadle("enqueue", "x", env=env).stderr
+    assert "c.db" in treadle("enqueue", "x").stderr
 
 
-def test_a_broken_pyproject_is_exit_code_2(windlass, folder):
+def test_a_broken_pyproject_is_exit_code_2(treadle, folder):
     (folder / "pyproject.toml").write_text("[tool")
-    result = windlass("stats")
+    result = treadle("stats")
     assert result.exit_code == 2
     assert "pyproject.toml cannot be read" in result.stderr
 
 
-def test_every_option_has_a_variable(windlass, wl):
+def test_every_option_has_a_variable(treadle, td):
     for _ in range(3):
-        wl.enqueue("mail")
-    result = windlass("jobs", "ls", env={"WINDLASS_JSON": "1", "WINDLASS_JOBS_LS_LIMIT": "2"})
+        td.enqueue("mail")
+    result = treadle("jobs", "ls", env={"TREADLE_JSON": "1", "TREADLE_JOBS_LS_LIMIT": "2"})
     assert result.stdout.count('"id"') == 2
 
 
 @looking
-def test_commands_about_the_database_import_no_user_code(windlass, wl, folder, words, monkeypatch):
-    (folder / "pyproject.toml").write_text('[tool.windlass]\napp = "explodes:wl"\n')
+def test_commands_about_the_database_import_no_user_code(treadle, td, folder, words, monkeypatch):
+    (folder / "pyproject.toml").write_text('[tool.treadle]\napp = "explodes:td"\n')
     (folder / "explodes.py").write_text("raise SystemExit('imported')")
-    monkeypatch.setenv("WINDLASS_APP", "explodes:wl")
-    windlass(*words)
+    monkeypatch.setenv("TREADLE_APP", "explodes:td")
+    treadle(*words)
     assert "explodes" not in sys.modules
 
 
-def test_a_module_that_is_not_there_lists_what_was_tried(windlass, folder):
-    result = windlass("tick", "no_such_app:wl")
+def test_a_module_that_is_not_there_lists_what_was_tried(treadle, folder):
+    result = treadle("tick", "no_such_app:td")
     assert result.exit_code == 2
     assert "there is no module 'no_such_app'" in result.stderr
     assert str(folder / "no_such_app.py") in result.stderr
 
 
-def test_a_module_that_lacks_another_module_shows_where(windlass, folder):
+def test_a_module_that_lacks_another_module_shows_where(treadle, folder):
     (folder / "lacks_one.py").write_text("import no_such_dependency")
-    result = windlass("tick", "lacks_one:wl")
+    result = treadle("tick", "lacks_one:td")
     assert result.exit_code == 2
     assert "lacks_one.py" in result.stderr
     assert "No module named 'no_such_dependency'" in result.stderr
 
 
-def test_a_module_that_raises_shows_its_own_lines_only(windlass, folder):
+def test_a_module_that_raises_shows_its_own_lines_only(treadle, folder):
     (folder / "raises_one.py").write_text("1 / 0")
-    result = windlass("tick", "raises_one")
+    result = treadle("tick", "raises_one")
     assert result.exit_code == 2
     assert "ZeroDivisionError" in result.stderr
     assert "target.py" not in result.stderr
     assert "importlib" not in result.stderr
 
 
-def test_a_name_that_is_not_in_the_module_says_what_is(windlass, write_app):
-    result = windlass("tick", f"{write_app()}:app")
+def test_a_name_that_is_not_in_the_module_says_what_is(treadle, write_app):
+    result = treadle("tick", f"{write_app()}:app")
     assert result.exit_code == 2
-    assert "It has: wl." in result.stderr
+    assert "It has: td." in result.stderr
 
 
-def test_a_name_that_is_no_windlass_says_what_it_is(windlass, write_app):
-    result = windlass("tick", f"{write_app('other = 3')}:other")
+def test_a_name_that_is_no_treadle_says_what_it_is(treadle, write_app):
+    result = treadle("tick", f"{write_app('other = 3')}:other")
     assert result.exit_code == 2
-    assert "is a int, not a Windlass" in result.stderr
+    assert "is a int, not a Treadle" in result.stderr
 
 
-def test_a_module_alone_means_its_only_windlass(windlass, write_app):
-    assert windlass("tick", write_app("again = wl")).exit_code == 0
+def test_a_module_alone_means_its_only_treadle(treadle, write_app):
+    assert treadle("tick", write_app("again = td")).exit_code == 0
 
 
-def test_a_module_with_two_of_them_must_be_told_which(windlass, write_app):
-    result = windlass("tick", write_app("second = Windlass('sqlite:///second.db')"))
+def test_a_module_with_two_of_them_must_be_told_which(treadle, write_app):
+    result = treadle("tick", write_app("second = Treadle('sqlite:///second.db')"))
     assert result.exit_code == 2
-    assert "It has: wl, second." in result.stderr
+    assert "It has: td, second." in result.stderr
 
 
-def test_a_file_name_is_no_module_name(windlass):
-    result = windlass("tick", "app.py")
+def test_a_file_name_is_no_module_name(treadle):
+    result = treadle("tick", "app.py")
     assert result.exit_code == 2
-    assert "try app:wl" in result.stderr
+    assert "try app:td" in result.stderr
 
 
-def test_no_app_at_all_says_where_it_was_looked_for(windlass, folder):
-    result = windlass("worker")
+def test_no_app_at_all_says_where_it_was_looked_for(treadle, folder):
+    result = treadle("worker")
     assert result.exit_code == 2
-    assert "$WINDLASS_APP" in result.stderr
+    assert "$TREADLE_APP" in result.stderr
     assert str(folder / "pyproject.toml") in result.stderr
 
 
-def test_the_app_is_found_by_argument_then_option_then_variable_then_pyproject(windlass, write_app, folder):
-    a, b, c, d = (write_app(f"wl = Windlass('sqlite:///{name}.db')") for name in "abcd")
-    (folder / "pyproject.toml").write_text(f'[tool.windlass]\napp = "{d}:wl"\n')
-    env = {"WINDLASS_APP": c}
-    assert "a.db" in windlass("tick", a, "-a", b, env=env).stderr
-    assert "b.db" in windlass("tick", "-a", b, env=env).stderr
-    assert "c.db" in windlass("tick", env=env).stderr
-    assert "d.db" in windlass("tick").stderr
+def test_the_app_is_found_by_argument_then_option_then_variable_then_pyproject(treadle, write_app, folder):
+    a, b, c, d = (write_app(f"td = Treadle('sqlite:///{name}.db')") for name in "abcd")
+    (folder / "pyproject.toml").write_text(f'[tool.treadle]\napp = "{d}:td"\n')
+    env = {"TREADLE_APP": c}
+    assert "a.db" in treadle("tick", a, "-a", b, env=env).stderr
+    assert "b.db" in treadle("tick", "-a", b, env=env).stderr
+    assert "c.db" in treadle("tick", env=env).stderr
+    assert "d.db" in treadle("tick").stderr
 
 
-def test_db_names_the_database_of_an_app_that_leaves_it_open(windlass, write_app):
-    assert "named.db" in windlass("tick", write_app(), "--db", "sqlite:///named.db").stderr
+def test_db_names_the_database_of_an_app_that_leaves_it_open(treadle, write_app):
+    assert "named.db" in treadle("tick", write_app(), "--db", "sqlite:///named.db").stderr
 
 
-def test_db_cannot_change_the_database_of_an_app_that_names_it(windlass, write_app, folder):
-    result = windlass("tick", write_app("wl = Windlass('sqlite:///own.db')"), "--db", "sqlite:///named.db")
+def test_db_cannot_change_the_database_of_an_app_that_names_it(treadle, write_app, folder):
+    result = treadle("tick", write_app("td = Treadle('sqlite:///own.db')"), "--db", "sqlite:///named.db")
     assert result.exit_code == 2
     assert f"keeps its jobs in {folder / 'own.db'}" in result.stderr
 
@@ -200,27 +200,27 @@ def test_db_cannot_change_the_database_of_an_app_that_names_it(windlass, write_a
 def test_a_command_imports_only_what_it_needs():
     code = """
 import sys
-from windlass.cli import cli
+from treadle.cli import cli
 cli(["--help"], standalone_mode=False)
 cli(["db", "sql"], standalone_mode=False)
-print({name for name in sys.modules if name.startswith("windlass.cli.demo") or name == "windlass.cli.worker"})
+print({name for name in sys.modules if name.startswith("treadle.cli.demo") or name == "treadle.cli.worker"})
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_an_unknown_command_is_exit_code_2_and_suggests_one(windlass):
-    result = windlass("stat")
+def test_an_unknown_command_is_exit_code_2_and_suggests_one(treadle):
+    result = treadle("stat")
     assert result.exit_code == 2
     assert "No such command 'stat'" in result.stderr
 
 
-def test_the_version_is_printed(windlass):
-    assert windlass("--version").stdout.startswith("windlass ")
+def test_the_version_is_printed(treadle):
+    assert treadle("--version").stdout.startswith("treadle ")
 
 
-def test_no_command_prints_the_help(windlass):
-    result = windlass("--help")
+def test_no_command_prints_the_help(treadle):
+    result = treadle("--help")
     assert result.exit_code == 0
     for command in ("demo", "worker", "enqueue", "jobs", "stats", "workers", "tick", "db", "doctor"):
         assert f"\n  {command}" in result.stdout

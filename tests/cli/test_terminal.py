@@ -17,7 +17,7 @@ def on_a_terminal(folder):
     def run(*words: str, **env: str) -> str:
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
-            [sys.executable, "-m", "windlass", *words],
+            [sys.executable, "-m", "treadle", *words],
             stdin=subprocess.DEVNULL,
             stdout=theirs,
             stderr=subprocess.DEVNULL,
@@ -41,23 +41,23 @@ def on_a_terminal(folder):
     return run
 
 
-def test_a_terminal_gets_colours_and_bars(on_a_terminal, wl):
-    wl.enqueue("mail")
+def test_a_terminal_gets_colours_and_bars(on_a_terminal, td):
+    td.enqueue("mail")
     shown = on_a_terminal("stats")
     assert "\x1b[36m" in shown
     assert "████████████" in shown
 
 
 @pytest.mark.parametrize(("words", "env"), [(["stats"], {"NO_COLOR": "1"}), (["stats", "--no-color"], {})])
-def test_colours_can_be_turned_off(on_a_terminal, wl, words, env):
-    wl.enqueue("mail")
+def test_colours_can_be_turned_off(on_a_terminal, td, words, env):
+    td.enqueue("mail")
     assert "\x1b[36m" not in on_a_terminal(*words, **env)
 
 
-def test_an_id_is_never_cut_on_a_narrow_terminal(on_a_terminal, wl):
-    job = wl.enqueue("a_type_with_a_rather_long_name", tenant="acme", subject="call-7")
+def test_an_id_is_never_cut_on_a_narrow_terminal(on_a_terminal, td):
+    job = td.enqueue("a_type_with_a_rather_long_name", tenant="acme", subject="call-7")
     assert job.id in on_a_terminal("jobs", "ls", COLUMNS="40")
 
 
-def test_json_is_indented_for_people(on_a_terminal, wl):
+def test_json_is_indented_for_people(on_a_terminal, td):
     assert on_a_terminal("jobs", "ls", "--json").replace("\r", "").startswith('{\n  "items": []')

@@ -1,14 +1,14 @@
-"""`windlass tokens`."""
+"""`treadle tokens`."""
 
 from __future__ import annotations
 
 import pytest
 
-from windlass import tokens
+from treadle import tokens
 
 
-def test_a_token_is_shown_once_and_then_only_named(windlass, as_json, wl):
-    made = windlass("tokens", "create", "ci", "--scope", "enqueue", "--tenant", "acme", "--expires", "30d")
+def test_a_token_is_shown_once_and_then_only_named(treadle, as_json, td):
+    made = treadle("tokens", "create", "ci", "--scope", "enqueue", "--tenant", "acme", "--expires", "30d")
     assert made.exit_code == 0
     secret = made.stdout.strip()
     assert secret.startswith(tokens.PREFIX)
@@ -16,10 +16,10 @@ def test_a_token_is_shown_once_and_then_only_named(windlass, as_json, wl):
     assert "not shown again" in made.stderr
     [row] = as_json("tokens", "ls")["items"]
     assert (row["name"], row["scopes"], row["tenant"], row["expired"]) == ("ci", ["enqueue"], "acme", False)
-    listed = windlass("tokens", "ls")
+    listed = treadle("tokens", "ls")
     assert "ci" in listed.stdout
     assert secret not in listed.stdout
-    found = wl.store.token(tokens.hash_of(secret))
+    found = td.store.token(tokens.hash_of(secret))
     assert found is not None
     assert found.name == "ci"
 
@@ -30,19 +30,19 @@ def test_a_token_as_json(as_json):
     assert (made["scopes"], made["expires_at"]) == (["manage", "read"], None)
 
 
-def test_a_revoked_token_is_gone(windlass, as_json):
-    windlass("tokens", "create", "ci")
-    assert windlass("tokens", "revoke", "ci").exit_code == 0
+def test_a_revoked_token_is_gone(treadle, as_json):
+    treadle("tokens", "create", "ci")
+    assert treadle("tokens", "revoke", "ci").exit_code == 0
     assert as_json("tokens", "ls") == {"items": []}
-    again = windlass("tokens", "revoke", "ci")
-    assert (again.exit_code, "windlass tokens ls" in again.stderr) == (4, True)
+    again = treadle("tokens", "revoke", "ci")
+    assert (again.exit_code, "treadle tokens ls" in again.stderr) == (4, True)
 
 
-def test_a_name_is_taken_once(windlass):
-    windlass("tokens", "create", "ci")
-    again = windlass("tokens", "create", "ci")
+def test_a_name_is_taken_once(treadle):
+    treadle("tokens", "create", "ci")
+    again = treadle("tokens", "create", "ci")
     assert (again.exit_code, again.stdout) == (5, "")
-    assert "windlass tokens revoke ci" in again.stderr
+    assert "treadle tokens revoke ci" in again.stderr
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_a_name_is_taken_once(windlass):
     [["x", "--scope", "root"], ["x" * 201], ["x", "--expires", "soon"], [], [""]],
     ids=lambda w: " ".join(w)[:20],
 )
-def test_what_cannot_be_a_token_is_exit_code_2(windlass, words):
-    assert windlass("tokens", "create", *words).exit_code == 2
+def test_what_cannot_be_a_token_is_exit_code_2(treadle, words):
+    assert treadle("tokens", "create", *words).exit_code == 2

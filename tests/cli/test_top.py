@@ -1,4 +1,4 @@
-"""`windlass top`: one look where nobody watches, a screen where somebody does."""
+"""`treadle top`: one look where nobody watches, a screen where somebody does."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ import subprocess
 import sys
 import time
 
-from windlass import Fail
+from treadle import Fail
 
 
-def test_one_look_in_a_pipe(windlass, wl):
-    wl.enqueue("mail", tenant="acme")
-    wl.enqueue("mail", delay=3600)
-    wl.enqueue("report", queue="slow")
-    [lease] = wl.claim(1, types=("report",))
+def test_one_look_in_a_pipe(treadle, td):
+    td.enqueue("mail", tenant="acme")
+    td.enqueue("mail", delay=3600)
+    td.enqueue("report", queue="slow")
+    [lease] = td.claim(1, types=("report",))
     lease.fail(Fail("no paper, password=hunter2"))
-    shown = windlass("top").stdout
+    shown = treadle("top").stdout
     assert "1 queued   1 scheduled   0 running   0 retrying   1 failed" in shown
     assert "1 job waits and no worker is running" in shown
     [mail] = [line.split() for line in shown.splitlines() if line.startswith("mail")]
     assert mail[:7] == ["mail", "default", "1", "1", "0", "0", "0"]
-    assert "no worker is running  → windlass worker app:wl" in shown
+    assert "no worker is running  → treadle worker app:td" in shown
     assert "no paper" in shown
     assert "hunter2" not in shown
 
 
-def test_the_same_for_programs(as_json, wl):
-    wl.enqueue("mail")
+def test_the_same_for_programs(as_json, td):
+    td.enqueue("mail")
     seen = as_json("top")
     [lane] = seen["lanes"]
     assert (lane["type"], lane["queued"], lane["oldest_due"][:2]) == ("mail", 1, "20")
@@ -37,10 +37,10 @@ def test_the_same_for_programs(as_json, wl):
     assert seen["workers"] == []
 
 
-def test_a_screen_follows_until_q(folder, wl):
+def test_a_screen_follows_until_q(folder, td):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        [sys.executable, "-m", "windlass", "top", "--interval", "0.1"],
+        [sys.executable, "-m", "treadle", "top", "--interval", "0.1"],
         stdin=theirs,
         stdout=theirs,
         stderr=theirs,
@@ -48,8 +48,8 @@ def test_a_screen_follows_until_q(folder, wl):
         env={**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"},
     )
     os.close(theirs)
-    until(ours, "windlass")
-    wl.enqueue("brand_new_type")
+    until(ours, "treadle")
+    td.enqueue("brand_new_type")
     until(ours, "brand_new_type")
     os.write(ours, b"p")
     until(ours, "paused")

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from windlass import units
-from windlass.cli import output
+from treadle import units
+from treadle.cli import output
 
 
 @pytest.mark.parametrize(

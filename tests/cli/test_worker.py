@@ -1,4 +1,4 @@
-"""`windlass worker`, in processes of its own."""
+"""`treadle worker`, in processes of its own."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import signal
 import pytest
 
 from tests.cli.helpers import now
-from windlass import Status
+from treadle import Status
 
 JOBS = """
 import os, threading
-@wl.job
+@td.job
 def good(): return os.getpid()
-@wl.job(timeout=0.2, max_attempts=1)
+@td.job(timeout=0.2, max_attempts=1)
 def stuck(): threading.Event().wait(600)
 """
 
@@ -29,50 +29,50 @@ def line_with(stream, text: str) -> str:
 
 def test_a_worker_says_where_it_works_and_on_what(start, write_app, folder):
     process = start("worker", write_app(JOBS), "--concurrency", "3")
-    line = line_with(process.stderr, "windlass ")
-    assert str(folder / "windlass.db") in line
+    line = line_with(process.stderr, "treadle ")
+    assert str(folder / "treadle.db") in line
     assert "2 types: good, stuck · 3 at once" in line
     process.terminate()
     assert process.wait(60) == 0
 
 
-def test_a_worker_runs_what_is_enqueued(start, write_app, wl):
+def test_a_worker_runs_what_is_enqueued(start, write_app, td):
     process = start("worker", write_app(JOBS))
-    assert process.pid != wl.result(wl.enqueue("good").id, timeout=60)  # the supervisor runs no jobs
+    assert process.pid != td.result(td.enqueue("good").id, timeout=60)  # the supervisor runs no jobs
     process.terminate()
     assert process.wait(60) == 0
 
 
-def test_a_burst_runs_what_is_due_and_ends(start, write_app, wl):
-    jobs = [wl.enqueue("good") for _ in range(20)]
-    later = wl.enqueue("good", delay=3600)
+def test_a_burst_runs_what_is_due_and_ends(start, write_app, td):
+    jobs = [td.enqueue("good") for _ in range(20)]
+    later = td.enqueue("good", delay=3600)
     process = start("worker", write_app(JOBS), "--burst", "--processes", "2")
     assert process.wait(60) == 0
-    assert {Status.COMPLETED} == {now(wl, job).status for job in jobs}
-    assert now(wl, later).status == Status.PENDING
-    assert wl.workers() == []
+    assert {Status.COMPLETED} == {now(td, job).status for job in jobs}
+    assert now(td, later).status == Status.PENDING
+    assert td.workers() == []
 
 
-def test_a_worker_takes_only_from_its_queues(start, write_app, wl):
-    mine, other = wl.enqueue("good", queue="fast"), wl.enqueue("good")
+def test_a_worker_takes_only_from_its_queues(start, write_app, td):
+    mine, other = td.enqueue("good", queue="fast"), td.enqueue("good")
     assert start("worker", write_app(JOBS), "--burst", "-q", "fast").wait(60) == 0
-    assert (now(wl, mine).status, now(wl, other).status) == (Status.COMPLETED, Status.PENDING)
+    assert (now(td, mine).status, now(td, other).status) == (Status.COMPLETED, Status.PENDING)
 
 
-def test_a_killed_worker_is_replaced_and_its_supervisor_says_so(start, write_app, wl):
+def test_a_killed_worker_is_replaced_and_its_supervisor_says_so(start, write_app, td):
     process = start("worker", write_app(JOBS))
-    victim = wl.result(wl.enqueue("good").id, timeout=60)
+    victim = td.result(td.enqueue("good").id, timeout=60)
     os.kill(victim, signal.SIGKILL)
     line_with(process.stderr, "was killed by SIGKILL")
-    assert victim != wl.result(wl.enqueue("good").id, timeout=60)
+    assert victim != td.result(td.enqueue("good").id, timeout=60)
 
 
 @pytest.mark.parametrize(
     ("app", "says"),
-    [("no_such_app:wl", "there is no module"), ("empty:nothing", "has no 'nothing'"), ("empty:wl", "has no jobs")],
+    [("no_such_app:td", "there is no module"), ("empty:nothing", "has no 'nothing'"), ("empty:td", "has no jobs")],
 )
 def test_an_app_that_cannot_be_loaded_ends_the_worker_with_exit_code_2(start, folder, app, says):
-    (folder / "empty.py").write_text("from windlass import Windlass\nwl = Windlass()")
+    (folder / "empty.py").write_text("from treadle import Treadle\ntd = Treadle()")
     process = start("worker", app)
     _, said = process.communicate(timeout=60)
     assert process.returncode == 2
@@ -87,18 +87,18 @@ def test_a_database_that_cannot_be_opened_ends_the_worker_with_exit_code_3(start
 
 
 @pytest.mark.parametrize("words", [["-c", "0"], ["-p", "0"], ["--grace", "x"]], ids=" ".join)
-def test_options_that_cannot_be_are_exit_code_2(windlass, words):
-    assert windlass("worker", "app:wl", *words).exit_code == 2
+def test_options_that_cannot_be_are_exit_code_2(treadle, words):
+    assert treadle("worker", "app:td", *words).exit_code == 2
 
 
-def test_a_thread_that_never_ends_does_not_keep_the_worker_from_ending(start, write_app, wl):
+def test_a_thread_that_never_ends_does_not_keep_the_worker_from_ending(start, write_app, td):
     process = start("worker", write_app(JOBS), "--grace", "0", "--concurrency", "3")
     with pytest.raises(Exception, match="timed out"):
-        wl.result(wl.enqueue("stuck", max_attempts=1).id, timeout=60)
+        td.result(td.enqueue("stuck", max_attempts=1).id, timeout=60)
     process.terminate()
     assert process.wait(60) == 0
 
 
 def test_python_dash_m_is_the_same_command(start):
     process = start("--version")
-    assert process.communicate(timeout=60)[0].startswith("windlass ")
+    assert process.communicate(timeout=60)[0].startswith("treadle ")

@@ -17,12 +17,12 @@ import pytest
 from tests.conformance import helpers
 from tests.conformance.helpers import FakeClock, check_books
 from tests.servers.libsql import ByHand
-from windlass import stores
-from windlass.stores.base import Store
-from windlass.stores.libsql.store import LibSQLStore
-from windlass.stores.postgres import cursor
-from windlass.stores.postgres.store import PostgresStore
-from windlass.stores.sqlite.store import SQLiteStore
+from treadle import stores
+from treadle.stores.base import Store
+from treadle.stores.libsql.store import LibSQLStore
+from treadle.stores.postgres import cursor
+from treadle.stores.postgres.store import PostgresStore
+from treadle.stores.sqlite.store import SQLiteStore
 
 OpenStore = Callable[..., Any]
 
@@ -55,7 +55,7 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path_factory.mktemp("stores")
         return
-    folder = tempfile.mkdtemp(prefix="windlass-", dir="/dev/shm")
+    folder = tempfile.mkdtemp(prefix="treadle-", dir="/dev/shm")
     yield Path(folder)
     shutil.rmtree(folder)
 
@@ -169,7 +169,7 @@ def _by_hand_on_postgres(store: PostgresStore) -> Iterator[Callable[..., list[An
     connection = psycopg.connect(store.url, autocommit=True)
 
     def execute(sql: str, *parameters: Any) -> list[Any]:
-        rows = connection.execute(sql.replace("windlass_", "windlass.").replace("?", "%s"), parameters)
+        rows = connection.execute(sql.replace("treadle_", "treadle.").replace("?", "%s"), parameters)
         return rows.fetchall() if rows.description else []
 
     yield execute

@@ -12,13 +12,13 @@ from typing import Any
 import psycopg
 
 from tests.servers import libsql
-from windlass import clock
-from windlass.clock import SECOND
-from windlass.filters import Filter
-from windlass.ids import new_id
-from windlass.job import Claimed, Job, NewJob, Status, Suspicion
-from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
-from windlass.stores.base import TypePolicy, Wanted, WorkerRow
+from treadle import clock
+from treadle.clock import SECOND
+from treadle.filters import Filter
+from treadle.ids import new_id
+from treadle.job import Claimed, Job, NewJob, Status, Suspicion
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+from treadle.stores.base import TypePolicy, Wanted, WorkerRow
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
@@ -128,7 +128,7 @@ def snapshot(store: Any) -> tuple[Any, ...]:
 
 def select(store: Any, sql: str) -> list[Any]:
     """Rows of our tables, which are in a schema on a server and have a prefix in a file."""
-    sql = sql if on_postgres(store) else sql.replace("windlass.", "windlass_")
+    sql = sql if on_postgres(store) else sql.replace("treadle.", "treadle_")
     return store._read("read", lambda tx: tx.execute(sql).fetchall())
 
 
@@ -141,14 +141,14 @@ def check_books(store: Any) -> None:
     tallied = {tuple(row[name] for name in by): row["count"] for row in store.counts(by).rows}
     assert dict(counted) == tallied
 
-    places = " UNION ALL ".join(f"SELECT id FROM windlass.{table}" for table in ("ready", "leases", "finished"))
+    places = " UNION ALL ".join(f"SELECT id FROM treadle.{table}" for table in ("ready", "leases", "finished"))
     placed = sorted(str(row[0]) for row in select(store, places))
-    there = sorted(str(row[0]) for row in select(store, "SELECT id FROM windlass.jobs"))
-    keys = select(store, "SELECT tenant, key, id FROM windlass.dedupe ORDER BY id")
+    there = sorted(str(row[0]) for row in select(store, "SELECT id FROM treadle.jobs"))
+    keys = select(store, "SELECT tenant, key, id FROM treadle.dedupe ORDER BY id")
     held = select(
         store,
-        "SELECT tenant, dedupe, id FROM windlass.jobs WHERE dedupe IS NOT NULL"
-        " AND id NOT IN (SELECT id FROM windlass.finished) ORDER BY id",
+        "SELECT tenant, dedupe, id FROM treadle.jobs WHERE dedupe IS NOT NULL"
+        " AND id NOT IN (SELECT id FROM treadle.finished) ORDER BY id",
     )
     assert there == placed
     assert held == keys
@@ -168,7 +168,7 @@ def writing(store: Any) -> Generator[None]:
         return
     with psycopg.connect(store.url) as connection:
         for table in TABLES:
-            connection.execute(f"SELECT 1 FROM windlass.{table} FOR UPDATE")
+            connection.execute(f"SELECT 1 FROM treadle.{table} FOR UPDATE")
         yield
 
 

@@ -6,13 +6,13 @@ import msgspec
 import pytest
 
 from tests.conformance.helpers import CANNOT_BE_STORED, DAY, HOUR, UNSTORABLE, at_once, everything, ids, new_job, put
-from windlass.clock import SECOND
-from windlass.errors import RequestDiffers
-from windlass.filters import Filter
-from windlass.ids import new_id
-from windlass.job import Status
-from windlass.stores.rows import AuditRow, Batch, Operation, Token
-from windlass.stores.sql import manage
+from treadle.clock import SECOND
+from treadle.errors import RequestDiffers
+from treadle.filters import Filter
+from treadle.ids import new_id
+from treadle.job import Status
+from treadle.stores.rows import AuditRow, Batch, Operation, Token
+from treadle.stores.sql import manage
 
 
 def later(clock, days):

@@ -17,14 +17,14 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass import bulk
-from windlass import ids as job_ids
-from windlass.bulk import Bulk
-from windlass.errors import BadOption, CountMoved
-from windlass.filters import EVERYTHING, Filter, parse
-from windlass.job import Status
-from windlass.outcome import COMPLETED, RELEASED
-from windlass.stores.sql import manage, search
+from treadle import bulk
+from treadle import ids as job_ids
+from treadle.bulk import Bulk
+from treadle.errors import BadOption, CountMoved
+from treadle.filters import EVERYTHING, Filter, parse
+from treadle.job import Status
+from treadle.outcome import COMPLETED, RELEASED
+from treadle.stores.sql import manage, search
 
 
 def carry_out(store, action, text, **how):

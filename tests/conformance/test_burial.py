@@ -15,9 +15,9 @@ from tests.conformance.helpers import (
     suspicion_of,
     take,
 )
-from windlass.errors import WorkerLost
-from windlass.job import Status, Suspicion
-from windlass.outcome import COMPLETED
+from treadle.errors import WorkerLost
+from treadle.job import Status, Suspicion
+from treadle.outcome import COMPLETED
 
 
 def test_a_buried_workers_job_is_returned_and_its_attempt_spent(store):
@@ -219,7 +219,7 @@ def test_burying_one_worker_leaves_the_others_alone(store):
 def test_a_worker_that_is_gone_is_buried_again_for_what_was_left_in_its_name(store, by_hand):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
-    by_hand("DELETE FROM windlass_workers")
+    by_hand("DELETE FROM treadle_workers")
 
     assert 1 == store.bury("w1", "gone")
     assert Status.PENDING == store.get(claimed.id).status

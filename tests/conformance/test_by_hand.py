@@ -20,9 +20,9 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass.filters import Filter
-from windlass.job import Status
-from windlass.outcome import COMPLETED, RELEASED
+from treadle.filters import Filter
+from treadle.job import Status
+from treadle.outcome import COMPLETED, RELEASED
 
 pytestmark = pytest.mark.by_hand
 
@@ -40,7 +40,7 @@ def test_a_broken_payload_is_claimed_and_its_neighbours_run(store, by_hand, payl
     """Its attempt will fail, with the reason. Skipping it would leave it there for ever, unseen."""
     neighbours = put_many(store, 2, payload='{"a":1}')
     broken = put(store)
-    by_hand("UPDATE windlass_jobs SET payload = ? WHERE id = ?", payload, broken.id)
+    by_hand("UPDATE treadle_jobs SET payload = ? WHERE id = ?", payload, broken.id)
 
     claimed = take(store)
 
@@ -53,7 +53,7 @@ def test_a_broken_payload_is_claimed_and_its_neighbours_run(store, by_hand, payl
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
 def test_a_broken_payload_is_shown_as_it_is(store, by_hand, payload):
     whole, broken = put_many(store, 2, tenant="t")
-    by_hand("UPDATE windlass_jobs SET payload = ? WHERE id = ?", payload, broken.id)
+    by_hand("UPDATE treadle_jobs SET payload = ? WHERE id = ?", payload, broken.id)
 
     assert isinstance(store.get(broken.id).payload, dict)
     for wanted in (Filter(), Filter(tenants=("t",)), Filter(statuses=(Status.PENDING,))):
@@ -63,16 +63,16 @@ def test_a_broken_payload_is_shown_as_it_is(store, by_hand, payload):
 @pytest.mark.parametrize("at", [1 << 62, -(1 << 62)], ids=["far ahead", "far back"])
 def test_a_moment_beyond_all_dates_does_not_hide_the_other_jobs(store, by_hand, at):
     whole, broken = put_many(store, 2)
-    by_hand("UPDATE windlass_ready SET run_at = ? WHERE id = ?", at, broken.id)
+    by_hand("UPDATE treadle_ready SET run_at = ? WHERE id = ?", at, broken.id)
 
     assert ids([broken, whole]) == ids(everything(store))
 
 
-# A row of windlass_jobs deleted by hand
+# A row of treadle_jobs deleted by hand
 
 
 def delete_job(by_hand, id):
-    by_hand("DELETE FROM windlass_jobs WHERE id = ?", id)
+    by_hand("DELETE FROM treadle_jobs WHERE id = ?", id)
 
 
 def test_a_waiting_job_deleted_by_hand_is_passed_over_once_and_forgotten(store, by_hand):
@@ -81,8 +81,8 @@ def test_a_waiting_job_deleted_by_hand_is_passed_over_once_and_forgotten(store, 
 
     assert [there.id] == ids(take(store))
 
-    assert [] == by_hand("SELECT id FROM windlass_ready")
-    assert [(there.id,)] == by_hand("SELECT CAST(id AS text) FROM windlass_leases")
+    assert [] == by_hand("SELECT id FROM treadle_ready")
+    assert [(there.id,)] == by_hand("SELECT CAST(id AS text) FROM treadle_leases")
     check_books(store)
 
 

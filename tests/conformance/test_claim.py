@@ -18,11 +18,11 @@ from tests.conformance.helpers import (
     take,
     writing,
 )
-from windlass.clock import SECOND, to_datetime
-from windlass.errors import WorkerLost
-from windlass.job import Status
-from windlass.outcome import COMPLETED
-from windlass.stores.base import Due, Wanted
+from treadle.clock import SECOND, to_datetime
+from treadle.errors import WorkerLost
+from treadle.job import Status
+from treadle.outcome import COMPLETED
+from treadle.stores.base import Due, Wanted
 
 
 def test_a_claimed_job_has_all_that_is_needed_to_run_it(store, clock):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tests.conformance.helpers import HOUR, enlist, ids, put, put_and_take, settle_one, take
-from windlass.clock import to_datetime
-from windlass.outcome import COMPLETED
-from windlass.stores.base import Wanted
+from treadle.clock import to_datetime
+from treadle.outcome import COMPLETED
+from treadle.stores.base import Wanted
 
 
 def test_a_job_for_the_future_is_never_early(store, clock):

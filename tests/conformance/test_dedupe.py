@@ -19,10 +19,10 @@ from tests.conformance.helpers import (
     snapshot,
     take,
 )
-from windlass.errors import KeyHeld
-from windlass.job import Status
-from windlass.outcome import CANCELLED, COMPLETED, RELEASED
-from windlass.stores.postgres.connection import NOTHING, Transaction
+from treadle.errors import KeyHeld
+from treadle.job import Status
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED
+from treadle.stores.postgres.connection import NOTHING, Transaction
 
 
 def test_a_second_job_with_a_held_key_is_the_first_job(store):
@@ -164,7 +164,7 @@ def test_a_manual_retry_says_who_holds_the_key(store):
         store.retry(first.id)
 
     assert (first.id, "k", holder.id) == (held.value.id, held.value.key, held.value.holder)
-    assert f"wl.cancel('{holder.id}')" in str(held.value)
+    assert f"td.cancel('{holder.id}')" in str(held.value)
     assert before == snapshot(store)
 
 

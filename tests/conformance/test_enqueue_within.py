@@ -22,8 +22,8 @@ from tests.conformance.helpers import (
     put,
     take,
 )
-from windlass.clock import to_datetime
-from windlass.errors import BadConnection
+from treadle.clock import to_datetime
+from treadle.errors import BadConnection
 
 
 def in_transaction(users):

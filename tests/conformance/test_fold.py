@@ -19,15 +19,15 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass.outcome import COMPLETED
-from windlass.stores.postgres import server
+from treadle.outcome import COMPLETED
+from treadle.stores.postgres import server
 
 PLACE = "minute, type, queue, tenant"
 SUMS = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
 
 
 def usage(store):
-    return select(store, f"SELECT {PLACE}, {SUMS} FROM windlass.usage GROUP BY {PLACE} ORDER BY {PLACE}")
+    return select(store, f"SELECT {PLACE}, {SUMS} FROM treadle.usage GROUP BY {PLACE} ORDER BY {PLACE}")
 
 
 def books(store):
@@ -35,7 +35,7 @@ def books(store):
 
 
 def rows(store, table):
-    return select(store, f"SELECT count(*) FROM windlass.{table}")[0][0]
+    return select(store, f"SELECT count(*) FROM treadle.{table}")[0][0]
 
 
 def work(store, clock, types=("a", "b")):

@@ -6,8 +6,8 @@ import os
 
 from tests.conformance.forking import fork_and, wait
 from tests.conformance.helpers import everything, is_intact, put, settle_one, take
-from windlass.job import Status
-from windlass.outcome import COMPLETED
+from treadle.job import Status
+from treadle.outcome import COMPLETED
 
 
 def test_a_forked_child_has_connections_of_its_own_and_both_can_write(store):

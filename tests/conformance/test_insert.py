@@ -18,12 +18,12 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass.clock import SECOND, to_datetime
-from windlass.errors import StoreBusy
-from windlass.ids import new_id
-from windlass.job import Job, NewJob, Status
-from windlass.outcome import COMPLETED
-from windlass.stores.base import TypePolicy
+from treadle.clock import SECOND, to_datetime
+from treadle.errors import StoreBusy
+from treadle.ids import new_id
+from treadle.job import Job, NewJob, Status
+from treadle.outcome import COMPLETED
+from treadle.stores.base import TypePolicy
 
 
 def test_an_inserted_job_reads_back_as_it_was_answered(store):
@@ -192,7 +192,7 @@ def test_jobs_of_all_groups_are_stored_in_one_commit(open_store, by_hand):
 
     assert [{"count": 5}] == watcher.counts(()).rows
     if on_postgres(ours):
-        assert [(1,)] == by_hand("SELECT count(DISTINCT CAST(xmin AS text)) FROM windlass_jobs")
+        assert [(1,)] == by_hand("SELECT count(DISTINCT CAST(xmin AS text)) FROM treadle_jobs")
     elif ours.hears_others:
         assert before + 1 == watcher.changes()
 

@@ -18,10 +18,10 @@ from tests.conformance.helpers import (
     snapshot,
     take,
 )
-from windlass.clock import SECOND
-from windlass.errors import LeaseLost
-from windlass.job import Progress, Status
-from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+from treadle.clock import SECOND
+from treadle.errors import LeaseLost
+from treadle.job import Progress, Status
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
 
 by_kind = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda outcome: outcome.kind.value)
 

@@ -14,10 +14,10 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass.filters import Filter
-from windlass.job import Status
-from windlass.outcome import COMPLETED
-from windlass.stores.base import TypePolicy
+from treadle.filters import Filter
+from treadle.job import Status
+from treadle.outcome import COMPLETED
+from treadle.stores.base import TypePolicy
 
 
 def test_no_more_than_the_limit_are_in_hand(open_store):

@@ -9,12 +9,12 @@ from datetime import timedelta
 import pytest
 
 from tests.conformance.helpers import FAILED, HOUR, RETRIED, enlist, finish, limit, put, put_many, settle_one, take
-from windlass import Windlass
-from windlass.clock import MINUTE, SECOND, to_datetime
-from windlass.errors import BadOption
-from windlass.job import Count
-from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
-from windlass.stores.sql import look
+from treadle import Treadle
+from treadle.clock import MINUTE, SECOND, to_datetime
+from treadle.errors import BadOption
+from treadle.job import Count
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+from treadle.stores.sql import look
 
 LATER = Outcome(Kind.RETRIED, error="TimeoutError: no answer", delay=600 * SECOND)
 
@@ -22,7 +22,7 @@ LATER = Outcome(Kind.RETRIED, error="TimeoutError: no answer", delay=600 * SECON
 @pytest.fixture
 def desk(store, clock):
     """The same database, as people ask."""
-    app = Windlass(store.url, clock=clock)
+    app = Treadle(store.url, clock=clock)
     yield app
     app.close()
 
@@ -276,7 +276,7 @@ def test_a_count_beyond_what_was_asked_for_says_at_least(store, desk):
 
 
 def test_a_search_that_is_cut_short_counts_at_least_so_many(store, desk, monkeypatch):
-    monkeypatch.setattr("windlass.desk.SEARCHED", 3)
+    monkeypatch.setattr("treadle.desk.SEARCHED", 3)
     put_many(store, 5, payload='{"n":1}')
 
     assert Count(3, False) == desk.count("payload.n:1")

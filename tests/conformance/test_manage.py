@@ -18,11 +18,11 @@ from tests.conformance.helpers import (
     snapshot,
     take,
 )
-from windlass.clock import to_datetime
-from windlass.errors import JobNotFound, WrongStatus
-from windlass.ids import new_id
-from windlass.job import Status
-from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from treadle.clock import to_datetime
+from treadle.errors import JobNotFound, WrongStatus
+from treadle.ids import new_id
+from treadle.job import Status
+from treadle.outcome import CANCELLED, COMPLETED, Kind, Outcome
 
 ended = pytest.mark.parametrize("outcome", [COMPLETED, FAILED, CANCELLED], ids=lambda outcome: outcome.kind.value)
 
@@ -157,7 +157,7 @@ def test_a_deleted_job_leaves_nothing_behind(store, by_hand):
     assert [] == store.attempts(job.id)
     assert [] == store.counts(("status",)).rows
     tables = ("jobs", "ready", "leases", "finished", "attempts", "dedupe")
-    assert [0] * 6 == [by_hand(f"SELECT count(*) FROM windlass_{table}")[0][0] for table in tables]
+    assert [0] * 6 == [by_hand(f"SELECT count(*) FROM treadle_{table}")[0][0] for table in tables]
 
 
 @ended
@@ -179,7 +179,7 @@ def test_a_deleted_waiting_job_never_runs(store):
 def test_a_job_in_hand_cannot_be_deleted(store):
     claimed = put_and_take(store)
 
-    with pytest.raises(WrongStatus, match=r"cancel it first: wl\.cancel"):
+    with pytest.raises(WrongStatus, match=r"cancel it first: td\.cancel"):
         store.delete(claimed.id)
 
     assert settle_one(store, claimed, COMPLETED)
@@ -286,7 +286,7 @@ def test_an_ended_job_is_not_run_now_but_retried(store, outcome):
     job = finish(store, outcome)
     before = snapshot(store)
 
-    with pytest.raises(WrongStatus, match=f"cannot run job {job.id}: it is {job.status}.*wl.retry"):
+    with pytest.raises(WrongStatus, match=f"cannot run job {job.id}: it is {job.status}.*td.retry"):
         store.run_now(job.id)
 
     assert before == snapshot(store)
@@ -303,5 +303,5 @@ def test_a_job_that_waits_for_its_retry_is_not_retried_but_run_now(store):
     claimed = put_and_take(store)
     settle_one(store, claimed, Outcome(Kind.RETRIED, delay=HOUR, error="later"))
 
-    with pytest.raises(WrongStatus, match=r"to wait no longer: wl\.run_now"):
+    with pytest.raises(WrongStatus, match=r"to wait no longer: td\.run_now"):
         store.retry(claimed.id)

@@ -12,12 +12,12 @@ import pytest
 from tests.conformance.helpers import everything, on_postgres, put
 from tests.conformance.view_cases import CASES, make
 from tests.servers.libsql import ByHand
-from windlass import stores
-from windlass.errors import SchemaTooNew
-from windlass.job import Job, Progress, Status
-from windlass.stores import migrate
+from treadle import stores
+from treadle.errors import SchemaTooNew
+from treadle.job import Job, Progress, Status
+from treadle.stores import migrate
 
-PACKAGES = ("windlass.stores.sqlite", "windlass.stores.postgres")
+PACKAGES = ("treadle.stores.sqlite", "treadle.stores.postgres")
 
 
 @pytest.fixture
@@ -85,29 +85,29 @@ def test_our_tables_live_beside_the_users(new_store, new_url):
         put(new_store)
 
         assert [(7,)] == users.execute("SELECT id FROM jobs").fetchall()
-    assert theirs == {name for name in tables(new_url) if not name.startswith("windlass")}
+    assert theirs == {name for name in tables(new_url) if not name.startswith("treadle")}
 
 
 def test_two_neighbouring_versions_work_on_one_database(store, by_hand):
-    """A newer windlass has added something: the older one goes on."""
+    """A newer treadle has added something: the older one goes on."""
     job = put(store)
-    by_hand("UPDATE windlass_meta SET value = value + 1 WHERE key = 'schema'")
+    by_hand("UPDATE treadle_meta SET value = value + 1 WHERE key = 'schema'")
     store.close()
 
     assert job.id == store.get(job.id).id
 
 
-def test_a_database_that_a_newer_windlass_has_changed_for_good_is_left_alone(store, by_hand):
+def test_a_database_that_a_newer_treadle_has_changed_for_good_is_left_alone(store, by_hand):
     job = put(store)
-    by_hand("UPDATE windlass_meta SET value = 99 WHERE key IN ('schema', 'oldest')")
+    by_hand("UPDATE treadle_meta SET value = 99 WHERE key IN ('schema', 'oldest')")
     store.close()
 
-    with pytest.raises(SchemaTooNew, match=r"has schema 99 and this windlass knows \d+; upgrade windlass") as error:
+    with pytest.raises(SchemaTooNew, match=r"has schema 99 and this treadle knows \d+; upgrade treadle") as error:
         store.get(job.id)
 
     assert (99, store.where in str(error.value)) == (error.value.found, True)
     newest = migrate.migrations(PACKAGES[on_postgres(store)])[-1].number
-    by_hand("UPDATE windlass_meta SET value = ? WHERE key IN ('schema', 'oldest')", newest)
+    by_hand("UPDATE treadle_meta SET value = ? WHERE key IN ('schema', 'oldest')", newest)
 
 
 # The view that puts the parts together again
@@ -115,14 +115,14 @@ def test_a_database_that_a_newer_windlass_has_changed_for_good_is_left_alone(sto
 
 def columns(by_hand, store):
     if on_postgres(store):
-        named = "SELECT attname FROM pg_attribute WHERE attrelid = 'windlass.job'::regclass ORDER BY attnum"
+        named = "SELECT attname FROM pg_attribute WHERE attrelid = 'treadle.job'::regclass ORDER BY attnum"
         return [name for (name,) in by_hand(named)]
-    return [row[1] for row in by_hand("PRAGMA table_info(windlass_job)")]
+    return [row[1] for row in by_hand("PRAGMA table_info(treadle_job)")]
 
 
 def view(by_hand, store, id):
     """A row of the view."""
-    (row,) = by_hand("SELECT * FROM windlass_job WHERE id = ?", id)
+    (row,) = by_hand("SELECT * FROM treadle_job WHERE id = ?", id)
     return dict(zip(columns(by_hand, store), row, strict=True))
 
 

@@ -31,11 +31,11 @@ from tests.conformance.helpers import (
     select,
     take,
 )
-from windlass import stores
-from windlass.clock import SECOND
-from windlass.errors import KeyHeld, WrongStatus
-from windlass.job import Claimed, Status, Suspicion, can_retry
-from windlass.outcome import COMPLETED, RELEASED, Kind, Outcome
+from treadle import stores
+from treadle.clock import SECOND
+from treadle.errors import KeyHeld, WrongStatus
+from treadle.job import Claimed, Status, Suspicion, can_retry
+from treadle.outcome import COMPLETED, RELEASED, Kind, Outcome
 
 TYPES, QUEUES, TENANTS, WORKERS = ("a", "b"), ("q", "r"), ("", "t"), ("w1", "w2", "")
 LIMITS = {"b": 2}
@@ -300,10 +300,8 @@ class StoreMachine(RuleBasedStateMachine):
         tallied = {(row["status"], row["type"], row["queue"]): row["count"] for row in rows}
         assert dict(expected) == tallied
         check_books(self.store)
-        assert [(self.runs,)] == select(self.store, "SELECT coalesce(sum(runs), 0) FROM windlass.usage")
-        failures = {
-            str(id): n for id, n in select(self.store, "SELECT id, count(*) FROM windlass.attempts GROUP BY id")
-        }
+        assert [(self.runs,)] == select(self.store, "SELECT coalesce(sum(runs), 0) FROM treadle.usage")
+        failures = {str(id): n for id, n in select(self.store, "SELECT id, count(*) FROM treadle.attempts GROUP BY id")}
         assert {id: k.failures for id, k in self.jobs.items() if k.failures} == failures
 
     @invariant()

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.conformance.helpers import FakeClock, ids, limit, new_job, put, put_many, settle_one, take
-from windlass import stores
-from windlass.clock import SECOND
-from windlass.outcome import COMPLETED
+from treadle import stores
+from treadle.clock import SECOND
+from treadle.outcome import COMPLETED
 
 
 def test_higher_priority_comes_first_across_types_and_queues(store):

@@ -8,10 +8,10 @@ import psycopg
 import pytest
 
 from tests.conformance.helpers import at_once, enlist, everything, ids, new_job, put, put_and_take, settle_one, take
-from windlass.errors import CommitUnknown
-from windlass.job import Status
-from windlass.outcome import COMPLETED
-from windlass.stores.postgres.store import PostgresStore
+from treadle.errors import CommitUnknown
+from treadle.job import Status
+from treadle.outcome import COMPLETED
+from treadle.stores.postgres.store import PostgresStore
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -64,7 +64,7 @@ def cut_store(postgres_proxy):
 @pytest.mark.parametrize("before", [True, False], ids=["lost", "committed"])
 def test_enqueues_that_share_a_commit_without_an_answer_are_stored_once(cut_store, postgres_proxy, before):
     groups = [[new_job()], [new_job(), new_job()]]
-    postgres_proxy.cut_next_commit(before=before, within="INSERT INTO windlass.jobs")
+    postgres_proxy.cut_next_commit(before=before, within="INSERT INTO treadle.jobs")
 
     answers = cut_store.insert_groups(groups)
 
@@ -74,7 +74,7 @@ def test_enqueues_that_share_a_commit_without_an_answer_are_stored_once(cut_stor
 
 def test_enqueues_that_share_a_commit_of_which_nothing_can_be_learned_all_say_so(cut_store, postgres_proxy):
     """Whoever hears that the server is gone would take it that nothing was stored."""
-    cut = postgres_proxy.cut_next_commit(within="INSERT INTO windlass.jobs")
+    cut = postgres_proxy.cut_next_commit(within="INSERT INTO treadle.jobs")
     postgres_proxy.refuse()
 
     answers = cut_store.insert_groups([[new_job()], [new_job()]])

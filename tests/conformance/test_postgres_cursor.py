@@ -17,13 +17,13 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass.clock import SECOND
-from windlass.errors import StoreUnusable
-from windlass.outcome import COMPLETED, RELEASED, Kind, Outcome
-from windlass.stores.postgres import cursor
-from windlass.stores.postgres.connection import Database
-from windlass.stores.postgres.cursor import Cursors
-from windlass.stores.sql.find import Lane
+from treadle.clock import SECOND
+from treadle.errors import StoreUnusable
+from treadle.outcome import COMPLETED, RELEASED, Kind, Outcome
+from treadle.stores.postgres import cursor
+from treadle.stores.postgres.connection import Database
+from treadle.stores.postgres.cursor import Cursors
+from treadle.stores.sql.find import Lane
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -191,7 +191,7 @@ def test_a_claim_that_was_taken_back_hides_nothing(begun, monkeypatch):
 def test_rows_that_somebody_else_was_about_to_take_are_found_when_he_does_not(begun):
     ours, _, _, waiting = begun
     with psycopg.connect(ours.url) as other:
-        other.execute("SELECT 1 FROM windlass.ready WHERE id = %s FOR UPDATE", [waiting[0]])
+        other.execute("SELECT 1 FROM treadle.ready WHERE id = %s FOR UPDATE", [waiting[0]])
         assert waiting[1:3] == ids(take(ours, 2))
 
     assert set(waiting) - set(waiting[1:3]) == set(ids(take(ours)))

@@ -15,13 +15,13 @@ import psycopg
 import pytest
 
 from tests.conformance.conftest import make_tables
-from windlass.filters import Filter, parse
-from windlass.ids import first_id_of, new_id
-from windlass.job import Status
-from windlass.stores.base import RECLAIM_AFTER
-from windlass.stores.postgres import server
-from windlass.stores.postgres import statements as sql
-from windlass.stores.sql import search
+from treadle.filters import Filter, parse
+from treadle.ids import first_id_of, new_id
+from treadle.job import Status
+from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.postgres import server
+from treadle.stores.postgres import statements as sql
+from treadle.stores.sql import search
 
 WAITING = 200_000
 RUNNING = 2_000
@@ -47,28 +47,28 @@ SELECT n, {ID} AS id, CASE WHEN n % 100 = 0 THEN 'limited' ELSE 'type-' || n % 1
        CASE WHEN n % 500 = 0 THEN 'call-' || n % 7 ELSE '' END AS subject, (n % 3)::integer AS priority,
        {FIRST} + n * 1000 AS at
   FROM generate_series(1, {WAITING + RUNNING + ENDED}) n;
-INSERT INTO windlass.jobs
+INSERT INTO treadle.jobs
 SELECT id, type, queue, tenant, subject, '{{}}', priority, 5, CASE WHEN n % 5 = 0 THEN 'key-' || n END, NULL, at
   FROM made;
-INSERT INTO windlass.finished
+INSERT INTO treadle.finished
 SELECT id, n, CASE WHEN n % 100 = 1 THEN 'failed' ELSE 'completed' END, queue, type, tenant, 1, 'w', at, at, at + 1000
   FROM made WHERE n <= {ENDED};
-INSERT INTO windlass.leases
+INSERT INTO treadle.leases
 SELECT id, n, queue, type, tenant, 1, 0, 0, 'w' || n % 20, at, at
   FROM made WHERE n > {ENDED} AND n <= {ENDED + RUNNING};
-INSERT INTO windlass.ready
+INSERT INTO treadle.ready
 SELECT id, queue, type, tenant, priority, at, 0, 0, 0, at FROM made WHERE n > {ENDED + RUNNING};
-INSERT INTO windlass.dedupe SELECT tenant, 'key-' || n, id FROM made WHERE n > {ENDED} AND n % 5 = 0;
-INSERT INTO windlass.attempts
+INSERT INTO treadle.dedupe SELECT tenant, 'key-' || n, id FROM made WHERE n > {ENDED} AND n % 5 = 0;
+INSERT INTO treadle.attempts
 SELECT id, tenant, n, 1, 'w', at, at, 'retried', 'e', 't' FROM made WHERE n <= {ENDED};
-INSERT INTO windlass.types VALUES ('limited', 'queue-0', 0, 5, NULL, NULL, 0);
+INSERT INTO treadle.types VALUES ('limited', 'queue-0', 0, 5, NULL, NULL, 0);
 """
 
 # Statistics are rows of pg_statistic, and what the planner believes of a table's size is in pg_class.
 FORGET = """
-DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'windlass'::regnamespace);
+DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'treadle'::regnamespace);
 UPDATE pg_class SET reltuples = {tuples}, relpages = 0, relallvisible = 0
- WHERE relnamespace = 'windlass'::regnamespace AND relkind IN ('r', 'i')
+ WHERE relnamespace = 'treadle'::regnamespace AND relkind IN ('r', 'i')
 """
 STATISTICS = {
     "fresh": "ANALYZE",
@@ -87,7 +87,7 @@ def filled(postgres_databases) -> Iterator[str]:
     make_tables(url)
     with psycopg.connect(url, autocommit=True) as connection:
         for table in OURS:  # nobody may come and mend the statistics
-            connection.execute(f"ALTER TABLE windlass.{table} SET (autovacuum_enabled = false)")
+            connection.execute(f"ALTER TABLE treadle.{table} SET (autovacuum_enabled = false)")
         connection.execute(FILL)
     yield url
     postgres_databases.drop(url)
@@ -220,7 +220,7 @@ def test_lanes_are_found_by_jumps_over_the_index(explain):
 
 def test_a_limited_type_is_counted_in_the_leases_and_nowhere_else(explain):
     """There are as many of them as jobs are running."""
-    explain.connection.execute("UPDATE windlass.types SET concurrency = 10000")
+    explain.connection.execute("UPDATE treadle.types SET concurrency = 10000")
     for statement, more in ((sql.LANES, {}), (sql.ROOM, {"types": ["limited"]})):
         plan = explain(statement, {"grace": RECLAIM_AFTER, "now": LATER, **more})
 
@@ -272,7 +272,7 @@ def test_a_claim_of_several_lanes_reads_what_it_takes(explain):
 @pytest.fixture
 def held(explain):
     """A batch of leases, of which one is not the caller's any more."""
-    rows = explain.connection.execute(f"SELECT id::text, lease FROM windlass.leases ORDER BY lease LIMIT {BATCH}")
+    rows = explain.connection.execute(f"SELECT id::text, lease FROM treadle.leases ORDER BY lease LIMIT {BATCH}")
     (*ours, (lost, number)) = rows.fetchall()
     return [*ours, (lost, number + 1_000_000)]
 
@@ -393,8 +393,8 @@ LEVEL_ROWS = 5
 def tallied(explain):
     """What settle and enqueue would have counted."""
     explain.connection.execute(
-        "INSERT INTO windlass.tallies (status, type, queue, count)"
-        " SELECT 'pending', type, queue, count(*) FROM windlass.ready GROUP BY type, queue"
+        "INSERT INTO treadle.tallies (status, type, queue, count)"
+        " SELECT 'pending', type, queue, count(*) FROM treadle.ready GROUP BY type, queue"
     )
     return explain
 
@@ -416,7 +416,7 @@ def test_lanes_are_looked_at_in_ranges_of_the_index(tallied, now, counted):
 
 def test_retries_are_counted_in_the_index_that_has_just_those(explain):
     explain.connection.execute(
-        f"UPDATE windlass.ready SET attempts = 1 WHERE id IN (SELECT id FROM windlass.ready ORDER BY id LIMIT {BATCH})"
+        f"UPDATE treadle.ready SET attempts = 1 WHERE id IN (SELECT id FROM treadle.ready ORDER BY id LIMIT {BATCH})"
     )
 
     explain.connection.execute(sql.SNAPSHOT)
@@ -445,7 +445,7 @@ def test_pruning_reads_old_jobs_only(explain, statuses):
 
 
 def test_erasing_reads_what_it_erases(explain):
-    rows = explain.connection.execute(f"SELECT id::text FROM windlass.finished ORDER BY id LIMIT {BATCH}").fetchall()
+    rows = explain.connection.execute(f"SELECT id::text FROM treadle.finished ORDER BY id LIMIT {BATCH}").fetchall()
     ids = {"ids": json.dumps([id for (id,) in rows])}
 
     for statement in (sql.DELETE_FINISHED, sql.DELETE_ATTEMPTS, sql.DELETE_JOBS, sql.DELETE_READY, sql.EXISTING):
@@ -453,7 +453,7 @@ def test_erasing_reads_what_it_erases(explain):
 
 
 def test_one_job_is_found_without_a_scan(explain):
-    ((id,),) = explain.connection.execute("SELECT id::text FROM windlass.jobs LIMIT 1").fetchall()
+    ((id,),) = explain.connection.execute("SELECT id::text FROM treadle.jobs LIMIT 1").fetchall()
 
     for statement in (sql.GET, sql.IS_STORED, sql.LEASE_OF_JOB, *sql.HOLD):
         check(explain(statement, {"id": id}), 5)

@@ -11,12 +11,12 @@ import pytest
 
 from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import everything, put
-from windlass.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
-from windlass.stores import migrate
-from windlass.stores.postgres import server, upgrade
-from windlass.stores.postgres.store import PostgresStore
+from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
+from treadle.stores import migrate
+from treadle.stores.postgres import server, upgrade
+from treadle.stores.postgres.store import PostgresStore
 
-PACKAGE = "windlass.stores.postgres"
+PACKAGE = "treadle.stores.postgres"
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def run(postgres_url):
 @pytest.fixture
 def role(run):
     """The name of a role without rights; `run` may give it some."""
-    name = f"windlass_test_{secrets.token_hex(4)}"
+    name = f"treadle_test_{secrets.token_hex(4)}"
     run(f"CREATE ROLE {name} LOGIN PASSWORD 'secret'")
     yield name
     run(f"DROP OWNED BY {name}")
@@ -52,13 +52,13 @@ COLUMNS = """
 SELECT format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull,
               a.attcollation::regcollation)
   FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
- WHERE c.relnamespace = to_regnamespace('windlass') AND a.attnum > 0
+ WHERE c.relnamespace = to_regnamespace('treadle') AND a.attnum > 0
  UNION ALL SELECT format('%s %s %s', relname, relkind, reloptions) FROM pg_class
- WHERE relnamespace = to_regnamespace('windlass')
- UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'windlass'
- UNION ALL SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = to_regnamespace('windlass')
- UNION ALL SELECT definition FROM pg_views WHERE schemaname = 'windlass'
- UNION ALL SELECT format('%s %s', key, value) FROM windlass.meta
+ WHERE relnamespace = to_regnamespace('treadle')
+ UNION ALL SELECT indexdef FROM pg_indexes WHERE schemaname = 'treadle'
+ UNION ALL SELECT pg_get_constraintdef(oid) FROM pg_constraint WHERE connamespace = to_regnamespace('treadle')
+ UNION ALL SELECT definition FROM pg_views WHERE schemaname = 'treadle'
+ UNION ALL SELECT format('%s %s', key, value) FROM treadle.meta
  ORDER BY 1
 """
 """All there is to know of our tables, a line each."""
@@ -113,7 +113,7 @@ def test_who_comes_while_another_makes_the_tables_waits_and_uses_them(store, run
 def test_a_role_that_may_not_create_is_told_who_could(role, postgres_url):
     store = PostgresStore(as_role(postgres_url, role))
 
-    with pytest.raises(StoreUnusable, match="this role may not create them; have its owner run: windlass db upgrade"):
+    with pytest.raises(StoreUnusable, match="this role may not create them; have its owner run: treadle db upgrade"):
         put(store)
 
     assert "secret" not in store.where
@@ -130,7 +130,7 @@ def test_a_role_that_may_create_the_schema_makes_the_tables(role, run, postgres_
 
 def test_a_role_that_may_create_tables_in_a_schema_made_for_it_makes_them(role, run, postgres_url):
     """An administrator may make the schema and keep the right to make others."""
-    run(f"CREATE SCHEMA windlass AUTHORIZATION {role}")
+    run(f"CREATE SCHEMA treadle AUTHORIZATION {role}")
     store = PostgresStore(as_role(postgres_url, role))
 
     assert [put(store)] == everything(store)
@@ -139,10 +139,10 @@ def test_a_role_that_may_create_tables_in_a_schema_made_for_it_makes_them(role, 
 
 def test_a_role_that_may_not_create_in_the_schema_is_told_who_could(role, run, postgres_url):
     """The schema is there, and empty, and somebody else's."""
-    run("CREATE SCHEMA windlass")
+    run("CREATE SCHEMA treadle")
     store = PostgresStore(as_role(postgres_url, role))
 
-    with pytest.raises(StoreUnusable, match="windlass db"):
+    with pytest.raises(StoreUnusable, match="treadle db"):
         put(store)
     store.close()
 
@@ -151,16 +151,16 @@ def test_a_role_without_rights_on_the_tables_is_told_what_it_lacks(role, postgre
     make_tables(postgres_url)
     store = PostgresStore(as_role(postgres_url, role))
 
-    with pytest.raises(StoreUnusable, match=r"permission denied .* windlass db roles"):
+    with pytest.raises(StoreUnusable, match=r"permission denied .* treadle db roles"):
         put(store)
     store.close()
 
 
 def test_a_role_with_rights_on_the_tables_needs_no_right_to_create(role, run, postgres_url):
     make_tables(postgres_url)
-    run(f"GRANT USAGE ON SCHEMA windlass TO {role}")
-    run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA windlass TO {role}")
-    run(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA windlass TO {role}")
+    run(f"GRANT USAGE ON SCHEMA treadle TO {role}")
+    run(f"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA treadle TO {role}")
+    run(f"GRANT USAGE ON ALL SEQUENCES IN SCHEMA treadle TO {role}")
     store = PostgresStore(as_role(postgres_url, role))
 
     assert [put(store)] == everything(store)
@@ -172,7 +172,7 @@ def test_a_role_with_rights_on_the_tables_needs_no_right_to_create(role, run, po
 
 @pytest.fixture
 def newer(monkeypatch):
-    """A windlass that needs one migration more."""
+    """A treadle that needs one migration more."""
     known = migrate.migrations(PACKAGE)
 
     def add(sql):
@@ -186,10 +186,10 @@ def newer(monkeypatch):
 def test_an_older_database_is_left_as_it_is_until_somebody_upgrades_it(store, newer, postgres_url):
     """An upgrade may lock what others use: it is not for the first who starts to decide."""
     job = put(store)
-    number = newer("ALTER TABLE windlass.jobs ADD COLUMN colour text")
+    number = newer("ALTER TABLE treadle.jobs ADD COLUMN colour text")
     ours = PostgresStore(postgres_url)
 
-    with pytest.raises(SchemaTooOld, match=rf"has schema {number - 1} .* needs {number}; run: windlass db upgrade"):
+    with pytest.raises(SchemaTooOld, match=rf"has schema {number - 1} .* needs {number}; run: treadle db upgrade"):
         ours.get(job.id)
 
     assert number == ours.upgrade() == ours.upgrade()
@@ -201,18 +201,18 @@ def test_an_older_database_is_left_as_it_is_until_somebody_upgrades_it(store, ne
 
 def test_an_upgrade_that_fails_changes_nothing(store, newer, run, postgres_url):
     put(store)
-    number = newer("CREATE TABLE windlass.new (id text); CREATE NONSENSE;")
+    number = newer("CREATE TABLE treadle.new (id text); CREATE NONSENSE;")
 
     with pytest.raises(Exception, match="NONSENSE"):
         PostgresStore(postgres_url).upgrade()
 
     assert number - 1 == store.status()["schema"]
-    assert (None,) == run("SELECT to_regclass('windlass.new')").fetchone()
+    assert (None,) == run("SELECT to_regclass('treadle.new')").fetchone()
 
 
 def test_an_upgrade_leaves_a_newer_database_alone(store, run):
     put(store)
-    run("UPDATE windlass.meta SET value = 99 WHERE key IN ('schema', 'oldest')")
+    run("UPDATE treadle.meta SET value = 99 WHERE key IN ('schema', 'oldest')")
 
     with pytest.raises(SchemaTooNew, match="has schema 99"):
         store.upgrade()

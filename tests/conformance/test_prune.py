@@ -20,8 +20,8 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass.job import Status
-from windlass.outcome import CANCELLED, COMPLETED
+from treadle.job import Status
+from treadle.outcome import CANCELLED, COMPLETED
 
 ALL = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 
@@ -87,7 +87,7 @@ def test_a_pruned_job_leaves_nothing_behind(store, clock, by_hand):
     store.prune(ALL, HOUR, 100)
 
     tables = ("jobs", "ready", "leases", "finished", "attempts", "dedupe")
-    assert [0] * 6 == [by_hand(f"SELECT count(*) FROM windlass_{table}")[0][0] for table in tables]
+    assert [0] * 6 == [by_hand(f"SELECT count(*) FROM treadle_{table}")[0][0] for table in tables]
 
 
 def test_pruning_an_old_job_leaves_the_key_to_its_new_holder(store, clock):
@@ -120,7 +120,7 @@ def test_pruning_everything_asked_for_nothing_prunes_nothing(store, clock):
 
 
 def minutes(by_hand):
-    return [minute for (minute,) in by_hand("SELECT minute FROM windlass_usage ORDER BY minute")]
+    return [minute for (minute,) in by_hand("SELECT minute FROM treadle_usage ORDER BY minute")]
 
 
 @pytest.mark.parametrize("statuses", [ALL, ()])

@@ -26,12 +26,12 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass import Windlass
-from windlass.errors import LeaseLost, WorkerLost, WrongStatus
-from windlass.filters import Filter
-from windlass.job import Status
-from windlass.outcome import COMPLETED, RELEASED
-from windlass.stores.base import Wanted
+from treadle import Treadle
+from treadle.errors import LeaseLost, WorkerLost, WrongStatus
+from treadle.filters import Filter
+from treadle.job import Status
+from treadle.outcome import COMPLETED, RELEASED
+from treadle.stores.base import Wanted
 
 
 def test_racing_claims_never_share_a_job(open_store):
@@ -285,11 +285,11 @@ def test_who_waits_for_a_key_holds_up_nobody_else_of_its_process(open_store, use
     """Else a commit that is shared would take as long as the slowest transaction of anybody."""
     ours = open_store()
     (holder,) = ours.insert([new_job(dedupe="k")], users)
-    wl = Windlass(ours.url)
-    wl.use(ours)
+    td = Treadle(ours.url)
+    td.use(ours)
 
-    thread, answers = waiting(lambda: wl.enqueue("noop", dedupe="k"))
-    plain = wl.enqueue("noop")
+    thread, answers = waiting(lambda: td.enqueue("noop", dedupe="k"))
+    plain = td.enqueue("noop")
     assert [plain.id] == ids(take(ours))
     assert thread.is_alive()
     users.commit()

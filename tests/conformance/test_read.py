@@ -20,11 +20,11 @@ from tests.conformance.helpers import (
     take,
     writing,
 )
-from windlass.filters import Filter
-from windlass.ids import new_id
-from windlass.job import Progress, Status
-from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
-from windlass.stores.sql import read
+from treadle.filters import Filter
+from treadle.ids import new_id
+from treadle.job import Progress, Status
+from treadle.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from treadle.stores.sql import read
 
 
 def one_of_each(store, **options):

@@ -14,17 +14,17 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass.clock import SECOND
-from windlass.job import Status, Suspicion
-from windlass.outcome import COMPLETED
-from windlass.stores.base import RECLAIM_AFTER
+from treadle.clock import SECOND
+from treadle.job import Status, Suspicion
+from treadle.outcome import COMPLETED
+from treadle.stores.base import RECLAIM_AFTER
 
 
 def test_rescue_returns_the_jobs_of_workers_that_have_no_row(store, by_hand):
     enlist(store, "gone")
     enlist(store, "alive")
     lost, kept = put_and_take(store, worker="gone"), put_and_take(store, worker="alive")
-    by_hand("DELETE FROM windlass_workers WHERE id = 'gone'")
+    by_hand("DELETE FROM treadle_workers WHERE id = 'gone'")
 
     assert 1 == store.rescue()
 
@@ -99,7 +99,7 @@ def test_a_job_of_a_dead_worker_that_is_overdue_too_is_rescued_once(store, clock
     enlist(store, "w1")
     put(store)
     (claimed,) = take(store, worker="w1", types={"noop": SECOND})
-    by_hand("DELETE FROM windlass_workers")
+    by_hand("DELETE FROM treadle_workers")
     clock.advance(60)
 
     assert 1 == store.rescue()

@@ -22,11 +22,11 @@ from tests.conformance.helpers import (
     take,
 )
 from tests.conformance.zoo import ODD, PAYLOADS, STATES, fill, meant, state_of, texts_at
-from windlass.clock import SECOND
-from windlass.filters import EVERYTHING, Compared, Filter, Prefix, parse
-from windlass.ids import new_id
-from windlass.outcome import COMPLETED, RELEASED
-from windlass.stores.sql import lanes, search
+from treadle.clock import SECOND
+from treadle.filters import EVERYTHING, Compared, Filter, Prefix, parse
+from treadle.ids import new_id
+from treadle.outcome import COMPLETED, RELEASED
+from treadle.stores.sql import lanes, search
 
 STATUSES = [
     (),
@@ -220,7 +220,7 @@ def test_a_payload_broken_by_hand_hides_no_other_job(store, by_hand):
     broken = put_many(store, 8)
     texts = ["[1]", '"x"', "1", "null", '{"n":"\\u0000"}', '{"n":"\\ud800"}', '{"n":"a\\\\u0000","m":1}', "{no json"]
     for job, text in zip(broken, texts[: 7 if on_postgres(store) else 8], strict=False):
-        by_hand("UPDATE windlass_jobs SET payload = ? WHERE id = ?", text, job.id)
+        by_hand("UPDATE treadle_jobs SET payload = ? WHERE id = ?", text, job.id)
     good = put(store, payload='{"n":1}')
     pair = put(store, payload='{"n":"\\ud83d\\ude00"}')
 

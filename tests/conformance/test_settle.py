@@ -27,9 +27,9 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from windlass.clock import SECOND, to_datetime
-from windlass.job import Status, Suspicion
-from windlass.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+from treadle.clock import SECOND, to_datetime
+from treadle.job import Status, Suspicion
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
 
 
 def test_a_completed_job_keeps_its_result(store, clock):
@@ -292,7 +292,7 @@ def usage(by_hand):
     """What the rows add up to: a store may append, and add up later."""
     place = "minute, type, queue, tenant"
     sums = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
-    return by_hand(f"SELECT {place}, {sums} FROM windlass_usage GROUP BY {place} ORDER BY {place}")
+    return by_hand(f"SELECT {place}, {sums} FROM treadle_usage GROUP BY {place} ORDER BY {place}")
 
 
 def test_usage_adds_up_runs_failures_and_time(store, clock, by_hand):

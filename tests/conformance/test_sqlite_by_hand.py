@@ -6,7 +6,7 @@ import pytest
 
 from tests.conformance import test_by_hand
 from tests.conformance.helpers import finish, ids, put_many, take
-from windlass.outcome import COMPLETED
+from treadle.outcome import COMPLETED
 
 pytestmark = [pytest.mark.by_hand, pytest.mark.only("sqlite")]
 
@@ -42,13 +42,13 @@ def test_a_payload_that_is_no_json_is_shown_as_it_is(store, by_hand_as_it_is, pa
 
 def test_a_broken_result_is_shown_as_it_is(store, by_hand):
     job = finish(store, COMPLETED)
-    by_hand("UPDATE windlass_finished SET result = '{'")
+    by_hand("UPDATE treadle_finished SET result = '{'")
 
     assert "{" == store.get(job.id).result
 
 
 def test_a_type_broken_by_hand_does_not_stop_the_others(store, by_hand):
     broken, whole = put_many(store, 2)
-    by_hand("UPDATE windlass_ready SET type = CAST(x'FF' AS TEXT) WHERE id = ?", broken.id)
+    by_hand("UPDATE treadle_ready SET type = CAST(x'FF' AS TEXT) WHERE id = ?", broken.id)
 
     assert [whole.id] == ids(take(store))

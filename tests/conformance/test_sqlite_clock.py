@@ -8,9 +8,9 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.helpers import RETRIED, SNOOZED, enlist, finish, ids, put, put_and_take, settle_one, take
-from windlass.clock import SECOND
-from windlass.outcome import COMPLETED, RELEASED
-from windlass.stores.base import Wanted
+from treadle.clock import SECOND
+from treadle.outcome import COMPLETED, RELEASED
+from treadle.stores.base import Wanted
 
 pytestmark = pytest.mark.only("sqlite")
 

@@ -16,11 +16,11 @@ import pytest
 
 from tests.conformance.forking import fork_and, wait
 from tests.conformance.helpers import enlist, everything, put, put_and_take, put_many
-from windlass.errors import BadOption, StoreBusy, StoreUnusable, WindlassError, WorkerLost
-from windlass.job import Status
-from windlass.outcome import COMPLETED
-from windlass.stores.sqlite import checkpoint
-from windlass.stores.sqlite.store import SQLiteStore
+from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
+from treadle.job import Status
+from treadle.outcome import COMPLETED
+from treadle.stores.sqlite import checkpoint
+from treadle.stores.sqlite.store import SQLiteStore
 
 pytestmark = pytest.mark.only("sqlite")
 
@@ -62,7 +62,7 @@ def test_no_connection_checkpoints_by_itself(store):
 
 def test_a_reader_cannot_write(store):
     with store.database.read() as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
-        reader.execute("DELETE FROM windlass_jobs")
+        reader.execute("DELETE FROM treadle_jobs")
 
 
 # Files that cannot be a store
@@ -106,7 +106,7 @@ def in_a_child(work):
         if os.getuid() == 0:
             os.setuid(65534)
         answer = str(work())
-    except WindlassError as error:
+    except TreadleError as error:
         answer = f"{type(error).__name__}: {error}"
     except BaseException:
         answer = traceback.format_exc()
@@ -279,7 +279,7 @@ def test_a_fork_waits_for_a_thread_that_writes(store):
     def hold():
         with store.database.write() as tx:
             inside.set()
-            tx.execute("UPDATE windlass_meta SET value = value")
+            tx.execute("UPDATE treadle_meta SET value = value")
 
     store.open()
     holder = threading.Thread(target=hold)
@@ -314,7 +314,7 @@ def test_a_statement_that_was_left_half_read_does_not_lock_us_out(open_store):
     ours, theirs = open_store(), open_store()
     enlist(ours), enlist(ours, "w2"), enlist(ours, "w3")
     with ours.database.write() as tx:
-        half_read = tx.execute("SELECT id FROM windlass_workers")
+        half_read = tx.execute("SELECT id FROM treadle_workers")
         half_read.fetchone()
     put(theirs)
 

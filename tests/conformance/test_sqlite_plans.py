@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance.helpers import DAY, finish, limit, put_many, take
-from windlass.clock import SECOND
-from windlass.filters import Filter, parse
-from windlass.job import Status
-from windlass.outcome import CANCELLED, COMPLETED
-from windlass.stores.sqlite import statements as sql
+from treadle.clock import SECOND
+from treadle.filters import Filter, parse
+from treadle.job import Status
+from treadle.outcome import CANCELLED, COMPLETED
+from treadle.stores.sqlite import statements as sql
 
 pytestmark = pytest.mark.only("sqlite")
 
-IN_ORDER = "windlass_ready_in_order"
+IN_ORDER = "treadle_ready_in_order"
 
 
 def plan(store, statement, parameters=()):
@@ -41,20 +41,20 @@ PLACE = {"queue": "q", "type": "t", "priority": 0, "now": 1, "limit": 1}
 
 
 def test_a_claim_reads_ranges_of_the_index(store):
-    lines = of_table(plan(store, sql.RANGE, PLACE), "windlass_ready")
+    lines = of_table(plan(store, sql.RANGE, PLACE), "treadle_ready")
 
     assert lines
-    assert all(line.startswith("SEARCH windlass_ready USING") and IN_ORDER in line for line in lines)
+    assert all(line.startswith("SEARCH treadle_ready USING") and IN_ORDER in line for line in lines)
     assert not [line for line in plan(store, sql.RANGE, PLACE) if "TEMP B-TREE" in line]
 
 
 def test_lanes_are_found_by_jumps_over_the_index(store):
     """The first is where the index begins: its SCAN is one step, as it ends at LIMIT 1. The others are searched."""
     lines = plan(store, sql.LANES)
-    ready = of_table(lines, "windlass_ready", "r", "n")
+    ready = of_table(lines, "treadle_ready", "r", "n")
 
     scans = [line for line in ready if line.startswith("SCAN")]
-    assert [f"SCAN windlass_ready USING COVERING INDEX {IN_ORDER}"] == scans
+    assert [f"SCAN treadle_ready USING COVERING INDEX {IN_ORDER}"] == scans
     jumps = of_table(lines, "n")
     assert jumps
     assert all(line.startswith(f"SEARCH n USING COVERING INDEX {IN_ORDER}") for line in jumps)
@@ -130,13 +130,13 @@ def test_a_backlog_costs_the_others_nothing(open_store, fill):
 @pytest.mark.parametrize(
     ("wanted", "index"),
     [
-        (Filter(tenants=("acme",)), "windlass_jobs_by_tenant"),
-        (Filter(tenants=("acme",), statuses=(Status.FAILED,)), "windlass_jobs_by_tenant"),
-        (Filter(tenants=("acme",), types=("noop",)), "windlass_jobs_by_tenant"),
-        (Filter(subjects=("call-7",)), "windlass_jobs_by_subject"),
-        (Filter(subjects=("call-7",), statuses=(Status.PENDING, Status.COMPLETED)), "windlass_jobs_by_subject"),
-        (Filter(statuses=(Status.FAILED,)), "windlass_finished_otherwise"),
-        (Filter(statuses=(Status.CANCELLED,)), "windlass_finished_otherwise"),
+        (Filter(tenants=("acme",)), "treadle_jobs_by_tenant"),
+        (Filter(tenants=("acme",), statuses=(Status.FAILED,)), "treadle_jobs_by_tenant"),
+        (Filter(tenants=("acme",), types=("noop",)), "treadle_jobs_by_tenant"),
+        (Filter(subjects=("call-7",)), "treadle_jobs_by_subject"),
+        (Filter(subjects=("call-7",), statuses=(Status.PENDING, Status.COMPLETED)), "treadle_jobs_by_subject"),
+        (Filter(statuses=(Status.FAILED,)), "treadle_finished_otherwise"),
+        (Filter(statuses=(Status.CANCELLED,)), "treadle_finished_otherwise"),
     ],
     ids=repr,
 )
@@ -167,13 +167,13 @@ def test_everything_is_listed_in_order_without_a_sort(store):
     lines = plan(store, statement)
 
     assert [] == [line for line in lines if "TEMP B-TREE" in line]
-    assert "windlass_ready" not in lines[0]
+    assert "treadle_ready" not in lines[0]
 
 
 def test_counts_by_status_type_and_queue_look_at_no_job(store):
     (statement,) = statements_of(store, lambda: store.counts(("status", "type", "queue")).rows)
 
-    assert ["SCAN windlass_tallies"] == plan(store, statement)
+    assert ["SCAN treadle_tallies"] == plan(store, statement)
 
 
 # What people look at
@@ -195,22 +195,22 @@ def test_lanes_are_looked_at_in_ranges_of_the_index(store):
 def test_retries_are_counted_in_the_index_that_has_just_those(store):
     lines = plan(store, sql.AGAIN, {"now": 1, "most": 5})
 
-    assert ["SCAN windlass_ready USING INDEX windlass_ready_again"] == of_table(lines, "windlass_ready")
+    assert ["SCAN treadle_ready USING INDEX treadle_ready_again"] == of_table(lines, "treadle_ready")
     assert ["USE TEMP B-TREE FOR GROUP BY"] == [line for line in lines if "TEMP B-TREE" in line]  # of so many at most
 
 
 def test_a_sample_is_the_end_of_the_table(store):
     lines = plan(store, sql.SAMPLE, {"limit": 5, "looked_at": 10})
 
-    assert ["SCAN windlass_finished"] == of_table(lines, "windlass_finished")  # in the order of its ids, until LIMIT
+    assert ["SCAN treadle_finished"] == of_table(lines, "treadle_finished")  # in the order of its ids, until LIMIT
     assert no_sort_of_a_table(lines)
 
 
 def test_failures_are_found_by_their_index(store):
     lines = plan(store, sql.FAILURES, {"limit": 5})
 
-    used = "SEARCH windlass_finished USING INDEX windlass_finished_otherwise (status=?)"
-    assert [used] == of_table(lines, "windlass_finished")
+    used = "SEARCH treadle_finished USING INDEX treadle_finished_otherwise (status=?)"
+    assert [used] == of_table(lines, "treadle_finished")
     sorts = {line for line in lines if "TEMP B-TREE" in line}
     assert {"USE TEMP B-TREE FOR GROUP BY", "USE TEMP B-TREE FOR ORDER BY"} >= sorts  # of so many at most
 
@@ -219,13 +219,13 @@ def test_failures_are_found_by_their_index(store):
     ("text", "walk"),
     [
         ("type:a", "SCAN j"),
-        ("type:a tenant:acme", "SEARCH j USING COVERING INDEX windlass_jobs_by_tenant (tenant=?)"),
-        ("type:a subject:s", "SEARCH j USING COVERING INDEX windlass_jobs_by_subject (subject=?)"),
+        ("type:a tenant:acme", "SEARCH j USING COVERING INDEX treadle_jobs_by_tenant (tenant=?)"),
+        ("type:a subject:s", "SEARCH j USING COVERING INDEX treadle_jobs_by_subject (subject=?)"),
         ("type:a since:1h", "SEARCH j USING PRIMARY KEY (id>?)"),
         ("type:a status:pending", "SCAN r"),
-        ("status:retrying", "SCAN r USING INDEX windlass_ready_again"),
+        ("status:retrying", "SCAN r USING INDEX treadle_ready_again"),
         ("type:a status:processing", "SCAN l"),
-        ("type:a status:failed", "SEARCH f USING COVERING INDEX windlass_finished_otherwise (status=?)"),
+        ("type:a status:failed", "SEARCH f USING COVERING INDEX treadle_finished_otherwise (status=?)"),
         ("type:a status:completed", "SCAN f"),
     ],
 )
@@ -244,24 +244,24 @@ def test_pruning_looks_at_old_jobs_only(store, clock):
 
     lines = plan(store, sql.PRUNABLE, {"oldest": "0190", "before": 1, "statuses": "[]", "limit": 5})
 
-    assert [line for line in lines if line.startswith("SEARCH windlass_finished USING PRIMARY KEY (id<?)")]
+    assert [line for line in lines if line.startswith("SEARCH treadle_finished USING PRIMARY KEY (id<?)")]
     assert [] == [line for line in lines if "TEMP B-TREE" in line]
 
 
 def test_pruning_the_usage_reads_only_what_is_old(store):
     lines = plan(store, sql.PRUNE_USAGE, {"before": 1, "limit": 5})
 
-    assert [line for line in lines if line.startswith("SEARCH windlass_usage USING PRIMARY KEY (minute<?)")]
-    assert [] == [line for line in lines if line.startswith("SCAN windlass_usage") or "TEMP B-TREE" in line]
+    assert [line for line in lines if line.startswith("SEARCH treadle_usage USING PRIMARY KEY (minute<?)")]
+    assert [] == [line for line in lines if line.startswith("SCAN treadle_usage") or "TEMP B-TREE" in line]
 
 
 @pytest.mark.parametrize(
     "query",
     [
-        "SELECT o.id, j.status, j.error FROM orders o JOIN windlass_job j ON j.id = o.job WHERE o.id > 5 LIMIT 10",
-        "SELECT j.status, count(*) FROM orders o JOIN windlass_job j ON j.id = o.job WHERE o.id > 5 GROUP BY j.status",
-        "SELECT status FROM windlass_job WHERE id = 'x'",
-        "SELECT status FROM windlass_job WHERE subject = 'x' AND subject <> ''",
+        "SELECT o.id, j.status, j.error FROM orders o JOIN treadle_job j ON j.id = o.job WHERE o.id > 5 LIMIT 10",
+        "SELECT j.status, count(*) FROM orders o JOIN treadle_job j ON j.id = o.job WHERE o.id > 5 GROUP BY j.status",
+        "SELECT status FROM treadle_job WHERE id = 'x'",
+        "SELECT status FROM treadle_job WHERE subject = 'x' AND subject <> ''",
     ],
 )
 def test_the_view_reads_the_jobs_that_are_joined_and_no_others(store, query):

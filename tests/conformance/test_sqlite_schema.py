@@ -7,12 +7,12 @@ import sqlite3
 import pytest
 
 from tests.conformance.helpers import put
-from windlass.stores import migrate
-from windlass.stores.sqlite import upgrade
+from treadle.stores import migrate
+from treadle.stores.sqlite import upgrade
 
 pytestmark = pytest.mark.only("sqlite")
 
-PACKAGE = "windlass.stores.sqlite"
+PACKAGE = "treadle.stores.sqlite"
 
 
 def test_making_a_handle_makes_no_file(open_store):
@@ -35,7 +35,7 @@ def test_the_printed_script_makes_the_same_tables(store, folder):
 def test_an_older_database_is_upgraded_when_it_is_opened(store, open_store, monkeypatch):
     job = put(store)
     known = migrate.migrations(PACKAGE)
-    added = migrate.Migration(known[-1].number + 1, "new", "ALTER TABLE windlass_jobs ADD COLUMN colour TEXT;\n")
+    added = migrate.Migration(known[-1].number + 1, "new", "ALTER TABLE treadle_jobs ADD COLUMN colour TEXT;\n")
     monkeypatch.setattr(migrate, "migrations", lambda package: [*known, added])
 
     upgraded = open_store()
@@ -48,7 +48,7 @@ def test_an_older_database_is_upgraded_when_it_is_opened(store, open_store, monk
 def test_an_upgrade_that_fails_changes_nothing(store, open_store, monkeypatch):
     put(store)
     known = migrate.migrations(PACKAGE)
-    broken = migrate.Migration(known[-1].number + 1, "bad", "CREATE TABLE windlass_new (id TEXT);\nCREATE NONSENSE;\n")
+    broken = migrate.Migration(known[-1].number + 1, "bad", "CREATE TABLE treadle_new (id TEXT);\nCREATE NONSENSE;\n")
     with monkeypatch.context() as patch:
         patch.setattr(migrate, "migrations", lambda package: [*known, broken])
         with pytest.raises(Exception, match="NONSENSE"):
@@ -56,4 +56,4 @@ def test_an_upgrade_that_fails_changes_nothing(store, open_store, monkeypatch):
 
     assert known[-1].number == store.status()["schema"]
     with store.database.read() as connection:
-        assert [] == connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'windlass_new'").fetchall()
+        assert [] == connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'treadle_new'").fetchall()

@@ -19,10 +19,10 @@ from tests.conformance.helpers import (
     snapshot,
     take,
 )
-from windlass.errors import LeaseLost, TransactionOver
-from windlass.job import Status
-from windlass.outcome import COMPLETED, RELEASED, Kind, Outcome
-from windlass.stores.sqlite import store as sqlite_store
+from treadle.errors import LeaseLost, TransactionOver
+from treadle.job import Status
+from treadle.outcome import COMPLETED, RELEASED, Kind, Outcome
+from treadle.stores.sqlite import store as sqlite_store
 
 
 def test_the_users_rows_and_the_completion_are_committed_together(store, users):
@@ -211,7 +211,7 @@ def test_a_block_has_the_limits_of_the_users_own_database_and_leaves_none_behind
 
     with store.database.borrow("apart") as again:
         assert again is connection
-        assert ("windlass",) == again.execute("SELECT current_setting('application_name')").fetchone()
+        assert ("treadle",) == again.execute("SELECT current_setting('application_name')").fetchone()
 
 
 def test_a_cancelled_job_that_completes_in_its_transaction_is_completed(store):

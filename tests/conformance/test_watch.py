@@ -9,7 +9,7 @@ import pytest
 
 from tests.conformance.forking import fork_and, wait
 from tests.conformance.helpers import RETRIED, finish, put, put_and_take, settle_one
-from windlass.outcome import COMPLETED
+from treadle.outcome import COMPLETED
 
 LONG = 20
 """Seconds that no test waits, unless something is broken."""

@@ -21,11 +21,11 @@ from tests.conformance.helpers import (
     snapshot,
     take,
 )
-from windlass.clock import SECOND
-from windlass.ids import new_id
-from windlass.job import Status
-from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
-from windlass.why import MOST, Code, explain
+from treadle.clock import SECOND
+from treadle.ids import new_id
+from treadle.job import Status
+from treadle.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from treadle.why import MOST, Code, explain
 
 
 def why(store, id):
@@ -77,7 +77,7 @@ def test_no_worker_is_alive(store):
     job = put(store)
 
     assert [Code.NO_WORKER] == codes(store, job.id)
-    assert "windlass worker" in deciding(store, job.id).way_out
+    assert "treadle worker" in deciding(store, job.id).way_out
 
 
 def test_a_worker_that_has_been_silent_for_a_minute_is_not_alive(store, clock):
@@ -204,7 +204,7 @@ def test_it_is_out_of_attempts(store):
 
     assert [Code.OUT_OF_ATTEMPTS] == codes(store, job.id)
     assert "after 1 attempt of 1: Fail: no use" in reason.text
-    assert f"windlass jobs retry {job.id}" in reason.way_out
+    assert f"treadle jobs retry {job.id}" in reason.way_out
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, FAILED, CANCELLED], ids=lambda outcome: outcome.kind)

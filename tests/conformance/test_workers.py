@@ -13,9 +13,9 @@ from tests.conformance.helpers import (
     take,
     writing,
 )
-from windlass.clock import SECOND
-from windlass.errors import WorkerLost
-from windlass.job import Status
+from treadle.clock import SECOND
+from treadle.errors import WorkerLost
+from treadle.job import Status
 
 
 def numbers(claimed):

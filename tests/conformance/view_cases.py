@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.conformance.helpers import FAILED, RETRIED, FakeClock, enlist, put, put_many, settle_one, take
-from windlass.clock import SECOND
-from windlass.job import Progress
-from windlass.outcome import CANCELLED, Kind, Outcome
+from treadle.clock import SECOND
+from treadle.job import Progress
+from treadle.outcome import CANCELLED, Kind, Outcome
 
 OPTIONS: dict[str, Any] = {"queue": "q", "tenant": "t", "subject": "s", "payload": '{"a":1}', "priority": 3}
 CASES = (

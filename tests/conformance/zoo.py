@@ -8,11 +8,11 @@ from datetime import datetime
 from typing import Any
 
 from tests.conformance.helpers import FAILED, RETRIED, SECOND, FakeClock, enlist, put, settle_one, take
-from windlass import clock as time
-from windlass.filters import Filter, Moment, Text, is_index
-from windlass.filters import matches as is_one_of
-from windlass.job import Claimed, Job, Status
-from windlass.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from treadle import clock as time
+from treadle.filters import Filter, Moment, Text, is_index
+from treadle.filters import matches as is_one_of
+from treadle.job import Claimed, Job, Status
+from treadle.outcome import CANCELLED, COMPLETED, Kind, Outcome
 
 STATES = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
 ODD = ("it's", 'say "hi"', "100%", "100x", "a_b", "aXb", "a\\b", "Ünï", "ünï", "*", "a,b c", "😀")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import stores
-from windlass import Windlass
+from treadle import Treadle
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -16,19 +16,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    stores.on_every_store(metafunc, "windlass_url", stores.KINDS[:2])
+    stores.on_every_store(metafunc, "treadle_url", stores.KINDS[:2])
 
 
 @pytest.fixture
-def windlass_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def treadle_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/windlass.db"
+        return f"sqlite:///{tmp_path}/treadle.db"
     url: str = request.getfixturevalue("postgres_databases").reused(stores.make_tables)
     return url
 
 
 @pytest.fixture
-def wl(windlass_url: str) -> Iterator[Windlass]:
-    app = Windlass(windlass_url, **stores.quick(windlass_url))
+def td(treadle_url: str) -> Iterator[Treadle]:
+    app = Treadle(treadle_url, **stores.quick(treadle_url))
     yield app
     app.close()

@@ -20,10 +20,10 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from tests import stores
 from tests.contrib import traced_jobs
-from windlass import BadArguments, Context, Fail, Snooze, Windlass, WindlassError
-from windlass.contrib.otel import _Spans, instrument
-from windlass.stores import open_store
-from windlass.testing import drain
+from treadle import BadArguments, Context, Fail, Snooze, Treadle, TreadleError
+from treadle.contrib.otel import _Spans, instrument
+from treadle.stores import open_store
+from treadle.testing import drain
 
 
 class Seen:
@@ -49,7 +49,7 @@ class Seen:
         assert data is not None
         metrics = [m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics if m.name == name]
         points = [point for metric in metrics for point in metric.data.data_points]
-        return {(str(p.attributes["windlass.type"]), str(p.attributes["windlass.outcome"])): p for p in points}
+        return {(str(p.attributes["treadle.type"]), str(p.attributes["treadle.outcome"])): p for p in points}
 
 
 @pytest.fixture
@@ -61,9 +61,9 @@ def seen() -> Iterator[Seen]:
 
 
 @pytest.fixture
-def traced(wl: Windlass, seen: Seen) -> Windlass:
-    instrument(wl, seen.tracers, seen.meters)
-    return wl
+def traced(td: Treadle, seen: Seen) -> Treadle:
+    instrument(td, seen.tracers, seen.meters)
+    return td
 
 
 def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
@@ -71,32 +71,32 @@ def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
     return (span.parent.span_id, span.context.trace_id) == (parent.context.span_id, parent.context.trace_id)
 
 
-def declare(wl: Windlass, kind: str) -> None:
+def declare(td: Treadle, kind: str) -> None:
     """A job `first` that hands on to `second`."""
     if kind == "plain":
 
-        @wl.job
+        @td.job
         def first() -> None:
-            wl.enqueue("second", {"n": 1})
+            td.enqueue("second", {"n": 1})
     elif kind == "async":
 
-        @wl.job(type="first")
+        @td.job(type="first")
         async def afirst() -> None:
             await asyncio.sleep(0)
-            await wl.aenqueue("second", {"n": 1})
+            await td.aenqueue("second", {"n": 1})
     else:
 
-        @wl.job(type="first")
+        @td.job(type="first")
         def in_transaction(ctx: Context) -> None:
             with ctx.transaction():
-                wl.enqueue("second", {"n": 1})
+                td.enqueue("second", {"n": 1})
 
-    @wl.job
+    @td.job
     async def second(n: int) -> None: ...
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "transaction"])
-def test_one_trace_leads_from_the_caller_to_the_follow_up(traced: Windlass, seen: Seen, kind: str) -> None:
+def test_one_trace_leads_from_the_caller_to_the_follow_up(traced: Treadle, seen: Seen, kind: str) -> None:
     declare(traced, kind)
     with seen.tracers.get_tracer("test").start_as_current_span("request"):
         job = traced.enqueue("first", tenant="acme", subject="call-7")
@@ -107,34 +107,34 @@ def test_one_trace_leads_from_the_caller_to_the_follow_up(traced: Windlass, seen
     _, enqueue, run, *_ = chain
     assert (enqueue.kind, run.kind) == (SpanKind.PRODUCER, SpanKind.CONSUMER)
     assert [link.context.span_id for link in run.links] == [enqueue.context.span_id]
-    common = {"messaging.system": "windlass", "messaging.destination.name": "default", "messaging.message.id": job.id}
+    common = {"messaging.system": "treadle", "messaging.destination.name": "default", "messaging.message.id": job.id}
     assert dict(enqueue.attributes or {}) == {
         **common,
         "messaging.operation.name": "enqueue",
         "messaging.operation.type": "send",
-        "windlass.type": "first",
+        "treadle.type": "first",
     }
     assert dict(run.attributes or {}) == {
         **common,
         "messaging.operation.name": "run",
         "messaging.operation.type": "process",
-        "windlass.type": "first",
-        "windlass.attempt": 1,
-        "windlass.tenant": "acme",
-        "windlass.subject": "call-7",
-        "windlass.outcome": "completed",
+        "treadle.type": "first",
+        "treadle.attempt": 1,
+        "treadle.tenant": "acme",
+        "treadle.subject": "call-7",
+        "treadle.outcome": "completed",
     }
     assert run.status.status_code is StatusCode.UNSET
 
 
-def test_the_parent_is_stored_with_the_job(traced: Windlass, windlass_url: str, seen: Seen) -> None:
+def test_the_parent_is_stored_with_the_job(traced: Treadle, treadle_url: str, seen: Seen) -> None:
     traced.enqueue("anything")
     span = seen.named("enqueue anything").context
     expected = f"00-{span.trace_id:032x}-{span.span_id:016x}-{span.trace_flags:02x}"
-    assert stores.rows(windlass_url, "SELECT traceparent FROM windlass_jobs") == [(expected,)]
+    assert stores.rows(treadle_url, "SELECT traceparent FROM treadle_jobs") == [(expected,)]
 
 
-def test_a_bulk_enqueue_is_one_span_and_every_run_is_its_child(traced: Windlass, seen: Seen) -> None:
+def test_a_bulk_enqueue_is_one_span_and_every_run_is_its_child(traced: Treadle, seen: Seen) -> None:
     @traced.job
     async def tile(n: int) -> None: ...
 
@@ -147,7 +147,7 @@ def test_a_bulk_enqueue_is_one_span_and_every_run_is_its_child(traced: Windlass,
     assert all(is_child(run, enqueue) for run in runs)
 
 
-def test_failures_are_recorded_and_snoozes_are_none(traced: Windlass, seen: Seen) -> None:
+def test_failures_are_recorded_and_snoozes_are_none(traced: Treadle, seen: Seen) -> None:
     @traced.job(max_attempts=2, backoff=60)
     def breaks() -> None:
         raise ValueError("one line\nand: another")
@@ -174,26 +174,26 @@ def test_failures_are_recorded_and_snoozes_are_none(traced: Windlass, seen: Seen
     assert 'raise ValueError("one line' in str(recorded["exception.stacktrace"])
     assert breaking.status.status_code is failing.status.status_code is StatusCode.ERROR
     assert failing.status.description == "no such thing"
-    assert (failing.attributes or {})["error.type"] == "windlass.outcome.Fail"
+    assert (failing.attributes or {})["error.type"] == "treadle.outcome.Fail"
     assert (snoozing.status.status_code, snoozing.events) == (StatusCode.UNSET, ())
-    outcomes = [(span.attributes or {})["windlass.outcome"] for span in (breaking, failing, snoozing)]
+    outcomes = [(span.attributes or {})["treadle.outcome"] for span in (breaking, failing, snoozing)]
     assert outcomes == ["retried", "failed", "snoozed"]
 
 
 def test_an_enqueue_that_is_refused_by_the_store_is_an_error_of_its_span(
-    traced: Windlass, seen: Seen, monkeypatch: pytest.MonkeyPatch
+    traced: Treadle, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(*_: Any) -> None:
-        raise WindlassError("not now")
+        raise TreadleError("not now")
 
     monkeypatch.setattr(traced.store, "insert_groups", busy)
     traced._start_over()
-    with pytest.raises(WindlassError, match="not now"):
+    with pytest.raises(TreadleError, match="not now"):
         traced.enqueue("anything")
     assert seen.named("enqueue anything").status.status_code is StatusCode.ERROR
 
 
-def test_metrics_count_runs_and_their_seconds(traced: Windlass, seen: Seen) -> None:
+def test_metrics_count_runs_and_their_seconds(traced: Treadle, seen: Seen) -> None:
     @traced.job(max_attempts=2, backoff=0)
     def odd(n: int) -> None:
         if n % 2 == 0:
@@ -201,26 +201,26 @@ def test_metrics_count_runs_and_their_seconds(traced: Windlass, seen: Seen) -> N
 
     traced.enqueue_many([odd.request(n=n) for n in range(5)])
     drain(traced, raising=False)
-    runs = {place: point.value for place, point in seen.points("windlass.runs").items()}
+    runs = {place: point.value for place, point in seen.points("treadle.runs").items()}
     assert runs == {("odd", "completed"): 2, ("odd", "retried"): 3, ("odd", "failed"): 3}
-    for name in ("messaging.process.duration", "windlass.waiting"):
+    for name in ("messaging.process.duration", "treadle.waiting"):
         histogram = seen.points(name)
         assert {place: point.count for place, point in histogram.items()} == runs
         assert histogram["odd", "completed"].explicit_bounds[0] == 0.005
 
 
 @pytest.fixture
-def in_children(windlass_url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[Windlass]:
+def in_children(treadle_url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[Treadle]:
     """The app of `traced_jobs`, on this test's database, with this test's exporter on the worker's side."""
-    app, before = traced_jobs.wl, traced_jobs.wl.store
-    monkeypatch.setattr(app, "tracing", _Spans(seen.tracers.get_tracer("windlass")))
-    app.use(open_store(windlass_url, **stores.quick(windlass_url)))
+    app, before = traced_jobs.td, traced_jobs.td.store
+    monkeypatch.setattr(app, "tracing", _Spans(seen.tracers.get_tracer("treadle")))
+    app.use(open_store(treadle_url, **stores.quick(treadle_url)))
     yield app
     app.close()
     app.use(before)
 
 
-def test_handlers_in_child_processes_are_part_of_the_trace(in_children: Windlass, seen: Seen) -> None:
+def test_handlers_in_child_processes_are_part_of_the_trace(in_children: Treadle, seen: Seen) -> None:
     """The worker makes their spans, so that there is one of a child that died."""
     job = traced_jobs.current_span.enqueue()
     traced_jobs.complain.enqueue()
@@ -240,7 +240,7 @@ def test_handlers_in_child_processes_are_part_of_the_trace(in_children: Windlass
 
 
 @pytest.mark.sqlite_only
-def test_a_handler_that_is_stopped_says_so(traced: Windlass, seen: Seen) -> None:
+def test_a_handler_that_is_stopped_says_so(traced: Treadle, seen: Seen) -> None:
     started = threading.Event()
 
     @traced.job
@@ -254,11 +254,11 @@ def test_a_handler_that_is_stopped_says_so(traced: Windlass, seen: Seen) -> None
 
     traced.enqueue("waits")
     asyncio.run(stop_while_it_runs())
-    assert (seen.named("run waits").attributes or {})["windlass.outcome"] == "released"
+    assert (seen.named("run waits").attributes or {})["treadle.outcome"] == "released"
 
 
 @pytest.mark.sqlite_only
-def test_a_worker_inside_a_traced_program_starts_no_run_under_its_span(traced: Windlass, seen: Seen) -> None:
+def test_a_worker_inside_a_traced_program_starts_no_run_under_its_span(traced: Treadle, seen: Seen) -> None:
     @traced.job
     async def quick() -> None: ...
 
@@ -274,35 +274,35 @@ def test_a_worker_inside_a_traced_program_starts_no_run_under_its_span(traced: W
 
 
 @pytest.mark.sqlite_only
-def test_without_a_provider_everything_works_and_nothing_is_stored(wl: Windlass, windlass_url: str) -> None:
-    instrument(wl)
+def test_without_a_provider_everything_works_and_nothing_is_stored(td: Treadle, treadle_url: str) -> None:
+    instrument(td)
 
-    @wl.job
+    @td.job
     def quick() -> None: ...
 
     quick.enqueue()
-    assert drain(wl).completed == 1
-    assert stores.rows(windlass_url, "SELECT traceparent FROM windlass_jobs") == [(None,)]
+    assert drain(td).completed == 1
+    assert stores.rows(treadle_url, "SELECT traceparent FROM treadle_jobs") == [(None,)]
 
 
 @pytest.mark.sqlite_only
-def test_bad_arguments_stay_what_they_are_and_a_second_instrument_is_refused(traced: Windlass) -> None:
+def test_bad_arguments_stay_what_they_are_and_a_second_instrument_is_refused(traced: Treadle) -> None:
     @traced.job
     def takes(n: int) -> None: ...
 
     with pytest.raises(BadArguments):
         takes.enqueue(m=1)
-    with pytest.raises(WindlassError, match="traced already"):
+    with pytest.raises(TreadleError, match="traced already"):
         instrument(traced)
 
 
 WITHOUT = """
 import sys
 sys.modules["opentelemetry"] = None
-import windlass
+import treadle
 try:
-    import windlass.contrib.otel
-except windlass.MissingExtra as error:
+    import treadle.contrib.otel
+except treadle.MissingExtra as error:
     print(error)
 """
 
@@ -312,10 +312,10 @@ except windlass.MissingExtra as error:
     [
         (
             WITHOUT,
-            "windlass.contrib.otel needs opentelemetry-api, which is not installed; install the extra 'otel', "
-            "in a clone of windlass: pip install '.[otel]'",
+            "treadle.contrib.otel needs opentelemetry-api, which is not installed; install the extra 'otel', "
+            "in a clone of treadle: pip install '.[otel]'",
         ),
-        ("import sys, windlass; print('opentelemetry' in sys.modules)", "False"),
+        ("import sys, treadle; print('opentelemetry' in sys.modules)", "False"),
     ],
     ids=["missing", "not asked for"],
 )

@@ -6,29 +6,29 @@ import os
 
 from opentelemetry import trace
 
-from windlass import Windlass
-from windlass.contrib.otel import instrument
+from treadle import Treadle
+from treadle.contrib.otel import instrument
 
-wl = Windlass("sqlite:////nonexistent/never_used.db")
-instrument(wl)
+td = Treadle("sqlite:////nonexistent/never_used.db")
+instrument(td)
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def current_span() -> str:
     span = trace.get_current_span().get_span_context()
     after.enqueue()
     return f"{span.trace_id:032x}-{span.span_id:016x}"
 
 
-@wl.job
+@td.job
 async def after() -> None: ...
 
 
-@wl.job(run="process", max_attempts=1)
+@td.job(run="process", max_attempts=1)
 def complain() -> None:
     raise LookupError("no such tile")
 
 
-@wl.job(run="process", max_attempts=1)
+@td.job(run="process", max_attempts=1)
 def die() -> None:
     os._exit(3)

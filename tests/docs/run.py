@@ -128,14 +128,14 @@ class Page:
         return got
 
     def _until_all_has_run(self) -> None:
-        wl, deadline = self.names["wl"], time.monotonic() + SECONDS
-        while any(row["status"] in ("pending", "processing") for row in wl.counts()):
-            assert time.monotonic() < deadline, f"these jobs did not run: {wl.counts(('status', 'type'))}"
+        td, deadline = self.names["td"], time.monotonic() + SECONDS
+        while any(row["status"] in ("pending", "processing") for row in td.counts()):
+            assert time.monotonic() < deadline, f"these jobs did not run: {td.counts(('status', 'type'))}"
             time.sleep(0.01)
 
     def _sql(self, block: Block) -> None:
         """Run it against the page's database, which may neither be changed nor said to be wrong by it."""
-        store = self.names["wl"].store
+        store = self.names["td"].store
         if store.url.startswith("libsql"):
             with closing(ByHand(store.url)) as by_hand:
                 for statement in filter(str.strip, block.code.split(";")):

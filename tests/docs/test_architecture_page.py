@@ -11,16 +11,16 @@ from types import FrameType
 from typing import Any
 
 from tests.docs.blocks import ROOT, prose_of
-from windlass import Windlass
+from treadle import Treadle
 
 PAGE = ROOT / "docs" / "architecture.md"
-SOURCE = ROOT / "src" / "windlass"
+SOURCE = ROOT / "src" / "treadle"
 
 _STEP = re.compile(r"`([\w/]+\.py): ([\w.]+)`")
 
 
 def test_every_file_that_is_named_exists() -> None:
-    named = re.findall(r"src/windlass/[\w/]+\.\w+", PAGE.read_text("utf-8"))
+    named = re.findall(r"src/treadle/[\w/]+\.\w+", PAGE.read_text("utf-8"))
     assert [path for path in named if not (ROOT / path).is_file()] == []
     assert named
 
@@ -44,10 +44,10 @@ def test_the_steps_are_in_the_order_of_the_real_calls(tmp_path: Path) -> None:
 
 
 def _calls_of_a_job(url: str) -> list[tuple[str, str]]:
-    """Every function of windlass, as it is called, while a job is enqueued, run and settled as a failure."""
-    wl = Windlass(url)
+    """Every function of treadle, as it is called, while a job is enqueued, run and settled as a failure."""
+    td = Treadle(url)
 
-    @wl.job
+    @td.job
     def fails() -> None:
         raise ValueError("the first attempt fails")
 
@@ -62,7 +62,7 @@ def _calls_of_a_job(url: str) -> list[tuple[str, str]]:
     sys.setprofile(note)
     try:
         fails.enqueue()
-        assert wl.tick().retried == 1
+        assert td.tick().retried == 1
     finally:
         sys.setprofile(None)
         threading.setprofile(None)  # type: ignore[arg-type]  # None is what ends it

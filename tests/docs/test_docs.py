@@ -49,7 +49,7 @@ def test_every_block_runs_as_printed(
         blocks = [block._replace(code=block.code.replace(LIBSQL, server)) for block in blocks]
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delenv("WINDLASS_URL", raising=False)
+    monkeypatch.delenv("TREADLE_URL", raising=False)
     running = Page(page, tmp_path)
     try:
         for block in blocks:

@@ -15,12 +15,12 @@ from typing import Self, TypeVar
 
 import httpx2
 
-from windlass import Job, Windlass
+from treadle import Job, Treadle
 
 T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
-KILLS = int(os.environ.get("WINDLASS_TEST_EXAMPLE_KILLS", "20"))
+KILLS = int(os.environ.get("TREADLE_TEST_EXAMPLE_KILLS", "20"))
 
 
 def eventually(look: Callable[[], T], within: float = 60) -> T:
@@ -75,15 +75,15 @@ class Example:
             return False
 
 
-def completed(wl: Windlass) -> int:
-    return counts(wl).get("completed", 0)
+def completed(td: Treadle) -> int:
+    return counts(td).get("completed", 0)
 
 
-def counts(wl: Windlass) -> dict[str, int]:
-    return {row["status"]: row["count"] for row in wl.counts() if row["count"]}
+def counts(td: Treadle) -> dict[str, int]:
+    return {row["status"]: row["count"] for row in td.counts() if row["count"]}
 
 
-def kill_again_and_again(example: Example, wl: Windlass, more: Callable[[int], None], kills: int = KILLS) -> None:
+def kill_again_and_again(example: Example, td: Treadle, more: Callable[[int], None], kills: int = KILLS) -> None:
     """Start it, give it more work, and kill it at a random moment: counted in jobs, and between two of them in time.
 
     A job that is in hand at every kill runs out of attempts, as it should. So none is in hand at a third one.
@@ -92,17 +92,17 @@ def kill_again_and_again(example: Example, wl: Windlass, more: Callable[[int], N
     for kill in range(kills):
         if kill == 0:
             _kill_while_it_starts(example)  # and makes the tables
-        elif kill % 5 == 0 and not any(hits[job.id] >= 2 for job in _unfinished(wl)):
+        elif kill % 5 == 0 and not any(hits[job.id] >= 2 for job in _unfinished(td)):
             _kill_while_it_starts(example)
-            hits.update(_held(wl))
+            hits.update(_held(td))
         example.start()
-        wanted = completed(wl) + random.randrange(8)
+        wanted = completed(td) + random.randrange(8)
         more(kill)
-        eventually(lambda wanted=wanted: completed(wl) >= wanted)
+        eventually(lambda wanted=wanted: completed(td) >= wanted)
         time.sleep(random.uniform(0, 0.03))
-        eventually(lambda: _kill_unless_hit_twice(example, wl, hits))
+        eventually(lambda: _kill_unless_hit_twice(example, td, hits))
     example.start()
-    eventually(lambda: counts(wl).keys() <= {"completed", "failed"} and completed(wl))
+    eventually(lambda: counts(td).keys() <= {"completed", "failed"} and completed(td))
     assert hits or kills < KILLS, "no kill has hit a job"
 
 
@@ -113,10 +113,10 @@ def _kill_while_it_starts(example: Example) -> None:
     example.kill()
 
 
-def _kill_unless_hit_twice(example: Example, wl: Windlass, hits: Counter[str]) -> bool:
+def _kill_unless_hit_twice(example: Example, td: Treadle, hits: Counter[str]) -> bool:
     """It stands still while we look at what it has in hand."""
     os.kill(example.pid, signal.SIGSTOP)
-    held = _held(wl)
+    held = _held(td)
     if any(hits[id] >= 2 for id in held):
         os.kill(example.pid, signal.SIGCONT)
         return False
@@ -125,9 +125,9 @@ def _kill_unless_hit_twice(example: Example, wl: Windlass, hits: Counter[str]) -
     return True
 
 
-def _held(wl: Windlass) -> list[str]:
-    return [job.id for job in _unfinished(wl) if job.status == "processing"]
+def _held(td: Treadle) -> list[str]:
+    return [job.id for job in _unfinished(td) if job.status == "processing"]
 
 
-def _unfinished(wl: Windlass) -> list[Job]:
-    return wl.jobs(status=["pending", "processing"], limit=200).jobs
+def _unfinished(td: Treadle) -> list[Job]:
+    return td.jobs(status=["pending", "processing"], limit=200).jobs

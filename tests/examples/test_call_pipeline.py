@@ -22,16 +22,16 @@ import pytest
 from examples.call_pipeline import jobs, service, sound, speech, storage
 from examples.call_pipeline.__main__ import as_role
 from examples.call_pipeline.calls import calls_of, upload
-from examples.call_pipeline.database import wl
+from examples.call_pipeline.database import td
 from examples.call_pipeline.jobs import BACKOFF, analyze, extract_audio, transcribe_poll, transcribe_start
 from examples.call_pipeline.tables import make_tables
 from tests import stores
 from tests.examples.harness import KILLS, ROOT, Example, eventually, kill_again_and_again
 from tests.servers.databases import Databases
-from windlass import Fail, Job, Windlass
-from windlass.stores import open_store
-from windlass.stores.postgres.roles import Roles
-from windlass.testing import ManualClock, drain
+from treadle import Fail, Job, Treadle
+from treadle.stores import open_store
+from treadle.stores.postgres.roles import Roles
+from treadle.testing import ManualClock, drain
 
 SAID = ["hello", "problem", "refund", "great", "thanks", "thanks", "goodbye"]
 STAGES = ("extract_audio", "transcribe_start", "transcribe_poll", "analyze")
@@ -70,11 +70,11 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def clock(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualClock]:
     """The app as workers run it: on PostgreSQL in their role, and so under row level security."""
     monkeypatch.setattr(storage, "ROOT", tmp_path / "storage")
-    clock, before = ManualClock(), wl.store
-    wl.use(open_store(as_role(url, "worker"), clock=clock, **stores.quick(url)))
+    clock, before = ManualClock(), td.store
+    td.use(open_store(as_role(url, "worker"), clock=clock, **stores.quick(url)))
     yield clock
-    wl.close()
-    wl.use(before)
+    td.close()
+    td.use(before)
 
 
 class Service:
@@ -123,7 +123,7 @@ def upload_call(call: str = "c1", org: str = "acme", words: list[str] = SAID) ->
 
 
 def job_of(stage: str, call: str = "c1") -> Job:
-    [job] = wl.jobs(type=stage, subject=call, tenant="acme")
+    [job] = td.jobs(type=stage, subject=call, tenant="acme")
     return job
 
 
@@ -137,7 +137,7 @@ def seconds_until_due(job: Job, clock: ManualClock) -> float:
 def test_no_call_is_lost_when_workers_die(postgres: str, tmp_path: Path, port: int) -> None:
     """Durable. kill -9 of the worker at 20 random moments: every call is analyzed, once, and the poison one failed."""
     environment = {
-        "WINDLASS_URL": as_role(postgres, "worker"),
+        "TREADLE_URL": as_role(postgres, "worker"),
         "STORAGE": str(tmp_path / "storage"),
         "SPEECH_URL": f"http://127.0.0.1:{port}",
         "SPEECH_SECONDS": "0.1",
@@ -145,8 +145,8 @@ def test_no_call_is_lost_when_workers_die(postgres: str, tmp_path: Path, port: i
         "PACE": "0.001",
     }
     recording, said = sound.record(SAID[:2]), Counter(SAID[:2])
-    watching, before = Windlass(postgres), wl.store
-    producer = Windlass(as_role(postgres, "producer"))
+    watching, before = Treadle(postgres), td.store
+    producer = Treadle(as_role(postgres, "producer"))
     script = [sys.executable, "-m", "examples.call_pipeline.service", str(port)]
     speaking = subprocess.Popen(script, cwd=ROOT, env={**os.environ, **environment})
     uploaded: list[tuple[str, str]] = []
@@ -165,13 +165,13 @@ def test_no_call_is_lost_when_workers_die(postgres: str, tmp_path: Path, port: i
     try:
         with pytest.MonkeyPatch.context() as patched, Example("examples.call_pipeline.jobs", **environment) as worker:
             patched.setattr(storage, "ROOT", tmp_path / "storage")
-            wl.use(producer.store)
+            td.use(producer.store)
             kill_again_and_again(worker, watching, more)
         operations = httpx2.get(f"http://127.0.0.1:{port}/operations").json()["operations"]
     finally:
         speaking.kill()
         speaking.wait()
-        wl.use(before)
+        td.use(before)
     assert len(uploaded) == 2 * KILLS
     failed = {job.subject: job.error for job in watching.jobs(status="failed")}
     assert failed.keys() == {"c5-0"}, failed
@@ -194,10 +194,10 @@ def test_safe_concurrency(url: str, clock: ManualClock) -> None:
     """Claims at once, from several workers: each job is given out once (on PostgreSQL by FOR UPDATE SKIP LOCKED)."""
     for n in range(24):
         upload_call(f"c{n}", words=SAID[:1])
-    apps = [Windlass(as_role(url, "worker"), clock=clock) for _ in range(4)]
+    apps = [Treadle(as_role(url, "worker"), clock=clock) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         claimed = list(pool.map(lambda app: [lease.job.id for _ in range(8) for lease in app.claim(1)], apps))
-    assert sorted(id for ids in claimed for id in ids) == sorted(job.id for job in wl.jobs(tenant="acme", limit=200))
+    assert sorted(id for ids in claimed for id in ids) == sorted(job.id for job in td.jobs(tenant="acme", limit=200))
     for app in apps:
         app.close()
 
@@ -206,8 +206,8 @@ def test_payloads_are_plain_json_that_another_queue_can_take(
     url: str, clock: ManualClock, speech_service: Service
 ) -> None:
     upload_call()
-    drain(wl)
-    payloads = {job.type: job.payload for job in wl.jobs(tenant="acme")}
+    drain(td)
+    payloads = {job.type: job.payload for job in td.jobs(tenant="acme")}
     assert payloads["extract_audio"] == payloads["transcribe_start"] == {"call_id": "c1"}
     assert all(isinstance(value, str) for value in payloads["transcribe_poll"].values())
     assert json.loads(json.dumps(payloads)) == payloads
@@ -232,7 +232,7 @@ def test_processing_jobs_has_the_columns_of_the_seed(url: str, clock: ManualCloc
 def test_a_job_is_queued_then_processing_then_done_or_failed(url: str, clock: ManualClock) -> None:
     upload_call()
     upload_call("c2")
-    first, second = wl.claim(2)
+    first, second = td.claim(2)
     assert [row["status"] for call in ("c1", "c2") for row in queue_rows(url, call)] == ["processing"] * 2
     first.complete()
     second.fail(Fail("no use"))
@@ -241,30 +241,30 @@ def test_a_job_is_queued_then_processing_then_done_or_failed(url: str, clock: Ma
 
 def test_jobs_are_found_by_call_and_by_org(url: str, clock: ManualClock) -> None:
     ids = {(org, call): upload_call(call, org).id for org in ("acme", "globex") for call in ("c1", "c2")}
-    assert [job.id for job in wl.jobs(tenant="acme", subject="c2")] == [ids["acme", "c2"]]
-    assert {job.id for job in wl.jobs(tenant="globex")} == {ids["globex", "c1"], ids["globex", "c2"]}
-    assert {job.id for job in wl.jobs(subject="c1")} == {ids["acme", "c1"], ids["globex", "c1"]}
+    assert [job.id for job in td.jobs(tenant="acme", subject="c2")] == [ids["acme", "c2"]]
+    assert {job.id for job in td.jobs(tenant="globex")} == {ids["globex", "c1"], ids["globex", "c2"]}
+    assert {job.id for job in td.jobs(subject="c1")} == {ids["acme", "c1"], ids["globex", "c1"]}
 
 
 def test_rls_scopes_jobs_by_org_id(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the web server's role: without an org nothing is there, with one only its own."""
     monkeypatch.setattr(storage, "ROOT", tmp_path)
-    before = wl.store
-    wl.use(open_store(as_role(postgres, "producer")))
+    before = td.store
+    td.use(open_store(as_role(postgres, "producer")))
     try:
         upload_call("c1", "acme")
         theirs = upload_call("c1", "globex")
-        assert [job.tenant for job in wl.jobs(tenant="acme")] == ["acme"]
-        assert list(wl.jobs()) == []
-        assert wl.get(theirs.id) is None
+        assert [job.tenant for job in td.jobs(tenant="acme")] == ["acme"]
+        assert list(td.jobs()) == []
+        assert td.get(theirs.id) is None
     finally:
-        wl.close()
-        wl.use(before)
+        td.close()
+        td.use(before)
     with psycopg.connect(as_role(postgres, "producer")) as connection:
         assert connection.execute("SELECT * FROM processing_jobs").fetchall() == []
-        connection.execute("SELECT set_config('windlass.tenant', 'acme', true)")
+        connection.execute("SELECT set_config('treadle.tenant', 'acme', true)")
         assert connection.execute("SELECT org_id FROM processing_jobs").fetchall() == [("acme",)]
-        assert connection.execute("DELETE FROM windlass.jobs WHERE tenant = 'globex'").rowcount == 0
+        assert connection.execute("DELETE FROM treadle.jobs WHERE tenant = 'globex'").rowcount == 0
 
 
 @pytest.mark.parametrize("role", ["producer", "worker"])
@@ -273,18 +273,18 @@ def test_rls_scopes_calls_and_artifacts_by_org_id(
 ) -> None:
     """A forgotten WHERE shows nothing of another org, and nothing can be written in its name."""
     monkeypatch.setattr(storage, "ROOT", tmp_path)
-    before = wl.store
-    wl.use(open_store(as_role(postgres, role)))
+    before = td.store
+    td.use(open_store(as_role(postgres, role)))
     try:
         for org in ("acme", "globex"):
             upload_call("c1", org)
         assert calls_of("acme") == [("c1", "call c1", 0)]
     finally:
-        wl.close()
-        wl.use(before)
+        td.close()
+        td.use(before)
     with psycopg.connect(as_role(postgres, role)) as connection:
         assert connection.execute("SELECT * FROM calls").fetchall() == []
-        connection.execute("SELECT set_config('windlass.tenant', 'acme', true)")
+        connection.execute("SELECT set_config('treadle.tenant', 'acme', true)")
         assert connection.execute("SELECT org_id FROM calls").fetchall() == [("acme",)]
         with pytest.raises(psycopg.errors.InsufficientPrivilege):
             connection.execute("INSERT INTO artifacts VALUES ('globex', 'c1', 'audio', '/')")
@@ -316,26 +316,26 @@ def test_claim_takes_the_oldest_available_job_and_locks_it(url: str, clock: Manu
     upload_call("c1")
     clock.advance(1)
     upload_call("c2")
-    [lease] = wl.claim(1)
+    [lease] = td.claim(1)
     assert lease.job.subject == "c1"
     [row] = queue_rows(url, "c1")
     assert row["status"] == "processing"
     assert row["locked_at"] is not None
-    assert [lease.job.subject for lease in wl.claim(5)] == ["c2"]
+    assert [lease.job.subject for lease in td.claim(5)] == ["c2"]
     clock.advance(60)
-    assert [lease.job.id for lease in wl.claim(5)] == [later.id]
+    assert [lease.job.id for lease in td.claim(5)] == [later.id]
 
 
 def test_complete_makes_it_done(url: str, clock: ManualClock) -> None:
     upload_call()
-    wl.claim(1)[0].complete()
+    td.claim(1)[0].complete()
     assert [row["status"] for row in queue_rows(url)] == ["done"]
-    assert wl.claim(1) == []
+    assert td.claim(1) == []
 
 
 def test_fail_queues_it_again_with_the_error_and_a_later_available_at(url: str, clock: ManualClock) -> None:
     upload_call()
-    wl.claim(1)[0].fail("the disk is full")
+    td.claim(1)[0].fail("the disk is full")
     [row] = queue_rows(url)
     assert (row["status"], row["attempts"], row["last_error"]) == ("queued", 1, "the disk is full")
     assert seconds_until_due(job_of("extract_audio"), clock) == 30
@@ -351,10 +351,10 @@ def test_the_backoff_is_that_of_the_seed() -> None:
 
 def test_a_worker_runs_all_four_stages(url: str, clock: ManualClock, speech_service: Service) -> None:
     upload_call()
-    assert drain(wl).snoozed == 1
+    assert drain(td).snoozed == 1
     speech_service.finish()
     clock.advance(20)
-    drain(wl)
+    drain(td)
     assert [(row["stage"], row["status"]) for row in queue_rows(url)] == [(stage, "done") for stage in STAGES]
     assert job_of("analyze").result == {"words": Counter(SAID), "mood": 1}
     assert calls_of("acme") == [("c1", "call c1", 3)]
@@ -365,7 +365,7 @@ def test_a_stage_that_raises_is_failed_and_the_loop_goes_on(
 ) -> None:
     upload("acme", "bad", "bad", b"no WAV")
     upload_call()
-    report = drain(wl, raising=False)
+    report = drain(td, raising=False)
     assert (report.retried, report.completed, report.snoozed) == (1, 2, 1)
     [row] = queue_rows(url, "bad")
     assert "no recording" in row["last_error"]
@@ -378,7 +378,7 @@ def test_transcribe_start_converts_uploads_starts_and_enqueues_the_poll(
     url: str, clock: ManualClock, speech_service: Service
 ) -> None:
     upload_call()
-    drain(wl)
+    drain(td)
     sent = storage.path("acme", "c1", sound.SPEECH)
     assert sent.stat().st_size < storage.path("acme", "c1", "audio.wav").stat().st_size
     assert sound.understand(sent.read_bytes()) == SAID
@@ -393,7 +393,7 @@ def test_transcribe_start_converts_uploads_starts_and_enqueues_the_poll(
 
 def test_transcribe_poll_holds_no_worker_while_it_waits(url: str, clock: ManualClock, speech_service: Service) -> None:
     upload_call()
-    drain(wl)
+    drain(td)
     poll = job_of("transcribe_poll")
     assert (poll.status, poll.attempts, poll.worker_id) == ("pending", 0, None)
     assert seconds_until_due(poll, clock) == jobs.POLL_SECONDS
@@ -403,12 +403,12 @@ def test_transcribe_start_that_dies_after_its_request_starts_no_second_operation
     url: str, clock: ManualClock, speech_service: Service
 ) -> None:
     upload_call()
-    drain(wl)
+    drain(td)
     storage.remove(storage.path("acme", "c1", sound.SPEECH))
     transcribe_start.using(tenant="acme", subject="c1").enqueue(call_id="c1")
-    drain(wl)
+    drain(td)
     assert len(service.operations) == 1
-    assert len(wl.jobs(type="transcribe_poll", tenant="acme")) == 1
+    assert len(td.jobs(type="transcribe_poll", tenant="acme")) == 1
 
 
 # Retry behavior
@@ -418,10 +418,10 @@ def test_failed_jobs_are_queued_again_with_exponential_backoff(url: str, clock: 
     upload("acme", "c1", "poison", b"no WAV")
     waited = []
     for _ in range(4):
-        assert drain(wl, raising=False).retried == 1
+        assert drain(td, raising=False).retried == 1
         waited.append(seconds_until_due(job_of("extract_audio"), clock))
         clock.advance(waited[-1] - 1)
-        assert drain(wl).ran == 0
+        assert drain(td).ran == 0
         clock.advance(1)
     assert waited == SEED_BACKOFF[:4]
 
@@ -433,10 +433,10 @@ def test_polling_is_at_a_fixed_interval_with_its_own_long_limit(
     monkeypatch.setattr(jobs, "MOST_POLLS", 12)
     upload_call()
     for _ in range(12):  # more often than max_attempts
-        assert drain(wl).snoozed == 1
+        assert drain(td).snoozed == 1
         assert seconds_until_due(job_of("transcribe_poll"), clock) == jobs.POLL_SECONDS
         clock.advance(jobs.POLL_SECONDS)
-    drain(wl, raising=False)
+    drain(td, raising=False)
     poll = job_of("transcribe_poll")
     assert (poll.status, poll.error) == ("failed", "still not ready after 12 snoozes")
 
@@ -446,10 +446,10 @@ def test_a_poll_that_cannot_ask_fails_like_any_other(
 ) -> None:
     """The service is down: that is no 'not ready yet', and burns an attempt."""
     upload_call()
-    drain(wl)
+    drain(td)
     service.operations.clear()
     clock.advance(20)
-    assert drain(wl, raising=False).retried == 1
+    assert drain(td, raising=False).retried == 1
     poll = job_of("transcribe_poll")
     assert (poll.attempts, seconds_until_due(poll, clock)) == (1, 30)
     assert "404" in (poll.error or "")
@@ -458,12 +458,12 @@ def test_a_poll_that_cannot_ask_fails_like_any_other(
 def test_a_poison_job_is_failed_after_five_attempts_and_never_scheduled_again(url: str, clock: ManualClock) -> None:
     upload("acme", "c1", "poison", b"no WAV")
     for _ in range(5):
-        drain(wl, raising=False)
+        drain(td, raising=False)
         clock.advance(600)
     [row] = queue_rows(url)
     assert (row["stage"], row["status"], row["attempts"]) == ("extract_audio", "failed", 5)
     clock.advance(1_000_000)
-    assert drain(wl).ran == 0
+    assert drain(td).ran == 0
     assert in_storage() == {"upload.wav"}  # for somebody to look at
 
 
@@ -481,10 +481,10 @@ def test_storage_paths_are_deterministic(url: str, clock: ManualClock, speech_se
 
 def run_through(clock: ManualClock, speech_service: Service) -> None:
     upload_call()
-    drain(wl)
+    drain(td)
     speech_service.finish()
     clock.advance(20)
-    drain(wl)
+    drain(td)
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -509,12 +509,12 @@ def test_a_stage_whose_artifact_exists_returns_early_and_removes_obsolete_inputs
         "analyze": lambda: analyze.using(**of_call).enqueue(call_id="c1"),
     }
     again[stage]()
-    drain(wl)
+    drain(td)
     assert artifacts(url) == rows
     assert made <= dates_in_storage().items()
     left = {"extract_audio": set(), "transcribe_start": {"upload.wav"}, "transcribe_poll": {"upload.wav"}}
     assert in_storage() - dict(made).keys() == left.get(stage, {"upload.wav", sound.SPEECH})
-    assert wl.jobs(type="analyze", tenant="acme")[0].result == {"words": Counter(SAID), "mood": 1}
+    assert td.jobs(type="analyze", tenant="acme")[0].result == {"words": Counter(SAID), "mood": 1}
 
 
 def dates_in_storage() -> dict[str, int]:
@@ -536,13 +536,13 @@ def test_the_same_call_uploaded_twice_is_one_job(url: str, clock: ManualClock) -
 
 
 def test_handlers_do_not_know_which_store_it_is() -> None:
-    """Every test above runs on both databases with these very handlers; only $WINDLASS_URL differs."""
+    """Every test above runs on both databases with these very handlers; only $TREADLE_URL differs."""
     text = Path(jobs.__file__).read_text("utf-8")
     assert not [word for word in ("sqlite", "psycopg", "postgres", "%s") if word in text.lower()]
 
 
 def test_the_stage_names_are_the_seeds() -> None:
-    assert tuple(wl.registry.types) == STAGES
+    assert tuple(td.registry.types) == STAGES
 
 
 # The show
@@ -551,7 +551,7 @@ def test_the_stage_names_are_the_seeds() -> None:
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 def test_the_show_ends_by_itself_with_every_call_as_it_should_be(kind: str, request: pytest.FixtureRequest) -> None:
     words = ["--db", request.getfixturevalue("postgres")] if kind == "postgresql" else []
-    environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "WINDLASS_URL")}
+    environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "TREADLE_URL")}
     show = subprocess.run(
         [sys.executable, "-m", "examples.call_pipeline", *words],
         cwd=ROOT,

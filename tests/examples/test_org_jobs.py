@@ -22,17 +22,17 @@ from fastapi.testclient import TestClient
 
 from examples.org_jobs import cron, jobs, metering
 from examples.org_jobs.__main__ import token
-from examples.org_jobs.jobs import call_partner, make_tables, wl
+from examples.org_jobs.jobs import call_partner, make_tables, td
 from examples.org_jobs.repository import JobsRepository
 from examples.org_jobs.rules import RUNS, can_retry, get_backoff_delay_ms, make_job_dedupe_key
 from examples.org_jobs.web import app
 from tests import stores
 from tests.examples.harness import KILLS, ROOT, Example, counts, eventually
-from windlass import Job, LeaseLost, Windlass
-from windlass.stores import open_store
-from windlass.stores.rows import Token
-from windlass.testing import ManualClock, drain
-from windlass.tokens import hash_of, new_secret
+from treadle import Job, LeaseLost, Treadle
+from treadle.stores import open_store
+from treadle.stores.rows import Token
+from treadle.testing import ManualClock, drain
+from treadle.tokens import hash_of, new_secret
 
 STATUSES = ("queued", "running", "success", "failed")
 OURS = {"pending": "queued", "processing": "running", "completed": "success", "failed": "failed"}
@@ -53,28 +53,28 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def clock(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualClock]:
     monkeypatch.setattr(jobs, "WORK", 0)
-    clock, before = ManualClock(), wl.store
-    wl.use(open_store(url, clock=clock, **stores.quick(url)))
+    clock, before = ManualClock(), td.store
+    td.use(open_store(url, clock=clock, **stores.quick(url)))
     make_tables()
     yield clock
-    wl.close()
-    wl.use(before)
+    td.close()
+    td.use(before)
 
 
 @pytest.fixture
 def repository(clock: ManualClock) -> JobsRepository:
-    return JobsRepository(wl)
+    return JobsRepository(td)
 
 
 def client(*scopes: str) -> TestClient:
     """Who has a token with these scopes."""
     secret = new_secret()
-    wl.store.add_token(Token(name=secret, hash=hash_of(secret), scopes=scopes))
+    td.store.add_token(Token(name=secret, hash=hash_of(secret), scopes=scopes))
     return TestClient(app, headers={"Authorization": f"Bearer {secret}"})
 
 
 def get(id: str) -> Job:
-    job = wl.get(id)
+    job = td.get(id)
     assert job is not None
     return job
 
@@ -99,7 +99,7 @@ def test_a_job_has_every_column_of_the_table(url: str, repository: JobsRepositor
     assert values == ("index_document", "acme", {"document": "d", "text": "a b"}, "pending", 0, None)
     assert job.created_at == job.updated_at == job.run_at
     assert get(repository.enqueue("call_partner", payload={"partner": "p"})).tenant == ""
-    [(shown,)] = stores.rows(url, f"SELECT count(*) FROM windlass_job WHERE id = '{job.id}'")
+    [(shown,)] = stores.rows(url, f"SELECT count(*) FROM treadle_job WHERE id = '{job.id}'")
     assert shown == 1
 
 
@@ -127,9 +127,9 @@ def test_jobs_are_found_by_status_and_time_and_by_type_and_status(repository: Jo
     for n in range(3):
         repository.enqueue("call_partner", payload={"partner": str(n)})
     repository.claim(1)
-    found = {(row["type"], row["status"]): row["count"] for row in wl.counts(("type", "status")) if row["count"]}
+    found = {(row["type"], row["status"]): row["count"] for row in td.counts(("type", "status")) if row["count"]}
     assert found == {("call_partner", "pending"): 2, ("call_partner", "processing"): 1}
-    assert len(wl.jobs(type="call_partner", status="pending")) == 2
+    assert len(td.jobs(type="call_partner", status="pending")) == 2
 
 
 # 2. Backoff and retry rules
@@ -156,11 +156,11 @@ def test_a_failed_job_is_queued_again_after_its_backoff_and_keeps_its_last_error
     """The typical pattern, to the letter: `canRetry` sees the attempts before this one, so a job runs six times."""
     id = call_partner.enqueue(partner="gone", down_for=99).id
     waited = []
-    while drain(wl, raising=False).retried:
+    while drain(td, raising=False).retried:
         assert status(id) == "queued"
         waited.append(waits(id, clock))
         clock.advance(waited[-1] - 0.001)
-        assert drain(wl).ran == 0
+        assert drain(td).ran == 0
         clock.advance(0.001)
     assert waited == [get_backoff_delay_ms(attempts) / 1000 for attempts in (1, 2, 3, 4, 5)] == [1, 2, 4, 8, 16]
     job = get(id)
@@ -200,7 +200,7 @@ def test_the_dedupe_key_has_a_column_with_an_index_that_makes_it_unique(url: str
     """In the seed it is to be decided. Here it is the database that says no, not a look before the insert."""
     payload = {"document": "d", "text": "a"}
     keys = [repository.enqueue("index_document", org_id="acme", payload=payload) for _ in range(2)]
-    rows = stores.rows(url, "SELECT tenant, key, id FROM windlass_dedupe")
+    rows = stores.rows(url, "SELECT tenant, key, id FROM treadle_dedupe")
     assert [(tenant, key, str(id)) for tenant, key, id in rows] == [
         ("acme", make_job_dedupe_key("index_document", "acme", payload), keys[0])
     ]
@@ -262,9 +262,9 @@ def test_who_does_not_mark_in_time_has_lost_the_job_unless_its_heart_beats(
     clock.advance(50)
     repository.heartbeat(id, 60)
     clock.advance(50)
-    assert wl.rescue() == 0
+    assert td.rescue() == 0
     clock.advance(16)
-    assert wl.rescue() == 1
+    assert td.rescue() == 1
     with pytest.raises(LeaseLost):
         repository.mark_success(id)
     assert status(id) == "queued"
@@ -279,7 +279,7 @@ def test_post_api_jobs_tick_answers_ok(repository: JobsRepository) -> None:
 
 
 def test_a_tick_needs_a_token_that_allows_it(repository: JobsRepository) -> None:
-    bearer = {"Authorization": "Bearer wl_guessed"}
+    bearer = {"Authorization": "Bearer td_guessed"}
     assert TestClient(app).post("/api/jobs/tick", headers=bearer).status_code == 401
     assert client("read").post("/api/jobs/tick").status_code == 403
     assert client("tick").get("/api/metrics").status_code == 403
@@ -321,9 +321,9 @@ def test_every_run_emits_a_usage_event(
 ) -> None:
     caplog.set_level(logging.INFO, "org_jobs.metering")
     repository.enqueue("call_partner", org_id="acme", payload={"partner": "p", "down_for": 1})
-    drain(wl, raising=False)
+    drain(td, raising=False)
     clock.advance(1)
-    drain(wl)
+    drain(td)
     told = [json.loads(record.message) for record in caplog.records if record.name == "org_jobs.metering"]
     assert [(event["event"], event["org_id"], event["attempt"], event["error"]) for event in told] == [
         ("job_retried", "acme", 1, "p answers 503"),
@@ -336,9 +336,9 @@ def test_cost_and_reliability_are_metered_per_org(repository: JobsRepository, cl
     for org, down_for in (("acme", 0), ("globex", 2)):
         repository.enqueue("call_partner", org_id=org, payload={"partner": "p", "down_for": down_for})
     for _ in range(3):
-        drain(wl, raising=False)
+        drain(td, raising=False)
         clock.advance(2)
-    bills = {bill.org: (bill.runs, bill.failures) for bill in metering.bills(wl)}
+    bills = {bill.org: (bill.runs, bill.failures) for bill in metering.bills(td)}
     assert bills == {"acme": (1, 0), "globex": (3, 2)}
     asked = {"group_by": "tenant", "window": "1d", "step": 3600}
     found: Counter[tuple[str, str]] = Counter()
@@ -371,7 +371,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
     """kill -9 of the server that ticks, at 20 random moments, while cron goes on calling."""
     monkeypatch.setattr(cron, "MAX_JOBS", 2)  # who dies with others is tried alone afterwards, which takes its time
     url, where = f"sqlite:///{tmp_path}/jobs.db", f"http://127.0.0.1:{port}"
-    watching = Windlass(url)
+    watching = Treadle(url)
     secret = token(url, "cron", "tick")
     over = threading.Event()
 
@@ -383,7 +383,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
 
     caller = threading.Thread(target=call)
     ids: set[str] = set()
-    environment = {"WINDLASS_URL": url, "WORK": "0.01", "PACE": "0.01"}
+    environment = {"TREADLE_URL": url, "WORK": "0.01", "PACE": "0.01"}
     posting = httpx2.Client(base_url=where, timeout=60)
     with posting, Example("examples.org_jobs.web", port=port, **environment) as server:
         for kill in range(KILLS):
@@ -412,20 +412,20 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
     watching.close()
 
 
-def every(wl: Windlass) -> Iterator[Job]:
-    page = wl.jobs(limit=200)
+def every(td: Treadle) -> Iterator[Job]:
+    page = td.jobs(limit=200)
     while True:
         yield from page
         if page.next is None:
             return
-        page = wl.jobs(limit=200, cursor=page.next)
+        page = td.jobs(limit=200, cursor=page.next)
 
 
 # The show
 
 
 def test_the_show_ends_by_itself_with_every_job_as_it_should_be() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "WINDLASS_URL"}
+    environment = {name: value for name, value in os.environ.items() if name != "TREADLE_URL"}
     command = [sys.executable, "-m", "examples.org_jobs"]
     show = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
     assert show.returncode == 0, show.stdout + show.stderr

@@ -14,14 +14,14 @@ from fastapi.testclient import TestClient
 
 from examples.podcast_import import jobs
 from examples.podcast_import.__main__ import make_feeds
-from examples.podcast_import.jobs import podcast_import, wl
+from examples.podcast_import.jobs import podcast_import, td
 from examples.podcast_import.web import app
 from tests import stores
 from tests.examples.harness import KILLS, Example, counts, eventually, kill_again_and_again
 from tests.servers.postgres import free_port
-from windlass import Windlass
-from windlass.stores import open_store
-from windlass.testing import ManualClock, drain, temporary
+from treadle import Treadle
+from treadle.stores import open_store
+from treadle.testing import ManualClock, drain, temporary
 
 
 @pytest.fixture
@@ -33,7 +33,7 @@ def feeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def clock(feeds: Path) -> Iterator[ManualClock]:
-    with temporary(wl, url=f"sqlite:///{feeds}/podcasts.db") as clock:
+    with temporary(td, url=f"sqlite:///{feeds}/podcasts.db") as clock:
         yield clock
 
 
@@ -44,7 +44,7 @@ def client(clock: ManualClock) -> TestClient:
 
 
 def rows(query: str) -> list[Any]:
-    return stores.rows(wl.store.url, query)
+    return stores.rows(td.store.url, query)
 
 
 def imported() -> dict[str, tuple[int, int]]:
@@ -90,8 +90,8 @@ def test_no_job_is_lost_if_the_server_restarts_or_crashes(
     url = f"sqlite:///{tmp_path}/podcasts.db" if kind == "sqlite" else request.getfixturevalue("libsql_url")
     feeds = make_feeds(tmp_path / "feeds", 9 * kills, 3)
     answered: list[str] = []
-    watching = Windlass(url)
-    environment = {"WINDLASS_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.004"}
+    watching = Treadle(url)
+    environment = {"TREADLE_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.004"}
     with Example("examples.podcast_import.web", port=port, **environment) as server:
 
         def more(kill: int) -> None:
@@ -111,8 +111,8 @@ def test_a_restart_in_the_middle_loses_nothing(tmp_path: Path, port: int) -> Non
     """SIGTERM, as at a deploy: what runs may end, the rest waits for the next server, and no attempt is burnt."""
     url = f"sqlite:///{tmp_path}/podcasts.db"
     feeds = make_feeds(tmp_path / "feeds", 12, 5)
-    watching = Windlass(url)
-    environment = {"WINDLASS_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.1"}
+    watching = Treadle(url)
+    environment = {"TREADLE_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.1"}
     with Example("examples.podcast_import.web", port=port, **environment) as server:
         server.start()
         watching.enqueue_many([watching.request("podcast_import", {"podcast_id": feed}) for feed in feeds])
@@ -127,10 +127,10 @@ def test_a_restart_in_the_middle_loses_nothing(tmp_path: Path, port: int) -> Non
 
 def test_a_failed_import_is_tried_again(client: TestClient, clock: ManualClock, feeds: Path) -> None:
     job = podcast_import.enqueue(podcast_id="podcast-00")
-    assert drain(wl, raising=False).retried == 1  # there is no such file yet
+    assert drain(td, raising=False).retried == 1  # there is no such file yet
     make_feeds(feeds, 1, 2)
     clock.advance(1)
-    assert drain(wl).completed == 1
+    assert drain(td).completed == 1
     assert client.get(f"/podcasts/import/{job.id}").json()["attempts"] == 2
     assert imported() == {"podcast-00": (1, 2)}
 
@@ -149,8 +149,8 @@ def test_a_feed_that_is_no_feed_is_not_tried_again(clock: ManualClock, feeds: Pa
     for name, text in texts.items():
         (feeds / f"{name}.xml").write_text(text, "utf-16" if name == "utf-16-bomb" else "utf-8")
         podcast_import.enqueue(podcast_id=name)
-    assert drain(wl, raising=False).failed == len(texts)
-    errors = {job.payload["podcast_id"]: job.error or "" for job in wl.jobs(status="failed")}
+    assert drain(td, raising=False).failed == len(texts)
+    errors = {job.payload["podcast_id"]: job.error or "" for job in td.jobs(status="failed")}
     assert "DOCTYPE" in errors["bomb"]
     assert "DOCTYPE" in errors["utf-16-bomb"]
     assert "no XML" in errors["no-xml"]
@@ -161,12 +161,12 @@ def test_a_feed_that_is_no_feed_is_not_tried_again(clock: ManualClock, feeds: Pa
 def test_a_real_rss_file_becomes_rows(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs, "FEEDS", Path(jobs.__file__).parent / "feeds")
     podcast_import.enqueue(podcast_id="harbour-radio")
-    drain(wl)
+    drain(td)
     assert rows("SELECT title, imports FROM podcasts") == [("Harbour Radio", 1)]
     assert rows("SELECT guid, title, published FROM episodes ORDER BY audio") == [
         ("https://example.org/harbour-radio/1.mp3", "Bells, horns, lights", ""),
         ("harbour-radio-2", "Why ropes have three strands", "2023-01-18T12:00:00+00:00"),
-        ("harbour-radio-3", "The windlass & its pawl", "2023-01-25T12:00:00+01:00"),
+        ("harbour-radio-3", "The treadle & its pawl", "2023-01-25T12:00:00+01:00"),
     ]
 
 
@@ -175,7 +175,7 @@ def test_the_status_of_an_import_is_visible(client: TestClient, clock: ManualClo
     id = client.post("/podcasts/import", json={"podcast_id": "podcast-00"}).json()["job"]
     assert client.get(f"/podcasts/import/{id}").json()["status"] == "pending"
     assert client.get("/podcasts/import").json() == {"pending": 1}
-    drain(wl)
+    drain(td)
     answer = client.get(f"/podcasts/import/{id}").json()
     assert answer["status"] == "completed"
     assert answer["result"] == {"title": "podcast-00", "episodes": 2}
@@ -197,8 +197,8 @@ def test_the_dashboard_shows_the_imports(clock: ManualClock) -> None:
 def test_imports_run_on_a_real_libsql_server(libsql_url: str, feeds: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The existing Turso database: nothing changes but the URL."""
     make_feeds(feeds, 5, 2)
-    store, before = open_store(libsql_url), wl.store
-    wl.use(store)
+    store, before = open_store(libsql_url), td.store
+    td.use(store)
     try:
         with TestClient(app) as client:
             for number in range(5):
@@ -206,32 +206,32 @@ def test_imports_run_on_a_real_libsql_server(libsql_url: str, feeds: Path, monke
             eventually(lambda: client.get("/podcasts/import").json() == {"completed": 5})
         assert imported() == {f"podcast-{number:02}": (1, 2) for number in range(5)}
     finally:
-        wl.use(before)
+        td.use(before)
         store.close()
 
 
 def test_a_new_type_of_job_is_registered_by_a_decorator(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wl.registry, "_functions", dict(wl.registry._functions))  # undone afterwards
+    monkeypatch.setattr(td.registry, "_functions", dict(td.registry._functions))  # undone afterwards
 
-    @wl.job(concurrency=1)
+    @td.job(concurrency=1)
     def transcription(podcast_id: str) -> str:
         return podcast_id
 
     job = transcription.enqueue(podcast_id="p1")
-    drain(wl)
-    assert wl.result(job.id) == "p1"
+    drain(td)
+    assert td.result(job.id) == "p1"
 
 
 def test_a_job_has_every_column_of_the_table(clock: ManualClock, feeds: Path) -> None:
     """`retries` are `attempts` here, of which the first is no retry."""
     job = podcast_import.enqueue(podcast_id="podcast-00")
     clock.advance(1)
-    drain(wl, raising=False)
+    drain(td, raising=False)
     make_feeds(feeds, 1, 1)
     clock.advance(1)
-    drain(wl)
+    drain(td)
     columns = "id, type, payload, status, created_at, started_at, completed_at, error, attempts"
-    [row] = rows(f"SELECT {columns} FROM windlass_job")
+    [row] = rows(f"SELECT {columns} FROM treadle_job")
     assert row[:4] == (job.id, "podcast_import", '{"podcast_id":"podcast-00"}', "completed")
     assert row[4] < row[5] <= row[6]  # created, started, completed
     assert row[7:] == (None, 2)
@@ -241,7 +241,7 @@ def test_a_job_has_every_column_of_the_table(clock: ManualClock, feeds: Path) ->
 
 
 def test_the_registry_maps_a_type_to_its_handler_and_concurrency() -> None:
-    registered = wl.registry["podcast_import"]
+    registered = td.registry["podcast_import"]
     assert registered.handler is podcast_import.__wrapped__  # type: ignore[attr-defined]
     assert registered.policy.concurrency == 3
 
@@ -251,20 +251,20 @@ def test_the_route_enqueues_and_does_not_import(client: TestClient, feeds: Path)
     answer = client.post("/podcasts/import", json={"podcast_id": "podcast-00"})
     assert answer.status_code == 202
     assert answer.json()["status"] == "pending"
-    assert wl.jobs(type="podcast_import")[0].payload == {"podcast_id": "podcast-00"}
+    assert td.jobs(type="podcast_import")[0].payload == {"podcast_id": "podcast-00"}
     assert client.post("/podcasts/import", json={"podcast_id": "podcast-00"}).json()["job"] == answer.json()["job"]
     assert client.post("/podcasts/import", json={"podcast_id": "../../etc/passwd"}).status_code == 422
 
 
 def test_the_worker_lives_in_the_web_server(clock: ManualClock, feeds: Path) -> None:
     make_feeds(feeds, 1, 2)
-    assert wl.workers() == []
+    assert td.workers() == []
     with TestClient(app) as client:
-        [worker] = wl.workers()
+        [worker] = td.workers()
         assert worker.types == ("podcast_import",)
         client.post("/podcasts/import", json={"podcast_id": "podcast-00"})
         eventually(lambda: client.get("/podcasts/import").json() == {"completed": 1})
-    assert wl.workers() == []
+    assert td.workers() == []
 
 
 # The algorithm, and concurrency control
@@ -274,8 +274,8 @@ def test_at_most_three_imports_run_at_once_over_all_servers(tmp_path: Path, port
     """Two servers with ten slots each. The database is asked all the time how many are processing."""
     url = f"sqlite:///{tmp_path}/podcasts.db"
     feeds = make_feeds(tmp_path / "feeds", 30, 4)
-    watching = Windlass(url)
-    environment = {"WINDLASS_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.05"}
+    watching = Treadle(url)
+    environment = {"TREADLE_URL": url, "FEEDS": str(tmp_path / "feeds"), "PACE": "0.05"}
     with (
         Example("examples.podcast_import.web", port=port, **environment) as one,
         Example("examples.podcast_import.web", port=free_port(), **environment) as two,
@@ -296,20 +296,20 @@ def test_a_stuck_import_is_not_counted_and_is_reclaimed_after_five_minutes(clock
     for number in range(4):
         podcast_import.enqueue(podcast_id=f"podcast-{number:02}")
     publish()
-    stuck = wl.claim(3, types=["podcast_import"], lease=300)
+    stuck = td.claim(3, types=["podcast_import"], lease=300)
     assert len(stuck) == 3
     clock.advance(299)
-    assert wl.claim(1, types=["podcast_import"]) == []
+    assert td.claim(1, types=["podcast_import"]) == []
     clock.advance(7)
-    [fourth] = wl.claim(1, types=["podcast_import"])
+    [fourth] = td.claim(1, types=["podcast_import"])
     assert fourth.job.payload == {"podcast_id": "podcast-03"}
-    assert wl.rescue() == 3
-    assert counts(wl) == {"pending": 3, "processing": 1}
+    assert td.rescue() == 3
+    assert counts(td) == {"pending": 3, "processing": 1}
 
 
 def publish() -> None:
     """What a starting worker does: tell the limits."""
-    wl.store.publish([job_type.policy for job_type in wl.registry.types.values()])
+    td.store.publish([job_type.policy for job_type in td.registry.types.values()])
 
 
 def test_a_running_import_is_stuck_after_five_minutes(
@@ -321,26 +321,26 @@ def test_a_running_import_is_stuck_after_five_minutes(
     with TestClient(app) as client:
         client.post("/podcasts/import", json={"podcast_id": "podcast-00"})
         eventually(lambda: gate.running == 1)
-        assert rows("SELECT (deadline - started_at) / 1000000 FROM windlass_leases") == [(300,)]
+        assert rows("SELECT (deadline - started_at) / 1000000 FROM treadle_leases") == [(300,)]
         gate.open.set()
-        eventually(lambda: counts(wl) == {"completed": 1})
+        eventually(lambda: counts(td) == {"completed": 1})
 
 
 def test_a_type_at_its_limit_does_not_keep_others_from_running(clock: ManualClock) -> None:
     for number in range(5):
         podcast_import.enqueue(podcast_id=f"podcast-{number:02}")
-    wl.enqueue("analytics", {})
+    td.enqueue("analytics", {})
     publish()
-    claimed = wl.claim(10)
+    claimed = td.claim(10)
     assert sorted(lease.job.type for lease in claimed) == ["analytics", *["podcast_import"] * 3]
 
 
 def test_two_who_claim_at_once_never_get_the_same_job(clock: ManualClock) -> None:
-    ids = {wl.enqueue("analytics", {"n": n}).id for n in range(60)}
+    ids = {td.enqueue("analytics", {"n": n}).id for n in range(60)}
     claimed: list[str] = []
 
     def claim() -> None:
-        while leases := wl.claim(1):
+        while leases := td.claim(1):
             claimed.extend(lease.job.id for lease in leases)
 
     threads = [threading.Thread(target=claim) for _ in range(6)]
@@ -371,8 +371,8 @@ def test_when_the_handler_ends_its_status_is_in_the_database(clock: ManualClock,
     (feeds / "broken.xml").write_text("<html/>")
     podcast_import.enqueue(podcast_id="podcast-00")
     podcast_import.enqueue(podcast_id="broken")
-    drain(wl, raising=False)
-    assert rows("SELECT status, error FROM windlass_job ORDER BY id") == [
+    drain(td, raising=False)
+    assert rows("SELECT status, error FROM treadle_job ORDER BY id") == [
         ("completed", None),
         ("failed", "broken: it is no RSS: <html>"),
     ]
@@ -383,12 +383,12 @@ def test_when_the_handler_ends_its_status_is_in_the_database(clock: ManualClock,
 
 def test_the_queue_can_be_worked_by_hand_enqueue_claim_complete_fail_counts(clock: ManualClock) -> None:
     for n in range(2):
-        wl.enqueue("analytics", {"n": n})
-    first, second = wl.claim(2, types=["analytics"])
+        td.enqueue("analytics", {"n": n})
+    first, second = td.claim(2, types=["analytics"])
     first.complete({"ok": True})
     second.fail("no luck", retry_in=None)
-    assert wl.result(first.job.id) == {"ok": True}
-    assert {(row["type"], row["status"]): row["count"] for row in wl.counts(("type", "status")) if row["count"]} == {
+    assert td.result(first.job.id) == {"ok": True}
+    assert {(row["type"], row["status"]): row["count"] for row in td.counts(("type", "status")) if row["count"]} == {
         ("analytics", "completed"): 1,
         ("analytics", "pending"): 1,
     }

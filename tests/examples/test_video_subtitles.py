@@ -20,19 +20,19 @@ from fastapi.testclient import TestClient
 
 from examples.video_subtitles import jobs
 from examples.video_subtitles.__main__ import make_media
-from examples.video_subtitles.database import VIDEOS, database, make_tables, wl
+from examples.video_subtitles.database import VIDEOS, database, make_tables, td
 from examples.video_subtitles.web import app
 from tests.examples.harness import ROOT, Example, counts, eventually, kill_again_and_again
-from windlass import Windlass
-from windlass.testing import ManualClock, drain, temporary
+from treadle import Treadle
+from treadle.testing import ManualClock, drain, temporary
 
-CLAIM_ONE = "from examples.video_subtitles.database import wl; print(*(lease.job.subject for lease in wl.claim(1)))"
+CLAIM_ONE = "from examples.video_subtitles.database import td; print(*(lease.job.subject for lease in td.claim(1)))"
 CLAIM_AND_WAIT = """
 import threading
 from examples.video_subtitles import jobs
-from examples.video_subtitles.database import wl
+from examples.video_subtitles.database import td
 jobs.transcribe = lambda media: (print("processing", flush=True), threading.Event().wait())
-wl.worker(concurrency=1).run()
+td.worker(concurrency=1).run()
 """
 
 
@@ -40,7 +40,7 @@ wl.worker(concurrency=1).run()
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualClock]:
     monkeypatch.setattr(jobs, "MEDIA", tmp_path)
     monkeypatch.setattr(jobs, "PACE", 0)
-    with temporary(wl, url=f"sqlite:///{tmp_path}/videos.db") as clock:
+    with temporary(td, url=f"sqlite:///{tmp_path}/videos.db") as clock:
         make_tables()
         yield clock
 
@@ -83,11 +83,11 @@ def fail_for_good(client: TestClient, clock: ManualClock, video: str) -> None:
     add(client, video)
     for seconds in (0, 1, 2):
         clock.advance(seconds)
-        drain(wl, raising=False)
+        drain(td, raising=False)
 
 
 def in_another_process(code: str, **options: Any) -> subprocess.Popen[str]:
-    environment = {**os.environ, "WINDLASS_URL": wl.store.url, "MEDIA": str(jobs.MEDIA)}
+    environment = {**os.environ, "TREADLE_URL": td.store.url, "MEDIA": str(jobs.MEDIA)}
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, **options
     )
@@ -103,7 +103,7 @@ def test_1_new_videos_are_pending(client: TestClient) -> None:
 
 def test_2_a_worker_picks_the_next_pending_video_and_sets_it_to_processing(client: TestClient) -> None:
     add(client, "v1", "v2")
-    [lease] = wl.claim(1)
+    [lease] = td.claim(1)
     assert lease.job.subject == "v1"
     assert {id: video["status"] for id, video in listed(client).items()} == {"v1": "processing", "v2": "pending"}
 
@@ -112,9 +112,9 @@ def test_3_success_and_the_stored_subtitle_are_completed_at_one_moment(client: T
     film("v1")
     add(client, "v1")
     clock.advance(5)
-    drain(wl)
+    drain(td)
     assert status(client, "v1") == "completed"
-    assert wl.jobs(subject="v1")[0].completed_at == clock.now()
+    assert td.jobs(subject="v1")[0].completed_at == clock.now()
     assert client.get("/videos/v1/subtitle").json()["srt"] == (
         "1\n00:00:00,000 --> 00:00:02,000\nThis is v1.\n\n2\n00:00:02,000 --> 00:00:04,000\nIt ends here.\n"
     )
@@ -125,27 +125,27 @@ def test_4_failures_count_keep_their_error_and_go_back_to_pending_until_max_retr
 ) -> None:
     add(client, "v1")
     for attempts, seconds in ((1, 1), (2, 2)):
-        drain(wl, raising=False)
+        drain(td, raising=False)
         video = listed(client)["v1"]
         assert (video["status"], video["attempts"]) == ("pending", attempts)
         assert "No such file" in video["error"]
         assert (
-            wl.jobs(subject="v1")[0].run_at - clock.now()
+            td.jobs(subject="v1")[0].run_at - clock.now()
         ).total_seconds() == seconds  # the backoff, in the database
         clock.advance(seconds)
-    drain(wl, raising=False)
+    drain(td, raising=False)
     assert (status(client, "v1"), listed(client)["v1"]["attempts"]) == ("failed", 3)
 
 
 def test_6_a_video_with_a_subtitle_is_completed_whatever_it_is_labelled(client: TestClient, clock: ManualClock) -> None:
     fail_for_good(client, clock, "failed")
     add(client, "processing")
-    wl.claim(1)
+    td.claim(1)
     add(client, "pending", "without")
     assert [status(client, v) for v in ("failed", "processing", "pending")] == ["failed", "processing", "pending"]
     for video in ("failed", "processing", "pending"):
         insert_subtitle(video)
-    assert wl.reconcile() == 3
+    assert td.reconcile() == 3
     assert {id: video["status"] for id, video in listed(client).items()} == {
         "failed": "completed",
         "processing": "completed",
@@ -159,20 +159,20 @@ def test_6_a_video_with_a_subtitle_is_completed_whatever_it_is_labelled(client: 
 
 def test_the_next_pending_video_is_found_by_an_index(client: TestClient) -> None:
     add(client, "v1")
-    query = "EXPLAIN QUERY PLAN SELECT id FROM windlass_ready WHERE queue = 'video_queue' AND type = 'fetch_subtitle'"
+    query = "EXPLAIN QUERY PLAN SELECT id FROM treadle_ready WHERE queue = 'video_queue' AND type = 'fetch_subtitle'"
     with database() as db:
-        assert "windlass_ready_in_order" in db.execute(query).fetchone()["detail"]
+        assert "treadle_ready_in_order" in db.execute(query).fetchone()["detail"]
 
 
 def test_the_separate_video_queue_has_priorities(client: TestClient) -> None:
     add(client, "v1", "v2")
     add(client, "urgent", priority=5)
-    claimed = [wl.claim(1, queues=["video_queue"])[0].job.subject for _ in range(3)]
+    claimed = [td.claim(1, queues=["video_queue"])[0].job.subject for _ in range(3)]
     assert claimed == ["urgent", "v1", "v2"]
 
 
 def test_an_empty_queue_gives_nothing_to_claim(client: TestClient) -> None:
-    assert wl.claim(1) == []
+    assert td.claim(1) == []
 
 
 # Reconciliation
@@ -193,7 +193,7 @@ def test_reconciliation_is_repeated_on_a_schedule(
     fail_for_good(client, clock, "v1")
 
     async def work() -> None:
-        async with wl.worker(beat=0.002, queues=["another"]):
+        async with td.worker(beat=0.002, queues=["another"]):
             await asyncio.to_thread(eventually, lambda: asked)
             insert_subtitle("v1")
             await asyncio.to_thread(eventually, lambda: status(client, "v1") == "completed")
@@ -222,14 +222,14 @@ def test_edge_1_a_video_added_twice_concurrently_is_one_row_and_one_job(client: 
     for thread in threads:
         thread.join()
     assert sorted(answers) == [201, *[409] * 7]
-    assert counts(wl) == {"pending": 1}
-    assert len(wl.jobs(subject="v1")) == 1
+    assert counts(td) == {"pending": 1}
+    assert len(td.jobs(subject="v1")) == 1
 
 
 def test_edge_3_a_subtitle_overrides_a_recorded_failure(client: TestClient, clock: ManualClock) -> None:
     fail_for_good(client, clock, "v1")
     insert_subtitle("v1")
-    assert wl.reconcile() == 1
+    assert td.reconcile() == 1
     assert status(client, "v1") == "completed"
 
 
@@ -261,7 +261,7 @@ def test_the_channel_summary_counts_videos_per_status(client: TestClient, clock:
     film("v1", "v2", "v3")
     add(client, "v1", "v2")
     add(client, "v3", channel="c2")
-    drain(wl)
+    drain(td)
     add(client, "v4", channel="c2")
     assert client.get("/channels").json() == [
         {"id": "c1", "title": "One", "videos": {"completed": 2, "failed": 1}},
@@ -273,7 +273,7 @@ def test_the_channel_summary_counts_videos_per_status(client: TestClient, clock:
 def test_a_channels_videos_can_be_filtered_by_status(client: TestClient) -> None:
     film("v1")
     add(client, "v1", "v2")
-    drain(wl, raising=False)
+    drain(td, raising=False)
     assert list(listed(client, status="completed")) == ["v1"]
     assert list(listed(client, status="pending")) == ["v2"]
     assert listed(client, status="failed") == {}
@@ -294,12 +294,12 @@ def test_failed_videos_remain_failed_until_manual_retry(client: TestClient, cloc
     fail_for_good(client, clock, "v1")
     film("v1")  # it would succeed now
     clock.advance(30 * 86400)
-    wl.rescue()
-    drain(wl)
-    wl.reconcile()
+    td.rescue()
+    drain(td)
+    td.reconcile()
     assert status(client, "v1") == "failed"
     assert client.post("/videos/v1/retry").json()["status"] == "pending"
-    drain(wl)
+    drain(td)
     assert status(client, "v1") == "completed"
 
 
@@ -307,8 +307,8 @@ def test_the_state_of_the_queue_is_in_sqlite_at_all_times(tmp_path: Path, port: 
     """kill -9 of the server at 20 random moments. Every video has its subtitle, once."""
     videos = make_media(tmp_path / "media", 100)
     url = f"sqlite:///{tmp_path}/videos.db"
-    watching = Windlass(url)
-    environment = {"WINDLASS_URL": url, "MEDIA": str(tmp_path / "media"), "PACE": "0.01"}
+    watching = Treadle(url)
+    environment = {"TREADLE_URL": url, "MEDIA": str(tmp_path / "media"), "PACE": "0.01"}
     with Example("examples.video_subtitles.web", port=port, **environment) as server:
         added: list[str] = []
 
@@ -330,7 +330,7 @@ def test_the_state_of_the_queue_is_in_sqlite_at_all_times(tmp_path: Path, port: 
 def test_a_video_and_its_job_are_one_commit(client: TestClient) -> None:
     """No channel, so no video: then there is no job either."""
     assert client.post("/channels/unknown/videos", json={"id": "v1", "title": "v1"}).status_code == 409
-    assert counts(wl) == {}
+    assert counts(td) == {}
 
 
 # Test cases, word for word
@@ -343,8 +343,8 @@ def test_case_1_insert_3_pending_videos_claim_in_parallel_each_claimed_once_no_d
     claimed: list[str] = []
 
     def claim() -> None:
-        while counts(wl).get("pending"):
-            claimed.extend(lease.job.subject for lease in wl.claim(1))
+        while counts(td).get("pending"):
+            claimed.extend(lease.job.subject for lease in td.claim(1))
 
     threads = [threading.Thread(target=claim) for _ in range(3)]
     for thread in threads:
@@ -354,7 +354,7 @@ def test_case_1_insert_3_pending_videos_claim_in_parallel_each_claimed_once_no_d
     for process in processes:
         claimed.extend(process.communicate(timeout=60)[0].split())
     assert sorted(claimed) == ["v1", "v2", "v3"]
-    assert counts(wl) == {"processing": 3}
+    assert counts(td) == {"processing": 3}
 
 
 def test_case_2_mark_one_processing_restart_becomes_pending(client: TestClient) -> None:
@@ -371,7 +371,7 @@ def test_case_2_mark_one_processing_restart_becomes_pending(client: TestClient) 
     assert status(client, "v1") == "processing"
 
     async def restart() -> None:
-        async with wl.worker(queues=["another"]):
+        async with td.worker(queues=["another"]):
             pass
 
     asyncio.run(restart())
@@ -381,7 +381,7 @@ def test_case_2_mark_one_processing_restart_becomes_pending(client: TestClient) 
 def test_case_3_insert_subtitle_manually_run_reconciliation_status_becomes_completed(client: TestClient) -> None:
     add(client, "v1")
     insert_subtitle("v1")
-    wl.reconcile()
+    td.reconcile()
     assert status(client, "v1") == "completed"
 
 

@@ -1,7 +1,7 @@
 """Starts workers quickly: imports an example once, and forks for each start.
 
     python -m tests.examples.zygote examples.podcast_import.web 8000    its web server, on that port
-    python -m tests.examples.zygote examples.weather_tiles.jobs         a worker of its `wl`
+    python -m tests.examples.zygote examples.weather_tiles.jobs         a worker of its `td`
 
 Each line on stdin is a start; the pid is the answer. The process is a real one, and is killed as any other.
 """
@@ -18,7 +18,7 @@ from types import ModuleType
 
 def run(module: ModuleType, port: str | None) -> None:
     if port is None:
-        module.wl.worker(concurrency=2, grace=1).run()
+        module.td.worker(concurrency=2, grace=1).run()
         return
     import uvicorn
 

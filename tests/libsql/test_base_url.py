@@ -9,12 +9,12 @@ import pytest
 
 from tests.conformance.helpers import everything, put_many, settle_one, take
 from tests.servers.front import Front
-from windlass.errors import StoreUnusable
-from windlass.outcome import COMPLETED
-from windlass.stores.libsql.hrana import Stream
-from windlass.stores.libsql.place import read
-from windlass.stores.libsql.server import Server, Untrusted
-from windlass.stores.libsql.store import LibSQLStore
+from treadle.errors import StoreUnusable
+from treadle.outcome import COMPLETED
+from treadle.stores.libsql.hrana import Stream
+from treadle.stores.libsql.place import read
+from treadle.stores.libsql.server import Server, Untrusted
+from treadle.stores.libsql.store import LibSQLStore
 
 
 def leading_to(base):

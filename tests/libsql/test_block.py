@@ -19,10 +19,10 @@ from tests.conformance.helpers import (
     settle_one,
 )
 from tests.servers.libsql import ByHand
-from windlass.errors import StoreUnusable, TransactionOver
-from windlass.job import Status
-from windlass.outcome import COMPLETED
-from windlass.stores.libsql.store import LibSQLStore
+from treadle.errors import StoreUnusable, TransactionOver
+from treadle.job import Status
+from treadle.outcome import COMPLETED
+from treadle.stores.libsql.store import LibSQLStore
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import pytest
 from tests.conformance.helpers import check_books, enlist, everything, put, put_many, select, take
 from tests.servers.front import Front
 from tests.servers.libsql import LibSQLServer
-from windlass import Context, Windlass
-from windlass.errors import CommitUnknown
-from windlass.job import Status
-from windlass.stores.libsql.server import Server, Unreachable
-from windlass.stores.libsql.store import LibSQLStore
-from windlass.worker import settler, worker
+from treadle import Context, Treadle
+from treadle.errors import CommitUnknown
+from treadle.job import Status
+from treadle.stores.libsql.server import Server, Unreachable
+from treadle.stores.libsql.store import LibSQLStore
+from treadle.worker import settler, worker
 
 MANY = 50
 JOBS = MANY + 10
@@ -66,22 +66,22 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> Losses:
 
 
 @pytest.fixture
-def wl(own_server: LibSQLServer) -> Iterator[Windlass]:
+def td(own_server: LibSQLServer) -> Iterator[Treadle]:
     """On a server of its own: workers that are cut off by a failure ask nobody else's."""
-    app = Windlass(own_server.url)
+    app = Treadle(own_server.url)
     app.store.open()
     yield app
     check_books(app.store)
     app.close()
 
 
-def test_an_enqueue_is_looked_up_and_is_one_job(wl, losses):
+def test_an_enqueue_is_looked_up_and_is_one_job(td, losses):
     losses.left["insert"] = MANY
 
-    stored = [put(wl.store, dedupe=str(n)) for n in range(MANY)]
+    stored = [put(td.store, dedupe=str(n)) for n in range(MANY)]
 
     assert 0 == losses.left["insert"]
-    assert sorted(job.id for job in stored) == sorted(job.id for job in everything(wl.store))
+    assert sorted(job.id for job in stored) == sorted(job.id for job in everything(td.store))
 
 
 def test_of_an_enqueue_that_cannot_be_looked_up_it_is_told_that_it_may_have_happened(own_server, monkeypatch):
@@ -123,31 +123,31 @@ def test_an_answer_lost_within_a_transaction_costs_the_servers_patience_but_no_j
         check_books(store)
 
 
-def unended(wl):
-    return [row for row in wl.counts() if not Status(row["status"]).is_final]
+def unended(td):
+    return [row for row in td.counts() if not Status(row["status"]).is_final]
 
 
 @pytest.mark.parametrize("verb", ["claim", "settle"])
-def test_a_worker_runs_each_job_once_and_no_lease_is_left_behind(wl, losses, verb, monkeypatch):
+def test_a_worker_runs_each_job_once_and_no_lease_is_left_behind(td, losses, verb, monkeypatch):
     monkeypatch.setattr(worker, "PAUSE", 0.01)
     monkeypatch.setattr(settler, "PAUSE", 0.01)
     runs: Counter[int] = Counter()
 
-    @wl.job(max_attempts=1)
+    @td.job(max_attempts=1)
     async def work(ctx: Context, n: int) -> None:
         runs[n] += 1
 
-    wl.enqueue_many([work.request(n=n) for n in range(JOBS)])
+    td.enqueue_many([work.request(n=n) for n in range(JOBS)])
     losses.left[verb] = MANY
 
     async def main() -> None:
-        async with wl.worker(concurrency=1, beat=BEAT), wl.worker(concurrency=1, beat=BEAT):
-            while await asyncio.to_thread(unended, wl):  # noqa: ASYNC110 - what nobody knows of is given back by a beat
+        async with td.worker(concurrency=1, beat=BEAT), td.worker(concurrency=1, beat=BEAT):
+            while await asyncio.to_thread(unended, td):  # noqa: ASYNC110 - what nobody knows of is given back by a beat
                 await asyncio.sleep(BEAT / 4)
-            assert [] == select(wl.store, "SELECT id FROM windlass.leases")
+            assert [] == select(td.store, "SELECT id FROM treadle.leases")
 
     asyncio.run(main())
 
     assert 0 == losses.left[verb]
-    assert [{"status": Status.COMPLETED, "count": JOBS}] == wl.counts()
+    assert [{"status": Status.COMPLETED, "count": JOBS}] == td.counts()
     assert dict.fromkeys(range(JOBS), 1) == runs

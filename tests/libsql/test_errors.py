@@ -10,14 +10,14 @@ from tests.conformance.helpers import everything, put, put_many, settle_one, tak
 from tests.servers.front import Front
 from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from tests.servers.postgres import free_port
-from windlass import Windlass
-from windlass.errors import BadConnection, BadOption, BadURL, CommitUnknown, StoreBusy, StoreUnusable
-from windlass.job import Status
-from windlass.outcome import COMPLETED
-from windlass.stores.libsql import place
-from windlass.stores.libsql.hrana import Failed
-from windlass.stores.libsql.store import LibSQLStore
-from windlass.testing import temporary
+from treadle import Treadle
+from treadle.errors import BadConnection, BadOption, BadURL, CommitUnknown, StoreBusy, StoreUnusable
+from treadle.job import Status
+from treadle.outcome import COMPLETED
+from treadle.stores.libsql import place
+from treadle.stores.libsql.hrana import Failed
+from treadle.stores.libsql.store import LibSQLStore
+from treadle.testing import temporary
 
 SECRET = "eyJhbGciOi.secret.signature"
 
@@ -67,21 +67,21 @@ def test_a_token_is_never_shown(monkeypatch):
     store = LibSQLStore(f"libsql+http://127.0.0.1:{free_port()}?authToken={SECRET}")
 
     assert SECRET not in store.where
-    assert SECRET not in repr(Windlass(store.url))
+    assert SECRET not in repr(Treadle(store.url))
     with pytest.raises(StoreUnusable) as error:
         store.open()
     assert SECRET not in str(error.value)
 
 
 def test_a_token_from_a_file_has_a_line_break_at_its_end(monkeypatch):
-    monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", f"{SECRET}\n")
+    monkeypatch.setenv("TREADLE_LIBSQL_TOKEN", f"{SECRET}\n")
 
     assert SECRET == place.read("libsql://host").token
 
 
 @pytest.mark.parametrize("token", [f"{SECRET}\nHost: other", f"{SECRET} ", f"{SECRET}é", f"Bearer {SECRET}"])
 def test_what_cannot_be_a_token_is_refused_without_showing_it(monkeypatch, token):
-    monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", f"{token}.")
+    monkeypatch.setenv("TREADLE_LIBSQL_TOKEN", f"{token}.")
 
     with pytest.raises(BadURL, match="copy it again") as refused:
         place.read("libsql://host")
@@ -91,12 +91,12 @@ def test_what_cannot_be_a_token_is_refused_without_showing_it(monkeypatch, token
 
 def test_the_right_token_opens_and_a_wrong_one_or_none_does_not(make_server, keys, monkeypatch):
     server = make_server("--auth-jwt-key-file", str(keys.file))
-    monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", keys.token())
+    monkeypatch.setenv("TREADLE_LIBSQL_TOKEN", keys.token())
     assert Status.PENDING == put(LibSQLStore(server.url)).status
 
     for token in ("", SECRET):
-        monkeypatch.setenv("WINDLASS_LIBSQL_TOKEN", token)
-        with pytest.raises(StoreUnusable, match=r"token.*\$WINDLASS_LIBSQL_TOKEN"):
+        monkeypatch.setenv("TREADLE_LIBSQL_TOKEN", token)
+        with pytest.raises(StoreUnusable, match=r"token.*\$TREADLE_LIBSQL_TOKEN"):
             LibSQLStore(server.url).open()
 
 
@@ -177,24 +177,24 @@ def test_a_busy_server_does_not_suggest_what_it_refuses(libsql_url, code):
 
 def test_durability_is_the_servers_choice(own_server):
     with pytest.raises(BadOption, match="server"):
-        Windlass(own_server.url, synchronous="NORMAL")
+        Treadle(own_server.url, synchronous="NORMAL")
 
 
 def test_a_foreign_connection_is_refused(libsql_url):
     import sqlite3
 
-    wl = Windlass(libsql_url)
-    wl.enqueue("noop")
+    td = Treadle(libsql_url)
+    td.enqueue("noop")
 
     with pytest.raises(BadConnection, match=r"ctx\.transaction"):
-        wl.enqueue("noop", connection=sqlite3.connect(":memory:"))
-    assert [{"count": 1}] == wl.counts(())
+        td.enqueue("noop", connection=sqlite3.connect(":memory:"))
+    assert [{"count": 1}] == td.counts(())
 
 
 def test_no_test_empties_a_server(libsql_url):
-    wl = Windlass(libsql_url)
-    wl.enqueue("noop")
+    td = Treadle(libsql_url)
+    td.enqueue("noop")
 
-    with pytest.raises(BadOption, match="its jobs would be deleted"), temporary(wl, url=libsql_url):
+    with pytest.raises(BadOption, match="its jobs would be deleted"), temporary(td, url=libsql_url):
         pass
-    assert [{"count": 1}] == wl.counts(())
+    assert [{"count": 1}] == td.counts(())

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from tests.conformance.helpers import enlist, new_job, put_many, take
-from windlass import Windlass
-from windlass.outcome import COMPLETED
-from windlass.stores.base import Wanted
-from windlass.stores.libsql.hrana import _names
-from windlass.stores.libsql.store import LibSQLStore
-from windlass.worker.slots import AsyncSlots
+from treadle import Treadle
+from treadle.outcome import COMPLETED
+from treadle.stores.base import Wanted
+from treadle.stores.libsql.hrana import _names
+from treadle.stores.libsql.store import LibSQLStore
+from treadle.worker.slots import AsyncSlots
 
 
 @pytest.fixture
@@ -66,27 +66,27 @@ def test_a_look_of_an_idle_worker_is_one_and_a_beat_is_two(store):
 def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url, monkeypatch):
     """Handlers that a busy machine makes slow are claimed in smaller lots, and beats come with time: neither here."""
     monkeypatch.setattr(AsyncSlots, "YIELD_AFTER", 60)
-    wl = Windlass(libsql_url)
+    td = Treadle(libsql_url)
 
-    @wl.job
+    @td.job
     async def noop(n: int) -> None: ...
 
-    wl.enqueue_many([noop.request(n=n) for n in range(5000)])
+    td.enqueue_many([noop.request(n=n) for n in range(5000)])
 
     async def drain() -> None:
-        async with wl.worker(concurrency=500, beat=60) as worker:
+        async with td.worker(concurrency=500, beat=60) as worker:
             await worker.drained()
 
-    n, _ = journeys(wl.store, lambda: asyncio.run(drain()))
+    n, _ = journeys(td.store, lambda: asyncio.run(drain()))
 
-    assert [{"status": "completed", "count": 5000}] == wl.counts()
+    assert [{"status": "completed", "count": 5000}] == td.counts()
     assert 5000 / n >= 50
 
 
 def test_nothing_is_left_open_by_a_list(store):
     """A list reads in a transaction, for one moment; an open one would hold the server's log."""
     put_many(store, 3)
-    from windlass.filters import Filter
+    from treadle.filters import Filter
 
     store.jobs(Filter(), 10)
 

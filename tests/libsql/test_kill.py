@@ -6,10 +6,10 @@ import threading
 from pathlib import Path
 
 from tests.process import history
-from tests.process.handlers import storm_slow, wl
+from tests.process.handlers import storm_slow, td
 from tests.process.harness import Place, end, kill_every, size
 from tests.servers.libsql import LibSQLServer
-from windlass.errors import StoreUnusable
+from treadle.errors import StoreUnusable
 
 SECONDS = 0.12
 """Of each job: long enough for the storm to last through both crashes."""
@@ -22,7 +22,7 @@ def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(own_server:
     with Place(tmp_path, own_server.url) as place:
         supervisor = place.worker(processes=3, concurrency=10, beat=1.0)
         place.staffed(3)
-        acked = wl.enqueue_many([storm_slow.request(seconds=SECONDS) for _ in range(n)])
+        acked = td.enqueue_many([storm_slow.request(seconds=SECONDS) for _ in range(n)])
         crashes = [threading.Timer(after, lambda: (own_server.kill(), own_server.start())) for after in CRASHES]
         for crash in crashes:
             crash.start()
@@ -34,7 +34,7 @@ def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(own_server:
         found = history.History([job.id for job in acked], place.runs(), dict(kills), history.read(place.url))
         print(history.told(found))
         assert history.breaches(found) == []
-        assert wl.workers() == []
+        assert td.workers() == []
 
 
 def living(place: Place) -> list[int]:

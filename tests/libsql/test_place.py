@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from windlass import Windlass
-from windlass.errors import BadURL
-from windlass.stores.libsql import place
+from treadle import Treadle
+from treadle.errors import BadURL
+from treadle.stores.libsql import place
 
 TOKEN = "eyJhbGciOi.secret.signature"
 
@@ -17,14 +17,14 @@ def test_on_this_machine_a_token_may_go_without_tls(host):
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "sqld", "jobs.example", "[fd00::1]", "localhost.example", "0.0.0.0"])
-@pytest.mark.parametrize("variable", [None, "WINDLASS_LIBSQL_TOKEN", "TURSO_AUTH_TOKEN"])
+@pytest.mark.parametrize("variable", [None, "TREADLE_LIBSQL_TOKEN", "TURSO_AUTH_TOKEN"])
 def test_no_token_goes_to_another_machine_without_tls(host, variable, monkeypatch):
     url = f"libsql+http://{host}:8080"
     if variable:
         monkeypatch.setenv(variable, TOKEN)
 
     with pytest.raises(BadURL, match=r"libsql:// .*\?tokenInClear=1") as refused:
-        Windlass(url if variable else f"{url}?authToken={TOKEN}")
+        Treadle(url if variable else f"{url}?authToken={TOKEN}")
     assert TOKEN not in str(refused.value)
 
 

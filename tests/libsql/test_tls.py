@@ -14,10 +14,10 @@ from tests.conformance.helpers import put
 from tests.servers.certificates import Authority
 from tests.servers.front import Front
 from tests.servers.libsql import LibSQLServer
-from windlass import Windlass
-from windlass.errors import StoreUnusable
-from windlass.job import Status
-from windlass.stores.libsql.store import LibSQLStore
+from treadle import Treadle
+from treadle.errors import StoreUnusable
+from treadle.job import Status
+from treadle.stores.libsql.store import LibSQLStore
 
 TOKEN = "eyJhbGciOi.secret.signature"
 
@@ -44,22 +44,22 @@ def front(libsql_server: LibSQLServer, libsql_url: str) -> Iterator[Callable[[ss
 @pytest.mark.parametrize("scheme", ["libsql", "libsql+https"])
 def test_jobs_are_enqueued_and_worked_by_tls_with_an_authority_of_ones_own(front, trusted, scheme):
     secure = front(trusted.context())
-    wl = Windlass(f"{scheme}://localhost:{secure.port}?authToken={TOKEN}")
+    td = Treadle(f"{scheme}://localhost:{secure.port}?authToken={TOKEN}")
 
-    @wl.job
+    @td.job
     async def double(n: int) -> int:
         return 2 * n
 
-    jobs = wl.enqueue_many([double.request(n=n) for n in range(20)])
+    jobs = td.enqueue_many([double.request(n=n) for n in range(20)])
 
     async def drain() -> None:
-        async with wl.worker() as worker:
+        async with td.worker() as worker:
             await worker.drained()
 
     asyncio.run(drain())
-    wl.close()
+    td.close()
 
-    assert [2 * n for n in range(20)] == [wl.result(job.id) for job in jobs]
+    assert [2 * n for n in range(20)] == [td.result(job.id) for job in jobs]
     assert {f"Bearer {TOKEN}"} == {asked.headers.get("Authorization") for asked in secure.asked}
 
 
@@ -69,7 +69,7 @@ def test_a_token_opens_by_tls(make_server, keys, trusted):
         url = f"libsql://localhost:{secure.port}"
 
         assert Status.PENDING == put(LibSQLStore(f"{url}?authToken={keys.token()}")).status
-        with pytest.raises(StoreUnusable, match=r"token.*\$WINDLASS_LIBSQL_TOKEN"):
+        with pytest.raises(StoreUnusable, match=r"token.*\$TREADLE_LIBSQL_TOKEN"):
             LibSQLStore(url).open()
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests import stores
-from tests.process.handlers import wl
+from tests.process.handlers import td
 from tests.process.harness import Place
 from tests.process.sleepers import Sleepers, asleep
 from tests.servers.postgres import Server
@@ -46,10 +46,10 @@ def server(make_postgres: Callable[..., Server]) -> Server:
 
 @pytest.fixture(scope="session")
 def sleepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sleepers]:
-    before = wl.store
+    before = td.store
     folder = tmp_path_factory.mktemp("sleepers")
     with Place(folder, f"sqlite:///{folder}/jobs.db") as place, asleep(place) as sleepers:
-        wl.use(before)
+        td.use(before)
         yield sleepers
 
 
@@ -66,7 +66,7 @@ def needs_sleepers(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Who needs the sleepers comes last; what is marked as torture only when `script/torture` runs."""
-    if not os.environ.get("WINDLASS_TEST_TORTURE"):
+    if not os.environ.get("TREADLE_TEST_TORTURE"):
         longest = [item for item in items if item.get_closest_marker("torture")]
         config.hook.pytest_deselected(items=longest)
         items[:] = [item for item in items if item not in longest]

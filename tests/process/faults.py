@@ -12,7 +12,7 @@ import psycopg
 from tests.process import history
 from tests.process.harness import Kill, Place
 from tests.servers.postgres import Server
-from windlass import Job, StoreUnusable
+from treadle import Job, StoreUnusable
 
 MakePostgres = Callable[..., Server]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from tests.process.handlers import quick, wl
+from tests.process.handlers import quick, td
 from tests.process.journal import note
 
 
@@ -14,7 +14,7 @@ def enqueue() -> None:
 
 
 def note_sessions() -> None:
-    store = wl.store
+    store = td.store
     note("sessions", *(store.database.read(lane, lambda tx: tx.value("SELECT pg_backend_pid()")) for lane in LANES))
 
 

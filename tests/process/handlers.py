@@ -15,9 +15,9 @@ from typing import Any
 
 from tests import stores
 from tests.process.journal import FOLDER, journalled, note
-from windlass import Context, Retry, Snooze, Windlass, fixed
+from treadle import Context, Retry, Snooze, Treadle, fixed
 
-wl = Windlass()
+td = Treadle()
 
 
 def is_open(gate: str) -> bool:
@@ -33,21 +33,21 @@ async def through(gate: str) -> None:
 # Storms
 
 
-@wl.job(max_attempts=1000)
+@td.job(max_attempts=1000)
 async def storm_async(ctx: Context) -> str:
     with journalled(ctx) as token:
         await asyncio.sleep(0.005)
     return token
 
 
-@wl.job(max_attempts=1000)
+@td.job(max_attempts=1000)
 def storm_thread(ctx: Context) -> str:
     with journalled(ctx) as token:
         time.sleep(0.005)
     return token
 
 
-@wl.job(max_attempts=1000)
+@td.job(max_attempts=1000)
 async def storm_slow(ctx: Context, seconds: float) -> str:
     with journalled(ctx) as token:
         await asyncio.sleep(seconds)
@@ -60,11 +60,11 @@ async def storm_slow(ctx: Context, seconds: float) -> str:
 class Role:
     """Which of the two this process is, from its environment."""
 
-    name = os.environ.get("WINDLASS_TEST_ROLE", "")
+    name = os.environ.get("TREADLE_TEST_ROLE", "")
     is_victim = name == "victim"
 
 
-@wl.job
+@td.job
 async def zombie(ctx: Context, how: str, waits: bool) -> str:
     """The victim comes to itself after its death, and would end what is another's now."""
     note("start", ctx.id, ctx.attempt, f"{Role.name}:{ctx.id}")
@@ -83,7 +83,7 @@ async def zombie(ctx: Context, how: str, waits: bool) -> str:
     return f"{Role.name} {how}"
 
 
-@wl.job
+@td.job
 def zombie_in_a_transaction(ctx: Context, how: str, waits: bool) -> str:
     note("start", ctx.id, ctx.attempt, f"{Role.name}:{ctx.id}")
     while not is_open("victim" if Role.is_victim else "second" if waits else ""):
@@ -96,7 +96,7 @@ def zombie_in_a_transaction(ctx: Context, how: str, waits: bool) -> str:
     return f"{Role.name} {how}"
 
 
-@wl.job(queue="victim")
+@td.job(queue="victim")
 async def whose_are_you() -> str:
     return Role.name
 
@@ -104,7 +104,7 @@ async def whose_are_you() -> str:
 # Limits
 
 
-@wl.job(concurrency=3, max_attempts=1000)
+@td.job(concurrency=3, max_attempts=1000)
 async def three_at_once(ctx: Context, seconds: float) -> str:
     with journalled(ctx) as token:
         await asyncio.sleep(seconds)
@@ -114,30 +114,30 @@ async def three_at_once(ctx: Context, seconds: float) -> str:
 # One file
 
 
-@wl.job
+@td.job
 async def quick(ctx: Context) -> None:
     note("ran", ctx.id)
 
 
-@wl.job
+@td.job
 def slow(ctx: Context, seconds: float) -> None:
     with journalled(ctx):
         time.sleep(seconds)
 
 
-@wl.job
+@td.job
 async def slow_async(ctx: Context, seconds: float) -> None:
     with journalled(ctx):
         await asyncio.sleep(seconds)
 
 
-@wl.job
+@td.job
 async def waits_at_a_gate(ctx: Context, gate: str) -> None:
     with journalled(ctx):
         await through(gate)
 
 
-@wl.job
+@td.job
 def waits_at_a_gate_in_a_thread(ctx: Context, gate: str) -> None:
     with journalled(ctx):
         while not is_open(gate):
@@ -163,21 +163,21 @@ def die(how: str) -> None:
             hoard.append(b"x" * (1 << 24))
 
 
-@wl.job(max_attempts=2, backoff=fixed(0.05))
+@td.job(max_attempts=2, backoff=fixed(0.05))
 async def dose_async(ctx: Context, poison: str, seconds: float = 0.05) -> None:
     with journalled(ctx):
         await asyncio.sleep(seconds)
         die(poison)
 
 
-@wl.job(max_attempts=2, backoff=fixed(0.05))
+@td.job(max_attempts=2, backoff=fixed(0.05))
 def dose_thread(ctx: Context, poison: str, seconds: float = 0.05) -> None:
     with journalled(ctx):
         time.sleep(seconds)
         die(poison)
 
 
-@wl.job(max_attempts=2, backoff=fixed(0.05), run="process")
+@td.job(max_attempts=2, backoff=fixed(0.05), run="process")
 def dose_process(ctx: Context, poison: str, seconds: float = 0.05) -> None:
     with journalled(ctx):
         time.sleep(seconds)
@@ -189,7 +189,7 @@ def dose_process(ctx: Context, poison: str, seconds: float = 0.05) -> None:
 
 def leave_a_thread_behind() -> None:
     """It takes the process down when the handler's outcome is about to be committed, and not sooner."""
-    lock = stores.nobody_can_write(wl.store.url)
+    lock = stores.nobody_can_write(td.store.url)
     lock.__enter__()  # as long as this process lives
 
     def exit_when_settling(_: object) -> None:
@@ -209,12 +209,12 @@ def is_settling() -> bool:
 def out_of_reach() -> list[Any]:
     """Not at the top of the module, where a child could find them: so every attempt is in the worker itself."""
 
-    @wl.job(max_attempts=3)
+    @td.job(max_attempts=3)
     async def leaves_a_thread_async(ctx: Context) -> None:
         with journalled(ctx):
             leave_a_thread_behind()
 
-    @wl.job(max_attempts=3)
+    @td.job(max_attempts=3)
     def leaves_a_thread(ctx: Context) -> None:
         with journalled(ctx):
             leave_a_thread_behind()
@@ -228,13 +228,13 @@ LEAVERS = out_of_reach()
 # Ends
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def slow_process(ctx: Context, seconds: float) -> None:
     with journalled(ctx):
         time.sleep(seconds)
 
 
-@wl.job(timeout=2, backoff=fixed(0))
+@td.job(timeout=2, backoff=fixed(0))
 def stuck(ctx: Context, seconds: float) -> None:
     """In a thread, which cannot be stopped; but only at its first attempt."""
     with journalled(ctx):
@@ -242,34 +242,34 @@ def stuck(ctx: Context, seconds: float) -> None:
             time.sleep(seconds)
 
 
-@wl.job
+@td.job
 async def blocks_the_loop(ctx: Context, seconds: float) -> None:
     with journalled(ctx):
         await asyncio.sleep(0.2)  # so that the next claim is under way
         time.sleep(seconds)  # noqa: ASYNC251 - what must not be done
 
 
-@wl.job
+@td.job
 def holds_the_interpreter(ctx: Context, seconds: float) -> None:
     with journalled(ctx):
         ctypes.PyDLL(None).usleep(int(seconds * 1_000_000))
 
 
-@wl.job(max_attempts=2, timeout=8, backoff=fixed(0.05))
+@td.job(max_attempts=2, timeout=8, backoff=fixed(0.05))
 async def within_eight_seconds(ctx: Context, poison: str) -> None:
     with journalled(ctx):
         await asyncio.sleep(1.2)
         die(poison)
 
 
-@wl.job
+@td.job
 async def ends_in_a_transaction(ctx: Context) -> None:
     with journalled(ctx):
         async with ctx.atransaction() as connection:
             connection.execute(f"INSERT INTO effects VALUES ('{ctx.id}')")
 
 
-@wl.job
+@td.job
 async def slow_in_a_pool(ctx: Context, seconds: float) -> None:
     with journalled(ctx):
         await asyncio.to_thread(time.sleep, seconds)

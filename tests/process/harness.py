@@ -19,10 +19,10 @@ import psutil
 
 from tests import stores
 from tests.process import journal
-from tests.process.handlers import wl
+from tests.process.handlers import td
 from tests.process.run import OPTIONS
 from tests.servers.namespaces import Host
-from windlass.stores import open_store
+from treadle.stores import open_store
 
 T = TypeVar("T")
 
@@ -42,8 +42,8 @@ IN_MIDDLE = "xact_start IS NOT NULL AND pid <> pg_backend_pid()"
 
 
 def size(name: str, usual: int) -> int:
-    """How large a test is: `WINDLASS_TEST_STORM=100000` makes one of the same test that takes longer."""
-    return int(os.environ.get(f"WINDLASS_TEST_{name}", usual))
+    """How large a test is: `TREADLE_TEST_STORM=100000` makes one of the same test that takes longer."""
+    return int(os.environ.get(f"TREADLE_TEST_{name}", usual))
 
 
 def eventually(look: Callable[[], T], within: float = 60) -> T:
@@ -71,20 +71,20 @@ class Place:
         self.environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
-            "WINDLASS_URL": self.url,
+            "TREADLE_URL": self.url,
             journal.FOLDER: str(self.journals),
         }
         self.started: list[subprocess.Popen[bytes]] = []
         self.store = open_store(self.url)
 
     def __enter__(self) -> Place:
-        self._before = wl.store
-        wl.use(self.store)
+        self._before = td.store
+        td.use(self.store)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.clean_up()
-        wl.use(self._before)
+        td.use(self._before)
         if self.log.exists():  # pytest shows it if the test has failed
             print("what the processes said last:", *self.log.read_text().splitlines()[-LAST:], sep="\n")
 
@@ -138,7 +138,7 @@ class Place:
         return [words for words in journal.lines(self.journals) if words[1] == what]
 
     def count(self, status: str) -> int:
-        return sum(row["count"] for row in wl.counts() if row["status"] == status)
+        return sum(row["count"] for row in td.counts() if row["status"] == status)
 
     def sql(self, query: str) -> list[tuple[Any, ...]]:
         return stores.rows(self.url, query)
@@ -166,12 +166,12 @@ class Place:
 
     def worker_pids(self) -> list[int]:
         """The processes of the workers in the database."""
-        return [row.host["pid"] for row in wl.workers()]
+        return [row.host["pid"] for row in td.workers()]
 
     def staffed(self, n: int) -> None:
         """Wait until so many workers have come. A first one that cannot reach its database ends with an error, as it
         should: no fault may begin before."""
-        eventually(lambda: len(wl.workers()) == n)
+        eventually(lambda: len(td.workers()) == n)
 
     def stop_apart_from_the_writer(self, pids: list[int]) -> None:
         """SIGSTOP, but not while one of them holds the database's only write lock: then all others would stop too."""
@@ -215,7 +215,7 @@ def kill_every(seconds: float, living: Callable[[], Collection[int]], left: Call
     while now := left():
         if now < least:
             least, since = now, time.monotonic()
-        assert time.monotonic() < since + STUCK, f"{now} left for {STUCK} s, after {len(kills)} kills: {wl.counts()}"
+        assert time.monotonic() < since + STUCK, f"{now} left for {STUCK} s, after {len(kills)} kills: {td.counts()}"
         time.sleep(seconds)
         pids = set(living()) - {kill.pid for kill in kills}
         if pids and (len(pids) > 1 or time.monotonic() < since + SLOW):

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 from tests import stores
 from tests.process.journal import Run
 
-SQLITE = "BEGIN", "result ->> '$'", "SELECT value FROM windlass_meta WHERE key = 'lease'"
-POSTGRES = "BEGIN ISOLATION LEVEL REPEATABLE READ", "result #>> '{}'", "SELECT last_value FROM windlass_lease"
+SQLITE = "BEGIN", "result ->> '$'", "SELECT value FROM treadle_meta WHERE key = 'lease'"
+POSTGRES = "BEGIN ISOLATION LEVEL REPEATABLE READ", "result #>> '{}'", "SELECT last_value FROM treadle_lease"
 """How to see one moment, the text of a result, and the number of the last lease."""
 
 
@@ -75,22 +75,22 @@ def read(url: str) -> Books:
             return connection.execute(stores.in_dialect(url, query)).fetchall()
 
         connection.execute(begin)
-        runs, failures = rows("SELECT coalesce(sum(runs), 0), coalesce(sum(failures), 0) FROM windlass_usage")[0]
+        runs, failures = rows("SELECT coalesce(sum(runs), 0), coalesce(sum(failures), 0) FROM treadle_usage")[0]
         return Books(
-            jobs=[str(id) for (id,) in rows("SELECT id FROM windlass_jobs")],
-            waiting=[str(id) for (id,) in rows("SELECT id FROM windlass_ready")],
-            in_hand=[str(id) for (id,) in rows("SELECT id FROM windlass_leases")],
+            jobs=[str(id) for (id,) in rows("SELECT id FROM treadle_jobs")],
+            waiting=[str(id) for (id,) in rows("SELECT id FROM treadle_ready")],
+            in_hand=[str(id) for (id,) in rows("SELECT id FROM treadle_leases")],
             ended=[
                 Ended(str(id), *row)
-                for id, *row in rows(f"SELECT id, lease, status, attempts, {text_of_result} FROM windlass_finished")
+                for id, *row in rows(f"SELECT id, lease, status, attempts, {text_of_result} FROM treadle_finished")
             ],
             lost=[
                 Lost(str(id), *row)
-                for id, *row in rows("SELECT id, lease, attempt, outcome, error FROM windlass_attempts")
+                for id, *row in rows("SELECT id, lease, attempt, outcome, error FROM treadle_attempts")
             ],
             tallies={
                 status: count
-                for status, count in rows("SELECT status, sum(count) FROM windlass_tallies GROUP BY 1")
+                for status, count in rows("SELECT status, sum(count) FROM treadle_tallies GROUP BY 1")
                 if count
             },
             runs=runs,

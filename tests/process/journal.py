@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from windlass import Context
+from treadle import Context
 
-FOLDER = "WINDLASS_TEST_JOURNAL"
+FOLDER = "TREADLE_TEST_JOURNAL"
 
 _numbers = itertools.count()
 _file: tuple[int, int] = (0, 0)  # whose it is, and its descriptor

@@ -13,7 +13,7 @@ import psycopg
 
 from tests.servers.postgres import Server
 
-OURS = "application_name = 'windlass' AND pid <> pg_backend_pid()"
+OURS = "application_name = 'treadle' AND pid <> pg_backend_pid()"
 KILL_ONE = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} ORDER BY random() LIMIT 1"
 KILL_LISTENERS = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LISTEN%' AND pg_terminate_backend(pid)"
 LISTENERS = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LISTEN%'"
@@ -65,7 +65,7 @@ def crash(server: Server) -> Restart:
     server.restart("immediate")
     back = time.monotonic_ns()
     with contextlib.closing(psycopg.connect(server.url(), autocommit=True, application_name="nemesis")) as connection:
-        [last] = connection.execute("SELECT last_value FROM windlass.lease").fetchone() or (0,)
+        [last] = connection.execute("SELECT last_value FROM treadle.lease").fetchone() or (0,)
     return Restart(gone, back, last)
 
 

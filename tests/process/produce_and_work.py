@@ -6,7 +6,7 @@ import asyncio
 import sys
 import time
 
-from tests.process.handlers import quick, wl
+from tests.process.handlers import quick, td
 from tests.process.journal import note
 
 
@@ -21,7 +21,7 @@ def produce(seconds: float) -> None:
 
 
 async def main(seconds: float) -> None:
-    async with wl.worker(concurrency=4, beat=2.0):
+    async with td.worker(concurrency=4, beat=2.0):
         await asyncio.to_thread(produce, seconds)
 
 

@@ -1,6 +1,6 @@
-"""A worker as `windlass worker` starts it: a supervisor, whose children are this module again.
+"""A worker as `treadle worker` starts it: a supervisor, whose children are this module again.
 
-What it should be comes in $WINDLASS_TEST_WORKER; with 0 processes it is a worker without a supervisor.
+What it should be comes in $TREADLE_TEST_WORKER; with 0 processes it is a worker without a supervisor.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import os
 import signal
 import sys
 
-from windlass.errors import WorkerLost
-from windlass.worker.board import VARIABLE, Board
-from windlass.worker.supervisor import supervise
-from windlass.worker.worker import Worker
+from treadle.errors import WorkerLost
+from treadle.worker.board import VARIABLE, Board
+from treadle.worker.supervisor import supervise
+from treadle.worker.worker import Worker
 
-OPTIONS = "WINDLASS_TEST_WORKER"
+OPTIONS = "TREADLE_TEST_WORKER"
 
 
 class DeafWorker(Worker):
@@ -46,7 +46,7 @@ def main() -> int:
     if processes and VARIABLE not in os.environ:
         return supervise([sys.executable, "-m", "tests.process.run"], processes, 2 * options["concurrency"])
     board = Board.inherited()
-    app = importlib.import_module(module).wl
+    app = importlib.import_module(module).td
     return (DeafWorker if deaf else Worker)(app, board=board, **options).run()
 
 
@@ -55,4 +55,4 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(process)d %(message)s")
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # as `windlass worker` does: nobody waits for threads that handlers have left behind
+    os._exit(code)  # as `treadle worker` does: nobody waits for threads that handlers have left behind

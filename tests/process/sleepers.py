@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import psutil
 
-from tests.process.handlers import waits_at_a_gate, waits_at_a_gate_in_a_thread, wl
+from tests.process.handlers import td, waits_at_a_gate, waits_at_a_gate_in_a_thread
 from tests.process.harness import Place, eventually
-from windlass import Job
+from treadle import Job
 
 
 class Sleepers(NamedTuple):
@@ -37,10 +37,10 @@ class Sleepers(NamedTuple):
 def asleep(place: Place) -> Generator[Sleepers]:
     """Two supervisors with two workers each, with their hands full, all of them stopped."""
     handlers = waits_at_a_gate, waits_at_a_gate_in_a_thread
-    jobs = wl.enqueue_many([handler.request(gate="morning") for handler in handlers for _ in range(20)])
+    jobs = td.enqueue_many([handler.request(gate="morning") for handler in handlers for _ in range(20)])
     supervisors = [place.worker(processes=2, concurrency=10) for _ in range(2)]
     eventually(lambda: len(place.runs()) == len(jobs))
-    beats = {row.id: row.beats for row in wl.workers()}
+    beats = {row.id: row.beats for row in td.workers()}
     everybody = place.processes()
     with guard(everybody) as guarding:
         try:

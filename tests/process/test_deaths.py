@@ -15,21 +15,21 @@ from tests.process.handlers import (
     slow_async,
     slow_process,
     stuck,
-    wl,
+    td,
 )
 from tests.process.harness import Place, end, eventually
-from windlass import Status
+from treadle import Status
 
 
 def test_when_the_supervisor_is_killed_its_workers_stop_and_give_their_jobs_back(place: Place) -> None:
-    jobs = wl.enqueue_many([handler.request(seconds=120) for handler in (slow, slow_async, slow_process)])
+    jobs = td.enqueue_many([handler.request(seconds=120) for handler in (slow, slow_async, slow_process)])
     supervisor = place.worker(processes=2, grace=0)
     eventually(lambda: len(place.runs()) == len(jobs))
     supervisor.kill()
     eventually(lambda: not place.processes())
-    now = [wl.get(job.id) for job in jobs]
+    now = [td.get(job.id) for job in jobs]
     assert [(job.status, job.attempts) for job in now if job is not None] == [(Status.PENDING, 0)] * len(jobs)
-    assert wl.workers() == []
+    assert td.workers() == []
 
 
 def test_when_the_supervisor_is_killed_while_a_worker_starts_it_ends_too(place: Place) -> None:
@@ -42,14 +42,14 @@ def test_when_the_supervisor_is_killed_while_a_worker_starts_it_ends_too(place: 
 
 
 def test_a_starting_worker_returns_the_jobs_of_a_dead_process_at_once(place: Place) -> None:
-    jobs = wl.enqueue_many([slow_async.request(seconds=120) for _ in range(5)])
+    jobs = td.enqueue_many([slow_async.request(seconds=120) for _ in range(5)])
     first = place.worker(beat=60)
     eventually(lambda: len(place.runs()) == len(jobs))
     first.kill()
     first.wait()
     place.worker(beat=60)
     eventually(lambda: len(place.runs()) > len(jobs))  # a heartbeat would tell after three minutes
-    errors = {str(attempt.error) for job in jobs for attempt in wl.attempts(job.id)}
+    errors = {str(attempt.error) for job in jobs for attempt in td.attempts(job.id)}
     assert errors == {"its process is gone; it ran beside others and runs again alone"}
 
 
@@ -59,22 +59,22 @@ def test_a_worker_that_cannot_be_imported_ends_the_supervisor_with_its_exit_code
 
 @pytest.mark.sqlite_only  # it is about threads, whatever the store
 def test_a_process_whose_threads_are_stuck_is_replaced(place: Place) -> None:
-    jobs = wl.enqueue_many([stuck.request(seconds=120) for _ in range(2)])
+    jobs = td.enqueue_many([stuck.request(seconds=120) for _ in range(2)])
     supervisor = place.worker(processes=1, concurrency=2)
-    assert [wl.result(job.id) for job in jobs] == [None, None]
+    assert [td.result(job.id) for job in jobs] == [None, None]
     first, second = sorted({run.pid for run in place.runs()}, key=[run.pid for run in place.runs()].index)
     assert first != second
     assert not psutil.pid_exists(first)
-    assert [a.error for job in jobs for a in wl.attempts(job.id)] == ["timed out after 2 s"] * 2
+    assert [a.error for job in jobs for a in td.attempts(job.id)] == ["timed out after 2 s"] * 2
     assert end(supervisor) == 0
 
 
 @pytest.mark.sqlite_only  # it is about threads, whatever the store
 def test_it_is_replaced_even_if_the_threads_end_while_it_stops(place: Place) -> None:
-    wl.enqueue_many([stuck.request(seconds=6), stuck.request(seconds=6), slow_async.request(seconds=9)])
+    td.enqueue_many([stuck.request(seconds=6), stuck.request(seconds=6), slow_async.request(seconds=9)])
     supervisor = place.worker(processes=1, concurrency=3)
     eventually(lambda: place.count("completed") == 3)
-    assert wl.result(quick.enqueue().id) is None
+    assert td.result(quick.enqueue().id) is None
     assert end(supervisor) == 0
 
 
@@ -84,13 +84,13 @@ def test_a_handler_that_blocks_the_loop_is_not_taken_for_dead(place: Place) -> N
     place.worker(beat=beat, concurrency=4)
     place.worker(beat=beat, concurrency=4)
     place.staffed(2)
-    workers = {row.id for row in wl.workers()}
+    workers = {row.id for row in td.workers()}
     blocker = blocks_the_loop.request(seconds=10 * beat)
-    jobs = wl.enqueue_many([blocker, *(quick.request() for _ in range(3000))])
+    jobs = td.enqueue_many([blocker, *(quick.request() for _ in range(3000))])
     eventually(lambda: place.count("completed") == len(jobs), within=300)
-    assert {row.id for row in wl.workers()} == workers
+    assert {row.id for row in td.workers()} == workers
     assert len(place.noted("start")) + len(place.noted("ran")) == len(jobs)
-    assert place.sql("SELECT * FROM windlass_attempts") == []
+    assert place.sql("SELECT * FROM treadle_attempts") == []
 
 
 def test_one_that_holds_the_interpreter_is_taken_for_dead_and_then_runs_where_it_harms_nobody(place: Place) -> None:
@@ -100,15 +100,15 @@ def test_one_that_holds_the_interpreter_is_taken_for_dead_and_then_runs_where_it
     place.worker(beat=beat, concurrency=1)
     place.staffed(2)
     job = holds_the_interpreter.enqueue(seconds=8 * beat)
-    assert wl.result(job.id) is None
+    assert td.result(job.id) is None
     # If it stopped a thread in the middle of a transaction, nobody else could write either: then nobody was dead.
-    errors = [attempt.error for attempt in wl.attempts(job.id)]
+    errors = [attempt.error for attempt in td.attempts(job.id)]
     assert errors in (["its worker stopped beating"], [])
     assert len(place.runs()) == len(errors) + 1
 
 
 def test_children_die_with_their_killed_worker(place: Place) -> None:
-    jobs = wl.enqueue_many([slow_process.request(seconds=120) for _ in range(4)])
+    jobs = td.enqueue_many([slow_process.request(seconds=120) for _ in range(4)])
     worker = place.worker(concurrency=4)
     eventually(lambda: len(place.runs()) == len(jobs))
     began = time.monotonic()

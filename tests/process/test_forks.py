@@ -7,14 +7,14 @@ import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
-from tests.process.handlers import wl
+from tests.process.handlers import td
 from tests.process.harness import Place, end, eventually, size
 
 
 def assert_each_is_stored_once(place: Place) -> int:
     acked = [words[2] for words in place.noted("acked")]
-    assert Counter(str(id) for (id,) in place.sql("SELECT id FROM windlass_jobs")) == Counter(acked)
-    assert wl.counts() == [{"status": "pending", "count": len(acked)}]
+    assert Counter(str(id) for (id,) in place.sql("SELECT id FROM treadle_jobs")) == Counter(acked)
+    assert td.counts() == [{"status": "pending", "count": len(acked)}]
     assert place.is_sound()
     return len(acked)
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from tests.process import history
-from tests.process.handlers import storm_async, storm_thread, wl
+from tests.process.handlers import storm_async, storm_thread, td
 from tests.process.harness import Place, end, kill_every, size
 
 
 def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(place: Place) -> None:
     n = size("STORM", 2_000 if place.is_postgres else 10_000)
-    acked = wl.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
+    acked = td.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
     supervisor = place.worker(processes=4, beat=1.0)
 
     kills = kill_every(0.25, place.worker_pids, lambda: n - place.count("completed"))
@@ -18,5 +18,5 @@ def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(place: Plac
     found = history.History([job.id for job in acked], place.runs(), dict(kills), history.read(place.url))
     print(history.told(found))
     assert history.breaches(found) == []
-    assert wl.workers() == []
+    assert td.workers() == []
     assert place.is_sound()

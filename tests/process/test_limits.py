@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.process.handlers import three_at_once, wl
+from tests.process.handlers import td, three_at_once
 from tests.process.harness import Place, end, kill_every, size
 from tests.process.usage import LIMIT, most_at_once, used
 
@@ -13,7 +13,7 @@ def test_there_are_never_four_at_once_and_the_slots_are_in_use_between_the_kills
     n, seconds = (size("LIMITS", 60), 1.0) if place.is_postgres else (size("LIMITS", 1000), 0.25)
     supervisor = place.worker(processes=4, beat=1.0)
     place.staffed(4)
-    wl.enqueue_many([three_at_once.request(seconds=seconds) for _ in range(n)])
+    td.enqueue_many([three_at_once.request(seconds=seconds) for _ in range(n)])
     kills = dict(kill_every(2.0, place.worker_pids, lambda: n - place.count("completed")))
     assert end(supervisor) == 0
     runs = place.runs()

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.process.handlers import ends_in_a_transaction, slow, slow_async, wl
+from tests.process.handlers import ends_in_a_transaction, slow, slow_async, td
 from tests.process.harness import Place, end, eventually, size
 from tests.process.journal import FOLDER
 
@@ -18,20 +18,20 @@ def test_sixteen_processes_enqueue_and_work_and_no_error_reaches_a_caller(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seconds = size("ONE_FILE_SECONDS", 10)
-    wl.store.open()
+    td.store.open()
     processes = [place.python("-m", "tests.process.produce_and_work", str(seconds)) for _ in range(16)]
     assert [process.wait(seconds + 300) for process in processes] == [0] * 16
     assert place.log.read_text() == ""
 
     monkeypatch.setenv(FOLDER, str(place.journals))
-    assert wl.tick(max_jobs=100_000, max_seconds=60).next_due_at is None  # what the last producer left
+    assert td.tick(max_jobs=100_000, max_seconds=60).next_due_at is None  # what the last producer left
     acked = [words[2] for words in place.noted("acked")]
     slowest = sorted(float(words[2]) for words in place.noted("slowest"))
     print(f"{len(acked)} jobs, {len(acked) / seconds:.0f}/s; the slowest enqueue took {slowest[-1]:.2f} s")
     assert Counter(words[2] for words in place.noted("ran")) == Counter(acked)
-    assert wl.counts() == [{"status": "completed", "count": len(acked)}]
-    assert place.sql("SELECT count(*) FROM windlass_attempts") == [(0,)]
-    assert wl.store.check() == "ok"
+    assert td.counts() == [{"status": "completed", "count": len(acked)}]
+    assert place.sql("SELECT count(*) FROM treadle_attempts") == [(0,)]
+    assert td.store.check() == "ok"
 
 
 @pytest.mark.sqlite_only
@@ -40,9 +40,9 @@ def test_a_stop_of_everything_rescues_nothing_that_still_lives(place: Place) -> 
     beat = 1.0
     supervisors = [place.worker(processes=2, concurrency=10, beat=beat) for _ in range(2)]
     place.staffed(4)
-    jobs = wl.enqueue_many([handler.request(seconds=4) for handler in (slow, slow_async) for _ in range(20)])
+    jobs = td.enqueue_many([handler.request(seconds=4) for handler in (slow, slow_async) for _ in range(20)])
     eventually(lambda: len(place.noted("start")) == len(jobs))
-    before = {row.id for row in wl.workers()}
+    before = {row.id for row in td.workers()}
     assert len(before) == 4
 
     everybody = place.processes()
@@ -55,9 +55,9 @@ def test_a_stop_of_everything_rescues_nothing_that_still_lives(place: Place) -> 
             process.send_signal(signal.SIGCONT)
 
     eventually(lambda: place.count("completed") == len(jobs))
-    assert {row.id for row in wl.workers()} == before
+    assert {row.id for row in td.workers()} == before
     assert len(place.noted("start")) == len(jobs)
-    assert place.sql("SELECT * FROM windlass_attempts") == []
+    assert place.sql("SELECT * FROM treadle_attempts") == []
     assert [end(supervisor) for supervisor in supervisors] == [0, 0]
 
 
@@ -65,8 +65,8 @@ def test_many_async_transactions_at_once_do_not_keep_each_other_from_ending(plac
     place.sql("CREATE TABLE effects (id TEXT)")
     worker = place.worker(concurrency=50)
     place.staffed(1)
-    jobs = wl.enqueue_many([ends_in_a_transaction.request() for _ in range(50)])
+    jobs = td.enqueue_many([ends_in_a_transaction.request() for _ in range(50)])
     eventually(lambda: place.count("completed") == len(jobs))
     assert sorted(place.sql("SELECT id FROM effects")) == sorted((job.id,) for job in jobs)
-    assert place.sql("SELECT * FROM windlass_attempts") == []
+    assert place.sql("SELECT * FROM treadle_attempts") == []
     assert end(worker) == 0

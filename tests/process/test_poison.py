@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.process.handlers import LEAVERS, dose_async, dose_process, dose_thread, within_eight_seconds, wl
+from tests.process.handlers import LEAVERS, dose_async, dose_process, dose_thread, td, within_eight_seconds
 from tests.process.harness import Place, end, eventually
-from windlass import Job, Status
+from treadle import Job, Status
 
 REASONS = {
     "exit 1": "exited with 1",
@@ -32,14 +32,14 @@ def check(place: Place, jobs: list[Job], poisons: list[str]) -> None:
     runs = Counter(run.id for run in place.runs())
     print(f"{sum(runs.values())} runs of {len(jobs)} jobs")
     for job, poison in zip(jobs, poisons, strict=True):
-        ended = wl.get(job.id)
+        ended = td.get(job.id)
         assert ended is not None
         if poison:
-            assert ended.status == Status.FAILED, wl.attempts(job.id)
-            assert runs[job.id] == 2, wl.attempts(job.id)
+            assert ended.status == Status.FAILED, td.attempts(job.id)
+            assert runs[job.id] == 2, td.attempts(job.id)
             assert REASONS[poison] in str(ended.error)
         else:
-            assert ended.status == Status.COMPLETED, wl.attempts(job.id)
+            assert ended.status == Status.COMPLETED, td.attempts(job.id)
 
 
 def all_ended(place: Place, jobs: list[Job]) -> bool:
@@ -49,7 +49,7 @@ def all_ended(place: Place, jobs: list[Job]) -> bool:
 @pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
 def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(place: Place, dose: Any) -> None:
     poisons = [kind if i == 3 else "" for kind in KINDS for i in range(21)]
-    jobs = wl.enqueue_many([dose.request(poison=poison) for poison in poisons])
+    jobs = td.enqueue_many([dose.request(poison=poison) for poison in poisons])
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
     eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
@@ -61,7 +61,7 @@ def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
     poisons = ["", "", "", "", "exit 1", "exit 1", "exit 1"]
     slow = [dose_async.request(poison="", seconds=1.0) for _ in range(4)]
     one_after_the_other = [dose_async.using(delay=i).request(poison="exit 1") for i in range(3)]
-    jobs = wl.enqueue_many(slow + one_after_the_other)
+    jobs = td.enqueue_many(slow + one_after_the_other)
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
     eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
@@ -73,7 +73,7 @@ def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
 def test_a_job_is_charged_for_what_it_leaves_behind(place: Place, leaver: Any) -> None:
     """The process dies when its handler has returned and nothing of that is committed yet: again and again."""
     poison = leaver.enqueue()
-    innocents = wl.enqueue_many([dose_async.request(poison="", seconds=0) for _ in range(5)])
+    innocents = td.enqueue_many([dose_async.request(poison="", seconds=0) for _ in range(5)])
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
 
     def runs() -> int:
@@ -81,17 +81,17 @@ def test_a_job_is_charged_for_what_it_leaves_behind(place: Place, leaver: Any) -
 
     eventually(lambda: all_ended(place, [poison, *innocents]) or runs() > poison.max_attempts)
     assert end(supervisor) == 0
-    ended = wl.get(poison.id)
+    ended = td.get(poison.id)
     assert ended is not None
-    assert (ended.status, ended.attempts, runs()) == (Status.FAILED, 3, 3), wl.attempts(poison.id)
-    assert all("its worker exited with 7" in str(attempt.error) for attempt in wl.attempts(poison.id))
+    assert (ended.status, ended.attempts, runs()) == (Status.FAILED, 3, 3), td.attempts(poison.id)
+    assert all("its worker exited with 7" in str(attempt.error) for attempt in td.attempts(poison.id))
     assert place.count("completed") == len(innocents)
 
 
 @pytest.fixture
 def little_memory() -> Iterator[Path]:
     """A control group whose processes the kernel kills when they want more than 300 MB."""
-    group = Path(f"/sys/fs/cgroup/memory/windlass-test-{os.getpid()}")
+    group = Path(f"/sys/fs/cgroup/memory/treadle-test-{os.getpid()}")
     try:
         group.mkdir()
         (group / "memory.limit_in_bytes").write_text("300M")
@@ -109,7 +109,7 @@ def test_one_that_takes_all_memory_is_found_out(little_memory: Path, place: Plac
     poisons = ["all memory" if i == 3 else "" for i in range(22)]
     supervisor = place.worker(processes=1, concurrency=4, beat=1.0)
     (little_memory / "cgroup.procs").write_text(str(supervisor.pid))  # its children will be born there
-    jobs = wl.enqueue_many([dose.request(poison=poison) for poison in poisons])
+    jobs = td.enqueue_many([dose.request(poison=poison) for poison in poisons])
     eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
     check(place, jobs, poisons)
@@ -119,10 +119,10 @@ def test_one_that_takes_all_memory_is_found_out(little_memory: Path, place: Plac
 def test_a_suspect_that_waits_for_its_turn_does_not_time_out(place: Place) -> None:
     """Suspects run a few at a time; the time they have starts when they do."""
     poisons = ["exit 1"] + [""] * 15
-    jobs = wl.enqueue_many([within_eight_seconds.request(poison=poison) for poison in poisons])
+    jobs = td.enqueue_many([within_eight_seconds.request(poison=poison) for poison in poisons])
     supervisor = place.worker(processes=1, concurrency=16, beat=1.0)
     eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
     check(place, jobs, poisons)
-    errors = {attempt.error for job in jobs for attempt in wl.attempts(job.id)}
+    errors = {attempt.error for job in jobs for attempt in td.attempts(job.id)}
     assert not any("timed out" in str(error) or "stuck" in str(error) for error in errors), errors

@@ -12,34 +12,34 @@ from tests.process.faults import execute
 from tests.process.harness import eventually, size
 from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
-from windlass import Context, Windlass
-from windlass.errors import CommitUnknown
+from treadle import Context, Treadle
+from treadle.errors import CommitUnknown
 
 
 @pytest.fixture
-def cut_app(postgres_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Windlass]:
+def cut_app(postgres_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Treadle]:
     """An app whose connections the proxy can break, and whose worker is quick to try again."""
-    monkeypatch.setattr("windlass.worker.worker.PAUSE", 0.01)
-    app = Windlass(postgres_proxy.url())
+    monkeypatch.setattr("treadle.worker.worker.PAUSE", 0.01)
+    app = Treadle(postgres_proxy.url())
     yield app
     app.close()
 
 
-def test_an_enqueue_whose_commit_has_no_answer_makes_one_job(cut_app: Windlass, postgres_proxy: Proxy) -> None:
+def test_an_enqueue_whose_commit_has_no_answer_makes_one_job(cut_app: Treadle, postgres_proxy: Proxy) -> None:
     n = size("CUTS", 100)
     cut_app.store.open()
     jobs = []
     for i in range(n):
-        cut = postgres_proxy.cut_next_commit(before=i % 2 == 0, within="INSERT INTO windlass.jobs")
+        cut = postgres_proxy.cut_next_commit(before=i % 2 == 0, within="INSERT INTO treadle.jobs")
         jobs.append(cut_app.enqueue("work", {"n": i}, dedupe=f"key {i}" if i % 3 == 0 else None))
         cut.wait()
-    found = execute(postgres_proxy.target, "SELECT id::text, (payload ->> 'n')::int FROM windlass.jobs ORDER BY 2")
+    found = execute(postgres_proxy.target, "SELECT id::text, (payload ->> 'n')::int FROM treadle.jobs ORDER BY 2")
     assert found == [(job.id, i) for i, job in enumerate(jobs)]
 
 
-def test_an_enqueue_of_which_nothing_can_be_learned_says_so(cut_app: Windlass, postgres_proxy: Proxy) -> None:
+def test_an_enqueue_of_which_nothing_can_be_learned_says_so(cut_app: Treadle, postgres_proxy: Proxy) -> None:
     cut_app.enqueue("work")
-    cut = postgres_proxy.cut_next_commit(within="INSERT INTO windlass.jobs")
+    cut = postgres_proxy.cut_next_commit(within="INSERT INTO treadle.jobs")
     postgres_proxy.refuse()  # what is connected goes on
     with pytest.raises(CommitUnknown, match="look whether it has happened"):
         cut_app.enqueue("work")
@@ -48,11 +48,9 @@ def test_an_enqueue_of_which_nothing_can_be_learned_says_so(cut_app: Windlass, p
     assert [row["count"] for row in cut_app.counts()] == [2]
 
 
-@pytest.mark.parametrize(
-    "step", ["INSERT INTO windlass.leases", "DELETE FROM windlass.leases"], ids=["claim", "settle"]
-)
+@pytest.mark.parametrize("step", ["INSERT INTO treadle.leases", "DELETE FROM treadle.leases"], ids=["claim", "settle"])
 def test_a_worker_whose_commits_have_no_answer_runs_each_job_once(
-    cut_app: Windlass, postgres_proxy: Proxy, step: str
+    cut_app: Treadle, postgres_proxy: Proxy, step: str
 ) -> None:
     """Leases that it does not know of are given back at the beats, uncharged; an outcome is written once."""
     runs: Counter[str] = Counter()
@@ -63,12 +61,12 @@ def test_a_worker_whose_commits_have_no_answer_runs_each_job_once(
 
     n = size("CUTS", 100)
     jobs = []
-    with closing(Windlass(postgres_proxy.target)) as producer, working(cut_app, beat=0.05, concurrency=5):
+    with closing(Treadle(postgres_proxy.target)) as producer, working(cut_app, beat=0.05, concurrency=5):
         for i in range(n):
             cut = postgres_proxy.cut_next_commit(before=i % 2 == 0, within=step)
             jobs += [producer.enqueue("work", max_attempts=1) for _ in range(2)]
             cut.wait()
         eventually(lambda: producer.counts() == [{"status": "completed", "count": len(jobs)}])
     assert runs == Counter(job.id for job in jobs)
-    query = "SELECT (SELECT count(*) FROM windlass.leases), (SELECT count(*) FROM windlass.attempts)"
+    query = "SELECT (SELECT count(*) FROM treadle.leases), (SELECT count(*) FROM treadle.attempts)"
     assert execute(postgres_proxy.target, query) == [(0, 0)]

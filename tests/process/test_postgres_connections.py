@@ -13,16 +13,16 @@ import psycopg
 import pytest
 
 from tests.process.faults import MakePostgres, check, completed, execute, with_options
-from tests.process.handlers import storm_slow, waits_at_a_gate, wl
+from tests.process.handlers import storm_slow, td, waits_at_a_gate
 from tests.process.harness import Place, end, eventually, size
 from tests.process.nemesis import KILL_ONE, every, kill_a_backend
 from tests.servers.namespaces import Network
 from tests.servers.postgres import Server, free_port
 from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
-from windlass import Job, StoreUnusable, Windlass
-from windlass.stores.postgres import server as sql
-from windlass.stores.postgres.connection import POOLS
+from treadle import Job, StoreUnusable, Treadle
+from treadle.stores.postgres import server as sql
+from treadle.stores.postgres.connection import POOLS
 
 
 def drop_all(place_url: str, proxy: Proxy) -> Callable[[], None]:
@@ -39,18 +39,18 @@ def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
 ) -> None:
     n = 100 * size("NEMESIS_SECONDS", 3)
     with Place(tmp_path, postgres_url) as place:
-        url = {"WINDLASS_URL": postgres_proxy.url()}
+        url = {"TREADLE_URL": postgres_proxy.url()}
         supervisors = [place.worker(processes=1, concurrency=6, beat=1.0, env=url) for _ in range(2)]
         place.staffed(2)
-        jobs = wl.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(n)])
+        jobs = td.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(n)])
         eventually(lambda: len({run.pid for run in place.runs()}) == 2)
-        workers = {row.id for row in wl.workers()}
+        workers = {row.id for row in td.workers()}
         # The test's own connections may be among those, and are mended as all others are.
         with every(seconds, nemesis(postgres_url, postgres_proxy)) as strikes:
             eventually(lambda: completed(place) == n, within=60 + n / 10)
         print(f"{len(strikes)} strikes")
         assert len(strikes) > 3
-        assert {row.id for row in wl.workers()} >= workers
+        assert {row.id for row in td.workers()} >= workers
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]
         check(place, jobs)
 
@@ -62,13 +62,13 @@ def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
     quick = {"tcp_user_timeout": 1000, "keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 2}
     with Place(tmp_path, server.url()) as place:
         url = with_options(server.url(host=network.address), connect_timeout=2, **quick)
-        jobs = wl.enqueue_many([waits_at_a_gate.request(gate="open") for _ in range(4)])
-        lonely = place.worker(concurrency=4, beat=0.5, host=network.hosts[0], env={"WINDLASS_URL": url})
+        jobs = td.enqueue_many([waits_at_a_gate.request(gate="open") for _ in range(4)])
+        lonely = place.worker(concurrency=4, beat=0.5, host=network.hosts[0], env={"TREADLE_URL": url})
         eventually(lambda: len(place.runs()) == len(jobs))
-        [first] = wl.workers()
+        [first] = td.workers()
 
         network.hosts[0].cut_off()
-        other = place.worker(concurrency=4, beat=0.5, host=network.hosts[1], env={"WINDLASS_URL": url})
+        other = place.worker(concurrency=4, beat=0.5, host=network.hosts[1], env={"TREADLE_URL": url})
         eventually(lambda: len(place.runs()) > len(jobs))  # the other has them now: suspects, a few at a time
         eventually(lambda: place.said("no heartbeat"))
         place.open_gate("open")  # for both: the lonely one ends its runs too, and can tell nobody
@@ -76,11 +76,11 @@ def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
         network.hosts[0].plug_in()
 
         eventually(lambda: lonely.pid in place.worker_pids())
-        reborn = next(row for row in wl.workers() if row.host["pid"] == lonely.pid)
+        reborn = next(row for row in td.workers() if row.host["pid"] == lonely.pid)
         assert reborn.id != first.id
-        errors = {attempt.error for job in jobs for attempt in wl.attempts(job.id)}
+        errors = {attempt.error for job in jobs for attempt in td.attempts(job.id)}
         assert errors == {"its worker stopped beating; it ran beside others and runs again alone"}
-        more = wl.enqueue_many([waits_at_a_gate.request(gate="again") for _ in range(8)])
+        more = td.enqueue_many([waits_at_a_gate.request(gate="again") for _ in range(8)])
         ids = {job.id for job in more}
         eventually(lambda: lonely.pid in {run.pid for run in place.runs() if run.id in ids})
         place.open_gate("again")
@@ -92,8 +92,8 @@ def test_who_is_answered_by_nobody_does_not_wait_for_ever(
     postgres_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Something in between acknowledges all and passes nothing on, so that TCP sees no fault."""
-    monkeypatch.setattr("windlass.stores.postgres.connection.ANSWER_SECONDS", 1.0)
-    app = Windlass(with_options(postgres_proxy.url(), connect_timeout=2))
+    monkeypatch.setattr("treadle.stores.postgres.connection.ANSWER_SECONDS", 1.0)
+    app = Treadle(with_options(postgres_proxy.url(), connect_timeout=2))
 
     @app.job
     async def work() -> str:
@@ -117,7 +117,7 @@ def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, mo
     """A worker that is stopped while it claims may hold the lock of a limited type."""
     assert "'15s'" in sql.BEGIN
     monkeypatch.setattr(sql, "BEGIN", sql.BEGIN.replace("'15s'", "'1s'"))
-    with closing(Windlass(postgres_url)) as app:
+    with closing(Treadle(postgres_url)) as app:
         app.job(type="work", concurrency=1)(lambda: None)
         app.store.publish([job_type.policy for job_type in app.registry.types.values()])
         stopped, goes_on, tries = threading.Event(), threading.Event(), []
@@ -141,7 +141,7 @@ def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, mo
 
 def test_a_server_without_a_free_connection_is_waited_for(make_postgres: MakePostgres) -> None:
     server = make_postgres(options={"max_connections": 20, "superuser_reserved_connections": 0})
-    with closing(Windlass(server.url())) as app:
+    with closing(Treadle(server.url())) as app:
 
         @app.job
         async def work() -> str:
@@ -152,7 +152,7 @@ def test_a_server_without_a_free_connection_is_waited_for(make_postgres: MakePos
             worker = background.worker.id
             hogs: list[psycopg.Connection[Any]] = []
             hog(hogs, server.url())
-            # Whatever connection windlass loses now is the hogs'. A session that was told to end takes a moment.
+            # Whatever connection treadle loses now is the hogs'. A session that was told to end takes a moment.
             eventually(lambda: hogs[0].execute(KILL_ONE) and (hog(hogs, server.url()) or len(hogs) == 20))
             with pytest.raises(StoreUnusable, match="too many clients"):
                 work.enqueue()
@@ -181,13 +181,13 @@ def eventually_enqueued(work: Any) -> Job:
 
 
 def test_more_threads_than_a_lane_has_connections_wait_for_each_other(postgres_url: str) -> None:
-    with closing(Windlass(postgres_url)) as app, ThreadPoolExecutor(60) as threads:
+    with closing(Treadle(postgres_url)) as app, ThreadPoolExecutor(60) as threads:
         keys = [f"key {i % 50}" for i in range(300)]
         jobs = list(threads.map(lambda key: app.enqueue("work", dedupe=key), keys))
         assert len({job.id for job in jobs}) == 50
         assert len(list(threads.map(lambda job: app.get(job.id), jobs))) == 300
         query = (
-            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'windlass' AND datname = current_database()"
+            "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'treadle' AND datname = current_database()"
         )
         assert execute(postgres_url, query)[0][0] <= sum(POOLS.values())
 
@@ -197,13 +197,13 @@ def test_of_several_hosts_in_the_url_the_one_that_is_up_is_used(make_postgres: M
     hosts = f"127.0.0.1:{free_port()},127.0.0.1:{server.port}"
     url = with_options(server.url().replace(f"127.0.0.1:{server.port}", hosts), target_session_attrs="read-write")
     with Place(tmp_path, server.url()) as place:
-        jobs = wl.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(60)])
-        worker = place.worker(concurrency=4, beat=0.5, env={"WINDLASS_URL": url})
+        jobs = td.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(60)])
+        worker = place.worker(concurrency=4, beat=0.5, env={"TREADLE_URL": url})
         eventually(place.runs)
         server.restart("immediate")
         eventually(lambda: completed(place) == len(jobs))
         assert end(worker) == 0
         check(place, jobs)
-        with closing(Windlass(url)) as app:
+        with closing(Treadle(url)) as app:
             assert hosts in app.store.where
             assert app.enqueue("work").status == "pending"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.process import history, usage
 from tests.process.faults import check, completed, living, told
-from tests.process.handlers import storm_async, storm_slow, storm_thread, three_at_once, wl
+from tests.process.handlers import storm_async, storm_slow, storm_thread, td, three_at_once
 from tests.process.harness import Place, end, eventually, kill_every, size
 from tests.process.nemesis import Restart, crashing
 from tests.process.usage import LIMIT, Spell
@@ -38,7 +38,7 @@ def test_a_server_that_crashes_every_five_seconds_and_kills_on_top(
         random.shuffle(requests)
         supervisors = [place.worker(processes=2, concurrency=6, beat=1.0, host=host) for host in network.hosts]
         place.staffed(4)
-        jobs = wl.enqueue_many(requests)
+        jobs = td.enqueue_many(requests)
 
         with crashing(server) as restarts:
             kills = kill_every(1.2, lambda: living(place), lambda: max(0, n - len(restarts)))
@@ -46,13 +46,13 @@ def test_a_server_that_crashes_every_five_seconds_and_kills_on_top(
 
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]
         found = check(place, jobs, kills)
-        limited = {str(id) for (id,) in place.sql("SELECT id FROM windlass_jobs WHERE type = 'three_at_once'")}
+        limited = {str(id) for (id,) in place.sql("SELECT id FROM treadle_jobs WHERE type = 'three_at_once'")}
         most = usage.most_at_once([run for run in found.runs if run.id in limited], dict(kills))
         waits = first_claims(found, restarts)
         print(f"{len(restarts)} restarts; {most} at once; from then to the first new claim's run: {told(waits)}")
         assert most == LIMIT
         assert max(waits) <= 3
-        assert wl.workers() == []
+        assert td.workers() == []
 
 
 @pytest.mark.torture
@@ -62,13 +62,13 @@ def test_a_kill_storm_while_the_server_crashes(server: Server, network: Network,
     with Place(tmp_path, server.url(host=network.address)) as place:
         supervisors = [place.worker(processes=2, beat=1.0, host=host) for host in network.hosts]
         place.staffed(4)
-        jobs = wl.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
+        jobs = td.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
         with crashing(server) as restarts:
             kills = kill_every(0.25, lambda: living(place), lambda: n - completed(place))
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]
         print(f"{len(restarts)} restarts")
         check(place, jobs, kills)
-        assert wl.workers() == []
+        assert td.workers() == []
 
 
 @pytest.mark.torture
@@ -80,7 +80,7 @@ def test_there_are_never_four_at_once_and_the_slots_are_in_use_between_kills_and
     with Place(tmp_path, server.url(host=network.address)) as place:
         supervisors = [place.worker(processes=2, beat=1.0, host=host) for host in network.hosts]
         place.staffed(4)
-        jobs = wl.enqueue_many([three_at_once.request(seconds=0.2) for _ in range(n)])
+        jobs = td.enqueue_many([three_at_once.request(seconds=0.2) for _ in range(n)])
         with crashing(server) as restarts:
             kills = kill_every(2.0, lambda: living(place), lambda: n - completed(place))
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]

@@ -13,18 +13,18 @@ from tests.process.nemesis import KILL_LISTENERS, LISTENERS
 from tests.servers.proxy import Proxy
 from tests.servers.wire import Message
 from tests.worker.helpers import working
-from windlass import Windlass
+from treadle import Treadle
 
 
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is not told, does not know."""
-    monkeypatch.setattr("windlass.worker.worker.POLL", 600)
+    monkeypatch.setattr("treadle.worker.worker.POLL", 600)
 
 
 @pytest.mark.usefixtures("no_polls")
 def test_a_listener_that_was_killed_listens_again(postgres_url: str) -> None:
-    with closing(Windlass(postgres_url)) as app, closing(Windlass(postgres_url)) as other:
+    with closing(Treadle(postgres_url)) as app, closing(Treadle(postgres_url)) as other:
 
         @app.job
         async def work() -> str:
@@ -50,7 +50,7 @@ class Pooler(Proxy):
 @pytest.mark.parametrize("proxy", [Proxy, Pooler])
 def test_behind_a_pooler_nothing_is_prepared(postgres_url: str, proxy: type[Proxy]) -> None:
     """A session that another client has used may have another statement of the same name."""
-    with proxy(postgres_url) as between, closing(Windlass(between.url())) as app:
+    with proxy(postgres_url) as between, closing(Treadle(between.url())) as app:
         for _ in range(10):
             app.enqueue("work")
         names = app.store.database.read("insert", lambda tx: tx.execute("SELECT name FROM pg_prepared_statements"))
@@ -60,11 +60,11 @@ def test_behind_a_pooler_nothing_is_prepared(postgres_url: str, proxy: type[Prox
 def test_behind_a_pooler_that_loses_notifications_a_worker_says_so_and_polls(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("windlass.stores.postgres.listen.TEST_SECONDS", 0.3)
+    monkeypatch.setattr("treadle.stores.postgres.listen.TEST_SECONDS", 0.3)
     with (
         Pooler(postgres_url) as pooler,
-        closing(Windlass(pooler.url())) as app,
-        closing(Windlass(postgres_url)) as other,
+        closing(Treadle(pooler.url())) as app,
+        closing(Treadle(postgres_url)) as other,
     ):
 
         @app.job

@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 
 from tests.process.faults import count
-from tests.process.handlers import wl
+from tests.process.handlers import td
 from tests.process.harness import Place, end, eventually
 from tests.process.journal import Run
 from tests.process.nemesis import crashing
 from tests.process.test_poison import DOSES, KINDS, REASONS
 from tests.servers.namespaces import Network
 from tests.servers.postgres import Server
-from windlass import Status
+from treadle import Status
 
 BESIDE_OTHERS = "it ran beside others and runs again alone"
 
@@ -46,7 +46,7 @@ def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
         asked = [dose.request(poison=poison, seconds=random.uniform(0.1, 1.0)) for poison in poisons]
         supervisors = [place.worker(processes=1, concurrency=10, beat=1.0, host=host) for host in network.hosts]
         place.staffed(2)
-        jobs = wl.enqueue_many(asked)
+        jobs = td.enqueue_many(asked)
         with crashing(server) as restarts:
             eventually(lambda: count(place, "completed", "failed") == len(jobs) and restarts, within=180)
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]
@@ -56,7 +56,7 @@ def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
         killers = {job.id for job, poison in zip(jobs, poisons, strict=True) if poison not in ("", "memory")}
         excused = cut_short(runs, killers)
         for job, poison in zip(jobs, poisons, strict=True):
-            ended, attempts = wl.get(job.id), wl.attempts(job.id)
+            ended, attempts = td.get(job.id), td.attempts(job.id)
             assert ended is not None
             assert ended.status == (Status.FAILED if poison else Status.COMPLETED), attempts
             completing = 0 if poison else 1

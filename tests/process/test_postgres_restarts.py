@@ -16,10 +16,10 @@ import psutil
 import pytest
 
 from tests.process.faults import MakePostgres
-from tests.process.handlers import waits_at_a_gate, waits_at_a_gate_in_a_thread, wl
+from tests.process.handlers import td, waits_at_a_gate, waits_at_a_gate_in_a_thread
 from tests.process.harness import Place, end, eventually, size
 from tests.servers.postgres import Server
-from windlass import Windlass
+from treadle import Treadle
 
 
 def test_an_outage_takes_no_job_from_a_living_worker(server: Server, tmp_path: Path) -> None:
@@ -27,27 +27,27 @@ def test_an_outage_takes_no_job_from_a_living_worker(server: Server, tmp_path: P
     beat, seconds = 1.0, size("OUTAGE", 12)
     with Place(tmp_path, server.url()) as place:
         handlers = waits_at_a_gate, waits_at_a_gate_in_a_thread
-        jobs = wl.enqueue_many([handler.request(gate="over") for handler in handlers for _ in range(20)])
+        jobs = td.enqueue_many([handler.request(gate="over") for handler in handlers for _ in range(20)])
         supervisors = [place.worker(processes=2, concurrency=10, beat=beat) for _ in range(2)]
         eventually(lambda: len(place.runs()) == len(jobs))
-        leases = "SELECT id, lease, worker FROM windlass_leases ORDER BY lease"
-        before, workers = place.sql(leases), {row.id: row.beats for row in wl.workers()}
+        leases = "SELECT id, lease, worker FROM treadle_leases ORDER BY lease"
+        before, workers = place.sql(leases), {row.id: row.beats for row in td.workers()}
 
         server.stop()
         time.sleep(seconds)  # the outage itself
         server.start()
 
         def beats() -> dict[str, int]:
-            return {row.id: row.beats for row in wl.workers()}
+            return {row.id: row.beats for row in td.workers()}
 
         eventually(lambda: all(beats().get(id, count + 4) >= count + 4 for id, count in workers.items()))
         assert beats().keys() == workers.keys()
         assert place.sql(leases) == before
         place.open_gate("over")
         eventually(lambda: place.count("completed") == len(jobs))
-        assert place.sql("SELECT * FROM windlass_attempts") == []
+        assert place.sql("SELECT * FROM treadle_attempts") == []
         assert len(place.runs()) == len(jobs)
-        assert sorted(place.sql("SELECT id, lease FROM windlass_finished")) == sorted(row[:2] for row in before)
+        assert sorted(place.sql("SELECT id, lease FROM treadle_finished")) == sorted(row[:2] for row in before)
         assert [end(supervisor) for supervisor in supervisors] == [0, 0]
 
 
@@ -56,7 +56,7 @@ def with_options(place: Place) -> subprocess.Popen[bytes]:
 
 
 def by_command(place: Place) -> subprocess.Popen[bytes]:
-    return place.python("-m", "windlass", "worker", "tests.process.handlers:wl", "--concurrency", "3")
+    return place.python("-m", "treadle", "worker", "tests.process.handlers:td", "--concurrency", "3")
 
 
 @pytest.mark.parametrize("start", [with_options, by_command])
@@ -65,7 +65,7 @@ def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_return
 ) -> None:
     """As it would have at any other time: only what had started is charged, and the new worker starts by itself."""
     with Place(tmp_path, server.url()) as place:
-        started = wl.enqueue_many([waits_at_a_gate.request(gate="later") for _ in range(3)])
+        started = td.enqueue_many([waits_at_a_gate.request(gate="later") for _ in range(3)])
         supervisor = start(place)
         eventually(lambda: len(place.runs()) == 3)
         [pid] = place.worker_pids()
@@ -81,7 +81,7 @@ def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_return
         assert {run.pid for run in place.runs()} == {pid, successor.pid}  # it waited, and did not die again and again
         place.open_gate("later")
         eventually(lambda: place.count("completed") == 3)
-        errors = [attempt.error for job in started for attempt in wl.attempts(job.id)]
+        errors = [attempt.error for job in started for attempt in td.attempts(job.id)]
         assert errors == ["its worker was killed by SIGKILL"] * 3
         assert end(supervisor) == 0
 
@@ -89,7 +89,7 @@ def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_return
 def test_a_restart_of_the_server_is_not_seen_by_callers(make_postgres: MakePostgres) -> None:
     """Though every connection that they have kept is broken, in each lane."""
     server = make_postgres()
-    with closing(Windlass(server.url())) as app, ThreadPoolExecutor(4) as threads:
+    with closing(Treadle(server.url())) as app, ThreadPoolExecutor(4) as threads:
         for _ in range(3):
             list(threads.map(lambda _: app.store.insert([app_request(app)]), range(20)))  # several connections
             list(threads.map(lambda _: app.counts(), range(20)))
@@ -99,8 +99,8 @@ def test_a_restart_of_the_server_is_not_seen_by_callers(make_postgres: MakePostg
         assert app.counts() == [{"status": "pending", "count": 63}]
 
 
-def app_request(app: Windlass) -> Any:
-    from windlass.ids import new_id
-    from windlass.job import NewJob
+def app_request(app: Treadle) -> Any:
+    from treadle.ids import new_id
+    from treadle.job import NewJob
 
     return NewJob(id=new_id(), type="work")

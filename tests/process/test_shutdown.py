@@ -9,25 +9,25 @@ from contextlib import suppress
 
 import pytest
 
-from tests.process.handlers import slow, slow_async, slow_in_a_pool, slow_process, wl
+from tests.process.handlers import slow, slow_async, slow_in_a_pool, slow_process, td
 from tests.process.harness import Place, end, eventually
-from windlass import Job, Status
+from treadle import Job, Status
 
 HANDLERS = slow, slow_async, slow_process
 
 
 def enqueue(seconds: float) -> list[Job]:
-    return wl.enqueue_many([handler.request(seconds=seconds) for handler in HANDLERS])
+    return td.enqueue_many([handler.request(seconds=seconds) for handler in HANDLERS])
 
 
 def places(jobs: list[Job]) -> set[tuple[Status, int]]:
-    return {(job.status, job.attempts) for job in map(wl.get, [job.id for job in jobs]) if job is not None}
+    return {(job.status, job.attempts) for job in map(td.get, [job.id for job in jobs]) if job is not None}
 
 
 def nothing_is_left(place: Place) -> bool:
     """Python's own helper of child processes, the resource tracker, ends when it sees that the worker has."""
     eventually(lambda: not place.processes())
-    return [] == place.sql("SELECT * FROM windlass_workers") + place.sql("SELECT * FROM windlass_attempts")
+    return [] == place.sql("SELECT * FROM treadle_workers") + place.sql("SELECT * FROM treadle_attempts")
 
 
 @pytest.mark.parametrize(("processes", "number"), [(2, signal.SIGTERM), (0, signal.SIGINT)])
@@ -75,4 +75,4 @@ def test_a_worker_that_is_told_to_end_while_it_starts_ends(place: Place) -> None
         eventually(lambda: len(place.processes()) > 1)
         assert end(worker) == 0
         assert place.processes() == []
-    assert wl.workers() == []
+    assert td.workers() == []

@@ -13,19 +13,19 @@ def test_a_stop_of_everything_for_a_minute_rescues_nothing_that_still_lives(slee
         return {row.id: row.beats for row in place.store.workers()}
 
     def completed() -> int:
-        return place.sql("SELECT count(*) FROM windlass_finished WHERE status = 'completed'")[0][0]
+        return place.sql("SELECT count(*) FROM treadle_finished WHERE status = 'completed'")[0][0]
 
     assert len(sleepers.beats) == 4
     sleepers.wake_after(60)
     # The first beat after it comes at once, and late; by the next, each has heard all others.
     eventually(lambda: all(beats().get(id, count + 2) >= count + 2 for id, count in sleepers.beats.items()))
     assert beats().keys() == sleepers.beats.keys()
-    assert place.sql("SELECT count(*) FROM windlass_leases") == [(n,)]
+    assert place.sql("SELECT count(*) FROM treadle_leases") == [(n,)]
 
     place.open_gate("morning")
     eventually(lambda: completed() == n)
     assert beats().keys() == sleepers.beats.keys()
     assert len(place.runs()) == n
-    assert place.sql("SELECT value FROM windlass_meta WHERE key = 'lease'") == [(n,)]
-    assert place.sql("SELECT * FROM windlass_attempts") == []
+    assert place.sql("SELECT value FROM treadle_meta WHERE key = 'lease'") == [(n,)]
+    assert place.sql("SELECT * FROM treadle_attempts") == []
     assert [end(supervisor) for supervisor in sleepers.supervisors] == [0, 0]

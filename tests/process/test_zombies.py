@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.process.handlers import whose_are_you, wl, zombie, zombie_in_a_transaction
+from tests.process.handlers import td, whose_are_you, zombie, zombie_in_a_transaction
 from tests.process.harness import Place, end, eventually, size
-from windlass import Job
+from treadle import Job
 
 WAYS = ("complete", "fail", "snooze", "progress", "transaction")
 TABLES = ("jobs", "ready", "leases", "finished", "attempts")
@@ -18,7 +18,7 @@ TABLES = ("jobs", "ready", "leases", "finished", "attempts")
 
 def rows_of(place: Place, jobs: list[Job]) -> dict[str, list[tuple[Any, ...]]]:
     ids = {job.id for job in jobs}
-    return {name: [row for row in place.sql(f"SELECT * FROM windlass_{name}") if str(row[0]) in ids] for name in TABLES}
+    return {name: [row for row in place.sql(f"SELECT * FROM treadle_{name}") if str(row[0]) in ids] for name in TABLES}
 
 
 @pytest.mark.parametrize("deaf", [True, False], ids=["that tries everything", "as it is"])
@@ -28,23 +28,23 @@ def test_a_zombie_changes_nothing_and_works_on_under_a_new_id(place: Place, deaf
     # When the victim wakes up, half of its jobs have ended and half are in the other's hands.
     asked = [(how, waits) for waits in (False, True) for how in WAYS for _ in range(n // 2)]
     handlers = {"transaction": zombie_in_a_transaction}
-    jobs = wl.enqueue_many([handlers.get(how, zombie).request(how=how, waits=waits) for how, waits in asked])
-    victim = place.worker(concurrency=2 * len(jobs), beat=1.0, deaf=deaf, env={"WINDLASS_TEST_ROLE": "victim"})
+    jobs = td.enqueue_many([handlers.get(how, zombie).request(how=how, waits=waits) for how, waits in asked])
+    victim = place.worker(concurrency=2 * len(jobs), beat=1.0, deaf=deaf, env={"TREADLE_TEST_ROLE": "victim"})
     eventually(lambda: len(place.noted("start")) == len(jobs))
-    [first] = wl.workers()
+    [first] = td.workers()
 
     place.stop_apart_from_the_writer([victim.pid])
-    second = place.worker(concurrency=len(jobs), beat=1.0, queues=["default"], env={"WINDLASS_TEST_ROLE": "second"})
+    second = place.worker(concurrency=len(jobs), beat=1.0, queues=["default"], env={"TREADLE_TEST_ROLE": "second"})
     eventually(lambda: place.count("completed") == place.count("processing") == len(jobs) // 2)
-    eventually(lambda: first.id not in {row.id for row in wl.workers()})
-    left_to_claim = wl.enqueue_many([whose_are_you.request() for _ in range(10)])
+    eventually(lambda: first.id not in {row.id for row in td.workers()})
+    left_to_claim = td.enqueue_many([whose_are_you.request() for _ in range(10)])
     before = rows_of(place, jobs)
 
     place.open_gate("victim")
     os.kill(victim.pid, signal.SIGCONT)
 
-    assert [wl.result(job.id) for job in left_to_claim] == ["victim"] * 10
-    reborn = next(row for row in wl.workers() if row.host["pid"] == victim.pid)
+    assert [td.result(job.id) for job in left_to_claim] == ["victim"] * 10
+    reborn = next(row for row in td.workers() if row.host["pid"] == victim.pid)
     assert reborn.id != first.id
     assert rows_of(place, jobs) == before
     assert place.sql("SELECT * FROM effects") == []
@@ -56,5 +56,5 @@ def test_a_zombie_changes_nothing_and_works_on_under_a_new_id(place: Place, deaf
         assert refused == len(jobs) - n  # the transaction's was refused before it came to that
 
     place.open_gate("second")
-    assert [wl.result(job.id) for job in jobs] == [f"second {how}" for how, _ in asked]
+    assert [td.result(job.id) for job in jobs] == [f"second {how}" for how, _ in asked]
     assert [end(victim), end(second)] == [0, 0]

@@ -12,7 +12,7 @@ from typing import Any
 
 from tests.process.handlers import quick
 from tests.process.journal import note
-from windlass.errors import BlocksTheLoop
+from treadle.errors import BlocksTheLoop
 
 note("acked", quick.enqueue().id)  # in the parent: the connection is open when it forks
 

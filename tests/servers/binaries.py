@@ -36,7 +36,7 @@ def find_binaries(which: str = "any") -> Binaries:
             return binaries
     raise NoBinaries(
         f"found no PostgreSQL ({which}; {OLDEST} or newer)."
-        " Install one, or give the URL of one in $WINDLASS_TEST_POSTGRES."
+        " Install one, or give the URL of one in $TREADLE_TEST_POSTGRES."
     )
 
 

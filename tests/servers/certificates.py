@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority of windlass's tests")])
+NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority of treadle's tests")])
 
 
 class Authority:

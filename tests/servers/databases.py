@@ -56,7 +56,7 @@ class Databases:
     def fresh(self) -> str:
         """The URL of an empty database. Drop it afterwards: each is 8 MB."""
         # Somebody else's tests may be on the same server.
-        return create_database(self.admin, f"windlass_test_{secrets.token_hex(6)}")
+        return create_database(self.admin, f"treadle_test_{secrets.token_hex(6)}")
 
     def drop(self, url: str) -> None:
         drop_database(self.admin, urlsplit(url).path[1:])
@@ -108,10 +108,10 @@ class Reused:
         # No triggers and no foreign keys meanwhile: the order would matter, and listeners would hear of it.
         script = ["BEGIN", "SET LOCAL session_replication_role = replica"]
         script += [f"DELETE FROM {table}" for table in tables]
-        connection.execute("CREATE SCHEMA windlass_test_saved")
+        connection.execute("CREATE SCHEMA treadle_test_saved")
         for number, table in enumerate(filled):
-            connection.execute(f"CREATE TABLE windlass_test_saved.t{number} AS TABLE {table}")
-            script.append(f"INSERT INTO {table} OVERRIDING SYSTEM VALUE TABLE windlass_test_saved.t{number}")
+            connection.execute(f"CREATE TABLE treadle_test_saved.t{number} AS TABLE {table}")
+            script.append(f"INSERT INTO {table} OVERRIDING SYSTEM VALUE TABLE treadle_test_saved.t{number}")
         # Not ALTER SEQUENCE ... RESTART, which would be a change of the schema.
         for name, last in sequences:
             script.append(f"SELECT setval('{name}', {last or 1}, {last is not None})")

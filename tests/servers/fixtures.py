@@ -15,9 +15,9 @@ from tests.servers.namespaces import Network, obstacle
 from tests.servers.postgres import Elsewhere, Server
 from tests.servers.proxy import Proxy
 
-URL = "WINDLASS_TEST_POSTGRES"
+URL = "TREADLE_TEST_POSTGRES"
 """A database of somebody's server, whose user may create databases and end sessions."""
-VERSION = "WINDLASS_TEST_POSTGRES_VERSION"
+VERSION = "TREADLE_TEST_POSTGRES_VERSION"
 """`system`, `packaged` or a number such as 16; else the first there is."""
 
 

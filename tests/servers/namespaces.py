@@ -67,7 +67,7 @@ class Network:
 
     def __init__(self, hosts: int = 2) -> None:
         # Other tests may be making networks at the same time. 10.x is ours to take on a machine for tests.
-        tag = _name("wl")
+        tag = _name("td")
         subnet = f"10.{RANDOM.randrange(100, 250)}.{RANDOM.randrange(1, 250)}"
         self.bridge = f"b{tag}"
         self.address = f"{subnet}.1"

@@ -154,7 +154,7 @@ class Server(Elsewhere):
     # How
 
     def _make(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="windlass-pg-", dir=None if self.durable else _memory()))
+        self.folder = Path(tempfile.mkdtemp(prefix="treadle-pg-", dir=None if self.durable else _memory()))
         self._watch = Watch(WATCH, str(self.folder))
         (self.folder / "log").touch()
         self._give_away()

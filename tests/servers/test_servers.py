@@ -189,7 +189,7 @@ def test_a_reused_database_is_as_it_was(databases):
         "ALTER TABLE jobs ADD n int",
         "ALTER TABLE meta ALTER value SET DEFAULT 7",
         "CREATE FUNCTION f() RETURNS int LANGUAGE sql RETURN 1",
-        "CREATE SCHEMA windlass",
+        "CREATE SCHEMA treadle",
     ],
 )
 def test_a_database_with_another_schema_is_not_reused(databases, change):

@@ -9,40 +9,40 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, assert_type
 
-from windlass import Context, Event, Job, Registry, Status, Windlass, exponential, fixed
-from windlass.function import Enqueuer
-from windlass.job import NewJob, Progress
-from windlass.testing import ManualClock, assert_enqueued, drain, enqueued, refute_enqueued, temporary
-from windlass.worker.tick import TickReport
+from treadle import Context, Event, Job, Registry, Status, Treadle, exponential, fixed
+from treadle.function import Enqueuer
+from treadle.job import NewJob, Progress
+from treadle.testing import ManualClock, assert_enqueued, drain, enqueued, refute_enqueued, temporary
+from treadle.worker.tick import TickReport
 
-wl = Windlass("sqlite:///jobs.db")
+td = Treadle("sqlite:///jobs.db")
 registry = Registry()
 
 
 # Declared bare, called, async, with a context, on a registry
 
 
-@wl.job
+@td.job
 def bare(podcast_id: str, retries: int = 3) -> dict[str, int]:
     return {podcast_id: retries}
 
 
-@wl.job(concurrency=3, max_attempts=5, timeout=300, backoff=exponential(base=30, cap=600))
+@td.job(concurrency=3, max_attempts=5, timeout=300, backoff=exponential(base=30, cap=600))
 def called(podcast_id: str) -> int:
     return len(podcast_id)
 
 
-@wl.job()
+@td.job()
 async def asynchronous(podcast_id: str) -> int:
     return len(podcast_id)
 
 
-@wl.job
+@td.job
 def with_context(ctx: Context, operation_id: str, *, force: bool = False) -> str:
     return ctx.id + operation_id
 
 
-@wl.job(run="process", backoff=[1, 5, 25], dedupe=True, priority=1, queue="slow", type="other")
+@td.job(run="process", backoff=[1, 5, 25], dedupe=True, priority=1, queue="slow", type="other")
 async def async_with_context(ctx: Context, operation_id: str) -> None:
     async with ctx.atransaction() as connection:
         connection.execute("…")
@@ -52,7 +52,7 @@ def key_of(n: int) -> str:
     return f"key-{n}"
 
 
-@wl.job(backoff=lambda failures: failures * 2.0, dedupe=key_of)
+@td.job(backoff=lambda failures: failures * 2.0, dedupe=key_of)
 def without_arguments() -> None: ...
 
 
@@ -64,12 +64,12 @@ def apart(ctx: Context, n: int) -> int:
 # Hooks stay what they are
 
 
-@wl.on("job_failed")
+@td.on("job_failed")
 async def alert(event: Event) -> None: ...
 
 
-@wl.on("job_completed")
-@wl.on("job_retried")
+@td.on("job_completed")
+@td.on("job_retried")
 def meter(event: Event) -> float:
     return event.busy
 
@@ -104,16 +104,16 @@ assert_type(apart.enqueue(n=1), Job)
 assert_type(bare.using(delay=60, priority=5, tenant="acme", subject="call-7").enqueue(podcast_id="p1"), Job)
 assert_type(bare.using(run_at=datetime.now()).using(dedupe="k").request("p1"), NewJob)
 assert_type(with_context.request(operation_id="o1"), NewJob)
-assert_type(wl.enqueue("anything", {"a": 1}, tenant="acme"), Job)
-assert_type(wl.enqueue_many([bare.request(podcast_id="p1"), called.request("p2")]), list[Job])
+assert_type(td.enqueue("anything", {"a": 1}, tenant="acme"), Job)
+assert_type(td.enqueue_many([bare.request(podcast_id="p1"), called.request("p2")]), list[Job])
 
 
 async def enqueue_async() -> None:
     assert_type(await bare.aenqueue(podcast_id="p1"), Job)
     assert_type(await asynchronous.using(detached=True).aenqueue("p1"), Job)
     assert_type(await async_with_context.aenqueue(operation_id="o1"), Job)
-    assert_type(await wl.aenqueue("anything"), Job)
-    assert_type(await wl.aenqueue_many([called.request("p2")]), list[Job])
+    assert_type(await td.aenqueue("anything"), Job)
+    assert_type(await td.aenqueue_many([called.request("p2")]), list[Job])
 
 
 def takes_an_enqueuer(job: Enqueuer[[str]]) -> Job:
@@ -126,13 +126,13 @@ takes_an_enqueuer(called.using(priority=1))
 
 # Managed
 
-assert_type(wl.get("id"), Job | None)
-assert_type(wl.retry("id").status, Status)
-assert_type(wl.retry("id").progress, Progress | None)
-assert_type([job.type for job in wl.jobs(status="failed")], list[str])
-assert_type(wl.counts(by=("status", "type")), list[dict[str, Any]])
-assert_type(wl.tick(max_jobs=5), TickReport)
-assert_type(wl.claim(5, types=["bare"])[0].job, Job)
+assert_type(td.get("id"), Job | None)
+assert_type(td.retry("id").status, Status)
+assert_type(td.retry("id").progress, Progress | None)
+assert_type([job.type for job in td.jobs(status="failed")], list[str])
+assert_type(td.counts(by=("status", "type")), list[dict[str, Any]])
+assert_type(td.tick(max_jobs=5), TickReport)
+assert_type(td.claim(5, types=["bare"])[0].job, Job)
 
 
 @bare.already_done
@@ -142,18 +142,18 @@ def exists(jobs: Sequence[Job]) -> Collection[Job]:
 
 # Tested
 
-with temporary(wl) as clock:
+with temporary(td) as clock:
     assert_type(clock, ManualClock)
-    assert_type(drain(wl), TickReport)
-    assert_type(enqueued(wl, bare, podcast_id="p1"), list[Job])
-    assert_type(assert_enqueued(wl, with_context.using(priority=1), operation_id="o1"), Job)
-    refute_enqueued(wl, "anything", a=1)
+    assert_type(drain(td), TickReport)
+    assert_type(enqueued(td, bare, podcast_id="p1"), list[Job])
+    assert_type(assert_enqueued(td, with_context.using(priority=1), operation_id="o1"), Job)
+    refute_enqueued(td, "anything", a=1)
 
 
 # Refused
 
-wl.on("job_complete", alert)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
-wl.on("job_failed", bare)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+td.on("job_complete", alert)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+td.on("job_failed", bare)  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 bare.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 bare.enqueue(podcast_id=7)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 bare.enqueue("p1", retires=1)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
@@ -164,10 +164,10 @@ bare.using(delay="soon")  # type: ignore[arg-type]  # pyright: ignore[reportArgu
 with_context.enqueue()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 with_context.enqueue("o1", True)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
 with_context("o1")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
-wl.enqueue("anything", {"a": 1}, tenat="acme")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
-wl.enqueue_many([bare])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
-wl.job(concurency=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-wl.job(run="fiber")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
+td.enqueue("anything", {"a": 1}, tenat="acme")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+td.enqueue_many([bare])  # type: ignore[list-item]  # pyright: ignore[reportArgumentType]
+td.job(concurency=3)  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+td.job(run="fiber")  # type: ignore[call-overload]  # pyright: ignore[reportArgumentType]
 takes_an_enqueuer(without_arguments)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 

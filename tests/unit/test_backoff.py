@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.backoff import DEFAULT, exponential, fixed, listed, to_backoff
-from windlass.errors import BadOption
+from treadle.backoff import DEFAULT, exponential, fixed, listed, to_backoff
+from treadle.errors import BadOption
 
 
 def test_exponential_doubles_up_to_its_cap():

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 
-from windlass.errors import BadConnection
-from windlass.stores.borrowed import borrow, is_async, savepoint, sqlstate, unwrap
-from windlass.stores.borrowed.placeholders import numbered
+from treadle.errors import BadConnection
+from treadle.stores.borrowed import borrow, is_async, savepoint, sqlstate, unwrap
+from treadle.stores.borrowed.placeholders import numbered
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_no_driver_is_imported():
     import subprocess
 
     drivers = ("psycopg", "psycopg2", "asyncpg", "sqlalchemy", "django")
-    code = f"import sys, windlass.stores.borrowed; assert not set({drivers!r}) & set(sys.modules)"
+    code = f"import sys, treadle.stores.borrowed; assert not set({drivers!r}) & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
@@ -100,11 +100,11 @@ def test_an_error_undoes_what_came_after_the_savepoint():
     with pytest.raises(OSError, match="INSERT"), savepoint(spy):
         spy.execute("INSERT", {})
 
-    assert ["SAVEPOINT windlass", "INSERT", "ROLLBACK TO SAVEPOINT windlass", "RELEASE SAVEPOINT windlass"] == spy.seen
+    assert ["SAVEPOINT treadle", "INSERT", "ROLLBACK TO SAVEPOINT treadle", "RELEASE SAVEPOINT treadle"] == spy.seen
 
 
 def test_of_two_errors_the_first_is_raised():
-    spy = Spy("INSERT", "ROLLBACK TO SAVEPOINT windlass")
+    spy = Spy("INSERT", "ROLLBACK TO SAVEPOINT treadle")
 
     with pytest.raises(OSError, match="INSERT"), savepoint(spy):
         spy.execute("INSERT", {})

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass import clock
+from treadle import clock
 
 moments = st.datetimes(timezones=st.just(UTC))
 

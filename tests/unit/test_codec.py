@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass import codec
-from windlass.errors import BadPayload, NotJSON, PayloadTooDeep, PayloadTooLarge
+from treadle import codec
+from treadle.errors import BadPayload, NotJSON, PayloadTooDeep, PayloadTooLarge
 
 storable = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 texts = st.text(storable)

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.dedupe import LIMIT, key_for, make_dedupe_key
-from windlass.errors import BadOption
+from treadle.dedupe import LIMIT, key_for, make_dedupe_key
+from treadle.errors import BadOption
 
 json = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.errors import BadFilter
-from windlass.filters import (
+from treadle.errors import BadFilter
+from treadle.filters import (
     DEEPEST,
     EVERYTHING,
     LONGEST,
@@ -25,7 +25,7 @@ from windlass.filters import (
     of,
     parse,
 )
-from windlass.ids import new_id
+from treadle.ids import new_id
 
 ID, OTHER = "01970000-0000-7000-8000-000000000000", "01970000-0000-7000-8000-000000000001"
 

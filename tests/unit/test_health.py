@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from windlass.clock import SECOND
-from windlass.filters import parse
-from windlass.health import LONG, OFTEN, SILENT, Problem, handles, is_live, latencies, problems, silence, unhandled
-from windlass.job import Usage
-from windlass.stores.base import WorkerRow
-from windlass.stores.rows import LaneRow, Sampled
+from treadle.clock import SECOND
+from treadle.filters import parse
+from treadle.health import LONG, OFTEN, SILENT, Problem, handles, is_live, latencies, problems, silence, unhandled
+from treadle.job import Usage
+from treadle.stores.base import WorkerRow
+from treadle.stores.rows import LaneRow, Sampled
 
 NOW = 1_800_000_000 * SECOND
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.worker import host
+from treadle.worker import host
 
 V1 = "/sys/fs/cgroup/memory"
 V2 = "/sys/fs/cgroup"

@@ -9,8 +9,8 @@ import uuid
 
 import pytest
 
-from windlass import ids
-from windlass.ids import is_id, new_id
+from treadle import ids
+from treadle.ids import is_id, new_id
 
 
 def test_ids_rise():

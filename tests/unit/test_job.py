@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from windlass.job import Page, Status, can_retry
+from treadle.job import Page, Status, can_retry
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass import codec
-from windlass.backoff import LONGEST, exponential, fixed
-from windlass.clock import SECOND
-from windlass.errors import BadOption
-from windlass.job import Claimed, Status, Suspicion
-from windlass.outcome import (
+from treadle import codec
+from treadle.backoff import LONGEST, exponential, fixed
+from treadle.clock import SECOND
+from treadle.errors import BadOption
+from treadle.job import Claimed, Status, Suspicion
+from treadle.outcome import (
     CANCELLED,
     COMPLETED,
     RELEASED,

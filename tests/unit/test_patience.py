@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from windlass.stores.sqlite.connection import BUSY_SECONDS, FIRST_PAUSE, LONGEST_PAUSE, next_pause
+from treadle.stores.sqlite.connection import BUSY_SECONDS, FIRST_PAUSE, LONGEST_PAUSE, next_pause
 
 
 def pauses() -> list[tuple[float, float]]:

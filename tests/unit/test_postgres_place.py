@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from windlass import BadURL
-from windlass.stores.postgres import place
+from treadle import BadURL
+from treadle.stores.postgres import place
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from windlass.stores.postgres import place
 def test_the_password_is_not_shown(url, shown):
     conninfo, where = place.read(url)
     assert shown == where
-    assert "application_name=windlass" in conninfo
+    assert "application_name=treadle" in conninfo
 
 
 @pytest.mark.parametrize("name", ["oauth_client_secret", "scram_client_key", "scram_server_key"])

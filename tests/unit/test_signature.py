@@ -16,9 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass import codec
-from windlass.errors import BadArguments, BadHandler, BadPayload, NotJSON, PayloadTooDeep, PayloadTooLarge
-from windlass.signature import Signature
+from treadle import codec
+from treadle.errors import BadArguments, BadHandler, BadPayload, NotJSON, PayloadTooDeep, PayloadTooLarge
+from treadle.signature import Signature
 
 
 class Context:

@@ -10,8 +10,8 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from windlass import Windlass
-from windlass.web import SCOPES, Principal
+from treadle import Treadle
+from treadle.web import SCOPES, Principal
 
 HERE = "http://localhost"
 EVERYTHING = " ".join(SCOPES)
@@ -30,8 +30,8 @@ def by_header(request: Request) -> Principal | None:
 
 
 @pytest.fixture
-def wl(tmp_path: Path) -> Iterator[Windlass]:
-    app = Windlass(f"sqlite:///{tmp_path}/jobs.db")
+def td(tmp_path: Path) -> Iterator[Treadle]:
+    app = Treadle(f"sqlite:///{tmp_path}/jobs.db")
     yield app
     app.close()
 
@@ -39,17 +39,17 @@ def wl(tmp_path: Path) -> Iterator[Windlass]:
 Connect = Callable[..., TestClient]
 
 
-def client_of(wl: Windlass, who: str | None, **options: Any) -> TestClient:
+def client_of(td: Treadle, who: str | None, **options: Any) -> TestClient:
     """One that comes from our own pages, with these scopes."""
-    web = wl.asgi(auth=by_header, **options)
+    web = td.asgi(auth=by_header, **options)
     headers = OURS if who is None else {**OURS, "X-Who": who}
     return TestClient(web, base_url=HERE, headers=headers, raise_server_exceptions=False)
 
 
 @pytest.fixture
-def connect(wl: Windlass) -> Connect:
+def connect(td: Treadle) -> Connect:
     """A client that is let in with these scopes: `connect("read @acme")`."""
-    return lambda who=EVERYTHING, **options: client_of(wl, who, **options)
+    return lambda who=EVERYTHING, **options: client_of(td, who, **options)
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from windlass import Context, Windlass
+from treadle import Context, Treadle
 
-wl = Windlass()
+td = Treadle()
 JOURNAL = "METERED_JOURNAL"
 
 
@@ -29,13 +29,13 @@ def _note(*words: object) -> None:
     os.close(journal)
 
 
-@wl.job
+@td.job
 async def quick(ctx: Context) -> None:
     with journalled(ctx, "quick"):
         pass
 
 
-@wl.job(max_attempts=3, backoff=0)
+@td.job(max_attempts=3, backoff=0)
 async def shaky(ctx: Context) -> None:
     """Fails twice, then not."""
     with journalled(ctx, "shaky"):
@@ -43,13 +43,13 @@ async def shaky(ctx: Context) -> None:
             raise ConnectionError("not yet")
 
 
-@wl.job(max_attempts=2, backoff=0)
+@td.job(max_attempts=2, backoff=0)
 async def hopeless(ctx: Context) -> None:
     with journalled(ctx, "hopeless"):
         raise ValueError("never")
 
 
-@wl.job(max_attempts=5, backoff=0)
+@td.job(max_attempts=5, backoff=0)
 async def deadly(ctx: Context) -> None:
     """Takes its whole process with it, the first time."""
     with journalled(ctx, "deadly"):
@@ -57,7 +57,7 @@ async def deadly(ctx: Context) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-@wl.job(run="thread")
+@td.job(run="thread")
 def slow(ctx: Context) -> None:
     with journalled(ctx, "slow"):
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A real `windlass dashboard`, in a process of its own."""
+"""A real `treadle dashboard`, in a process of its own."""
 
 from __future__ import annotations
 
@@ -54,11 +54,11 @@ class Dashboard:
 
 
 def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
-    clean: Mapping[str, str] = {k: v for k, v in os.environ.items() if not k.startswith("WINDLASS")}
+    clean: Mapping[str, str] = {k: v for k, v in os.environ.items() if not k.startswith("TREADLE")}
     return subprocess.Popen(
-        [sys.executable, "-m", "windlass", "dashboard", *words],
+        [sys.executable, "-m", "treadle", "dashboard", *words],
         cwd=folder,
-        env={**clean, "WINDLASS_URL": f"sqlite:///{folder}/jobs.db", **environment},
+        env={**clean, "TREADLE_URL": f"sqlite:///{folder}/jobs.db", **environment},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

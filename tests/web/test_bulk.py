@@ -10,11 +10,11 @@ from starlette.testclient import TestClient
 
 from tests.web.conftest import Connect, client_of
 from tests.web.test_jobs import problem
-from windlass import Windlass
-from windlass.bulk import Bulk
-from windlass.ids import new_id
-from windlass.stores.rows import Operation
-from windlass.web import operator
+from treadle import Treadle
+from treadle.bulk import Bulk
+from treadle.ids import new_id
+from treadle.stores.rows import Operation
+from treadle.web import operator
 
 
 def ended(client: TestClient, id: str) -> dict[str, Any]:
@@ -26,14 +26,14 @@ def ended(client: TestClient, id: str) -> dict[str, Any]:
     return found
 
 
-def cancelled(wl: Windlass, n: int, type: str = "a") -> list[str]:
-    jobs = wl.enqueue_many([wl.request(type, {"n": i}) for i in range(n)])
-    return [wl.cancel(job.id).id for job in jobs]
+def cancelled(td: Treadle, n: int, type: str = "a") -> list[str]:
+    jobs = td.enqueue_many([td.request(type, {"n": i}) for i in range(n)])
+    return [td.cancel(job.id).id for job in jobs]
 
 
-def test_all_that_match_are_retried(client: TestClient, wl: Windlass) -> None:
-    cancelled(wl, 137)
-    cancelled(wl, 1, "b")
+def test_all_that_match_are_retried(client: TestClient, td: Treadle) -> None:
+    cancelled(td, 137)
+    cancelled(td, 1, "b")
     asked = {"action": "retry", "filter": "status:cancelled type:a"}
     counted = client.post("/api/jobs/bulk", json={**asked, "dry_run": True})
     assert (counted.status_code, counted.json()) == (200, {"total": {"value": 137, "relation": "eq"}})
@@ -45,34 +45,34 @@ def test_all_that_match_are_retried(client: TestClient, wl: Windlass) -> None:
     found = ended(client, started.json()["operation_id"])
     assert (found["total"], found["done"], found["skipped"], found["error"]) == (137, 137, 0, None)
     assert found["filter"] == "status:cancelled type:a"
-    left = {row["status"]: row["count"] for row in wl.counts()}
+    left = {row["status"]: row["count"] for row in td.counts()}
     assert left == {"pending": 137, "cancelled": 1}
     [noted] = client.get("/api/audit").json()["items"]
     assert (noted["action"], noted["what"], noted["count"]) == ("retry", "status:cancelled type:a", 137)
 
 
-def test_if_the_count_has_moved_nothing_is_done(client: TestClient, wl: Windlass) -> None:
-    cancelled(wl, 3)
+def test_if_the_count_has_moved_nothing_is_done(client: TestClient, td: Treadle) -> None:
+    cancelled(td, 3)
     said = problem(
         client.post("/api/jobs/bulk", json={"action": "delete", "filter": "status:cancelled", "expected_count": 2}),
         412,
         "count-moved",
     )
     assert "3" in said["detail"]
-    assert len(wl.jobs()) == 3
+    assert len(td.jobs()) == 3
     assert client.get("/api/audit").json()["items"] == []
 
 
-def test_jobs_can_be_named(client: TestClient, wl: Windlass) -> None:
-    ids = cancelled(wl, 55)
+def test_jobs_can_be_named(client: TestClient, td: Treadle) -> None:
+    ids = cancelled(td, 55)
     started = client.post("/api/jobs/bulk", json={"action": "delete", "ids": ids[:50], "expected_count": 50}).json()
     assert ended(client, started["operation_id"])["done"] == 50
-    assert {job.id for job in wl.jobs()} == set(ids[50:])
+    assert {job.id for job in td.jobs()} == set(ids[50:])
     problem(client.post("/api/jobs/bulk", json={"action": "delete", "ids": ids}), 400, "bad-request")
 
 
-def test_what_cannot_be_done_to_a_job_is_skipped(client: TestClient, wl: Windlass) -> None:
-    ids = [*cancelled(wl, 2), wl.enqueue("a").id]
+def test_what_cannot_be_done_to_a_job_is_skipped(client: TestClient, td: Treadle) -> None:
+    ids = [*cancelled(td, 2), td.enqueue("a").id]
     started = client.post("/api/jobs/bulk", json={"action": "cancel", "ids": ids}).json()
     found = ended(client, started["operation_id"])
     assert (found["done"], found["skipped"]) == (1, 2)
@@ -92,20 +92,18 @@ def test_what_cannot_be_done_to_a_job_is_skipped(client: TestClient, wl: Windlas
     ],
     ids=str,
 )
-def test_what_does_not_say_which_jobs_is_refused(client: TestClient, wl: Windlass, asked: dict[str, Any]) -> None:
-    wl.enqueue("a")
+def test_what_does_not_say_which_jobs_is_refused(client: TestClient, td: Treadle, asked: dict[str, Any]) -> None:
+    td.enqueue("a")
     answer = client.post("/api/jobs/bulk", json=asked)
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
 
 
-def test_another_process_sees_it_and_another_tenant_does_not(
-    connect: Connect, client: TestClient, wl: Windlass
-) -> None:
-    wl.enqueue("a", tenant="acme")
+def test_another_process_sees_it_and_another_tenant_does_not(connect: Connect, client: TestClient, td: Treadle) -> None:
+    td.enqueue("a", tenant="acme")
     mine = connect("manage @acme")
     id = mine.post("/api/jobs/bulk", json={"action": "cancel", "filter": "status:pending"}).json()["operation_id"]
     assert ended(mine, id)["filter"] == "status:pending tenant:acme"
-    other = Windlass(wl.store.url)
+    other = Treadle(td.store.url)
     assert client_of(other, "read").get(f"/api/operations/{id}").json()["done"] == 1
     other.close()
     problem(connect("manage @umbrella").get(f"/api/operations/{id}"), 404, "not-found")
@@ -113,12 +111,12 @@ def test_another_process_sees_it_and_another_tenant_does_not(
 
 
 def test_an_operation_whose_process_died_is_gone_on_with(
-    client: TestClient, wl: Windlass, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, td: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cancelled(wl, 120)
-    work = Bulk(wl.store, "retry", operator.filters.parse("status:cancelled"))
+    cancelled(td, 120)
+    work = Bulk(td.store, "retry", operator.filters.parse("status:cancelled"))
     operation = Operation(new_id(), "somebody", "retry", "status:cancelled", 120, position=work.position)
-    wl.store.start_operation(operation)
+    td.store.start_operation(operation)
     work.operation = operation.id
     work.step()  # and then it died
     before = client.get(f"/api/operations/{operation.id}").json()
@@ -128,6 +126,6 @@ def test_an_operation_whose_process_died_is_gone_on_with(
     assert ended(client, operation.id)["done"] == 120
 
 
-def test_since_means_since_the_operation_began(wl: Windlass) -> None:
+def test_since_means_since_the_operation_began(td: Treadle) -> None:
     fixed = operator.fixed(operator.filters.parse("since:1h status:failed"), 3_600_000_000)
     assert str(fixed) == "status:failed since:1970-01-01T00:00:00Z"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windlass.units import span
-from windlass.web import charts
-from windlass.web.charts import Scale, Series
+from treadle.units import span
+from treadle.web import charts
+from treadle.web.charts import Scale, Series
 
 COUNT = Scale(lambda value: f"{value:g}", charts.nice)
 

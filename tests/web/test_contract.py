@@ -11,9 +11,9 @@ from hypothesis import Phase, given, settings
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.requests import Request
 
-from windlass import Windlass
-from windlass.web.route import Route
-from windlass.web.routes import API
+from treadle import Treadle
+from treadle.web.route import Route
+from treadle.web.routes import API
 
 HEADERS = {"Authorization": "Bearer of-everything", "Host": "localhost"}
 EXAMPLES = 15
@@ -29,16 +29,16 @@ def by_token(request: Request) -> str | None:
 def contract(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The document of a site with jobs in it, and a handler so that it can tick."""
     folder: Path = tmp_path_factory.mktemp("contract")
-    wl = Windlass(f"sqlite:///{folder}/jobs.db")
+    td = Treadle(f"sqlite:///{folder}/jobs.db")
 
-    @wl.job
+    @td.job
     def noop(n: int = 0) -> int:
         return n
 
     for n in range(5):
-        wl.enqueue("noop", {"n": n}, tenant="acme")
-    wl.tick(max_jobs=2)
-    return schemathesis.openapi.from_asgi("/api/openapi.json", wl.asgi(auth=by_token), headers=HEADERS)
+        td.enqueue("noop", {"n": n}, tenant="acme")
+    td.tick(max_jobs=2)
+    return schemathesis.openapi.from_asgi("/api/openapi.json", td.asgi(auth=by_token), headers=HEADERS)
 
 
 @pytest.mark.parametrize("route", [route for route in API if not route.stream], ids=lambda r: f"{r.method} {r.path}")

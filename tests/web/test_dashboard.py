@@ -1,4 +1,4 @@
-"""`windlass dashboard`: who is let in, and how it starts and ends."""
+"""`treadle dashboard`: who is let in, and how it starts and ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from tests.stores import make_tables
 from tests.web.conftest import OURS
 from tests.web.served import SECONDS, Dashboard, start
-from windlass import Windlass
+from treadle import Treadle
 
 
 def test_the_link_lets_one_in_once_and_the_cookie_from_then_on(tmp_path: Path) -> None:
@@ -22,7 +22,7 @@ def test_the_link_lets_one_in_once_and_the_cookie_from_then_on(tmp_path: Path) -
         with httpx2.Client(base_url=served.url, timeout=SECONDS) as stranger:
             assert stranger.get("/api/stats").status_code == 401
             page = stranger.get("/", headers={"Accept": "text/html"})
-            assert (page.status_code, "link that windlass dashboard printed" in page.text) == (401, True)
+            assert (page.status_code, "link that treadle dashboard printed" in page.text) == (401, True)
             assert stranger.get("/?login=guessed").status_code == 403
         with httpx2.Client(base_url=served.url, timeout=SECONDS) as me:
             entered = me.get(served.login)
@@ -46,11 +46,11 @@ def test_a_session_outlives_a_restart_and_can_be_revoked(tmp_path: Path) -> None
             assert served.stop() == 0
         with Dashboard(tmp_path, port=port) as served:
             assert me.get(f"{served.url}/api/stats").status_code == 200
-            wl = Windlass(f"sqlite:///{tmp_path}/jobs.db")
-            [session] = wl.store.tokens()
+            td = Treadle(f"sqlite:///{tmp_path}/jobs.db")
+            [session] = td.store.tokens()
             assert session.name.startswith("login ")
-            wl.store.drop_token(session.name)
-            wl.close()
+            td.store.drop_token(session.name)
+            td.close()
         with Dashboard(tmp_path, port=port) as served:
             assert me.get(f"{served.url}/api/stats").status_code == 401
 
@@ -60,13 +60,13 @@ def test_others_are_not_let_in_unless_they_can_be_told_apart(tmp_path: Path, hos
     process = start(tmp_path, "--host", host, "--port", "0")
     out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, out) == (2, "")
-    assert "WINDLASS_WEB_USER" in err
-    assert "windlass tokens create" in err
-    assert "wl.asgi(auth=" in err
+    assert "TREADLE_WEB_USER" in err
+    assert "treadle tokens create" in err
+    assert "td.asgi(auth=" in err
 
 
 def test_a_password_lets_in_from_elsewhere(tmp_path: Path) -> None:
-    known = {"WINDLASS_WEB_USER": "ada", "WINDLASS_WEB_PASSWORD": "lövelace"}
+    known = {"TREADLE_WEB_USER": "ada", "TREADLE_WEB_PASSWORD": "lövelace"}
     with Dashboard(tmp_path, "--host", "0.0.0.0", **known) as served:
         url = f"{served.url}/api/stats"
         assert httpx2.get(url, auth=("ada", "lövelace"), timeout=SECONDS).status_code == 200
@@ -91,9 +91,9 @@ def test_a_token_lets_programs_in(tmp_path: Path) -> None:
 
 
 def test_an_app_can_be_ticked(tmp_path: Path) -> None:
-    (tmp_path / "app.py").write_text("from windlass import Windlass\nwl = Windlass()\n@wl.job\ndef hi(): return 'hi'\n")
+    (tmp_path / "app.py").write_text("from treadle import Treadle\ntd = Treadle()\n@td.job\ndef hi(): return 'hi'\n")
     with (
-        Dashboard(tmp_path, "app:wl") as served,
+        Dashboard(tmp_path, "app:td") as served,
         httpx2.Client(base_url=served.url, headers=OURS, timeout=SECONDS) as me,
     ):
         me.get(served.login)
@@ -150,6 +150,6 @@ def test_it_stops_when_it_is_told_to_even_if_pages_listen(tmp_path: Path, how: s
 
 
 def start_tokens(folder: Path, *words: str) -> str:
-    """What `windlass tokens …` prints."""
-    command = [sys.executable, "-m", "windlass", "tokens", *words, "--db", f"sqlite:///{folder}/jobs.db"]
+    """What `treadle tokens …` prints."""
+    command = [sys.executable, "-m", "treadle", "tokens", *words, "--db", f"sqlite:///{folder}/jobs.db"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout.strip()

@@ -17,11 +17,11 @@ from starlette.requests import Request
 from starlette.responses import StreamingResponse
 
 from tests.web.served import Dashboard
-from windlass import Windlass, tokens
-from windlass.stores.rows import Token
-from windlass.web import Principal
-from windlass.web.api import events
-from windlass.web.ask import Ask
+from treadle import Treadle, tokens
+from treadle.stores.rows import Token
+from treadle.web import Principal
+from treadle.web.api import events
+from treadle.web.ask import Ask
 
 SOON = 2.0
 """Seconds within which a page has to hear of a change."""
@@ -39,9 +39,9 @@ def served(folder: Path) -> Iterator[Dashboard]:
 
 
 @pytest.fixture
-def wl(folder: Path, served: Dashboard) -> Iterator[Windlass]:
+def td(folder: Path, served: Dashboard) -> Iterator[Treadle]:
     """Another process on the same database, without jobs."""
-    app = Windlass(f"sqlite:///{folder}/jobs.db")
+    app = Treadle(f"sqlite:///{folder}/jobs.db")
     yield app
     for job in app.jobs(limit=200):
         app.delete(job.id)
@@ -50,9 +50,9 @@ def wl(folder: Path, served: Dashboard) -> Iterator[Windlass]:
     app.close()
 
 
-def token(wl: Windlass, **more: Any) -> dict[str, str]:
+def token(td: Treadle, **more: Any) -> dict[str, str]:
     secret = tokens.new_secret()
-    wl.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), **more))
+    td.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), **more))
     return {"Authorization": f"Bearer {secret}"}
 
 
@@ -66,12 +66,12 @@ def stream(served: Dashboard, headers: dict[str, str]) -> Iterator[Iterator[dict
         yield (json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: "))
 
 
-def test_a_page_hears_of_what_another_process_does(served: Dashboard, wl: Windlass) -> None:
-    with stream(served, token(wl)) as hints:
+def test_a_page_hears_of_what_another_process_does(served: Dashboard, td: Treadle) -> None:
+    with stream(served, token(td)) as hints:
         assert not any(next(hints)["counts"].values())
         times = []
         for pending in (50, 100, 150):  # the best of them: the machine has other things to do
-            wl.enqueue_many([wl.request("a") for _ in range(50)])
+            td.enqueue_many([td.request("a") for _ in range(50)])
             began = time.monotonic()
             while next(hints)["counts"].get("pending") != pending:
                 pass
@@ -79,12 +79,12 @@ def test_a_page_hears_of_what_another_process_does(served: Dashboard, wl: Windla
         assert min(times) < SOON
 
 
-def test_many_changes_are_few_hints_and_the_last_one_is_right(served: Dashboard, wl: Windlass) -> None:
-    with stream(served, token(wl)) as hints:
+def test_many_changes_are_few_hints_and_the_last_one_is_right(served: Dashboard, td: Treadle) -> None:
+    with stream(served, token(td)) as hints:
         next(hints)
         began = time.monotonic()
         for _ in range(100):
-            wl.enqueue("a")
+            td.enqueue("a")
         heard = 1
         while next(hints)["counts"].get("pending") != 100:
             heard += 1
@@ -92,8 +92,8 @@ def test_many_changes_are_few_hints_and_the_last_one_is_right(served: Dashboard,
         assert heard <= (time.monotonic() - began) / 0.25 + others
 
 
-def test_many_pages_hear_the_same(served: Dashboard, wl: Windlass) -> None:
-    headers = token(wl)
+def test_many_pages_hear_the_same(served: Dashboard, td: Treadle) -> None:
+    headers = token(td)
 
     def listen(n: int) -> bool:
         with stream(served, headers) as hints:
@@ -101,26 +101,26 @@ def test_many_pages_hear_the_same(served: Dashboard, wl: Windlass) -> None:
 
     with ThreadPoolExecutor(5) as pool:
         heard = pool.map(listen, range(5))
-        wl.enqueue("a")
+        td.enqueue("a")
         assert all(heard)
 
 
-def test_those_bound_to_a_tenant_hear_that_and_not_what(served: Dashboard, wl: Windlass) -> None:
-    with stream(served, token(wl, tenant="acme")) as hints:
+def test_those_bound_to_a_tenant_hear_that_and_not_what(served: Dashboard, td: Treadle) -> None:
+    with stream(served, token(td, tenant="acme")) as hints:
         assert next(hints) == {}
-        wl.enqueue("a")
+        td.enqueue("a")
         assert next(hints) == {}
 
 
-def test_a_stream_ends_when_its_token_is_revoked(served: Dashboard, wl: Windlass) -> None:
-    with stream(served, token(wl)) as hints:
+def test_a_stream_ends_when_its_token_is_revoked(served: Dashboard, td: Treadle) -> None:
+    with stream(served, token(td)) as hints:
         next(hints)
-        wl.store.drop_token("me")
+        td.store.drop_token("me")
         limit = time.monotonic() + 10
         for _ in hints:
             assert time.monotonic() < limit
             time.sleep(0.3)
-            wl.enqueue("a")
+            td.enqueue("a")
 
 
 def test_without_a_token_there_is_no_stream(served: Dashboard) -> None:
@@ -129,8 +129,8 @@ def test_without_a_token_there_is_no_stream(served: Dashboard) -> None:
 
 def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "KEEPALIVE", 0.01)
-    wl = Windlass(f"sqlite:///{folder}/silent.db")
-    site = wl.asgi(auth=lambda request: "read").site
+    td = Treadle(f"sqlite:///{folder}/silent.db")
+    site = td.asgi(auth=lambda request: "read").site
     request = Request({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
     ask = Ask(request=request, route=events.ROUTES[0], who=Principal(scopes=frozenset({"read"})))
 
@@ -144,4 +144,4 @@ def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest
 
     assert asyncio.run(listen()) == ": still here\n\n"
     site.close()
-    wl.close()
+    td.close()

@@ -7,9 +7,9 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from tests.web.conftest import Connect
-from windlass import BadOption, Windlass
-from windlass.web import allow_everyone
-from windlass.web.routes import ROUTES
+from treadle import BadOption, Treadle
+from treadle.web import allow_everyone
+from treadle.web.routes import ROUTES
 
 
 @pytest.mark.parametrize(
@@ -31,13 +31,13 @@ from windlass.web.routes import ROUTES
     ],
     ids=str,
 )
-def test_a_change_comes_from_our_own_pages_or_with_a_token(wl: Windlass, headers: dict[str, str], passes: bool) -> None:
-    client = TestClient(wl.asgi(auth=allow_everyone), base_url="http://localhost")
+def test_a_change_comes_from_our_own_pages_or_with_a_token(td: Treadle, headers: dict[str, str], passes: bool) -> None:
+    client = TestClient(td.asgi(auth=allow_everyone), base_url="http://localhost")
     answer = client.post("/api/jobs", json={"type": "a"}, headers=headers)
     assert answer.status_code == (201 if passes else 403)
-    assert len(wl.jobs()) == passes
+    assert len(td.jobs()) == passes
     if not passes:
-        assert answer.json()["type"] == "urn:windlass:problem:cross-site"
+        assert answer.json()["type"] == "urn:treadle:problem:cross-site"
 
 
 @pytest.mark.parametrize("route", [r for r in ROUTES if r.changes], ids=lambda r: f"{r.method} {r.path}")
@@ -47,27 +47,27 @@ def test_no_route_that_changes_something_takes_it_from_another_site(client: Test
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8420", "127.0.0.1:1", "[::1]:8420", "LOCALHOST"])
-def test_this_machine_may_be_called_by_its_own_names(wl: Windlass, host: str) -> None:
-    client = TestClient(wl.asgi(auth=allow_everyone))
+def test_this_machine_may_be_called_by_its_own_names(td: Treadle, host: str) -> None:
+    client = TestClient(td.asgi(auth=allow_everyone))
     assert client.get("/healthz", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[", "a@b"])
-def test_another_name_is_refused_where_everyone_is_let_in(wl: Windlass, host: str) -> None:
-    client = TestClient(wl.asgi(auth=allow_everyone))
+def test_another_name_is_refused_where_everyone_is_let_in(td: Treadle, host: str) -> None:
+    client = TestClient(td.asgi(auth=allow_everyone))
     answer = client.get("/api/stats", headers={"Host": host})
     assert (answer.status_code, answer.headers["content-type"]) == (421, "application/problem+json")
 
 
-def test_hosts_can_be_named_and_need_not_be_where_somebody_is_asked_who_they_are(wl: Windlass) -> None:
-    named = TestClient(wl.asgi(auth=allow_everyone, hosts=["jobs.example"]))
+def test_hosts_can_be_named_and_need_not_be_where_somebody_is_asked_who_they_are(td: Treadle) -> None:
+    named = TestClient(td.asgi(auth=allow_everyone, hosts=["jobs.example"]))
     assert named.get("/api/stats", headers={"Host": "jobs.example"}).status_code == 200
     assert named.get("/api/stats", headers={"Host": "localhost"}).status_code == 421
-    asked = TestClient(wl.asgi(auth=lambda request: "read"))
+    asked = TestClient(td.asgi(auth=lambda request: "read"))
     assert asked.get("/api/stats", headers={"Host": "jobs.example"}).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/", "/api/stats", "/nowhere", "/static/windlass.css", "/api/jobs/none", "/healthz"])
+@pytest.mark.parametrize("path", ["/", "/api/stats", "/nowhere", "/static/treadle.css", "/api/jobs/none", "/healthz"])
 def test_every_answer_forbids_what_a_page_of_ours_does_not_need(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self';")
@@ -80,41 +80,41 @@ def test_every_answer_forbids_what_a_page_of_ours_does_not_need(client: TestClie
         assert headers["cache-control"] == "no-store"
 
 
-def test_frames_can_be_allowed(wl: Windlass) -> None:
-    client = TestClient(wl.asgi(auth=allow_everyone, frame_ancestors="'self'"), base_url="http://localhost")
+def test_frames_can_be_allowed(td: Treadle) -> None:
+    client = TestClient(td.asgi(auth=allow_everyone, frame_ancestors="'self'"), base_url="http://localhost")
     assert client.get("/").headers["content-security-policy"].endswith("frame-ancestors 'self'")
 
 
-def test_read_only_has_no_route_that_changes_something(connect: Connect, wl: Windlass) -> None:
-    client, job = connect(read_only=True), wl.enqueue("a")
+def test_read_only_has_no_route_that_changes_something(connect: Connect, td: Treadle) -> None:
+    client, job = connect(read_only=True), td.enqueue("a")
     for route in ROUTES:
         if route.changes:
             answer = client.request(route.method, route.path.replace("{id}", job.id), json={})
             assert answer.status_code in (404, 405), route.path
-    assert wl.get(job.id) == job
+    assert td.get(job.id) == job
     paths = client.get("/api/openapi.json").json()["paths"]
     assert {method for methods in paths.values() for method in methods} == {"get"}
 
 
 def test_files_are_kept_for_ever_under_their_hash_and_asked_for_again_without(client: TestClient) -> None:
-    plain = client.get("/static/windlass.css")
+    plain = client.get("/static/treadle.css")
     assert plain.headers["cache-control"] == "no-cache"
-    hashed = client.get(f"/static/windlass.css?v={plain.headers['etag'].strip(chr(34))}")
+    hashed = client.get(f"/static/treadle.css?v={plain.headers['etag'].strip(chr(34))}")
     assert hashed.headers["cache-control"] == "public, max-age=31536000, immutable"
-    again = client.get("/static/windlass.css", headers={"If-None-Match": plain.headers["etag"]})
+    again = client.get("/static/treadle.css", headers={"If-None-Match": plain.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
 
 
-@pytest.mark.parametrize("name", ["..%2Fapp.py", "../app.py", "nothing.css", "%2e%2e%2fapp.py", "windlass.css%00"])
+@pytest.mark.parametrize("name", ["..%2Fapp.py", "../app.py", "nothing.css", "%2e%2e%2fapp.py", "treadle.css%00"])
 def test_only_files_of_ours_are_given_out(client: TestClient, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 404
 
 
-def test_auth_has_to_be_said(wl: Windlass) -> None:
+def test_auth_has_to_be_said(td: Treadle) -> None:
     with pytest.raises(TypeError):
-        wl.asgi()  # type: ignore[call-arg]
+        td.asgi()  # type: ignore[call-arg]
     with pytest.raises(BadOption, match="allow_everyone"):
-        wl.asgi(auth=None)  # type: ignore[arg-type]
+        td.asgi(auth=None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -124,18 +124,18 @@ def test_auth_has_to_be_said(wl: Windlass) -> None:
 )
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 def test_auth_answers_in_one_of_several_ways(
-    wl: Windlass, answer: object, read: int, change: int, is_async: bool
+    td: Treadle, answer: object, read: int, change: int, is_async: bool
 ) -> None:
     async def later(request: Request) -> object:
         return answer
 
-    client = TestClient(wl.asgi(auth=later if is_async else lambda request: answer))  # type: ignore[arg-type]
+    client = TestClient(td.asgi(auth=later if is_async else lambda request: answer))  # type: ignore[arg-type]
     assert client.get("/api/stats").status_code == read
     headers = {"Sec-Fetch-Site": "same-origin"}
     assert client.post("/api/jobs", json={"type": "a"}, headers=headers).status_code == change
 
 
 @pytest.mark.parametrize("answer", [True, "admin", 1, {"write"}], ids=str)
-def test_an_auth_that_answers_nonsense_lets_nobody_in(wl: Windlass, answer: object) -> None:
-    client = TestClient(wl.asgi(auth=lambda request: answer), raise_server_exceptions=False)  # type: ignore[arg-type]
+def test_an_auth_that_answers_nonsense_lets_nobody_in(td: Treadle, answer: object) -> None:
+    client = TestClient(td.asgi(auth=lambda request: answer), raise_server_exceptions=False)  # type: ignore[arg-type]
     assert client.get("/api/stats").status_code == 500

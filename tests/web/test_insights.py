@@ -18,8 +18,8 @@ from starlette.testclient import TestClient
 
 from tests.web import metered_app
 from tests.web.conftest import Connect
-from windlass import Windlass
-from windlass.web import Principal
+from treadle import Treadle
+from treadle.web import Principal
 
 TENANTS = ("acme", "globex", "initech")
 WANTED = {"quick": 9_000, "shaky": 300, "hopeless": 150, "slow": 60}
@@ -54,31 +54,31 @@ def _sum(counter: Counter[tuple[str, str]], place: int, name: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Windlass, Journal]]:
+def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Treadle, Journal]]:
     """Ten thousand runs by real workers, some of which fail, and some of which kill their process."""
     folder = tmp_path_factory.mktemp("metered")
     url, journal = f"sqlite:///{folder}/jobs.db", folder / "journal"
-    wl = Windlass(url)
+    td = Treadle(url)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("WINDLASS_URL", url)
+        patch.setenv("TREADLE_URL", url)
         patch.setenv(metered_app.JOURNAL, str(journal))
-        work_off(wl, WANTED, "--concurrency", "50")
+        work_off(td, WANTED, "--concurrency", "50")
         # One at a time: who kills the process has no neighbours that could die before they have written.
-        work_off(wl, DEADLY, "--concurrency", "1")
-    yield wl, Journal(journal)
-    wl.close()
+        work_off(td, DEADLY, "--concurrency", "1")
+    yield td, Journal(journal)
+    td.close()
 
 
-def work_off(wl: Windlass, wanted: dict[str, int], *words: str) -> None:
+def work_off(td: Treadle, wanted: dict[str, int], *words: str) -> None:
     """Enqueue so many of each type, and have a worker run them all."""
     requests = [(type, TENANTS[n % 3]) for type, many in wanted.items() for n in range(many)]
-    wl.enqueue_many([wl.request(type, tenant=tenant) for type, tenant in requests])
-    command = [sys.executable, "-m", "windlass", "worker", f"{metered_app.__name__}:wl", *words]
+    td.enqueue_many([td.request(type, tenant=tenant) for type, tenant in requests])
+    command = [sys.executable, "-m", "treadle", "worker", f"{metered_app.__name__}:td", *words]
     worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
         deadline = time.monotonic() + 50
-        while any(row["status"] in ("pending", "processing") for row in wl.counts()):
-            assert time.monotonic() < deadline, wl.counts(("status", "type"))
+        while any(row["status"] in ("pending", "processing") for row in td.counts()):
+            assert time.monotonic() < deadline, td.counts(("status", "type"))
             time.sleep(0.1)
     finally:
         worker.terminate()
@@ -100,19 +100,19 @@ def numbers(cells: list[str]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("by", "place"), [("type", 0), ("tenant", 1)])
-def test_the_sums_of_the_page_are_those_of_the_journal(metered: tuple[Windlass, Journal], by: str, place: int) -> None:
-    wl, journal = metered
+def test_the_sums_of_the_page_are_those_of_the_journal(metered: tuple[Treadle, Journal], by: str, place: int) -> None:
+    td, journal = metered
     assert journal.runs.total() >= 10_000
     assert _sum(journal.failures, 0, "deadly") >= 4
-    client = TestClient(wl.asgi(auth=lambda request: "read"), base_url="http://localhost")
+    client = TestClient(td.asgi(auth=lambda request: "read"), base_url="http://localhost")
     shown = table(client.get("/insights", params={"by": by, "window": "1h"}).text)
     assert numbers(shown.pop("All")) == (journal.runs.total(), journal.failures.total())
     assert {name: numbers(cells) for name, cells in shown.items()} == journal.by(place)
 
 
-def test_the_file_adds_up_to_the_same(metered: tuple[Windlass, Journal]) -> None:
-    wl, journal = metered
-    client = TestClient(wl.asgi(auth=lambda request: "read"), base_url="http://localhost")
+def test_the_file_adds_up_to_the_same(metered: tuple[Treadle, Journal]) -> None:
+    td, journal = metered
+    client = TestClient(td.asgi(auth=lambda request: "read"), base_url="http://localhost")
     rows = list(csv.DictReader(io.StringIO(client.get("/insights.csv?window=1h").text)))
     runs: Counter[tuple[str, str]] = Counter()
     busy: Counter[str] = Counter()
@@ -126,10 +126,10 @@ def test_the_file_adds_up_to_the_same(metered: tuple[Windlass, Journal]) -> None
     assert busy["slow"] >= 60 * 0.05
 
 
-def test_those_bound_to_a_tenant_see_theirs_and_no_other(metered: tuple[Windlass, Journal]) -> None:
-    wl, journal = metered
+def test_those_bound_to_a_tenant_see_theirs_and_no_other(metered: tuple[Treadle, Journal]) -> None:
+    td, journal = metered
     mine = Principal(name="bob", scopes=frozenset({"read"}), tenant="acme")
-    client = TestClient(wl.asgi(auth=lambda request: mine), base_url="http://localhost")
+    client = TestClient(td.asgi(auth=lambda request: mine), base_url="http://localhost")
     for asked in ({}, {"tenant": "globex"}, {"by": "tenant"}):
         page = client.get("/insights", params={"window": "1h", **asked}).text
         assert numbers(table(page)["All"]) == journal.by(1)["acme"]
@@ -139,21 +139,21 @@ def test_those_bound_to_a_tenant_see_theirs_and_no_other(metered: tuple[Windlass
     }
 
 
-def test_a_price_is_that_of_the_busy_time(connect: Connect, wl: Windlass) -> None:
-    wl.enqueue("a")
-    [lease] = wl.claim(1)
+def test_a_price_is_that_of_the_busy_time(connect: Connect, td: Treadle) -> None:
+    td.enqueue("a")
+    [lease] = td.claim(1)
     time.sleep(0.02)
     lease.complete()
-    [used] = wl.usage()
+    [used] = td.usage()
     page = connect(price=100.0).get("/insights?window=1h").text
     [price] = re.findall(r'data-testid="total-price">([\d.,]+)<', page)
     assert float(price) == pytest.approx(used.busy * 100, abs=0.01)
     assert "total-price" not in connect().get("/insights?window=1h").text
 
 
-def test_a_spreadsheet_runs_nothing_of_it(connect: Connect, wl: Windlass) -> None:
-    wl.enqueue("=cmd|' /C calc'!A0", tenant="@SUM(1)")
-    [lease] = wl.claim(1)
+def test_a_spreadsheet_runs_nothing_of_it(connect: Connect, td: Treadle) -> None:
+    td.enqueue("=cmd|' /C calc'!A0", tenant="@SUM(1)")
+    [lease] = td.claim(1)
     lease.complete()
     [row] = csv.DictReader(io.StringIO(connect().get("/insights.csv").text))
     assert (row["type"], row["tenant"]) == ("'=cmd|' /C calc'!A0", "'@SUM(1)")

@@ -8,8 +8,8 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.web.conftest import Connect
-from windlass import Status, Windlass
-from windlass.redact import HIDDEN
+from treadle import Status, Treadle
+from treadle.redact import HIDDEN
 
 PROBLEM = "application/problem+json"
 
@@ -18,7 +18,7 @@ def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
     """What an answer says is wrong: always in the same shape, always with the next step."""
     assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
     said: dict[str, Any] = answer.json()
-    assert said["type"] == f"urn:windlass:problem:{code}"
+    assert said["type"] == f"urn:treadle:problem:{code}"
     assert said["status"] == status
     assert said["title"]
     assert said["detail"]
@@ -29,7 +29,7 @@ def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
 # Enqueue
 
 
-def test_a_job_is_stored_and_comes_back_as_it_was_sent(client: TestClient, wl: Windlass) -> None:
+def test_a_job_is_stored_and_comes_back_as_it_was_sent(client: TestClient, td: Treadle) -> None:
     sent = {
         "type": "import",
         "payload": {"n": 9007199254740993, "text": "ü"},
@@ -45,18 +45,18 @@ def test_a_job_is_stored_and_comes_back_as_it_was_sent(client: TestClient, wl: W
     got = answer.json()
     assert {name: got[name] for name in sent} == sent
     assert client.get(f"/api/jobs/{got['id']}").json() == got
-    job = wl.get(got["id"])
+    job = td.get(got["id"])
     assert job is not None
     assert job.payload == sent["payload"]
 
 
-def test_many_are_stored_together_or_not_at_all(client: TestClient, wl: Windlass) -> None:
+def test_many_are_stored_together_or_not_at_all(client: TestClient, td: Treadle) -> None:
     answer = client.post("/api/jobs", json=[{"type": "a", "payload": {"n": n}} for n in range(3)])
     assert answer.status_code == 201
     assert [item["payload"]["n"] for item in answer.json()["items"]] == [0, 1, 2]
     said = problem(client.post("/api/jobs", json=[{"type": "a"}, {"type": ""}]), 400, "bad-request")
     assert "$[1].type" in said["detail"]
-    assert len(wl.jobs()) == 3
+    assert len(td.jobs()) == 3
     problem(client.post("/api/jobs", json=[{"type": "a"}] * 1_001), 400, "bad-request")
     problem(client.post("/api/jobs", json=[]), 400, "bad-request")
 
@@ -68,17 +68,17 @@ def test_a_dedupe_key_that_is_held_gives_the_job_that_holds_it(client: TestClien
     assert first.json() == second.json()
 
 
-def test_a_request_that_comes_again_with_its_key_is_carried_out_once(client: TestClient, wl: Windlass) -> None:
+def test_a_request_that_comes_again_with_its_key_is_carried_out_once(client: TestClient, td: Treadle) -> None:
     body = [{"type": "a", "payload": {"n": 1}}, {"type": "b"}]
     first = client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k-1"})
     again = client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k-1"})
     assert (first.status_code, again.status_code) == (201, 200)
     assert [job["id"] for job in first.json()["items"]] == [job["id"] for job in again.json()["items"]]
-    assert len(wl.jobs()) == 2
+    assert len(td.jobs()) == 2
     other = client.post("/api/jobs", json=[{"type": "a"}], headers={"Idempotency-Key": "k-1"})
     problem(other, 422, "request-differs")
     assert client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k-2"}).status_code == 201
-    assert len(wl.jobs()) == 4
+    assert len(td.jobs()) == 4
 
 
 def test_the_key_of_one_caller_is_not_that_of_another(connect: Connect) -> None:
@@ -89,8 +89,8 @@ def test_the_key_of_one_caller_is_not_that_of_another(connect: Connect) -> None:
     assert one.json()["id"] != two.json()["id"]
 
 
-def test_a_handlers_signature_is_checked(client: TestClient, wl: Windlass) -> None:
-    @wl.job
+def test_a_handlers_signature_is_checked(client: TestClient, td: Treadle) -> None:
+    @td.job
     def greet(name: str) -> None: ...
 
     said = problem(client.post("/api/jobs", json={"type": "greet", "payload": {"nam": "ada"}}), 400, "bad-arguments")
@@ -117,12 +117,12 @@ def test_a_handlers_signature_is_checked(client: TestClient, wl: Windlass) -> No
     ids=lambda value: repr(value)[:40],
 )
 def test_what_cannot_be_stored_is_a_problem(
-    client: TestClient, wl: Windlass, content: bytes, kind: str, status: int
+    client: TestClient, td: Treadle, content: bytes, kind: str, status: int
 ) -> None:
     answer = client.post("/api/jobs", content=content, headers={"Content-Type": kind})
     assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
     assert answer.json()["next"]
-    assert len(wl.jobs()) == 0
+    assert len(td.jobs()) == 0
 
 
 def test_those_bound_to_a_tenant_enqueue_for_it(connect: Connect) -> None:
@@ -135,8 +135,8 @@ def test_those_bound_to_a_tenant_enqueue_for_it(connect: Connect) -> None:
 # Look
 
 
-def test_a_list_is_read_page_by_page_newest_first(client: TestClient, wl: Windlass) -> None:
-    ids = [wl.enqueue("a", {"n": n}).id for n in range(5)]
+def test_a_list_is_read_page_by_page_newest_first(client: TestClient, td: Treadle) -> None:
+    ids = [td.enqueue("a", {"n": n}).id for n in range(5)]
     first = client.get("/api/jobs", params={"limit": 2}).json()
     assert [job["id"] for job in first["items"]] == ids[:2:-1]
     assert first["total"] == {"value": 5, "relation": "eq"}
@@ -145,11 +145,11 @@ def test_a_list_is_read_page_by_page_newest_first(client: TestClient, wl: Windla
     assert second["next_cursor"] is None
 
 
-def test_a_list_is_filtered_by_the_grammar_and_by_parameters(client: TestClient, wl: Windlass) -> None:
-    wanted = wl.enqueue("send_mail", {"user_id": 42}, tenant="acme")
-    wl.enqueue("send_mail", {"user_id": 43}, tenant="acme")
-    wl.enqueue("import", {"user_id": 42}, tenant="acme")
-    wl.enqueue("send_mail", {"user_id": 42})
+def test_a_list_is_filtered_by_the_grammar_and_by_parameters(client: TestClient, td: Treadle) -> None:
+    wanted = td.enqueue("send_mail", {"user_id": 42}, tenant="acme")
+    td.enqueue("send_mail", {"user_id": 43}, tenant="acme")
+    td.enqueue("import", {"user_id": 42}, tenant="acme")
+    td.enqueue("send_mail", {"user_id": 42})
     found = client.get("/api/jobs", params={"q": "type:send_* tenant:acme payload.user_id:42"}).json()
     assert [job["id"] for job in found["items"]] == [wanted.id]
     assert found["filter"] == "type:send_* tenant:acme payload.user_id:42"
@@ -175,8 +175,8 @@ def test_a_list_that_cannot_be_is_a_problem(client: TestClient, params: dict[str
     problem(client.get("/api/jobs", params=params), 400, code)
 
 
-def test_those_bound_to_a_tenant_see_that_one_alone(connect: Connect, wl: Windlass) -> None:
-    mine, other = wl.enqueue("a", tenant="acme"), wl.enqueue("a", tenant="umbrella")
+def test_those_bound_to_a_tenant_see_that_one_alone(connect: Connect, td: Treadle) -> None:
+    mine, other = td.enqueue("a", tenant="acme"), td.enqueue("a", tenant="umbrella")
     bound = connect("manage @acme")
     assert [job["id"] for job in bound.get("/api/jobs").json()["items"]] == [mine.id]
     problem(bound.get("/api/jobs", params={"tenant": "umbrella"}), 403, "not-allowed")
@@ -188,13 +188,13 @@ def test_those_bound_to_a_tenant_see_that_one_alone(connect: Connect, wl: Windla
     assert answer.json() == {"total": {"value": 1, "relation": "eq"}}
 
 
-def test_why_and_attempts_tell_what_the_library_does(client: TestClient, wl: Windlass) -> None:
-    @wl.job(max_attempts=1)
+def test_why_and_attempts_tell_what_the_library_does(client: TestClient, td: Treadle) -> None:
+    @td.job(max_attempts=1)
     def bad() -> None:
         raise RuntimeError("password=hunter2")
 
-    job = wl.enqueue("bad", {})
-    wl.tick()
+    job = td.enqueue("bad", {})
+    td.tick()
     attempts = client.get(f"/api/jobs/{job.id}/attempts").json()["items"]
     assert [(one["attempt"], one["outcome"]) for one in attempts] == [(1, "failed")]
     assert "RuntimeError" in attempts[0]["traceback"]
@@ -205,14 +205,14 @@ def test_why_and_attempts_tell_what_the_library_does(client: TestClient, wl: Win
     assert "hunter2" not in client.get("/api/failures").text
 
 
-def test_secrets_are_hidden(client: TestClient, wl: Windlass) -> None:
-    job = wl.enqueue("a", {"user": {"name": "ada", "password": "hunter2", "API_Key": ["hunter2"]}})
+def test_secrets_are_hidden(client: TestClient, td: Treadle) -> None:
+    job = td.enqueue("a", {"user": {"name": "ada", "password": "hunter2", "API_Key": ["hunter2"]}})
     shown = client.get(f"/api/jobs/{job.id}").json()["payload"]
     assert shown == {"user": {"name": "ada", "password": HIDDEN, "API_Key": HIDDEN}}
     listed = client.get("/api/jobs")
     assert "hunter2" not in listed.text
     cloned = client.post(f"/api/jobs/{job.id}/clone").json()
-    copy = wl.get(cloned["id"])
+    copy = td.get(cloned["id"])
     assert copy is not None
     assert copy.payload == job.payload, "a clone has what the job has, and not what is shown of it"
 
@@ -220,8 +220,8 @@ def test_secrets_are_hidden(client: TestClient, wl: Windlass) -> None:
 # Change
 
 
-def test_the_verbs_of_one_job(client: TestClient, wl: Windlass) -> None:
-    job = wl.enqueue("a", {"n": 1}, delay=3600)
+def test_the_verbs_of_one_job(client: TestClient, td: Treadle) -> None:
+    job = td.enqueue("a", {"n": 1}, delay=3600)
     assert client.post(f"/api/jobs/{job.id}/run-now").json()["status"] == "pending"
     assert [reason["code"] for reason in client.get(f"/api/jobs/{job.id}/why").json()["reasons"]] == ["no_worker"]
     assert client.post(f"/api/jobs/{job.id}/cancel").json()["status"] == "cancelled"
@@ -232,18 +232,18 @@ def test_the_verbs_of_one_job(client: TestClient, wl: Windlass) -> None:
     problem(client.get(f"/api/jobs/{job.id}"), 404, "job-not-found")
 
 
-def test_what_a_status_forbids_is_a_conflict(client: TestClient, wl: Windlass) -> None:
-    job = wl.enqueue("a", dedupe="k")
+def test_what_a_status_forbids_is_a_conflict(client: TestClient, td: Treadle) -> None:
+    job = td.enqueue("a", dedupe="k")
     said = problem(client.post(f"/api/jobs/{job.id}/retry"), 409, "wrong-status")
     assert "pending" in said["detail"]
-    wl.cancel(job.id)
+    td.cancel(job.id)
     problem(client.post(f"/api/jobs/{job.id}/cancel"), 409, "wrong-status")
     problem(client.post(f"/api/jobs/{job.id}/run-now"), 409, "wrong-status")
-    wl.enqueue("a", dedupe="k")
+    td.enqueue("a", dedupe="k")
     problem(client.post(f"/api/jobs/{job.id}/retry"), 409, "key-held")
-    [lease] = wl.claim(types=["a"])
+    [lease] = td.claim(types=["a"])
     problem(client.delete(f"/api/jobs/{lease.job.id}"), 409, "wrong-status")
-    still = wl.get(job.id)
+    still = td.get(job.id)
     assert still is not None
     assert still.status is Status.CANCELLED
 
@@ -254,7 +254,7 @@ def test_a_job_that_is_not_there_is_not_found(client: TestClient, id: str) -> No
     assert client.post(f"/api/jobs/{id}/retry").status_code == 404
 
 
-def test_every_change_is_noted_with_who_made_it(connect: Connect, wl: Windlass) -> None:
+def test_every_change_is_noted_with_who_made_it(connect: Connect, td: Treadle) -> None:
     client = connect("read enqueue manage")
     id = client.post("/api/jobs", json={"type": "a"}).json()["id"]
     client.post(f"/api/jobs/{id}/cancel")

@@ -10,13 +10,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.web.conftest import HERE, OURS, Connect
-from windlass import Windlass, tokens
-from windlass.ids import new_id
-from windlass.stores.rows import Token
-from windlass.web import SCOPES
-from windlass.web.auth import nobody
-from windlass.web.route import Route
-from windlass.web.routes import ROUTES
+from treadle import Treadle, tokens
+from treadle.ids import new_id
+from treadle.stores.rows import Token
+from treadle.web import SCOPES
+from treadle.web.auth import nobody
+from treadle.web.route import Route
+from treadle.web.routes import ROUTES
 
 NEEDING = [route for route in ROUTES if route.scope is not None]
 OPEN = [route for route in ROUTES if route.scope is None]
@@ -30,7 +30,7 @@ def name(route: Route) -> str:
 
 
 def path(route: Route, id: str) -> str:
-    return route.path.replace("{id}", id).replace("{name}", "windlass.css")
+    return route.path.replace("{id}", id).replace("{name}", "treadle.css")
 
 
 def ask(client: TestClient, route: Route, id: str) -> int:
@@ -39,16 +39,16 @@ def ask(client: TestClient, route: Route, id: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def wl(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Windlass]:
+def td(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Treadle]:
     """One for all of them: what decides is who asks, not what there is."""
-    app = Windlass(f"sqlite:///{tmp_path_factory.mktemp('matrix')}/jobs.db")
+    app = Treadle(f"sqlite:///{tmp_path_factory.mktemp('matrix')}/jobs.db")
     yield app
     app.close()
 
 
 @pytest.fixture
-def id(wl: Windlass) -> str:
-    return wl.enqueue("nothing", tenant="acme").id
+def id(td: Treadle) -> str:
+    return td.enqueue("nothing", tenant="acme").id
 
 
 def test_there_are_routes_of_every_scope() -> None:
@@ -92,16 +92,16 @@ def test_a_stream_needs_its_scope_too(route: Route, scope: str, connect: Connect
 
 
 @pytest.fixture
-def by_token(wl: Windlass) -> Iterator[TestClient]:
+def by_token(td: Treadle) -> Iterator[TestClient]:
     """A mount that lets in tokens only."""
-    with TestClient(wl.asgi(auth=nobody), base_url=HERE, headers=OURS) as client:
+    with TestClient(td.asgi(auth=nobody), base_url=HERE, headers=OURS) as client:
         yield client
 
 
-def give_out(wl: Windlass, name: str, *scopes: str, tenant: str = "", expires_in: float | None = None) -> str:
+def give_out(td: Treadle, name: str, *scopes: str, tenant: str = "", expires_in: float | None = None) -> str:
     secret = tokens.new_secret()
-    expires_at = None if expires_in is None else wl.store.now() + int(expires_in * 1_000_000)
-    assert wl.store.add_token(
+    expires_at = None if expires_in is None else td.store.now() + int(expires_in * 1_000_000)
+    assert td.store.add_token(
         Token(hash=tokens.hash_of(secret), name=name, scopes=scopes, tenant=tenant, expires_at=expires_at)
     )
     return secret
@@ -109,27 +109,27 @@ def give_out(wl: Windlass, name: str, *scopes: str, tenant: str = "", expires_in
 
 @pytest.mark.parametrize("route", NEEDING, ids=name)
 def test_a_token_that_is_wrong_expired_or_revoked_opens_nothing(
-    route: Route, by_token: TestClient, wl: Windlass, id: str
+    route: Route, by_token: TestClient, td: Treadle, id: str
 ) -> None:
-    expired, revoked = give_out(wl, new_id(), "manage", expires_in=-1), give_out(wl, "taken away", "manage")
-    assert wl.store.drop_token("taken away")
-    for secret in (expired, revoked, tokens.new_secret(), "wl_", "x"):
+    expired, revoked = give_out(td, new_id(), "manage", expires_in=-1), give_out(td, "taken away", "manage")
+    assert td.store.drop_token("taken away")
+    for secret in (expired, revoked, tokens.new_secret(), "td_", "x"):
         by_token.headers["Authorization"] = f"Bearer {secret}"
         assert ask(by_token, route, id) == 401
 
 
-def test_a_token_has_its_scopes_and_its_tenant(by_token: TestClient, wl: Windlass, id: str) -> None:
-    by_token.headers["Authorization"] = f"Bearer {give_out(wl, 'reader', 'read', tenant='acme')}"
+def test_a_token_has_its_scopes_and_its_tenant(by_token: TestClient, td: Treadle, id: str) -> None:
+    by_token.headers["Authorization"] = f"Bearer {give_out(td, 'reader', 'read', tenant='acme')}"
     assert by_token.get(f"/api/jobs/{id}").json()["tenant"] == "acme"
     assert by_token.post(f"/api/jobs/{id}/cancel").status_code == 403
-    other = wl.enqueue("nothing", tenant="umbrella")
+    other = td.enqueue("nothing", tenant="umbrella")
     assert by_token.get(f"/api/jobs/{other.id}").status_code == 404
 
 
-def test_a_revoked_token_is_refused_within_a_second(by_token: TestClient, wl: Windlass, id: str) -> None:
-    by_token.headers["Authorization"] = f"Bearer {give_out(wl, 'soon gone', 'read')}"
+def test_a_revoked_token_is_refused_within_a_second(by_token: TestClient, td: Treadle, id: str) -> None:
+    by_token.headers["Authorization"] = f"Bearer {give_out(td, 'soon gone', 'read')}"
     assert by_token.get(f"/api/jobs/{id}").status_code == 200
-    wl.store.drop_token("soon gone")
+    td.store.drop_token("soon gone")
     limit = time.monotonic() + 1
     asked = time.monotonic()
     while by_token.get(f"/api/jobs/{id}").status_code != 401:
@@ -138,9 +138,9 @@ def test_a_revoked_token_is_refused_within_a_second(by_token: TestClient, wl: Wi
         asked = time.monotonic()
 
 
-def test_a_secret_is_kept_nowhere(wl: Windlass) -> None:
-    secret = give_out(wl, "another reader", "read")
-    wl.close()
-    place = Path(wl.store.where)
+def test_a_secret_is_kept_nowhere(td: Treadle) -> None:
+    secret = give_out(td, "another reader", "read")
+    td.close()
+    place = Path(td.store.where)
     for file in (place, place.with_name(place.name + "-wal")):
         assert not file.exists() or secret.encode() not in file.read_bytes()

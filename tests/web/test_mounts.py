@@ -23,7 +23,7 @@ from starlette.testclient import TestClient
 from werkzeug.middleware.dispatcher import DispatcherMiddleware
 
 from tests.web.conftest import HERE, OURS, by_header
-from windlass import Windlass
+from treadle import Treadle
 
 if not settings.configured:
     settings.configure(DATABASES={}, USE_TZ=True)
@@ -32,9 +32,9 @@ WHO = {**OURS, "X-Who": "manage"}
 Client = TestClient | httpx2.Client
 
 
-def in_fastapi(wl: Windlass) -> Client:
+def in_fastapi(td: Treadle) -> Client:
     app = FastAPI()
-    app.mount("/admin/jobs", wl.asgi(auth=by_header))
+    app.mount("/admin/jobs", td.asgi(auth=by_header))
 
     @app.get("/")
     def home() -> str:
@@ -43,9 +43,9 @@ def in_fastapi(wl: Windlass) -> Client:
     return TestClient(app, base_url=HERE, headers=WHO)
 
 
-def in_django(wl: Windlass) -> Client:
+def in_django(td: Treadle) -> Client:
     django = get_asgi_application()
-    app = Starlette(routes=[Mount("/admin/jobs", wl.asgi(auth=by_header)), Mount("/", django)])
+    app = Starlette(routes=[Mount("/admin/jobs", td.asgi(auth=by_header)), Mount("/", django)])
     return TestClient(app, base_url=HERE, headers=WHO)
 
 
@@ -57,21 +57,21 @@ def _django_home() -> Iterator[None]:
         yield
 
 
-def in_flask(wl: Windlass) -> Client:
+def in_flask(td: Treadle) -> Client:
     app = Flask(__name__)
     app.add_url_rule("/", view_func=lambda: "home")
-    web: Any = ASGIMiddleware(wl.asgi(auth=by_header))  # type: ignore[arg-type]
+    web: Any = ASGIMiddleware(td.asgi(auth=by_header))  # type: ignore[arg-type]
     app.wsgi_app = DispatcherMiddleware(app.wsgi_app, {"/admin/jobs": web})  # type: ignore[method-assign]
     return httpx2.Client(transport=httpx2.WSGITransport(app=app), base_url=HERE, headers=WHO)
 
 
 @pytest.mark.parametrize("mount", [in_fastapi, in_django, in_flask], ids=lambda m: m.__name__)
-def test_it_works_inside_another_app(wl: Windlass, mount: Callable[[Windlass], Client]) -> None:
-    with mount(wl) as client:
+def test_it_works_inside_another_app(td: Treadle, mount: Callable[[Treadle], Client]) -> None:
+    with mount(td) as client:
         assert "home" in client.get("/").text
         page = client.get("/admin/jobs/")
-        assert (page.status_code, '"/admin/jobs/static/windlass.css?v=' in page.text) == (200, True)
-        assert client.get("/admin/jobs/static/windlass.css").status_code == 200
+        assert (page.status_code, '"/admin/jobs/static/treadle.css?v=' in page.text) == (200, True)
+        assert client.get("/admin/jobs/static/treadle.css").status_code == 200
         id = client.post("/admin/jobs/api/jobs", json={"type": "a", "payload": {"n": 1}}).json()["id"]
         assert client.get(f"/admin/jobs/api/jobs/{id}").json()["payload"] == {"n": 1}
         assert client.post(f"/admin/jobs/api/jobs/{id}/cancel").json()["status"] == "cancelled"
@@ -84,18 +84,18 @@ def test_it_works_inside_another_app(wl: Windlass, mount: Callable[[Windlass], C
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Iterator[Windlass]:
-    app = Windlass(f"sqlite:///{tmp_path}/other.db")
+def other(tmp_path: Path) -> Iterator[Treadle]:
+    app = Treadle(f"sqlite:///{tmp_path}/other.db")
     yield app
     app.close()
 
 
-def test_two_mounts_with_two_databases_do_not_mix(wl: Windlass, other: Windlass) -> None:
+def test_two_mounts_with_two_databases_do_not_mix(td: Treadle, other: Treadle) -> None:
     app = Starlette(
-        routes=[Mount("/one", wl.asgi(auth=by_header)), Mount("/two", other.asgi(auth=by_header, read_only=True))]
+        routes=[Mount("/one", td.asgi(auth=by_header)), Mount("/two", other.asgi(auth=by_header, read_only=True))]
     )
     client = TestClient(app, base_url=HERE, headers=WHO)
-    wl.enqueue("a")
+    td.enqueue("a")
     other.enqueue_many([other.request("b"), other.request("b")])
     for _ in range(2):  # the second time from what was kept
         assert client.get("/one/api/stats").json()["items"] == [{"status": "pending", "count": 1}]
@@ -105,29 +105,29 @@ def test_two_mounts_with_two_databases_do_not_mix(wl: Windlass, other: Windlass)
     assert {job.type for job in other.jobs()} == {"b"}
 
 
-def test_a_servers_root_path_is_the_prefix(wl: Windlass) -> None:
-    client = TestClient(wl.asgi(auth=by_header), base_url=HERE, headers=WHO, root_path="/behind/a/proxy")
+def test_a_servers_root_path_is_the_prefix(td: Treadle) -> None:
+    client = TestClient(td.asgi(auth=by_header), base_url=HERE, headers=WHO, root_path="/behind/a/proxy")
     assert '"/behind/a/proxy/static/' in client.get("/").text
     assert client.get("/api/stats").status_code == 200
     assert client.get("/behind/a/proxy/api/stats").status_code == 200
 
 
-def test_an_auth_may_refuse_in_the_way_of_its_framework(wl: Windlass) -> None:
+def test_an_auth_may_refuse_in_the_way_of_its_framework(td: Treadle) -> None:
     def auth(request: Request) -> None:
         raise HTTPException(401, "not you", {"WWW-Authenticate": "Cookie"})
 
     app = FastAPI()
-    app.mount("/jobs", wl.asgi(auth=auth))
+    app.mount("/jobs", td.asgi(auth=auth))
     refused = TestClient(app).get("/jobs/api/stats")
     assert (refused.status_code, refused.headers["www-authenticate"]) == (401, "Cookie")
     assert refused.json()["detail"] == "not you"
 
 
-def test_an_auth_that_breaks_lets_nobody_in_and_tells_nobody_why(wl: Windlass) -> None:
+def test_an_auth_that_breaks_lets_nobody_in_and_tells_nobody_why(td: Treadle) -> None:
     def auth(request: Request) -> str:
         raise RuntimeError("hunter2")
 
-    refused = TestClient(wl.asgi(auth=auth)).get("/api/stats")
+    refused = TestClient(td.asgi(auth=auth)).get("/api/stats")
     assert refused.status_code == 500
     assert "hunter2" not in refused.text
     assert refused.headers["content-security-policy"]

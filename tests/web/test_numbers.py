@@ -10,31 +10,31 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.web.conftest import Connect
-from windlass import Windlass
-from windlass.testing import ManualClock
-from windlass.web.meter import Meter
+from treadle import Treadle
+from treadle.testing import ManualClock
+from treadle.web.meter import Meter
 
 
 @pytest.fixture
-def ran(wl: Windlass) -> Windlass:
+def ran(td: Treadle) -> Treadle:
     """Three that completed, two of them acme's, one that failed, and one that waits."""
 
-    @wl.job
+    @td.job
     def good() -> None: ...
 
-    @wl.job(max_attempts=1)
+    @td.job(max_attempts=1)
     def bad() -> None:
         raise RuntimeError("no")
 
     for tenant in ("acme", "acme", "umbrella"):
         good.using(tenant=tenant).enqueue()
     bad.using(tenant="acme").enqueue()
-    wl.tick()
-    wl.enqueue("later", delay=3600)
-    return wl
+    td.tick()
+    td.enqueue("later", delay=3600)
+    return td
 
 
-def test_counts_are_grouped_as_asked(client: TestClient, ran: Windlass) -> None:
+def test_counts_are_grouped_as_asked(client: TestClient, ran: Treadle) -> None:
     def rows(**params: str) -> set[tuple[object, ...]]:
         return {tuple(row.values()) for row in client.get("/api/stats", params=params).json()["items"]}
 
@@ -44,15 +44,15 @@ def test_counts_are_grouped_as_asked(client: TestClient, ran: Windlass) -> None:
     assert client.get("/api/stats", params={"group_by": "colour"}).status_code == 400
 
 
-def test_of_many_groups_the_largest_are_listed(client: TestClient, wl: Windlass) -> None:
-    jobs = [wl.request("a", tenant=f"t{n}") for n in range(205)]
-    wl.enqueue_many([*jobs, wl.request("a", tenant="t7"), wl.request("a", tenant="t7")])
+def test_of_many_groups_the_largest_are_listed(client: TestClient, td: Treadle) -> None:
+    jobs = [td.request("a", tenant=f"t{n}") for n in range(205)]
+    td.enqueue_many([*jobs, td.request("a", tenant="t7"), td.request("a", tenant="t7")])
     answer = client.get("/api/stats", params={"group_by": "tenant"}).json()
     assert answer["items"][0] == {"tenant": "t7", "count": 3}
     assert (len(answer["items"]), answer["other"]) == (200, {"groups": 5, "count": 5})
 
 
-def test_metrics_are_what_was_run(client: TestClient, connect: Connect, ran: Windlass) -> None:
+def test_metrics_are_what_was_run(client: TestClient, connect: Connect, ran: Treadle) -> None:
     answer = client.get("/api/metrics", params={"window": "1h", "step": "60", "group_by": "type,tenant"}).json()
     runs: Counter[tuple[str, str, str]] = Counter()
     for item in answer["items"]:  # the clock may have passed a minute meanwhile
@@ -77,59 +77,59 @@ def test_metrics_that_would_be_too_much_are_refused(client: TestClient, params: 
     assert client.get("/api/metrics", params=params).status_code == 400
 
 
-def test_queues_tell_what_waits(client: TestClient, ran: Windlass) -> None:
+def test_queues_tell_what_waits(client: TestClient, ran: Treadle) -> None:
     lanes = {lane["type"]: lane for lane in client.get("/api/queues").json()["items"]}
     assert (lanes["later"]["scheduled"], lanes["good"]["completed"], lanes["bad"]["failed"]) == (1, 3, 1)
     assert lanes["later"]["next_due"] is not None
 
 
-def test_prometheus_reads_gauges_and_counters(client: TestClient, ran: Windlass) -> None:
+def test_prometheus_reads_gauges_and_counters(client: TestClient, ran: Treadle) -> None:
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
-    assert 'windlass_jobs{queue="default",type="good",status="completed"} 3' in lines
-    assert 'windlass_jobs{queue="default",type="later",status="scheduled"} 1' in lines
-    assert "windlass_workers 0" in lines
-    assert 'windlass_runs_total{type="good"} 3' in lines
-    assert 'windlass_failures_total{type="bad"} 1' in lines
+    assert 'treadle_jobs{queue="default",type="good",status="completed"} 3' in lines
+    assert 'treadle_jobs{queue="default",type="later",status="scheduled"} 1' in lines
+    assert "treadle_workers 0" in lines
+    assert 'treadle_runs_total{type="good"} 3' in lines
+    assert 'treadle_failures_total{type="bad"} 1' in lines
     sample = re.compile(r'[a-z_]+(\{[a-z]+="(?:[^"\\]|\\.)*"(,[a-z]+="(?:[^"\\]|\\.)*")*\})? -?[0-9.e+-]+')
     assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
 
 
-def test_prometheus_is_not_led_astray_by_names(client: TestClient, wl: Windlass) -> None:
-    wl.enqueue('a"} 1\nwindlass_workers 99\n\\')
+def test_prometheus_is_not_led_astray_by_names(client: TestClient, td: Treadle) -> None:
+    td.enqueue('a"} 1\ntreadle_workers 99\n\\')
     lines = client.get("/metrics").text.splitlines()
-    assert "windlass_workers 99" not in lines
-    assert 'windlass_jobs{queue="default",type="a\\"} 1\\nwindlass_workers 99\\n\\\\",status="queued"} 1' in lines
+    assert "treadle_workers 99" not in lines
+    assert 'treadle_jobs{queue="default",type="a\\"} 1\\ntreadle_workers 99\\n\\\\",status="queued"} 1' in lines
 
 
 def test_counters_only_go_up_however_long_they_run(tmp_path: Path) -> None:
     time = ManualClock()
-    wl = Windlass(f"sqlite:///{tmp_path}/jobs.db", clock=time)
+    td = Treadle(f"sqlite:///{tmp_path}/jobs.db", clock=time)
 
-    @wl.job
+    @td.job
     def good() -> None: ...
 
-    meter = Meter(wl)
+    meter = Meter(td)
     for minutes in range(6):
         time.advance(60)
         good.enqueue()
-        wl.tick()
+        td.tick()
         assert meter.totals()[("good", "runs")] == minutes + 1
         assert meter.totals()[("good", "runs")] == minutes + 1
-    wl.close()
+    td.close()
 
 
-def test_health_is_open_and_says_nothing(connect: Connect, wl: Windlass) -> None:
+def test_health_is_open_and_says_nothing(connect: Connect, td: Treadle) -> None:
     anybody = connect(None)
     assert anybody.get("/healthz").json() == {"ok": True}
-    wl.store.open()
-    assert anybody.get("/readyz").json() == {"ok": True, "schema": wl.store.newest_schema()}
+    td.store.open()
+    assert anybody.get("/readyz").json() == {"ok": True, "schema": td.store.newest_schema()}
 
 
 def test_not_ready_without_a_database(tmp_path: Path) -> None:
-    wl = Windlass(f"sqlite:///{tmp_path}/none/jobs.db")
-    client = TestClient(wl.asgi(auth=lambda request: None), raise_server_exceptions=False)
+    td = Treadle(f"sqlite:///{tmp_path}/none/jobs.db")
+    client = TestClient(td.asgi(auth=lambda request: None), raise_server_exceptions=False)
     answer = client.get("/readyz")
     assert (answer.status_code, answer.headers["content-type"]) == (503, "application/problem+json")
     assert str(tmp_path) not in answer.text

@@ -12,7 +12,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from tests.web.conftest import HERE, OURS, Connect, by_header
-from windlass import Fail, Windlass
+from treadle import Fail, Treadle
 
 PREFIX = "/admin/jobs"
 LINK = re.compile(r'(?:href|src|action)="([^"]*)"')
@@ -20,19 +20,19 @@ MOST = 400
 
 
 @pytest.fixture
-def busy(wl: Windlass) -> Windlass:
+def busy(td: Treadle) -> Treadle:
     """Jobs in every state, of two tenants, one of them with an odd name."""
     for tenant in ("globex", "um brella/=?&"):
         for n in range(3):
-            wl.enqueue("send mail/a", {"n": n}, tenant=tenant, queue="a/b.c", subject="s&t")
-        for lease in wl.claim(3, types=("send mail/a",)):
+            td.enqueue("send mail/a", {"n": n}, tenant=tenant, queue="a/b.c", subject="s&t")
+        for lease in td.claim(3, types=("send mail/a",)):
             if lease.job.payload["n"] == 0:
                 lease.complete({"ok": True})
             elif lease.job.payload["n"] == 1:
                 lease.fail(Fail("ValueError: it broke, & badly"))
-        wl.enqueue("later", tenant=tenant, delay=3600)
-        wl.enqueue("now", tenant=tenant)
-    return wl
+        td.enqueue("later", tenant=tenant, delay=3600)
+        td.enqueue("now", tenant=tenant)
+    return td
 
 
 def links(page: str) -> Iterator[str]:
@@ -40,7 +40,7 @@ def links(page: str) -> Iterator[str]:
         yield unescape(found).partition("#")[0]
 
 
-def test_every_link_leads_somewhere_within_the_mount(busy: Windlass) -> None:
+def test_every_link_leads_somewhere_within_the_mount(busy: Treadle) -> None:
     app = Starlette(routes=[Mount(PREFIX, busy.asgi(auth=by_header))])
     client = TestClient(app, base_url=HERE, headers={**OURS, "X-Who": "manage"})
     todo, seen = (
@@ -60,7 +60,7 @@ def test_every_link_leads_somewhere_within_the_mount(busy: Windlass) -> None:
     assert len(seen) > 60
 
 
-def test_those_bound_to_a_tenant_find_nothing_of_another(connect: Connect, busy: Windlass) -> None:
+def test_those_bound_to_a_tenant_find_nothing_of_another(connect: Connect, busy: Treadle) -> None:
     [theirs] = list(busy.jobs("tenant:globex status:failed"))
     me = connect("manage @other")
     assert me.get("/").url.path == "/jobs", "their first page is the list of their jobs"
@@ -78,7 +78,7 @@ def test_those_bound_to_a_tenant_find_nothing_of_another(connect: Connect, busy:
     assert [name for name in ("Overview", "Failures", "Workers", "Audit") if name in navigation] == []
 
 
-def test_what_cannot_be_done_is_refused_with_the_reason(connect: Connect, busy: Windlass) -> None:
+def test_what_cannot_be_done_is_refused_with_the_reason(connect: Connect, busy: Treadle) -> None:
     done = busy.jobs("status:completed")[0]
     refused = connect().post("/jobs/act", data={"action": "cancel", "id": done.id})
     assert refused.status_code == 409
@@ -88,7 +88,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason(connect: Connect, busy: 
     assert connect().get("/jobs/confirm?action=retry").status_code == 400
 
 
-def test_each_change_is_noted(connect: Connect, busy: Windlass) -> None:
+def test_each_change_is_noted(connect: Connect, busy: Treadle) -> None:
     me = connect()
     [failed, *_] = busy.jobs("status:failed")
     [later, *_] = busy.jobs("status:scheduled")
@@ -101,7 +101,7 @@ def test_each_change_is_noted(connect: Connect, busy: Windlass) -> None:
     assert (clone.payload, clone.queue, clone.tenant) == ({"n": 9007199254740993}, failed.queue, failed.tenant)
 
 
-def test_a_payload_that_is_no_json_is_given_back_with_the_reason(connect: Connect, busy: Windlass) -> None:
+def test_a_payload_that_is_no_json_is_given_back_with_the_reason(connect: Connect, busy: Treadle) -> None:
     job = busy.jobs()[0]
     for text in ("{", "[1]", '{"a": NaN}'):
         answer = connect().post(f"/jobs/{job.id}/clone", data={"payload": text})
@@ -110,7 +110,7 @@ def test_a_payload_that_is_no_json_is_given_back_with_the_reason(connect: Connec
     assert busy.count("type:now").value == 2
 
 
-def test_a_cursor_that_is_not_ours_is_said_to_be_so(connect: Connect, busy: Windlass) -> None:
+def test_a_cursor_that_is_not_ours_is_said_to_be_so(connect: Connect, busy: Treadle) -> None:
     assert connect().get("/jobs?cursor=nonsense").status_code == 400
     assert connect().get("/audit?cursor=nonsense").status_code == 400
     assert connect().get("/jobs?trail=nonsense.%22%3E&cursor=" + busy.jobs()[0].id).status_code == 200

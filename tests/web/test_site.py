@@ -7,16 +7,16 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from windlass import Windlass
-from windlass.web.site import Site
+from treadle import Treadle
+from treadle.web.site import Site
 
 
-def site_of(wl: Windlass) -> Site:
-    return wl.asgi(auth=lambda request: "read").site
+def site_of(td: Treadle) -> Site:
+    return td.asgi(auth=lambda request: "read").site
 
 
-def test_what_many_ask_for_at_once_is_made_once(wl: Windlass) -> None:
-    site, made, go = site_of(wl), [], threading.Event()
+def test_what_many_ask_for_at_once_is_made_once(td: Treadle) -> None:
+    site, made, go = site_of(td), [], threading.Event()
 
     def make() -> int:
         go.wait(10)
@@ -31,8 +31,8 @@ def test_what_many_ask_for_at_once_is_made_once(wl: Windlass) -> None:
     assert site.cached("other", 60, make) == 2
 
 
-def test_what_is_old_is_made_again_and_what_was_dear_is_kept_longer(wl: Windlass) -> None:
-    site, made = site_of(wl), []
+def test_what_is_old_is_made_again_and_what_was_dear_is_kept_longer(td: Treadle) -> None:
+    site, made = site_of(td), []
 
     def make() -> int:
         time.sleep(0.02)
@@ -43,8 +43,8 @@ def test_what_is_old_is_made_again_and_what_was_dear_is_kept_longer(wl: Windlass
     assert [site.cached("dear", 0, make, share=0.001) for _ in range(2)] == [3, 3]
 
 
-def test_what_could_not_be_made_is_tried_again(wl: Windlass) -> None:
-    site, answers = site_of(wl), iter([RuntimeError("no"), "yes"])
+def test_what_could_not_be_made_is_tried_again(td: Treadle) -> None:
+    site, answers = site_of(td), iter([RuntimeError("no"), "yes"])
 
     def make() -> str:
         answer = next(answers)
@@ -58,24 +58,24 @@ def test_what_could_not_be_made_is_tried_again(wl: Windlass) -> None:
         assert site.cached("key", 60, make) == "yes"
 
 
-def test_keys_that_come_from_requests_do_not_pile_up(wl: Windlass) -> None:
-    site = site_of(wl)
+def test_keys_that_come_from_requests_do_not_pile_up(td: Treadle) -> None:
+    site = site_of(td)
     for n in range(5_000):
         site.cached(n, 60, lambda: None)
     assert len(site._cached) <= 1_001
 
 
-def test_a_page_that_got_what_is_kept_is_told_when_it_can_be_made_anew(wl: Windlass) -> None:
-    site = site_of(wl)
+def test_a_page_that_got_what_is_kept_is_told_when_it_can_be_made_anew(td: Treadle) -> None:
+    site = site_of(td)
     longer_than_hints_are_told_again = 2.5
 
     def shown() -> int:
-        return int(site.cached("jobs", longer_than_hints_are_told_again, lambda: wl.count().value))
+        return int(site.cached("jobs", longer_than_hints_are_told_again, lambda: td.count().value))
 
     async def look() -> None:
         page = site.hub.join()
         assert await asyncio.to_thread(shown) == 0
-        await asyncio.to_thread(wl.enqueue, "a")
+        await asyncio.to_thread(td.enqueue, "a")
         while await asyncio.to_thread(shown) != 1:
             await page.next(10)
         site.hub.leave(page)

@@ -13,10 +13,10 @@ from starlette.testclient import TestClient
 from tests import stores
 from tests.web.conftest import HERE, OURS, client_of
 from tests.web.test_bulk import ended
-from windlass import Windlass, tokens
-from windlass.stores.rows import Token
-from windlass.web.auth import nobody
-from windlass.web.hub import Hub
+from treadle import Treadle, tokens
+from treadle.stores.rows import Token
+from treadle.web.auth import nobody
+from treadle.web.hub import Hub
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -32,20 +32,20 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def wl(url: str) -> Iterator[Windlass]:
-    app = Windlass(url, **stores.quick(url))
+def td(url: str) -> Iterator[Treadle]:
+    app = Treadle(url, **stores.quick(url))
     yield app
     app.close()
 
 
-def test_a_day_of_a_program_and_its_operator(wl: Windlass) -> None:
-    @wl.job(max_attempts=1)
+def test_a_day_of_a_program_and_its_operator(td: Treadle) -> None:
+    @td.job(max_attempts=1)
     def work(n: int) -> int:
         if n % 2:
             raise RuntimeError("odd")
         return n
 
-    client = client_of(wl, "manage")
+    client = client_of(td, "manage")
     body = [{"type": "work", "payload": {"n": n}, "tenant": "acme"} for n in range(6)]
     first, again = (client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k"}) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 200)
@@ -59,28 +59,28 @@ def test_a_day_of_a_program_and_its_operator(wl: Windlass) -> None:
     assert counts == {"completed": 3, "pending": 3}
     runs = client.get("/api/metrics", params={"group_by": "tenant", "step": "3600", "window": "2h"}).json()["items"]
     assert sum(item["runs"] for item in runs) == 6
-    assert 'windlass_runs_total{type="work"} 6' in client.get("/metrics").text
+    assert 'treadle_runs_total{type="work"} 6' in client.get("/metrics").text
     assert client.get("/readyz").status_code == 200
     assert [row["action"] for row in client.get("/api/audit").json()["items"]] == ["retry", "tick", "enqueue"]
     assert client.get("/api/queues").json()["items"][0]["queued"] == 3
     assert client.get("/api/failures").json()["items"] == []
 
 
-def test_tokens(wl: Windlass) -> None:
-    client, secret = TestClient(wl.asgi(auth=nobody), base_url=HERE, headers=OURS), tokens.new_secret()
-    wl.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), tenant="acme"))
-    wl.enqueue("a", tenant="umbrella")
+def test_tokens(td: Treadle) -> None:
+    client, secret = TestClient(td.asgi(auth=nobody), base_url=HERE, headers=OURS), tokens.new_secret()
+    td.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), tenant="acme"))
+    td.enqueue("a", tenant="umbrella")
     client.headers["Authorization"] = f"Bearer {secret}"
     assert client.get("/api/jobs").json()["items"] == []
     assert client.get("/api/workers").status_code == 403
 
 
-def test_pages_hear_of_what_others_do(wl: Windlass) -> None:
-    other = Windlass(wl.store.url)
-    wl.store.open()
+def test_pages_hear_of_what_others_do(td: Treadle) -> None:
+    other = Treadle(td.store.url)
+    td.store.open()
 
     async def listen() -> list[float]:
-        hub, times = Hub(wl), []
+        hub, times = Hub(td), []
         subscriber = hub.join()
         for pending in (1, 2, 3):  # the best of them: the machine has other things to do
             await asyncio.to_thread(other.enqueue, "a")

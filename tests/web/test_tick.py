@@ -14,18 +14,18 @@ from starlette.testclient import TestClient
 
 from tests.web.conftest import client_of
 from tests.web.test_jobs import problem
-from windlass import Status, Windlass
+from treadle import Status, Treadle
 
 CALLERS = 8
 SLACK = 3.0
 """Seconds that a pass may take beyond its bound, to stop what does not stop by itself."""
 
 
-def test_a_tick_says_what_it_did_and_what_is_due_next(client: TestClient, wl: Windlass) -> None:
-    @wl.job
+def test_a_tick_says_what_it_did_and_what_is_due_next(client: TestClient, td: Treadle) -> None:
+    @td.job
     def good() -> None: ...
 
-    @wl.job(max_attempts=1)
+    @td.job(max_attempts=1)
     def bad() -> None:
         raise RuntimeError("no")
 
@@ -39,11 +39,11 @@ def test_a_tick_says_what_it_did_and_what_is_due_next(client: TestClient, wl: Wi
     assert client.post("/api/jobs/tick", json={"max_jobs": 1}).json()["ran"] == 0
 
 
-def test_a_tick_claims_at_most_so_many(client: TestClient, wl: Windlass) -> None:
-    @wl.job
+def test_a_tick_claims_at_most_so_many(client: TestClient, td: Treadle) -> None:
+    @td.job
     def good(n: int) -> None: ...
 
-    wl.enqueue_many([good.request(n=n) for n in range(5)])
+    td.enqueue_many([good.request(n=n) for n in range(5)])
     assert client.post("/api/jobs/tick", json={"max_jobs": 3}).json()["ran"] == 3
     left = client.post("/api/jobs/tick", json={"max_jobs": 3}).json()
     assert (left["ran"], left["next_due_at"]) == (2, None)
@@ -52,18 +52,18 @@ def test_a_tick_claims_at_most_so_many(client: TestClient, wl: Windlass) -> None
 @pytest.mark.parametrize(
     "body", [{"max_jobs": 0}, {"max_jobs": 10_001}, {"max_seconds": 0}, {"max_seconds": 901}, {"max": 1}], ids=str
 )
-def test_a_tick_without_bounds_is_refused(client: TestClient, wl: Windlass, body: dict[str, int]) -> None:
-    wl.job(type="a")(lambda: None)
+def test_a_tick_without_bounds_is_refused(client: TestClient, td: Treadle, body: dict[str, int]) -> None:
+    td.job(type="a")(lambda: None)
     assert client.post("/api/jobs/tick", json=body).status_code == 400
 
 
-def test_a_process_without_handlers_cannot_tick(client: TestClient, wl: Windlass) -> None:
-    wl.enqueue("a")
+def test_a_process_without_handlers_cannot_tick(client: TestClient, td: Treadle) -> None:
+    td.enqueue("a")
     problem(client.post("/api/jobs/tick"), 501, "not-here")
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_tick_returns_within_its_bound_whatever_its_handlers_do(client: TestClient, wl: Windlass, kind: str) -> None:
+def test_a_tick_returns_within_its_bound_whatever_its_handlers_do(client: TestClient, td: Treadle, kind: str) -> None:
     """They get what is left of it. What has not ended then is given back, and costs no attempt."""
     stop = threading.Event()
 
@@ -73,14 +73,14 @@ def test_a_tick_returns_within_its_bound_whatever_its_handlers_do(client: TestCl
     def slow_thread() -> None:
         stop.wait(60)
 
-    job = wl.job(type="slow")(slow if kind == "async" else slow_thread).enqueue()
+    job = td.job(type="slow")(slow if kind == "async" else slow_thread).enqueue()
     began = time.monotonic()
     report = client.post("/api/jobs/tick", json={"max_seconds": 0.5}).json()
     took = time.monotonic() - began
     stop.set()
     assert took < 0.5 + SLACK
     assert (report["ran"], report["released"]) == (1, 1)
-    left = wl.get(job.id)
+    left = td.get(job.id)
     assert left is not None
     assert (left.status, left.attempts) == (Status.PENDING, 0)
 
@@ -105,18 +105,18 @@ def test_many_callers_run_each_job_once_and_respect_every_limit(
         with lock:
             running[type] -= 1
 
-    def app() -> Windlass:
-        wl = Windlass(url)
-        wl.job(type="free")(lambda n: note("free", n))
-        wl.job(type="limited", concurrency=2)(lambda n: note("limited", n))
-        wl.job(type="alone", concurrency=1)(lambda n: note("alone", n))
-        return wl
+    def app() -> Treadle:
+        td = Treadle(url)
+        td.job(type="free")(lambda n: note("free", n))
+        td.job(type="limited", concurrency=2)(lambda n: note("limited", n))
+        td.job(type="alone", concurrency=1)(lambda n: note("alone", n))
+        return td
 
     types = ("free", "limited", "alone")
     apps = [app() for _ in range(CALLERS)]
     wanted = [apps[0].request(type, {"n": n}) for n in range(60) for type in types]
     apps[0].enqueue_many(wanted)
-    clients = [client_of(wl, "tick") for wl in apps]
+    clients = [client_of(td, "tick") for td in apps]
 
     def call(client: TestClient) -> int:
         total = 0
@@ -133,5 +133,5 @@ def test_many_callers_run_each_job_once_and_respect_every_limit(
     assert most["alone"] == 1
     assert most["limited"] <= 2
     assert apps[0].workers() == []
-    for wl in apps:
-        wl.close()
+    for td in apps:
+        td.close()

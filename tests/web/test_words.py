@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from windlass import Windlass
-from windlass.job import Attempt, Job, Status
-from windlass.web import listing, words
-from windlass.web.pages import timeline
-from windlass.web.pages.clone import restored
-from windlass.web.pages.windows import window
-from windlass.web.words import Words
+from treadle import Treadle
+from treadle.job import Attempt, Job, Status
+from treadle.web import listing, words
+from treadle.web.pages import timeline
+from treadle.web.pages.clone import restored
+from treadle.web.pages.windows import window
+from treadle.web.words import Words
 
 NOON = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -85,7 +85,7 @@ def test_times_within_sentences_are_told_in_the_readers_zone_and_the_rest_is_esc
 def test_the_zone_comes_from_a_cookie_that_is_not_trusted(
     client: TestClient, cookie: str, zone: str, chosen: str
 ) -> None:
-    page = client.get("/settings", headers={"Cookie": f"windlass_zone={cookie}; windlass_theme=<b>"})
+    page = client.get("/settings", headers={"Cookie": f"treadle_zone={cookie}; treadle_theme=<b>"})
     assert page.status_code == 200
     assert f"Times in {zone}" in page.text
     assert f'data-zone="{chosen}"' in page.text
@@ -95,7 +95,7 @@ def test_the_zone_comes_from_a_cookie_that_is_not_trusted(
 def test_a_choice_is_kept_in_a_cookie_and_leads_back_to_pages_of_ours_only(client: TestClient) -> None:
     saved = client.get("/settings/save?zone=Asia/Tokyo&back=/jobs?q=status:failed", follow_redirects=False)
     assert (saved.status_code, saved.headers["location"]) == (303, "/jobs?q=status:failed")
-    assert saved.headers["set-cookie"].startswith("windlass_zone=Asia/Tokyo; Path=/;")
+    assert saved.headers["set-cookie"].startswith("treadle_zone=Asia/Tokyo; Path=/;")
     for elsewhere in ("https://example.org/", "//example.org/", "/\\example.org", "javascript:alert(1)"):
         saved = client.get("/settings/save", params={"theme": "dark", "back": elsewhere}, follow_redirects=False)
         assert saved.headers["location"] == "/"
@@ -206,6 +206,6 @@ def test_a_window_ends_with_the_step_of_now() -> None:
 
 
 def test_ids_of_one_moment_stay_apart_when_they_are_cut(tmp_path: Path) -> None:
-    wl = Windlass(f"sqlite:///{tmp_path}/unused.db")
-    ids = [wl.request("a").id for _ in range(50)]
+    td = Treadle(f"sqlite:///{tmp_path}/unused.db")
+    ids = [td.request("a").id for _ in range(50)]
     assert len({words.short(id) for id in ids}) == 50

@@ -10,9 +10,9 @@ import pytest
 from tests import stores
 from tests.conformance.helpers import check_books
 from tests.worker import process_jobs
-from windlass import Windlass
-from windlass.stores import open_store
-from windlass.testing import ManualClock
+from treadle import Treadle
+from treadle.stores import open_store
+from treadle.testing import ManualClock
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -20,14 +20,14 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    stores.on_every_store(metafunc, "windlass_url")
+    stores.on_every_store(metafunc, "treadle_url")
 
 
 @pytest.fixture
-def windlass_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def treadle_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A database of the test's own. Asked for by name, so that tests on SQLite alone need no server."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/windlass.db"
+        return f"sqlite:///{tmp_path}/treadle.db"
     if request.param == "libsql":
         server: str = request.getfixturevalue("libsql_url")
         return server
@@ -38,31 +38,31 @@ def windlass_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancelled jobs and progress are looked at every half second; tests have less time."""
-    monkeypatch.setattr("windlass.worker.worker.FLAGS", 0.02)
+    monkeypatch.setattr("treadle.worker.worker.FLAGS", 0.02)
 
 
 @pytest.fixture
-def wl(windlass_url: str) -> Iterator[Windlass]:
-    app = Windlass(windlass_url, **stores.quick(windlass_url))
+def td(treadle_url: str) -> Iterator[Treadle]:
+    app = Treadle(treadle_url, **stores.quick(treadle_url))
     yield app
     check_books(app.store)
     app.close()
 
 
 @pytest.fixture
-def timed(windlass_url: str, windlass_clock: ManualClock) -> Iterator[Windlass]:
+def timed(treadle_url: str, treadle_clock: ManualClock) -> Iterator[Treadle]:
     """An app whose time is the test's."""
-    app = Windlass(windlass_url, clock=windlass_clock, **stores.quick(windlass_url))
+    app = Treadle(treadle_url, clock=treadle_clock, **stores.quick(treadle_url))
     yield app
     check_books(app.store)
     app.close()
 
 
 @pytest.fixture
-def in_children(windlass_url: str) -> Iterator[Windlass]:
+def in_children(treadle_url: str) -> Iterator[Treadle]:
     """The app of `process_jobs`, on this test's database."""
-    app, before = process_jobs.wl, process_jobs.wl.store
-    app.use(open_store(windlass_url, **stores.quick(windlass_url)))
+    app, before = process_jobs.td, process_jobs.td.store
+    app.use(open_store(treadle_url, **stores.quick(treadle_url)))
     yield app
     check_books(app.store)
     app.close()

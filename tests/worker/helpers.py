@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from windlass import Job, Status, Windlass
-from windlass.worker.worker import Worker
+from treadle import Job, Status, Treadle
+from treadle.worker.worker import Worker
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ def eventually(condition: Callable[[], T], timeout: float = 60) -> T:
 class Background:
     """A worker in a thread of its own, with its own event loop."""
 
-    def __init__(self, wl: Windlass, **options: Any) -> None:
-        self._wl, self._options = wl, options
+    def __init__(self, td: Treadle, **options: Any) -> None:
+        self._td, self._options = td, options
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self.worker: Worker
@@ -51,7 +51,7 @@ class Background:
 
     async def _main(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        async with self._wl.worker(**self._options) as self.worker:
+        async with self._td.worker(**self._options) as self.worker:
             self._ready.set()
             await self._stop.wait()
 
@@ -66,9 +66,9 @@ class Background:
 
 
 @contextmanager
-def working(wl: Windlass, **options: Any) -> Iterator[Background]:
+def working(td: Treadle, **options: Any) -> Iterator[Background]:
     """A worker works during the block."""
-    background = Background(wl, **options).start()
+    background = Background(td, **options).start()
     try:
         yield background
     finally:
@@ -76,29 +76,29 @@ def working(wl: Windlass, **options: Any) -> Iterator[Background]:
         background.join()
 
 
-def ended(wl: Windlass, job: Job) -> Job:
+def ended(td: Treadle, job: Job) -> Job:
     """The job, once it has ended."""
 
     def has_ended() -> Job | None:
-        found = wl.get(job.id)
+        found = td.get(job.id)
         assert found is not None
         return found if found.status.is_final else None
 
     return eventually(has_ended)  # type: ignore[return-value]
 
 
-def now(wl: Windlass, job: Job) -> Job:
+def now(td: Treadle, job: Job) -> Job:
     """The job as it is now."""
-    found = wl.get(job.id)
+    found = td.get(job.id)
     assert found is not None
     return found
 
 
-def is_processing(wl: Windlass, job: Job) -> Callable[[], bool]:
-    return lambda: now(wl, job).status is Status.PROCESSING
+def is_processing(td: Treadle, job: Job) -> Callable[[], bool]:
+    return lambda: now(td, job).status is Status.PROCESSING
 
 
-def place(wl: Windlass, job: Job) -> tuple[Status, int]:
+def place(td: Treadle, job: Job) -> tuple[Status, int]:
     """What most tests ask of a job: its status, and its attempts."""
-    found = now(wl, job)
+    found = now(td, job)
     return found.status, found.attempts

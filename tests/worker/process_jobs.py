@@ -8,9 +8,9 @@ import os
 import time
 from pathlib import Path
 
-from windlass import Context, Registry, Windlass
+from treadle import Context, Registry, Treadle
 
-SLOW = "WINDLASS_TEST_SLOW_IMPORT"
+SLOW = "TREADLE_TEST_SLOW_IMPORT"
 """A child that finds this in its environment takes until that file is there to import this module."""
 
 
@@ -23,67 +23,67 @@ def _until(path: str) -> None:
 if gate := os.environ.get(SLOW):
     _until(gate)
 
-wl = Windlass("sqlite:////nonexistent/never_used.db")
+td = Treadle("sqlite:////nonexistent/never_used.db")
 """Each test gives it another database, and the worker tells its children which."""
 
 apart = Registry()
-"""Joined to `wl` by the test, and by no module that a child imports."""
+"""Joined to `td` by the test, and by no module that a child imports."""
 
 mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="clean")
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def own_pid() -> int:
     return os.getpid()
 
 
-@wl.job(run="process")
+@td.job(run="process")
 async def own_pid_async() -> int:
     await asyncio.sleep(0)
     return os.getpid()
 
 
-@wl.job(run="process", timeout=3, max_attempts=1)
+@td.job(run="process", timeout=3, max_attempts=1)
 def hang_with_timeout(path: str) -> None:
     _hang(path)
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def hang(path: str) -> None:
     _hang(path)
 
 
-@wl.job(run="process", max_attempts=2, backoff=0)
+@td.job(run="process", max_attempts=2, backoff=0)
 def die(code: int) -> None:
     os._exit(code)
 
 
-@wl.job(run="process", max_attempts=1)
+@td.job(run="process", max_attempts=1)
 def complain(about: str) -> None:
     raise ValueError(about)
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def tell(ctx: Context, path: str) -> None:
     """Reports, and ends when the file is there."""
     ctx.progress(0.25, "a quarter")
     _until(path)
 
 
-@wl.job(run="process", timeout=600)
+@td.job(run="process", timeout=600)
 def in_time(path: str) -> None:
     """Ends when the file is there."""
     _until(path)
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def hand_on() -> str:
     follow_up = own_pid.enqueue()
-    assert wl.get(follow_up.id) is None
+    assert td.get(follow_up.id) is None
     return follow_up.id
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def write_and_complete(ctx: Context, word: str) -> None:
     with ctx.transaction() as connection:
         connection.execute(f"INSERT INTO words VALUES ('{word}')")
@@ -91,7 +91,7 @@ def write_and_complete(ctx: Context, word: str) -> None:
         ctx.result = word
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def mark_and_tell() -> str:
     found = mark.get()
     mark.set("dirty")

@@ -11,16 +11,16 @@ import psutil
 import pytest
 
 from tests.worker.helpers import Background, eventually, working
-from windlass import Context, Windlass
+from treadle import Context, Treadle
 
 
 class Blocked:
     """A store whose outcomes are not committed until somebody lets them."""
 
-    def __init__(self, wl: Windlass, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
         self.let_go, self.asked = threading.Event(), threading.Event()
-        self._settle = wl.store.settle
-        monkeypatch.setattr(wl.store, "settle", self._when_let)
+        self._settle = td.store.settle
+        monkeypatch.setattr(td.store, "settle", self._when_let)
 
     def _when_let(self, ended: Any) -> Any:
         self.asked.set()
@@ -29,56 +29,56 @@ class Blocked:
 
 
 @pytest.fixture
-def blocked(wl: Windlass, monkeypatch: pytest.MonkeyPatch) -> Blocked:
-    return Blocked(wl, monkeypatch)
+def blocked(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> Blocked:
+    return Blocked(td, monkeypatch)
 
 
 def noted(background: Background) -> list[int]:
     return background.worker._board.started(apart=True)
 
 
-def test_a_lease_is_noted_until_its_outcome_is_committed(wl: Windlass, blocked: Blocked) -> None:
-    @wl.job
+def test_a_lease_is_noted_until_its_outcome_is_committed(td: Treadle, blocked: Blocked) -> None:
+    @td.job
     async def quick() -> None: ...
 
-    with working(wl) as background:
+    with working(td) as background:
         job = quick.enqueue()
         assert blocked.asked.wait(15)
         assert len(noted(background)) == 1
         blocked.let_go.set()
-        assert wl.result(job.id) is None
+        assert td.result(job.id) is None
         eventually(lambda: not noted(background))
 
 
 @pytest.mark.parametrize("run", ["async", "thread"])
-def test_there_is_a_cell_for_each_while_nothing_can_be_committed(wl: Windlass, blocked: Blocked, run: Any) -> None:
+def test_there_is_a_cell_for_each_while_nothing_can_be_committed(td: Treadle, blocked: Blocked, run: Any) -> None:
     """A worker takes no more than it has cells for, and goes on when it can commit again."""
     concurrency = 3
 
     async def aquick(ctx: Context) -> None: ...
     def quick(ctx: Context) -> None: ...
 
-    handler = wl.job(type="quick")(aquick if run == "async" else quick)
-    jobs = wl.enqueue_many([handler.request() for _ in range(10 * concurrency)])
-    with working(wl, concurrency=concurrency) as background:
+    handler = td.job(type="quick")(aquick if run == "async" else quick)
+    jobs = td.enqueue_many([handler.request() for _ in range(10 * concurrency)])
+    with working(td, concurrency=concurrency) as background:
         eventually(lambda: len(noted(background)) == 2 * concurrency)
         assert background.worker._room() == 0
         blocked.let_go.set()
-        assert [wl.result(job.id) for job in jobs] == [None] * len(jobs)
+        assert [td.result(job.id) for job in jobs] == [None] * len(jobs)
         eventually(lambda: not noted(background))
 
 
-def test_one_that_was_given_up_is_noted_until_that_is_committed(wl: Windlass, blocked: Blocked) -> None:
+def test_one_that_was_given_up_is_noted_until_that_is_committed(td: Treadle, blocked: Blocked) -> None:
     """Though its thread has come to its end by then."""
     over = threading.Event()
 
-    @wl.job(timeout=0.05, max_attempts=1)
+    @td.job(timeout=0.05, max_attempts=1)
     def late(ctx: Context) -> None:
         eventually(lambda: ctx.cancelled)
         assert blocked.asked.wait(15)
         over.set()
 
-    with working(wl) as background:
+    with working(td) as background:
         late.enqueue()
         assert over.wait(15)
         eventually(lambda: not background.worker._hands.given_up)
@@ -87,36 +87,36 @@ def test_one_that_was_given_up_is_noted_until_that_is_committed(wl: Windlass, bl
         eventually(lambda: not noted(background))
 
 
-def test_what_needs_no_settling_is_not_noted_when_it_has_ended(wl: Windlass, blocked: Blocked) -> None:
+def test_what_needs_no_settling_is_not_noted_when_it_has_ended(td: Treadle, blocked: Blocked) -> None:
     """Its transaction has ended it, or it is another's by now."""
 
-    @wl.job
+    @td.job
     async def transacts(ctx: Context) -> None:
         async with ctx.atransaction():
             pass
 
-    @wl.job
+    @td.job
     async def waits() -> None:
         await asyncio.Event().wait()
 
-    with working(wl, beat=0.05, grace=0) as background:
-        assert wl.result(transacts.enqueue().id) is None
+    with working(td, beat=0.05, grace=0) as background:
+        assert td.result(transacts.enqueue().id) is None
         eventually(lambda: not noted(background))
         waits.enqueue()
         [number] = eventually(lambda: noted(background))
-        wl.store.bury(background.worker.id, "it was silent")
+        td.store.bury(background.worker.id, "it was silent")
         eventually(lambda: number not in noted(background))
         assert not blocked.asked.is_set()
         blocked.let_go.set()
 
 
-def test_a_worker_without_a_supervisor_leaves_no_file_open(wl: Windlass) -> None:
-    @wl.job
+def test_a_worker_without_a_supervisor_leaves_no_file_open(td: Treadle) -> None:
+    @td.job
     def quick() -> None: ...
 
     def open_files() -> int:
         quick.enqueue()
-        assert wl.tick().completed == 1
+        assert td.tick().completed == 1
         gc.collect()  # what it watched with is freed with the worker
         return psutil.Process().num_fds()
 

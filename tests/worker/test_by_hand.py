@@ -12,7 +12,7 @@ import pytest
 
 from tests import stores
 from tests.worker.helpers import ended, eventually, is_processing, now, place, working
-from windlass import (
+from treadle import (
     BadOption,
     Context,
     Fail,
@@ -21,15 +21,15 @@ from windlass import (
     KeyHeld,
     LeaseLost,
     Status,
-    Windlass,
+    Treadle,
     WrongStatus,
     can_retry,
     make_dedupe_key,
 )
-from windlass.testing import ManualClock, drain
+from treadle.testing import ManualClock, drain
 
 
-def test_a_claimed_job_is_processing_until_it_is_completed_with_a_result(timed: Windlass) -> None:
+def test_a_claimed_job_is_processing_until_it_is_completed_with_a_result(timed: Treadle) -> None:
     job = timed.enqueue("resize", {"width": 3})
     (lease,) = timed.claim()
     assert (lease.job.id, lease.job.payload, place(timed, job)) == (job.id, {"width": 3}, (Status.PROCESSING, 1))
@@ -38,7 +38,7 @@ def test_a_claimed_job_is_processing_until_it_is_completed_with_a_result(timed: 
     assert (*place(timed, job), now(timed, job).result) == (Status.COMPLETED, 1, {"height": 4})
 
 
-def test_a_claim_takes_as_many_as_asked_for_of_the_types_asked_for(timed: Windlass) -> None:
+def test_a_claim_takes_as_many_as_asked_for_of_the_types_asked_for(timed: Treadle) -> None:
     for n in range(3):
         timed.enqueue("a", {"n": n})
     timed.enqueue("b", {"n": 9})
@@ -48,59 +48,59 @@ def test_a_claim_takes_as_many_as_asked_for_of_the_types_asked_for(timed: Windla
     assert [lease.job.payload["n"] for lease in timed.claim(9)] == [2, 9]
 
 
-def test_a_lease_that_fails_waits_as_long_as_it_says(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_a_lease_that_fails_waits_as_long_as_it_says(timed: Treadle, treadle_clock: ManualClock) -> None:
     job = timed.enqueue("resize", max_attempts=3)
     timed.claim()[0].fail("no memory", retry_in=90)
     assert (*place(timed, job), now(timed, job).error) == (Status.PENDING, 1, "no memory")
-    assert now(timed, job).run_at == windlass_clock.now() + timedelta(seconds=90)
-    windlass_clock.advance(89)
+    assert now(timed, job).run_at == treadle_clock.now() + timedelta(seconds=90)
+    treadle_clock.advance(89)
     assert timed.claim() == []
-    windlass_clock.advance(1)
+    treadle_clock.advance(1)
     timed.claim()[0].fail(ValueError("no memory at all"), retry_in=0)
     timed.claim()[0].fail(ValueError("spent"), retry_in=0)
     assert (*place(timed, job), now(timed, job).error) == (Status.FAILED, 3, "ValueError: spent")
 
 
 def test_a_lease_that_fails_without_a_delay_waits_as_its_types_backoff_says(
-    timed: Windlass, windlass_clock: ManualClock
+    timed: Treadle, treadle_clock: ManualClock
 ) -> None:
     @timed.job(backoff=[7])
     def resize() -> None: ...
 
     job = resize.enqueue()
     timed.claim()[0].fail("not today")
-    assert now(timed, job).run_at == windlass_clock.now() + timedelta(seconds=7)
+    assert now(timed, job).run_at == treadle_clock.now() + timedelta(seconds=7)
 
 
-def test_fail_with_fail_ends_the_job(timed: Windlass) -> None:
+def test_fail_with_fail_ends_the_job(timed: Treadle) -> None:
     job = timed.enqueue("resize")
     timed.claim()[0].fail(Fail("no such picture"), retry_in=5)
     assert (*place(timed, job), now(timed, job).error) == (Status.FAILED, 1, "no such picture")
 
 
-def test_a_snoozed_lease_burns_no_attempt(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_a_snoozed_lease_burns_no_attempt(timed: Treadle, treadle_clock: ManualClock) -> None:
     job = timed.enqueue("poll", max_attempts=1)
     for _ in range(2):
         timed.claim()[0].snooze(20, at_most=2)
         assert place(timed, job) == (Status.PENDING, 0)
-        windlass_clock.advance(20)
+        treadle_clock.advance(20)
     timed.claim()[0].snooze(20, at_most=2)
     assert (now(timed, job).status, now(timed, job).error) == (Status.FAILED, "still not ready after 2 snoozes")
 
 
-def test_a_released_lease_is_as_it_was(timed: Windlass) -> None:
+def test_a_released_lease_is_as_it_was(timed: Treadle) -> None:
     job = timed.enqueue("resize")
     timed.claim()[0].release()
     assert (place(timed, job), now(timed, job).run_at) == ((Status.PENDING, 0), job.run_at)
 
 
-def test_a_lease_lives_by_its_own_deadline(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_a_lease_lives_by_its_own_deadline(timed: Treadle, treadle_clock: ManualClock) -> None:
     job = timed.enqueue("resize")
     (lease,) = timed.claim(lease=60)
-    assert lease.deadline == pytest.approx(windlass_clock.now().timestamp() + 60)
-    windlass_clock.advance(59)
+    assert lease.deadline == pytest.approx(treadle_clock.now().timestamp() + 60)
+    treadle_clock.advance(59)
     assert timed.rescue() == 0
-    windlass_clock.advance(2)
+    treadle_clock.advance(2)
     assert timed.rescue() == 1
     assert place(timed, job) == (Status.PENDING, 1)
     (other,) = timed.claim()
@@ -113,20 +113,20 @@ def test_a_lease_lives_by_its_own_deadline(timed: Windlass, windlass_clock: Manu
     assert now(timed, job).result == "in time"
 
 
-def test_an_extended_lease_lives_longer(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_an_extended_lease_lives_longer(timed: Treadle, treadle_clock: ManualClock) -> None:
     job = timed.enqueue("resize")
     (lease,) = timed.claim(lease=60)
-    windlass_clock.advance(50)
+    treadle_clock.advance(50)
     lease.extend(300)
-    assert lease.deadline == pytest.approx(windlass_clock.now().timestamp() + 300)
-    windlass_clock.advance(290)
+    assert lease.deadline == pytest.approx(treadle_clock.now().timestamp() + 300)
+    treadle_clock.advance(290)
     assert timed.rescue() == 0
     lease.complete()
     assert place(timed, job) == (Status.COMPLETED, 1)
 
 
 @pytest.mark.parametrize("settle", ["complete", "release", "extend", "fail", "snooze"])
-def test_a_lease_can_be_settled_once(timed: Windlass, settle: str) -> None:
+def test_a_lease_can_be_settled_once(timed: Treadle, settle: str) -> None:
     timed.enqueue("resize")
     (lease,) = timed.claim()
     lease.fail(Fail("first"))
@@ -135,24 +135,24 @@ def test_a_lease_can_be_settled_once(timed: Windlass, settle: str) -> None:
         getattr(lease, settle)(*arguments)
 
 
-def test_a_worker_leaves_what_was_claimed_by_hand_alone(wl: Windlass) -> None:
-    @wl.job
+def test_a_worker_leaves_what_was_claimed_by_hand_alone(td: Treadle) -> None:
+    @td.job
     def resize() -> None: ...
 
-    by_hand, (lease,) = resize.enqueue(), wl.claim()
-    with working(wl):
-        assert ended(wl, resize.enqueue()).status is Status.COMPLETED
-    assert place(wl, by_hand) == (Status.PROCESSING, 1)
+    by_hand, (lease,) = resize.enqueue(), td.claim()
+    with working(td):
+        assert ended(td, resize.enqueue()).status is Status.COMPLETED
+    assert place(td, by_hand) == (Status.PROCESSING, 1)
     lease.complete()
 
 
 @pytest.mark.parametrize("wrong", [{"n": 0}, {"lease": 0}])
-def test_a_claim_that_cannot_be_is_refused(wl: Windlass, wrong: dict[str, Any]) -> None:
+def test_a_claim_that_cannot_be_is_refused(td: Treadle, wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
-        wl.claim(**wrong)
+        td.claim(**wrong)
 
 
-def test_aclaim_does_the_same(timed: Windlass) -> None:
+def test_aclaim_does_the_same(timed: Treadle) -> None:
     timed.enqueue("resize")
     assert [lease.job.type for lease in asyncio.run(timed.aclaim(5, types=["resize"], lease=10))] == ["resize"]
 
@@ -160,7 +160,7 @@ def test_aclaim_does_the_same(timed: Windlass) -> None:
 # Reconcile
 
 
-def test_reconcile_completes_what_is_done_whatever_its_row_says(timed: Windlass) -> None:
+def test_reconcile_completes_what_is_done_whatever_its_row_says(timed: Treadle) -> None:
     seen: list[int] = []
 
     @timed.job(max_attempts=1)
@@ -187,7 +187,7 @@ def test_reconcile_completes_what_is_done_whatever_its_row_says(timed: Windlass)
     assert timed.reconcile() == 0
 
 
-def test_reconcile_sees_more_than_one_page(timed: Windlass) -> None:
+def test_reconcile_sees_more_than_one_page(timed: Treadle) -> None:
     pages: list[int] = []
 
     @timed.job
@@ -203,23 +203,23 @@ def test_reconcile_sees_more_than_one_page(timed: Windlass) -> None:
     assert (len(pages) > 1, sum(pages)) == (True, 250)
 
 
-def test_a_handler_whose_job_was_reconciled_meanwhile_changes_nothing(wl: Windlass) -> None:
-    @wl.job
+def test_a_handler_whose_job_was_reconciled_meanwhile_changes_nothing(td: Treadle) -> None:
+    @td.job
     async def subtitle(ctx: Context) -> str:
-        await asyncio.to_thread(eventually, lambda: now(wl, job).status is Status.COMPLETED)
+        await asyncio.to_thread(eventually, lambda: now(td, job).status is Status.COMPLETED)
         return "mine"
 
     job = subtitle.enqueue()
-    with working(wl):
-        eventually(is_processing(wl, job))
+    with working(td):
+        eventually(is_processing(td, job))
         subtitle.already_done(lambda jobs: jobs)
-        wl.reconcile()  # if the worker's own chore was not faster
-        assert now(wl, job).status is Status.COMPLETED
-    assert (*place(wl, job), now(wl, job).result) == (Status.COMPLETED, 1, None)
+        td.reconcile()  # if the worker's own chore was not faster
+        assert now(td, job).status is Status.COMPLETED
+    assert (*place(td, job), now(td, job).result) == (Status.COMPLETED, 1, None)
 
 
-def test_an_already_done_that_raises_does_not_stop_the_worker(wl: Windlass, caplog: pytest.LogCaptureFixture) -> None:
-    @wl.job
+def test_an_already_done_that_raises_does_not_stop_the_worker(td: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    @td.job
     def work() -> None: ...
 
     @work.already_done
@@ -227,23 +227,23 @@ def test_an_already_done_that_raises_does_not_stop_the_worker(wl: Windlass, capl
         raise ZeroDivisionError
 
     job = work.using(delay=3600).enqueue()
-    with working(wl):
+    with working(td):
         eventually(lambda: "ZeroDivisionError" in caplog.text)
-        wl.run_now(job.id)
-        assert ended(wl, job).status is Status.COMPLETED
+        td.run_now(job.id)
+        assert ended(td, job).status is Status.COMPLETED
 
 
 # Managing
 
 
-def test_verbs_on_a_job_that_is_not_there_say_so(wl: Windlass) -> None:
-    assert wl.get("nonsense") is None
-    for verb in (wl.retry, wl.cancel, wl.delete, lambda id: wl.result(id, timeout=1)):
+def test_verbs_on_a_job_that_is_not_there_say_so(td: Treadle) -> None:
+    assert td.get("nonsense") is None
+    for verb in (td.retry, td.cancel, td.delete, lambda id: td.result(id, timeout=1)):
         with pytest.raises(JobNotFound, match="nonsense"):
             verb("nonsense")
 
 
-def test_verbs_are_refused_in_the_wrong_status_and_say_what_would_help(timed: Windlass) -> None:
+def test_verbs_are_refused_in_the_wrong_status_and_say_what_would_help(timed: Treadle) -> None:
     job = timed.enqueue("work")
     with pytest.raises(WrongStatus, match="it is pending"):
         timed.retry(job.id)
@@ -257,7 +257,7 @@ def test_verbs_are_refused_in_the_wrong_status_and_say_what_would_help(timed: Wi
     assert timed.get(job.id) is None
 
 
-def test_a_retry_takes_its_key_again_or_says_who_holds_it(timed: Windlass) -> None:
+def test_a_retry_takes_its_key_again_or_says_who_holds_it(timed: Treadle) -> None:
     first = timed.enqueue("work", dedupe="k")
     timed.claim()[0].fail(Fail("no"))
     second = timed.enqueue("work", dedupe="k")
@@ -268,7 +268,7 @@ def test_a_retry_takes_its_key_again_or_says_who_holds_it(timed: Windlass) -> No
     assert timed.retry(first.id).attempts == 0
 
 
-def test_counts_and_lists_agree_with_what_happened(timed: Windlass) -> None:
+def test_counts_and_lists_agree_with_what_happened(timed: Treadle) -> None:
     for n in range(5):
         timed.enqueue("a", {"n": n}, tenant="acme" if n % 2 else "", subject=f"video-{n}")
     timed.claim()[0].complete()
@@ -291,38 +291,38 @@ def test_counts_and_lists_agree_with_what_happened(timed: Windlass) -> None:
         timed.counts(by=("colour",))
 
 
-def test_prune_deletes_what_ended_long_ago(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_prune_deletes_what_ended_long_ago(timed: Treadle, treadle_clock: ManualClock) -> None:
     old, failed = timed.enqueue("a"), timed.enqueue("a")
     timed.claim()[0].complete()
     timed.claim()[0].fail(Fail("x"))
-    windlass_clock.advance(timedelta(days=8))
+    treadle_clock.advance(timedelta(days=8))
     fresh = timed.enqueue("a")
     timed.claim()[0].complete()
     assert timed.prune() == 1
     assert (timed.get(old.id), now(timed, failed).status, now(timed, fresh).status) == (None, "failed", "completed")
-    windlass_clock.advance(1)
+    treadle_clock.advance(1)
     assert timed.prune(older_than=0, status=["failed", "completed"]) == 2
 
 
-def test_a_worker_prunes_what_is_older_than_its_retention(windlass_url: str, windlass_clock: ManualClock) -> None:
-    wl = Windlass(windlass_url, clock=windlass_clock, retention=timedelta(hours=1))
-    job = wl.enqueue("a")
-    wl.claim()[0].complete()
-    windlass_clock.advance(3601)
-    with working(wl):
-        eventually(lambda: wl.get(job.id) is None)
-    wl.close()
+def test_a_worker_prunes_what_is_older_than_its_retention(treadle_url: str, treadle_clock: ManualClock) -> None:
+    td = Treadle(treadle_url, clock=treadle_clock, retention=timedelta(hours=1))
+    job = td.enqueue("a")
+    td.claim()[0].complete()
+    treadle_clock.advance(3601)
+    with working(td):
+        eventually(lambda: td.get(job.id) is None)
+    td.close()
 
 
-def test_a_worker_that_keeps_all_jobs_prunes_their_old_usage(windlass_url: str, windlass_clock: ManualClock) -> None:
-    wl = Windlass(windlass_url, clock=windlass_clock, retention=None)
-    job = wl.enqueue("a")
-    wl.claim()[0].complete()
-    windlass_clock.advance(timedelta(days=91))
-    with working(wl):
-        eventually(lambda: stores.rows(windlass_url, "SELECT * FROM windlass_usage") == [])
-    assert now(wl, job).status is Status.COMPLETED
-    wl.close()
+def test_a_worker_that_keeps_all_jobs_prunes_their_old_usage(treadle_url: str, treadle_clock: ManualClock) -> None:
+    td = Treadle(treadle_url, clock=treadle_clock, retention=None)
+    job = td.enqueue("a")
+    td.claim()[0].complete()
+    treadle_clock.advance(timedelta(days=91))
+    with working(td):
+        eventually(lambda: stores.rows(treadle_url, "SELECT * FROM treadle_usage") == [])
+    assert now(td, job).status is Status.COMPLETED
+    td.close()
 
 
 def test_can_retry_says_whether_a_job_may_run_once_more() -> None:
@@ -339,7 +339,7 @@ def test_a_dedupe_key_does_not_depend_on_the_order_of_the_payload() -> None:
     assert make_dedupe_key("sync", "acme", {}) == "sync::acme::{}"
 
 
-def test_the_async_twins_of_a_lease_do_the_same(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_the_async_twins_of_a_lease_do_the_same(timed: Treadle, treadle_clock: ManualClock) -> None:
     async def main() -> None:
         (lease,) = await timed.aclaim()
         await lease.aextend(600)
@@ -358,10 +358,10 @@ def test_the_async_twins_of_a_lease_do_the_same(timed: Windlass, windlass_clock:
     assert (*place(timed, job), now(timed, job).result) == (Status.COMPLETED, 2, "done")
 
 
-def test_a_lease_taken_by_hand_shows_no_worker_and_a_real_time(wl: Windlass) -> None:
-    job = wl.enqueue("a")
+def test_a_lease_taken_by_hand_shows_no_worker_and_a_real_time(td: Treadle) -> None:
+    job = td.enqueue("a")
     before = time.time()
-    (lease,) = wl.claim(lease=60)
+    (lease,) = td.claim(lease=60)
     assert before + 55 < lease.deadline < time.time() + 65
-    assert now(wl, job).worker_id is None
+    assert now(td, job).worker_id is None
     lease.complete()

@@ -13,7 +13,7 @@ import pytest
 
 from tests import stores
 from tests.worker.helpers import eventually, now, working
-from windlass import (
+from treadle import (
     BadArguments,
     BadOption,
     BlocksTheLoop,
@@ -23,37 +23,37 @@ from windlass import (
     ResultTimeout,
     Status,
     StoreBusy,
+    Treadle,
+    TreadleError,
     UnknownOption,
-    Windlass,
-    WindlassError,
 )
-from windlass.job import NewJob
-from windlass.stores.base import Inserted
-from windlass.testing import ManualClock, drain, enqueued
+from treadle.job import NewJob
+from treadle.stores.base import Inserted
+from treadle.testing import ManualClock, drain, enqueued
 
 
 @pytest.fixture
-def commits(wl: Windlass, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def commits(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many enqueues each commit had."""
     counted: list[int] = []
-    insert_groups = wl.store.insert_groups
+    insert_groups = td.store.insert_groups
 
     def counting(groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
         counted.append(len(groups))
         return insert_groups(groups)
 
-    monkeypatch.setattr(wl.store, "insert_groups", counting)
-    wl.use(wl.store)
+    monkeypatch.setattr(td.store, "insert_groups", counting)
+    td.use(td.store)
     return counted
 
 
 def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(
-    wl: Windlass, windlass_url: str, commits: list[int]
+    td: Treadle, treadle_url: str, commits: list[int]
 ) -> None:
-    @wl.job
+    @td.job
     def note(n: int) -> None: ...
 
-    wl.store.open()
+    td.store.open()
     start, stored = threading.Barrier(65), []
 
     def enqueue(n: int) -> None:
@@ -61,20 +61,20 @@ def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(
         stored.append(note.enqueue(n=n))
 
     threads = [threading.Thread(target=enqueue, args=(n,)) for n in range(64)]
-    with stores.nobody_can_write(windlass_url):
+    with stores.nobody_can_write(treadle_url):
         for thread in threads:
             thread.start()
         start.wait()
-        eventually(lambda: commits and len(wl._group._waiting) == 64 - commits[0])  # all but those who commit for all
+        eventually(lambda: commits and len(td._group._waiting) == 64 - commits[0])  # all but those who commit for all
     for thread in threads:
         thread.join()
-    assert sorted(job.payload["n"] for job in enqueued(wl, note)) == list(range(64))
-    assert {job.id for job in stored} == {job.id for job in enqueued(wl, note)}
+    assert sorted(job.payload["n"] for job in enqueued(td, note)) == list(range(64))
+    assert {job.id for job in stored} == {job.id for job in enqueued(td, note)}
     assert (len(commits), sum(commits)) == (2, 64)
 
 
-def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(wl: Windlass, commits: list[int]) -> None:
-    @wl.job
+def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(td: Treadle, commits: list[int]) -> None:
+    @td.job
     def note(n: int) -> None: ...
 
     async def main() -> list[Any]:
@@ -82,115 +82,115 @@ def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(wl: Win
 
     stored = asyncio.run(main())
     assert [job.payload["n"] for job in stored] == list(range(512))
-    assert {job.id for job in stored} == {job.id for job in enqueued(wl, note)}
+    assert {job.id for job in stored} == {job.id for job in enqueued(td, note)}
     assert 0 < len(commits) < 50
 
 
-def test_one_caller_whose_job_cannot_be_stored_fails_alone(wl: Windlass) -> None:
+def test_one_caller_whose_job_cannot_be_stored_fails_alone(td: Treadle) -> None:
     import msgspec
 
-    @wl.job
+    @td.job
     def note(n: int) -> None: ...
 
     async def main() -> list[Any]:
         broken = msgspec.structs.replace(note.request(n=-1), priority=2**70)
         return await asyncio.gather(
-            note.aenqueue(n=0), wl.aenqueue_many([broken]), note.aenqueue(n=2), return_exceptions=True
+            note.aenqueue(n=0), td.aenqueue_many([broken]), note.aenqueue(n=2), return_exceptions=True
         )
 
     first, second, third = asyncio.run(main())
     assert isinstance(second, Exception)
-    assert [job.id for job in enqueued(wl, note)] == [first.id, third.id]
+    assert [job.id for job in enqueued(td, note)] == [first.id, third.id]
 
 
 @pytest.mark.sqlite_only
 def test_a_busy_database_is_a_typed_error_that_asks_the_right_question(
-    wl: Windlass, windlass_url: str, monkeypatch: pytest.MonkeyPatch
+    td: Treadle, treadle_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wl.store.open()
-    defaults = list(type(wl.store.database).write.__wrapped__.__defaults__)  # type: ignore[attr-defined]
-    monkeypatch.setattr(type(wl.store.database).write.__wrapped__, "__defaults__", (0.1, *defaults[1:]))  # type: ignore[attr-defined]
+    td.store.open()
+    defaults = list(type(td.store.database).write.__wrapped__.__defaults__)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(td.store.database).write.__wrapped__, "__defaults__", (0.1, *defaults[1:]))  # type: ignore[attr-defined]
     with (
-        stores.nobody_can_write(windlass_url),
+        stores.nobody_can_write(treadle_url),
         pytest.raises(StoreBusy, match=r"pass it: using\(connection=…\)"),
     ):
-        wl.enqueue("work")
-    assert wl.enqueue("work").status is Status.PENDING
+        td.enqueue("work")
+    assert td.enqueue("work").status is Status.PENDING
 
 
 @pytest.mark.not_libsql
-def test_a_job_on_the_users_connection_exists_if_and_only_if_that_commits(wl: Windlass, windlass_url: str) -> None:
-    @wl.job
+def test_a_job_on_the_users_connection_exists_if_and_only_if_that_commits(td: Treadle, treadle_url: str) -> None:
+    @td.job
     def work(n: int) -> None: ...
 
-    wl.store.open()
-    connection = stores.connect(windlass_url)
+    td.store.open()
+    connection = stores.connect(treadle_url)
     connection.execute("CREATE TABLE orders (id INTEGER)")
     connection.execute("BEGIN")
     connection.execute("INSERT INTO orders VALUES (1)")
     work.using(connection=connection).enqueue(n=1)
-    wl.enqueue_many([work.request(n=2)], connection=connection)
-    assert enqueued(wl, work) == []
+    td.enqueue_many([work.request(n=2)], connection=connection)
+    assert enqueued(td, work) == []
     connection.execute("COMMIT")
-    assert [job.payload["n"] for job in enqueued(wl, work)] == [1, 2]
+    assert [job.payload["n"] for job in enqueued(td, work)] == [1, 2]
     connection.execute("BEGIN")
     connection.execute("INSERT INTO orders VALUES (2)")
     work.using(connection=connection).enqueue(n=3)
     connection.execute("ROLLBACK")
     connection.close()
-    assert len(enqueued(wl, work)) == 2
+    assert len(enqueued(td, work)) == 2
 
 
-def test_many_are_stored_all_or_none(wl: Windlass) -> None:
+def test_many_are_stored_all_or_none(td: Treadle) -> None:
     import msgspec
 
-    @wl.job
+    @td.job
     def work(n: int) -> None: ...
 
     requests = [work.request(n=n) for n in range(5)]
     with pytest.raises(Exception):  # noqa: B017, PT011
-        wl.enqueue_many([*requests[:3], msgspec.structs.replace(requests[3], priority=2**70)])
-    assert enqueued(wl, work) == []
-    assert [job.payload["n"] for job in wl.enqueue_many(requests)] == [0, 1, 2, 3, 4]
-    assert wl.enqueue_many([]) == []
+        td.enqueue_many([*requests[:3], msgspec.structs.replace(requests[3], priority=2**70)])
+    assert enqueued(td, work) == []
+    assert [job.payload["n"] for job in td.enqueue_many(requests)] == [0, 1, 2, 3, 4]
+    assert td.enqueue_many([]) == []
     with pytest.raises(BadOption, match="a list of requests"):
-        wl.enqueue_many([{"n": 1}])  # type: ignore[list-item]
+        td.enqueue_many([{"n": 1}])  # type: ignore[list-item]
 
 
 # By name
 
 
-def test_an_enqueue_by_name_uses_the_policy_that_workers_have_published(wl: Windlass, windlass_url: str) -> None:
-    @wl.job(type="resize", queue="pictures", priority=7, max_attempts=2)
+def test_an_enqueue_by_name_uses_the_policy_that_workers_have_published(td: Treadle, treadle_url: str) -> None:
+    @td.job(type="resize", queue="pictures", priority=7, max_attempts=2)
     def resize(width: int) -> int:
         return width
 
-    producer = Windlass(windlass_url)
+    producer = Treadle(treadle_url)
     before = producer.enqueue("resize", {"width": 1})
     assert (before.queue, before.priority, before.max_attempts) == ("default", 0, 5)
-    with working(wl):
+    with working(td):
         pass
-    producer = Windlass(windlass_url)
+    producer = Treadle(treadle_url)
     job = producer.enqueue("resize", {"width": 3}, tenant="acme")
     assert (job.queue, job.priority, job.max_attempts, job.tenant) == ("pictures", 7, 2, "acme")
     other = producer.enqueue("resize", {"width": 3}, priority=1, queue="now", max_attempts=9)
     assert (other.queue, other.priority, other.max_attempts) == ("now", 1, 9)
-    drain(wl)
-    assert [now(wl, job).result, now(wl, other).result] == [3, 3]
+    drain(td)
+    assert [now(td, job).result, now(td, other).result] == [3, 3]
     producer.close()
 
 
-def test_an_enqueue_by_name_of_a_known_type_is_checked_against_its_handler(wl: Windlass) -> None:
-    @wl.job
+def test_an_enqueue_by_name_of_a_known_type_is_checked_against_its_handler(td: Treadle) -> None:
+    @td.job
     def resize(width: int) -> None: ...
 
     with pytest.raises(BadArguments, match="unknown argument 'widht'"):
-        wl.enqueue("resize", {"widht": 3})
+        td.enqueue("resize", {"widht": 3})
     with pytest.raises(NotJSON, match="width='wide'"):
-        wl.enqueue("resize", {"width": "wide"})
+        td.enqueue("resize", {"width": "wide"})
     with pytest.raises(BadArguments, match="a payload is a JSON object"):
-        wl.enqueue("resize", [3])  # type: ignore[arg-type]
-    assert wl.counts() == []
+        td.enqueue("resize", [3])  # type: ignore[arg-type]
+    assert td.counts() == []
 
 
 # Arguments and options
@@ -205,21 +205,21 @@ def test_an_enqueue_by_name_of_a_known_type_is_checked_against_its_handler(wl: W
         (((1,), {"c": 1}), "unknown argument 'c'"),
     ],
 )
-def test_arguments_that_the_handler_does_not_take_are_refused(wl: Windlass, arguments: Any, problem: str) -> None:
-    @wl.job
+def test_arguments_that_the_handler_does_not_take_are_refused(td: Treadle, arguments: Any, problem: str) -> None:
+    @td.job
     def work(a: int, b: int = 0) -> None: ...
 
     args, kwargs = arguments
     with pytest.raises(BadArguments, match=problem):
         work.enqueue(*args, **kwargs)
-    assert wl.counts() == []
+    assert td.counts() == []
 
 
-def test_a_value_that_would_come_back_changed_is_refused_with_the_way_out(wl: Windlass) -> None:
-    @wl.job
+def test_a_value_that_would_come_back_changed_is_refused_with_the_way_out(td: Treadle) -> None:
+    @td.job
     def work(when: Any) -> None: ...
 
-    @wl.job
+    @td.job
     def dated(when: datetime) -> str:
         return when.isoformat()
 
@@ -227,8 +227,8 @@ def test_a_value_that_would_come_back_changed_is_refused_with_the_way_out(wl: Wi
     with pytest.raises(NotJSON, match="annotate the parameter"):
         work.enqueue(when=moment)
     job = dated.enqueue(when=moment)
-    drain(wl)
-    assert now(wl, job).result == "2024-02-29T00:00:00+00:00"
+    drain(td)
+    assert now(td, job).result == "2024-02-29T00:00:00+00:00"
 
 
 @pytest.mark.parametrize(
@@ -247,39 +247,39 @@ def test_a_value_that_would_come_back_changed_is_refused_with_the_way_out(wl: Wi
         ({"subject": "x" * 201}, BadOption, "200 characters"),
     ],
 )
-def test_options_that_cannot_be_are_refused(wl: Windlass, options: Any, error: type[Exception], text: str) -> None:
-    @wl.job
+def test_options_that_cannot_be_are_refused(td: Treadle, options: Any, error: type[Exception], text: str) -> None:
+    @td.job
     def work() -> None: ...
 
     with pytest.raises(error, match=text):
         work.using(**options).enqueue()
     with pytest.raises(error, match=text):
-        wl.enqueue("work", {}, **options)
+        td.enqueue("work", {}, **options)
 
 
 @pytest.mark.parametrize("key", ["", "x" * 600, "a\0b", 7])
-def test_dedupe_keys_that_cannot_be_are_refused(wl: Windlass, key: Any) -> None:
+def test_dedupe_keys_that_cannot_be_are_refused(td: Treadle, key: Any) -> None:
     with pytest.raises(BadOption, match="key"):
-        wl.enqueue("work", dedupe=key)
+        td.enqueue("work", dedupe=key)
 
 
-def test_using_options_is_seen_on_the_job(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_using_options_is_seen_on_the_job(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job
     def work() -> None: ...
 
     job = work.using(delay=60, priority=5, tenant="acme", subject="call-7").using(priority=6, queue="slow").enqueue()
     assert (job.priority, job.tenant, job.subject, job.queue) == (6, "acme", "call-7", "slow")
-    assert job.run_at == windlass_clock.now() + timedelta(seconds=60)
+    assert job.run_at == treadle_clock.now() + timedelta(seconds=60)
     moment = datetime(2099, 1, 1, tzinfo=UTC)
     assert work.using(run_at=moment).enqueue().run_at == moment
     assert now(timed, job) == job
 
 
-def test_the_same_key_twice_is_one_job_until_it_has_ended(wl: Windlass) -> None:
-    @wl.job(dedupe=True)
+def test_the_same_key_twice_is_one_job_until_it_has_ended(td: Treadle) -> None:
+    @td.job(dedupe=True)
     def sync(org: str) -> None: ...
 
-    @wl.job(dedupe=lambda video, quality: f"video-{video}")
+    @td.job(dedupe=lambda video, quality: f"video-{video}")
     def subtitle(video: int, quality: str) -> None: ...
 
     first = sync.enqueue(org="a")
@@ -288,53 +288,53 @@ def test_the_same_key_twice_is_one_job_until_it_has_ended(wl: Windlass) -> None:
     assert sync.using(tenant="acme").enqueue(org="a").id != first.id
     assert sync.using(dedupe=None).enqueue(org="a").id != first.id
     assert subtitle.enqueue(1, "low").id == subtitle.enqueue(1, "high").id
-    drain(wl)
+    drain(td)
     assert sync.enqueue(org="a").id != first.id
 
 
 # Waiting for results
 
 
-def test_result_waits_and_says_when_it_has_waited_long_enough(wl: Windlass) -> None:
-    job = wl.enqueue("nobody_runs_this")
+def test_result_waits_and_says_when_it_has_waited_long_enough(td: Treadle) -> None:
+    job = td.enqueue("nobody_runs_this")
     with pytest.raises(ResultTimeout, match=r"is still pending after 0\.05 s") as caught:
-        wl.result(job.id, timeout=0.05)
+        td.result(job.id, timeout=0.05)
     assert isinstance(caught.value, TimeoutError)
     with pytest.raises(ResultTimeout):
-        asyncio.run(wl.aresult(job.id, timeout=0.05))
+        asyncio.run(td.aresult(job.id, timeout=0.05))
 
 
-def test_result_of_a_job_that_did_not_complete_says_why(wl: Windlass) -> None:
-    @wl.job
+def test_result_of_a_job_that_did_not_complete_says_why(td: Treadle) -> None:
+    @td.job
     def hopeless() -> None:
         raise Fail("no such video")
 
-    failed, cancelled = hopeless.enqueue(), wl.enqueue("other")
-    drain(wl, raising=False)
-    wl.cancel(cancelled.id)
+    failed, cancelled = hopeless.enqueue(), td.enqueue("other")
+    drain(td, raising=False)
+    td.cancel(cancelled.id)
     with pytest.raises(JobFailed, match="failed: no such video"):
-        wl.result(failed.id)
+        td.result(failed.id)
     with pytest.raises(JobFailed, match="cancelled"):
-        wl.result(cancelled.id)
+        td.result(cancelled.id)
 
 
 # On an event loop
 
 
-def test_a_sync_enqueue_on_a_running_loop_warns_where_it_is_called(wl: Windlass) -> None:
-    @wl.job
+def test_a_sync_enqueue_on_a_running_loop_warns_where_it_is_called(td: Treadle) -> None:
+    @td.job
     def work() -> None: ...
 
     job = work.enqueue()
-    drain(wl)
+    drain(td)
 
     async def main() -> None:
         for call in (
             lambda: work.enqueue(),
             lambda: work.using(priority=1).enqueue(),
-            lambda: wl.enqueue("work"),
-            lambda: wl.enqueue_many([work.request()]),
-            lambda: wl.result(job.id),
+            lambda: td.enqueue("work"),
+            lambda: td.enqueue_many([work.request()]),
+            lambda: td.result(job.id),
         ):
             with pytest.warns(BlocksTheLoop, match="aenqueue") as caught:
                 call()
@@ -343,34 +343,34 @@ def test_a_sync_enqueue_on_a_running_loop_warns_where_it_is_called(wl: Windlass)
     asyncio.run(main())
 
 
-def test_async_calls_and_follow_ups_do_not_warn(wl: Windlass) -> None:
-    @wl.job
+def test_async_calls_and_follow_ups_do_not_warn(td: Treadle) -> None:
+    @td.job
     async def first() -> None:
         second.enqueue()
 
-    @wl.job
+    @td.job
     def second() -> None: ...
 
     async def main() -> None:
         await first.aenqueue()
-        await wl.aenqueue("first")
-        await wl.aenqueue_many([first.request()])
-        async with wl.worker() as worker:
+        await td.aenqueue("first")
+        await td.aenqueue_many([first.request()])
+        async with td.worker() as worker:
             await worker.drained()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", BlocksTheLoop)
         asyncio.run(main())
-    assert len(enqueued(wl, second)) == 3
+    assert len(enqueued(td, second)) == 3
 
 
 def test_a_job_of_a_registry_without_an_app_cannot_be_enqueued() -> None:
-    from windlass import Registry
+    from treadle import Registry
 
     registry = Registry()
 
     @registry.job
     def work() -> None: ...
 
-    with pytest.raises(WindlassError, match=r"wl.include\(registry\)"):
+    with pytest.raises(TreadleError, match=r"td.include\(registry\)"):
         work.enqueue()

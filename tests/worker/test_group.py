@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import pytest
 
 from tests.worker.helpers import eventually
-from windlass.group import Group
-from windlass.ids import new_id
-from windlass.job import Job, NewJob
-from windlass.stores.base import Inserted
+from treadle.group import Group
+from treadle.ids import new_id
+from treadle.job import Job, NewJob
+from treadle.stores.base import Inserted
 
 
 class Gate:

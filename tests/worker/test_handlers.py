@@ -13,38 +13,38 @@ import pytest
 
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, eventually, now, place, working
-from windlass import Context, Status, Windlass
-from windlass.testing import drain
+from treadle import Context, Status, Treadle
+from treadle.testing import drain
 
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="clean")
 
 
-def test_a_plain_function_runs_in_a_thread_and_its_result_is_stored(wl: Windlass) -> None:
-    @wl.job
+def test_a_plain_function_runs_in_a_thread_and_its_result_is_stored(td: Treadle) -> None:
+    @td.job
     def add(a: int, b: int) -> dict[str, Any]:
         return {"sum": a + b, "thread": threading.current_thread() is not threading.main_thread()}
 
     job = add.enqueue(1, b=2)
-    with working(wl):
-        assert wl.result(job.id) == {"sum": 3, "thread": True}
-    done = now(wl, job)
+    with working(td):
+        assert td.result(job.id) == {"sum": 3, "thread": True}
+    done = now(td, job)
     assert (done.status, done.attempts, done.error) == (Status.COMPLETED, 1, None)
     assert done.started_at
     assert done.completed_at
     assert done.started_at <= done.completed_at
 
 
-def test_an_async_function_runs_on_the_workers_loop(wl: Windlass) -> None:
-    @wl.job
+def test_an_async_function_runs_on_the_workers_loop(td: Treadle) -> None:
+    @td.job
     async def greet(name: str) -> str:
         await asyncio.sleep(0)
         return f"hello {name}, from {threading.current_thread().name}"
 
-    with working(wl) as background:
-        assert wl.result(greet.enqueue(name="ann").id) == f"hello ann, from {background.thread.name}"
+    with working(td) as background:
+        assert td.result(greet.enqueue(name="ann").id) == f"hello ann, from {background.thread.name}"
 
 
-def test_a_process_handler_runs_in_a_child_that_is_used_again(in_children: Windlass) -> None:
+def test_a_process_handler_runs_in_a_child_that_is_used_again(in_children: Treadle) -> None:
     with working(in_children, concurrency=1):
         pids = {in_children.result(process_jobs.own_pid.enqueue().id) for _ in range(3)}
         pids.add(in_children.result(process_jobs.own_pid_async.enqueue().id))
@@ -52,7 +52,7 @@ def test_a_process_handler_runs_in_a_child_that_is_used_again(in_children: Windl
     assert pids != {os.getpid()}
 
 
-def test_a_process_handlers_exception_comes_back_with_its_traceback(in_children: Windlass) -> None:
+def test_a_process_handlers_exception_comes_back_with_its_traceback(in_children: Treadle) -> None:
     job = process_jobs.complain.enqueue(about="the weather")
     with working(in_children):
         assert ended(in_children, job).error == "ValueError: the weather"
@@ -60,7 +60,7 @@ def test_a_process_handlers_exception_comes_back_with_its_traceback(in_children:
     assert "in complain" in (attempt.traceback or "")
 
 
-def test_a_handler_that_kills_its_child_is_charged_for_each_crash_and_fails_in_the_end(in_children: Windlass) -> None:
+def test_a_handler_that_kills_its_child_is_charged_for_each_crash_and_fails_in_the_end(in_children: Treadle) -> None:
     job, neighbour = process_jobs.die.enqueue(code=3), process_jobs.own_pid.enqueue()
     with working(in_children):
         failed = ended(in_children, job)
@@ -69,35 +69,35 @@ def test_a_handler_that_kills_its_child_is_charged_for_each_crash_and_fails_in_t
     assert [attempt.outcome for attempt in in_children.attempts(job.id)] == ["retried", "failed"]
 
 
-def test_a_process_handler_declared_on_a_registry_runs_in_a_child(in_children: Windlass) -> None:
+def test_a_process_handler_declared_on_a_registry_runs_in_a_child(in_children: Treadle) -> None:
     in_children.include(process_jobs.apart)
     job = process_jobs.declared_apart.using(max_attempts=1).enqueue()
     with working(in_children):
         assert in_children.result(job.id) == "ran"
 
 
-def test_the_context_says_what_runs(wl: Windlass) -> None:
-    @wl.job(queue="slow")
+def test_the_context_says_what_runs(td: Treadle) -> None:
+    @td.job(queue="slow")
     def look(ctx: Context, n: int) -> list[Any]:
         return [ctx.id, ctx.type, ctx.queue, ctx.tenant, ctx.subject, ctx.attempt, ctx.max_attempts, ctx.snoozes, n]
 
     job = look.using(tenant="acme", subject="call-7", max_attempts=2).enqueue(n=1)
-    drain(wl)
-    assert now(wl, job).result == [job.id, "look", "slow", "acme", "call-7", 1, 2, 0, 1]
+    drain(td)
+    assert now(td, job).result == [job.id, "look", "slow", "acme", "call-7", 1, 2, 0, 1]
 
 
-def test_default_arguments_are_the_handlers_own(wl: Windlass) -> None:
-    @wl.job
+def test_default_arguments_are_the_handlers_own(td: Treadle) -> None:
+    @td.job
     def greet(name: str, greeting: str = "hello") -> str:
         return f"{greeting} {name}"
 
     first, second = greet.enqueue("ann"), greet.enqueue(name="bob", greeting="bye")
-    drain(wl)
-    assert (now(wl, first).result, now(wl, second).result) == ("hello ann", "bye bob")
+    drain(td)
+    assert (now(td, first).result, now(td, second).result) == ("hello ann", "bye bob")
 
 
-def test_a_job_is_still_an_ordinary_function(wl: Windlass) -> None:
-    @wl.job
+def test_a_job_is_still_an_ordinary_function(td: Treadle) -> None:
+    @td.job
     def double(n: int) -> int:
         """Twice as much."""
         return 2 * n
@@ -106,7 +106,7 @@ def test_a_job_is_still_an_ordinary_function(wl: Windlass) -> None:
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_context_variables_of_one_handler_are_invisible_to_the_next(wl: Windlass, kind: str) -> None:
+def test_context_variables_of_one_handler_are_invisible_to_the_next(td: Treadle, kind: str) -> None:
     def mark() -> str:
         found = word.get()
         word.set("dirty")
@@ -115,20 +115,20 @@ def test_context_variables_of_one_handler_are_invisible_to_the_next(wl: Windlass
     async def amark() -> str:
         return mark()
 
-    job = wl.job(type="mark")(amark if kind == "async" else mark)
+    job = td.job(type="mark")(amark if kind == "async" else mark)
     jobs = [job.enqueue() for _ in range(5)]
-    with working(wl, concurrency=1):
-        assert [wl.result(job.id) for job in jobs] == ["clean"] * 5
+    with working(td, concurrency=1):
+        assert [td.result(job.id) for job in jobs] == ["clean"] * 5
 
 
-def test_context_variables_of_one_handler_are_invisible_to_the_next_in_a_child(in_children: Windlass) -> None:
+def test_context_variables_of_one_handler_are_invisible_to_the_next_in_a_child(in_children: Treadle) -> None:
     jobs = [process_jobs.mark_and_tell.enqueue() for _ in range(3)]
     with working(in_children, concurrency=1):
         assert [in_children.result(job.id) for job in jobs] == ["clean"] * 3
 
 
-def test_timeouts_and_task_groups_work_inside_async_handlers(wl: Windlass) -> None:
-    @wl.job
+def test_timeouts_and_task_groups_work_inside_async_handlers(td: Treadle) -> None:
+    @td.job
     async def structured() -> list[Any]:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):
@@ -145,41 +145,41 @@ def test_timeouts_and_task_groups_work_inside_async_handlers(wl: Windlass) -> No
         return [[t.result() for t in tasks], task is not None and task.cancelling()]
 
     jobs = [structured.enqueue() for _ in range(4)]  # in the same slots, one after another
-    with working(wl, concurrency=2):
-        assert [wl.result(job.id) for job in jobs] == [[[0, 1, 2], 0]] * 4
+    with working(td, concurrency=2):
+        assert [td.result(job.id) for job in jobs] == [[[0, 1, 2], 0]] * 4
 
 
-def test_async_handlers_run_at_the_same_time(wl: Windlass) -> None:
+def test_async_handlers_run_at_the_same_time(td: Treadle) -> None:
     barrier: list[asyncio.Barrier] = []
 
-    @wl.job
+    @td.job
     async def meet() -> None:
         if not barrier:
             barrier.append(asyncio.Barrier(5))
         await barrier[0].wait()
 
     jobs = [meet.enqueue() for _ in range(5)]
-    with working(wl, concurrency=5):
-        assert {ended(wl, job).status for job in jobs} == {Status.COMPLETED}
+    with working(td, concurrency=5):
+        assert {ended(td, job).status for job in jobs} == {Status.COMPLETED}
 
 
-def test_handlers_that_never_wait_let_others_run(wl: Windlass) -> None:
+def test_handlers_that_never_wait_let_others_run(td: Treadle) -> None:
     released = threading.Event()
 
-    @wl.job
+    @td.job
     async def busy() -> None:
         if not released.is_set():
             busy.enqueue()
 
-    @wl.job
+    @td.job
     async def patient() -> None:
         await asyncio.sleep(0.01)
         released.set()
 
-    with working(wl, concurrency=4):
+    with working(td, concurrency=4):
         busy.enqueue()
-        assert ended(wl, patient.enqueue()).status is Status.COMPLETED
-    drain(wl)
+        assert ended(td, patient.enqueue()).status is Status.COMPLETED
+    drain(td)
 
 
 class Unprintable(Exception):
@@ -211,7 +211,7 @@ RAISES = {
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.parametrize("what", RAISES)
-def test_whatever_a_handler_raises_fails_its_job_alone(wl: Windlass, kind: str, what: str) -> None:
+def test_whatever_a_handler_raises_fails_its_job_alone(td: Treadle, kind: str, what: str) -> None:
     error, text = RAISES[what]
 
     def bad() -> None:
@@ -220,94 +220,94 @@ def test_whatever_a_handler_raises_fails_its_job_alone(wl: Windlass, kind: str, 
     async def abad() -> None:
         raise error
 
-    @wl.job
+    @td.job
     async def good() -> str:
         return "still here"
 
-    job = wl.job(type="bad", max_attempts=1)(abad if kind == "async" else bad)
+    job = td.job(type="bad", max_attempts=1)(abad if kind == "async" else bad)
     first = job.enqueue()
-    with working(wl, concurrency=1):
-        failed = ended(wl, first)
-        assert wl.result(good.enqueue().id) == "still here"
+    with working(td, concurrency=1):
+        failed = ended(td, first)
+        assert td.result(good.enqueue().id) == "still here"
     if kind == "async" and what == "StopIteration":  # a coroutine cannot raise it
         text = "RuntimeError: coroutine raised StopIteration"
     assert (failed.status, failed.error) == (Status.FAILED, text)
-    assert wl.attempts(first.id)[0].traceback
+    assert td.attempts(first.id)[0].traceback
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_recursion_without_end_fails_its_job_alone(wl: Windlass, kind: str) -> None:
+def test_a_recursion_without_end_fails_its_job_alone(td: Treadle, kind: str) -> None:
     def deep() -> None:
         _overflow()
 
     async def adeep() -> None:
         _overflow()
 
-    job = wl.job(type="deep", max_attempts=1)(adeep if kind == "async" else deep).enqueue()
-    with working(wl):
-        error = ended(wl, job).error
+    job = td.job(type="deep", max_attempts=1)(adeep if kind == "async" else deep).enqueue()
+    with working(td):
+        error = ended(td, job).error
     assert error
     assert error.startswith("RecursionError: maximum recursion depth")
 
 
-def test_an_async_handler_that_cancels_itself_has_failed(wl: Windlass) -> None:
-    @wl.job(max_attempts=1)
+def test_an_async_handler_that_cancels_itself_has_failed(td: Treadle) -> None:
+    @td.job(max_attempts=1)
     async def odd() -> None:
         raise asyncio.CancelledError("my own doing")
 
     job = odd.enqueue()
-    with working(wl):
-        assert (ended(wl, job).status, now(wl, job).error) == (Status.FAILED, "CancelledError: my own doing")
+    with working(td):
+        assert (ended(td, job).status, now(td, job).error) == (Status.FAILED, "CancelledError: my own doing")
 
 
-def test_sys_exit_in_a_thread_does_not_stop_the_worker(wl: Windlass) -> None:
-    @wl.job(max_attempts=1)
+def test_sys_exit_in_a_thread_does_not_stop_the_worker(td: Treadle) -> None:
+    @td.job(max_attempts=1)
     def leave() -> None:
         sys.exit("that is all")
 
     job = leave.enqueue()
-    with working(wl) as background:
-        assert ended(wl, job).error == "SystemExit: that is all"
+    with working(td) as background:
+        assert ended(td, job).error == "SystemExit: that is all"
         assert background.thread.is_alive()
 
 
 @pytest.mark.parametrize("result", [object(), {1, object()}, "x" * 1_100_000, "\0"])
 def test_a_result_that_cannot_be_stored_fails_at_once_since_a_retry_would_do_the_work_again(
-    wl: Windlass, result: Any
+    td: Treadle, result: Any
 ) -> None:
     runs: list[int] = []
 
-    @wl.job(max_attempts=5)
+    @td.job(max_attempts=5)
     def odd() -> Any:
         runs.append(1)
         return result
 
     job = odd.enqueue()
-    drain(wl, raising=False)
-    assert (now(wl, job).status, len(runs)) == (Status.FAILED, 1)
-    assert "the handler returned what cannot be stored" in (now(wl, job).error or "")
+    drain(td, raising=False)
+    assert (now(td, job).status, len(runs)) == (Status.FAILED, 1)
+    assert "the handler returned what cannot be stored" in (now(td, job).error or "")
 
 
-def test_a_type_that_no_worker_knows_stays_pending_and_unspent(wl: Windlass) -> None:
-    @wl.job
+def test_a_type_that_no_worker_knows_stays_pending_and_unspent(td: Treadle) -> None:
+    @td.job
     def known() -> None: ...
 
-    stranger = wl.enqueue("stranger", {"x": 1})
-    with working(wl):
-        ended(wl, known.enqueue())
-    assert place(wl, stranger) == (Status.PENDING, 0)
+    stranger = td.enqueue("stranger", {"x": 1})
+    with working(td):
+        ended(td, known.enqueue())
+    assert place(td, stranger) == (Status.PENDING, 0)
 
 
-def test_a_payload_that_no_longer_fits_is_an_ordinary_failure_with_its_reason(wl: Windlass, windlass_url: str) -> None:
-    @wl.job(max_attempts=2, backoff=0)
+def test_a_payload_that_no_longer_fits_is_an_ordinary_failure_with_its_reason(td: Treadle, treadle_url: str) -> None:
+    @td.job(max_attempts=2, backoff=0)
     def resize(width: int) -> None: ...
 
-    older = Windlass(windlass_url)
+    older = Treadle(treadle_url)
     jobs = [older.enqueue("resize", payload) for payload in ({"width": "wide"}, {"height": 1}, {})]
     older.close()
-    drain(wl, raising=False)
-    errors = [now(wl, job).error or "" for job in jobs]
-    assert {place(wl, job) for job in jobs} == {(Status.FAILED, 5)}  # as its producer, who did not know the type, said
+    drain(td, raising=False)
+    errors = [now(td, job).error or "" for job in jobs]
+    assert {place(td, job) for job in jobs} == {(Status.FAILED, 5)}  # as its producer, who did not know the type, said
     assert [error.startswith("BadArguments: resize: ") for error in errors] == [True] * 3
     assert "Expected `int`, got `str`" in errors[0]
     assert "unknown field `height`" in errors[1]
@@ -315,25 +315,25 @@ def test_a_payload_that_no_longer_fits_is_an_ordinary_failure_with_its_reason(wl
     assert all("it takes (width: " in error for error in errors)
 
 
-def test_progress_is_seen_while_the_handler_runs_and_gone_when_it_has_ended(wl: Windlass) -> None:
+def test_progress_is_seen_while_the_handler_runs_and_gone_when_it_has_ended(td: Treadle) -> None:
     go = threading.Event()
 
-    @wl.job
+    @td.job
     def steps(ctx: Context) -> None:
         ctx.progress(0.1)
         ctx.progress(0.5, "half of it")
         go.wait(15)
 
-    with working(wl):
+    with working(td):
         job = steps.enqueue()
-        progress = eventually(lambda: (told := now(wl, job).progress) and told.fraction == 0.5 and told)
+        progress = eventually(lambda: (told := now(td, job).progress) and told.fraction == 0.5 and told)
         go.set()
         assert progress is not None
         assert (progress.fraction, progress.message) == (0.5, "half of it")
-        assert ended(wl, job).progress is None
+        assert ended(td, job).progress is None
 
 
-def test_progress_of_a_child_is_seen_while_it_runs(in_children: Windlass, tmp_path: Any) -> None:
+def test_progress_of_a_child_is_seen_while_it_runs(in_children: Treadle, tmp_path: Any) -> None:
     with working(in_children):
         job = process_jobs.tell.enqueue(path=str(tmp_path / "go"))
         progress = eventually(lambda: now(in_children, job).progress)
@@ -344,11 +344,11 @@ def test_progress_of_a_child_is_seen_while_it_runs(in_children: Windlass, tmp_pa
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
-def test_progress_is_a_fraction(wl: Windlass, fraction: float) -> None:
-    @wl.job(max_attempts=1)
+def test_progress_is_a_fraction(td: Treadle, fraction: float) -> None:
+    @td.job(max_attempts=1)
     def wrong(ctx: Context) -> None:
         ctx.progress(fraction)
 
     job = wrong.enqueue()
-    drain(wl, raising=False)
-    assert "from 0 to 1" in (now(wl, job).error or "")
+    drain(td, raising=False)
+    assert "from 0 to 1" in (now(td, job).error or "")

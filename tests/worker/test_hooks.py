@@ -15,17 +15,17 @@ import pytest
 from tests.stores import rows
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, eventually, now, working
-from windlass import BadOption, Context, Event, Fail, LeaseLost, Snooze, Status, UnknownEvent, Windlass
-from windlass.clock import SECOND
-from windlass.events import NAMES, Hooks
-from windlass.testing import ManualClock, drain
+from treadle import BadOption, Context, Event, Fail, LeaseLost, Snooze, Status, Treadle, UnknownEvent
+from treadle.clock import SECOND
+from treadle.events import NAMES, Hooks
+from treadle.testing import ManualClock, drain
 
 
-def told(wl: Windlass) -> list[Event]:
+def told(td: Treadle) -> list[Event]:
     """Everything that is told, from now on."""
     events: list[Event] = []
     for name in NAMES:
-        wl.on(name, events.append)
+        td.on(name, events.append)
     return events
 
 
@@ -36,8 +36,8 @@ def names(events: list[Event]) -> list[tuple[str, str]]:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little patience with hooks."""
-    monkeypatch.setattr("windlass.telling.FAREWELL", 0.05)
-    monkeypatch.setattr("windlass.telling.BACKLOG", 3)
+    monkeypatch.setattr("treadle.telling.FAREWELL", 0.05)
+    monkeypatch.setattr("treadle.telling.BACKLOG", 3)
 
 
 @pytest.fixture
@@ -48,26 +48,26 @@ def hang() -> Iterator[threading.Event]:
     over.set()
 
 
-def test_every_outcome_is_told_after_its_start(wl: Windlass) -> None:
-    @wl.job
+def test_every_outcome_is_told_after_its_start(td: Treadle) -> None:
+    @td.job
     def completes() -> None: ...
 
-    @wl.job(backoff=60)
+    @td.job(backoff=60)
     async def retries() -> None:
         raise ValueError("not today")
 
-    @wl.job
+    @td.job
     def snoozes() -> None:
         raise Snooze(60)
 
-    @wl.job
+    @td.job
     async def fails() -> None:
         raise Fail("no such thing")
 
-    events = told(wl)
+    events = told(td)
     for job in (completes, retries, snoozes, fails):
         job.enqueue()
-    drain(wl, raising=False)
+    drain(td, raising=False)
 
     kinds = {"completes": "job_completed", "retries": "job_retried", "snoozes": "job_snoozed", "fails": "job_failed"}
     assert names(events) == sorted((type, name) for type, end in kinds.items() for name in ("job_started", end))
@@ -77,14 +77,14 @@ def test_every_outcome_is_told_after_its_start(wl: Windlass) -> None:
     assert errors == {"retries": "ValueError: not today", "fails": "no such thing"}
 
 
-def test_an_event_says_whose_job_it_was_and_how_long_it_took(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_an_event_says_whose_job_it_was_and_how_long_it_took(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job(max_attempts=7)
     def slow(ctx: Context) -> None:
-        windlass_clock.advance(3)
+        treadle_clock.advance(3)
 
     events = told(timed)
     job = slow.using(tenant="acme", subject="call-7", queue="default").enqueue()
-    windlass_clock.advance(2)
+    treadle_clock.advance(2)
     drain(timed)
 
     start, end = events
@@ -97,10 +97,10 @@ def test_an_event_says_whose_job_it_was_and_how_long_it_took(timed: Windlass, wi
     assert start.worker_id == end.worker_id != ""
 
 
-def test_what_is_told_adds_up_to_the_usage(timed: Windlass, windlass_url: str, windlass_clock: ManualClock) -> None:
+def test_what_is_told_adds_up_to_the_usage(timed: Treadle, treadle_url: str, treadle_clock: ManualClock) -> None:
     @timed.job(max_attempts=2, backoff=0)
     def work(n: int) -> None:
-        windlass_clock.advance(0.25)
+        treadle_clock.advance(0.25)
         if n % 3 == 0:
             raise ValueError(n)
 
@@ -112,40 +112,38 @@ def test_what_is_told_adds_up_to_the_usage(timed: Windlass, windlass_url: str, w
     busy, waiting = (round(sum(getattr(e, word) for e in ends) * SECOND) for word in ("busy", "waiting"))
     failures = sum(e.name in ("job_retried", "job_failed") for e in ends)
     sums = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
-    assert rows(windlass_url, f"SELECT {sums} FROM windlass_usage") == [(len(ends), failures, busy, waiting)]
+    assert rows(treadle_url, f"SELECT {sums} FROM treadle_usage") == [(len(ends), failures, busy, waiting)]
     assert (len(ends), failures) == (14, 8)
 
 
-def test_a_hook_sees_what_was_committed(wl: Windlass) -> None:
+def test_a_hook_sees_what_was_committed(td: Treadle) -> None:
     seen: list[Status] = []
 
-    @wl.job
+    @td.job
     async def quick() -> None: ...
 
-    @wl.on("job_completed")
+    @td.on("job_completed")
     def look(event: Event) -> None:
-        found = wl.get(event.id)
+        found = td.get(event.id)
         assert found is not None
         seen.append(found.status)
 
-    wl.enqueue_many([quick.request() for _ in range(5)])
-    assert wl.tick().completed == 5
+    td.enqueue_many([quick.request() for _ in range(5)])
+    assert td.tick().completed == 5
     assert seen == [Status.COMPLETED] * 5
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_job_that_ends_in_its_transaction_is_told_once(
-    timed: Windlass, windlass_clock: ManualClock, kind: str
-) -> None:
+def test_a_job_that_ends_in_its_transaction_is_told_once(timed: Treadle, treadle_clock: ManualClock, kind: str) -> None:
     @timed.job(type="plain")
     def plain(ctx: Context) -> None:
-        windlass_clock.advance(3)
+        treadle_clock.advance(3)
         with ctx.transaction():
             pass
 
     @timed.job(type="async")
     async def asynchronous(ctx: Context) -> None:
-        windlass_clock.advance(3)
+        treadle_clock.advance(3)
         async with ctx.atransaction():
             pass
 
@@ -155,61 +153,61 @@ def test_a_job_that_ends_in_its_transaction_is_told_once(
     assert [(event.name, event.busy) for event in events] == [("job_started", 0.0), ("job_completed", 3.0)]
 
 
-def test_a_job_that_was_cancelled_meanwhile_is_told_as_it_was_written(wl: Windlass) -> None:
-    @wl.job
+def test_a_job_that_was_cancelled_meanwhile_is_told_as_it_was_written(td: Treadle) -> None:
+    @td.job
     def complains(ctx: Context) -> None:
-        wl.cancel(ctx.id)
+        td.cancel(ctx.id)
         raise ValueError("retry me")
 
-    events = told(wl)
+    events = told(td)
     job = complains.enqueue()
-    drain(wl, raising=False)
-    assert now(wl, job).status is Status.CANCELLED
+    drain(td, raising=False)
+    assert now(td, job).status is Status.CANCELLED
     assert [event.name for event in events] == ["job_started", "job_cancelled"]
 
 
-def test_the_outcome_of_a_lost_lease_is_not_told(wl: Windlass) -> None:
-    @wl.job(max_attempts=3)
+def test_the_outcome_of_a_lost_lease_is_not_told(td: Treadle) -> None:
+    @td.job(max_attempts=3)
     def loses(ctx: Context) -> int:
         if ctx.attempt == 1:
-            (worker,) = wl.workers()
-            wl.store.bury(worker.id, "a test says so")
+            (worker,) = td.workers()
+            td.store.bury(worker.id, "a test says so")
         return ctx.attempt
 
-    events = told(wl)
-    with working(wl):
-        assert ended(wl, loses.enqueue()).result == 2
+    events = told(td)
+    with working(td):
+        assert ended(td, loses.enqueue()).result == 2
     assert [(e.name, e.attempt) for e in events if e.ended_at] == [("job_completed", 2)]
 
 
-def test_what_a_stopping_worker_gives_back_is_told(wl: Windlass) -> None:
+def test_what_a_stopping_worker_gives_back_is_told(td: Treadle) -> None:
     started = threading.Event()
 
-    @wl.job
+    @td.job
     async def waits() -> None:
         started.set()
         await asyncio.sleep(60)
 
-    events = told(wl)
+    events = told(td)
     waits.enqueue()
-    with working(wl, grace=0):
+    with working(td, grace=0):
         assert started.wait(15)
     assert [event.name for event in events] == ["job_started", "job_released"]
 
 
 @pytest.mark.sqlite_only
-def test_plain_hooks_have_a_thread_and_async_hooks_the_loop_of_the_worker(wl: Windlass) -> None:
+def test_plain_hooks_have_a_thread_and_async_hooks_the_loop_of_the_worker(td: Treadle) -> None:
     where: dict[str, object] = {}
 
-    @wl.job
+    @td.job
     async def quick() -> None:
         where["handler"] = asyncio.get_running_loop()
 
-    @wl.on("job_completed")
+    @td.on("job_completed")
     def plain(event: Event) -> None:
         where["plain"] = threading.current_thread().name
 
-    @wl.on("job_completed")
+    @td.on("job_completed")
     async def asynchronous(event: Event) -> None:
         await asyncio.sleep(0)
         where["async"] = asyncio.get_running_loop()
@@ -218,36 +216,36 @@ def test_plain_hooks_have_a_thread_and_async_hooks_the_loop_of_the_worker(wl: Wi
         async def __call__(self, event: Event) -> None:
             where["object"] = asyncio.get_running_loop()
 
-    wl.on("job_completed", Called())
+    td.on("job_completed", Called())
     quick.enqueue()
-    drain(wl)
-    assert where["plain"] == "windlass-hooks"
+    drain(td)
+    assert where["plain"] == "treadle-hooks"
     assert where["async"] is where["object"] is where["handler"]
-    eventually(lambda: not [t for t in threading.enumerate() if t.name == "windlass-hooks"])
+    eventually(lambda: not [t for t in threading.enumerate() if t.name == "treadle-hooks"])
 
 
 @pytest.mark.sqlite_only
-def test_a_hook_that_raises_is_logged_and_harms_nothing(wl: Windlass, caplog: pytest.LogCaptureFixture) -> None:
-    @wl.job
+def test_a_hook_that_raises_is_logged_and_harms_nothing(td: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    @td.job
     def quick() -> None: ...
 
-    @wl.on("job_completed")
+    @td.on("job_completed")
     def exits(event: Event) -> None:
         raise SystemExit(3)
 
-    @wl.on("job_completed")
+    @td.on("job_completed")
     async def breaks(event: Event) -> None:
         raise ValueError("no meter")
 
-    @wl.on("job_completed")
+    @td.on("job_completed")
     async def cancels(event: Event) -> None:
         raise asyncio.CancelledError
 
-    events = told(wl)
+    events = told(td)
     first, second = quick.enqueue(), quick.enqueue()
-    drain(wl)
+    drain(td)
     assert Counter(event.name for event in events) == {"job_started": 2, "job_completed": 2}
-    assert now(wl, first).status is now(wl, second).status is Status.COMPLETED
+    assert now(td, first).status is now(td, second).status is Status.COMPLETED
     for hook in ("exits", "breaks", "cancels"):
         lines = [r for r in caplog.records if f"{hook} raised on job_completed of job" in r.getMessage()]
         assert len(lines) == 2
@@ -257,19 +255,19 @@ def test_a_hook_that_raises_is_logged_and_harms_nothing(wl: Windlass, caplog: py
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("kind", ["plain", "async"])
 def test_a_hook_that_hangs_stops_no_job_and_no_worker(
-    wl: Windlass, short: None, hang: threading.Event, caplog: pytest.LogCaptureFixture, kind: str
+    td: Treadle, short: None, hang: threading.Event, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
-    @wl.job
+    @td.job
     async def quick() -> None: ...
 
     async def hangs(event: Event) -> None:
         await asyncio.Event().wait()
 
-    wl.on("job_completed", hangs if kind == "async" else lambda event: hang.wait(60))
-    with working(wl, concurrency=2):
+    td.on("job_completed", hangs if kind == "async" else lambda event: hang.wait(60))
+    with working(td, concurrency=2):
         for _ in range(3):
-            jobs = wl.enqueue_many([quick.request() for _ in range(10)])
-            assert {ended(wl, job).status for job in jobs} == {Status.COMPLETED}
+            jobs = td.enqueue_many([quick.request() for _ in range(10)])
+            assert {ended(td, job).status for job in jobs} == {Status.COMPLETED}
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     slow, stops = said
     assert slow == "hooks are too slow: 3 events wait for them, and more are dropped"
@@ -278,22 +276,22 @@ def test_a_hook_that_hangs_stops_no_job_and_no_worker(
 
 @pytest.mark.sqlite_only
 def test_hooks_that_fell_behind_hear_of_what_comes_after(
-    wl: Windlass, monkeypatch: pytest.MonkeyPatch, hang: threading.Event, caplog: pytest.LogCaptureFixture
+    td: Treadle, monkeypatch: pytest.MonkeyPatch, hang: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("windlass.telling.BACKLOG", 3)
+    monkeypatch.setattr("treadle.telling.BACKLOG", 3)
     heard: list[Event] = []
 
-    @wl.job
+    @td.job
     async def quick() -> None: ...
 
-    @wl.on("job_completed")
+    @td.on("job_completed")
     def slow(event: Event) -> None:
         hang.wait(60)
         heard.append(event)
 
-    with working(wl, concurrency=1):
-        for job in wl.enqueue_many([quick.request() for _ in range(10)]):
-            ended(wl, job)
+    with working(td, concurrency=1):
+        for job in td.enqueue_many([quick.request() for _ in range(10)]):
+            ended(td, job)
         eventually(lambda: "more are dropped" in caplog.text)
         hang.set()
         eventually(lambda: "events were dropped" in caplog.text)
@@ -303,24 +301,24 @@ def test_hooks_that_fell_behind_hear_of_what_comes_after(
 
 
 @pytest.mark.sqlite_only
-def test_without_a_hook_nothing_is_made_for_it(wl: Windlass, monkeypatch: pytest.MonkeyPatch) -> None:
-    @wl.job
+def test_without_a_hook_nothing_is_made_for_it(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    @td.job
     def quick() -> None: ...
 
     def never(*_: Any) -> None:
         raise AssertionError("nobody wants to know")
 
-    monkeypatch.setattr("windlass.events._event", never)
-    monkeypatch.setattr("windlass.telling._Aside._serve", never)
+    monkeypatch.setattr("treadle.events._event", never)
+    monkeypatch.setattr("treadle.telling._Aside._serve", never)
     quick.enqueue()
-    assert drain(wl).completed == 1
-    wl.on("job_failed", never)
+    assert drain(td).completed == 1
+    td.on("job_failed", never)
     quick.enqueue()
-    assert drain(wl).completed == 1
+    assert drain(td).completed == 1
 
 
 def test_jobs_in_child_processes_are_told_by_their_worker(
-    in_children: Windlass, monkeypatch: pytest.MonkeyPatch
+    in_children: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hooks, events = Hooks(), []
     monkeypatch.setattr(in_children, "hooks", hooks)
@@ -337,15 +335,15 @@ def test_jobs_in_child_processes_are_told_by_their_worker(
     }
 
 
-def test_jobs_settled_by_hand_are_told_in_the_thread_that_settles(wl: Windlass) -> None:
-    events, async_too = told(wl), []
+def test_jobs_settled_by_hand_are_told_in_the_thread_that_settles(td: Treadle) -> None:
+    events, async_too = told(td), []
 
-    @wl.on("job_completed")
+    @td.on("job_completed")
     async def asynchronous(event: Event) -> None:
         async_too.append(event)
 
-    wl.enqueue_many([wl.request("a"), wl.request("b", max_attempts=1), wl.request("c"), wl.request("d")])
-    a, b, c, d = sorted(wl.claim(4), key=lambda lease: lease.job.type)
+    td.enqueue_many([td.request("a"), td.request("b", max_attempts=1), td.request("c"), td.request("d")])
+    a, b, c, d = sorted(td.claim(4), key=lambda lease: lease.job.type)
     a.complete()
     b.fail("no")
     c.snooze(60)
@@ -360,27 +358,27 @@ def test_jobs_settled_by_hand_are_told_in_the_thread_that_settles(wl: Windlass) 
 
 
 @pytest.mark.sqlite_only
-def test_a_name_that_is_no_event_is_refused(wl: Windlass) -> None:
+def test_a_name_that_is_no_event_is_refused(td: Treadle) -> None:
     with pytest.raises(UnknownEvent, match="unknown event 'job_complete'; did you mean 'job_completed'"):
-        wl.on("job_complete", print)  # type: ignore[call-overload]
+        td.on("job_complete", print)  # type: ignore[call-overload]
     with pytest.raises(UnknownEvent, match="known events: job_started, job_completed"):
-        wl.on(7)  # type: ignore[call-overload]
+        td.on(7)  # type: ignore[call-overload]
     with pytest.raises(BadOption, match="a function of one event"):
-        wl.on("job_failed", "alert")  # type: ignore[call-overload]
-    assert not wl.hooks
+        td.on("job_failed", "alert")  # type: ignore[call-overload]
+    assert not td.hooks
 
 
 @pytest.mark.sqlite_only
-def test_a_function_stays_what_it_is_and_may_hear_of_several_events(wl: Windlass) -> None:
+def test_a_function_stays_what_it_is_and_may_hear_of_several_events(td: Treadle) -> None:
     events: list[Event] = []
 
-    @wl.on("job_started")
-    @wl.on("job_completed")
+    @td.on("job_started")
+    @td.on("job_completed")
     def count(event: Event) -> None:
         events.append(event)
 
-    assert wl.on("job_failed", count) is count
-    wl.enqueue("by_hand")
-    (lease,) = wl.claim()
+    assert td.on("job_failed", count) is count
+    td.enqueue("by_hand")
+    (lease,) = td.claim()
     lease.complete()
     assert [event.name for event in events] == ["job_started", "job_completed"]

@@ -6,9 +6,9 @@ import threading
 import time
 from typing import Any
 
-from windlass.errors import StoreUnusable
-from windlass.stores.base import Beat
-from windlass.worker.keeper import Keeper
+from treadle.errors import StoreUnusable
+from treadle.stores.base import Beat
+from treadle.worker.keeper import Keeper
 
 
 class OutForAMoment:

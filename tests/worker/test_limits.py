@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.worker.helpers import ended, eventually, place, working
-from windlass import BadOption, Status, Windlass
-from windlass.testing import ManualClock, drain
+from treadle import BadOption, Status, Treadle
+from treadle.testing import ManualClock, drain
 
 
 class Gauge:
@@ -33,58 +33,58 @@ class Gauge:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_types_limit_is_never_exceeded_and_is_used_fully(wl: Windlass, windlass_url: str, workers: int) -> None:
+def test_a_types_limit_is_never_exceeded_and_is_used_fully(td: Treadle, treadle_url: str, workers: int) -> None:
     gauge, others = Gauge(), Gauge()
 
-    @wl.job(concurrency=3)
+    @td.job(concurrency=3)
     async def limited() -> None:
         with gauge:
             await asyncio.sleep(0.005)
 
-    @wl.job
+    @td.job
     async def free() -> None:
         with others:
             await asyncio.sleep(0.005)
 
     jobs = [job for _ in range(15) for job in (limited.enqueue(), free.enqueue())]
     if workers == 1:
-        with working(wl, concurrency=8):
-            assert {ended(wl, job).status for job in jobs} == {Status.COMPLETED}
+        with working(td, concurrency=8):
+            assert {ended(td, job).status for job in jobs} == {Status.COMPLETED}
     else:
-        with working(wl, concurrency=8), working(wl, concurrency=8):
-            assert {ended(wl, job).status for job in jobs} == {Status.COMPLETED}
+        with working(td, concurrency=8), working(td, concurrency=8):
+            assert {ended(td, job).status for job in jobs} == {Status.COMPLETED}
     assert gauge.most == 3
     assert others.most > 3
 
 
-def test_a_worker_never_runs_more_than_its_concurrency(wl: Windlass) -> None:
+def test_a_worker_never_runs_more_than_its_concurrency(td: Treadle) -> None:
     gauge = Gauge()
 
-    @wl.job
+    @td.job
     async def awaits() -> None:
         with gauge:
             await asyncio.sleep(0.003)
 
-    @wl.job
+    @td.job
     def blocks() -> None:
         with gauge:
             threading.Event().wait(0.003)
 
     jobs = [job for _ in range(15) for job in (awaits.enqueue(), blocks.enqueue())]
-    with working(wl, concurrency=4):
+    with working(td, concurrency=4):
         for job in jobs:
-            ended(wl, job)
+            ended(td, job)
     assert gauge.most <= 4
 
 
-def test_higher_priority_runs_first_then_older_across_types(wl: Windlass) -> None:
+def test_higher_priority_runs_first_then_older_across_types(td: Treadle) -> None:
     order: list[str] = []
 
-    @wl.job
+    @td.job
     def tile(name: str) -> None:
         order.append(name)
 
-    @wl.job(priority=5)
+    @td.job(priority=5)
     def scan(name: str) -> None:
         order.append(name)
 
@@ -97,49 +97,49 @@ def test_higher_priority_runs_first_then_older_across_types(wl: Windlass) -> Non
         ("idle scan", scan.using(priority=-1)),
     ]:
         job.enqueue(name=name)
-    with working(wl, concurrency=1):
+    with working(td, concurrency=1):
         eventually(lambda: len(order) == 6)
     assert order == ["urgent tile", "scan 1", "scan 2", "tile 1", "tile 2", "idle scan"]
 
 
-def test_a_worker_takes_only_its_queues(wl: Windlass) -> None:
-    @wl.job(queue="mine")
+def test_a_worker_takes_only_its_queues(td: Treadle) -> None:
+    @td.job(queue="mine")
     def mine() -> None: ...
 
-    @wl.job
+    @td.job
     def other() -> None: ...
 
     left, right = other.enqueue(), mine.enqueue()
-    with working(wl, queues=["mine"]):
-        assert ended(wl, right).status is Status.COMPLETED
-    assert place(wl, left) == (Status.PENDING, 0)
+    with working(td, queues=["mine"]):
+        assert ended(td, right).status is Status.COMPLETED
+    assert place(td, left) == (Status.PENDING, 0)
 
 
-def test_a_delayed_job_runs_when_it_is_due_and_not_before(wl: Windlass, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("windlass.worker.worker.POLL", 600)  # so that it is not the next look that finds it
+def test_a_delayed_job_runs_when_it_is_due_and_not_before(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("treadle.worker.worker.POLL", 600)  # so that it is not the next look that finds it
 
-    @wl.job
+    @td.job
     async def later() -> float:
         return datetime.now(UTC).timestamp()
 
-    with working(wl):
+    with working(td):
         job = later.using(delay=0.3).enqueue()
-        ran_at = wl.result(job.id)
+        ran_at = td.result(job.id)
     assert 0 <= ran_at - job.run_at.timestamp() < 60
 
 
 @pytest.mark.not_libsql  # which does not hear others
 def test_a_job_enqueued_by_another_process_is_picked_up_without_a_poll(
-    wl: Windlass, windlass_url: str, monkeypatch: pytest.MonkeyPatch
+    td: Treadle, treadle_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.worker.worker.POLL", 60)
+    monkeypatch.setattr("treadle.worker.worker.POLL", 60)
 
-    @wl.job
+    @td.job
     async def work() -> str:
         return "seen"
 
-    other = Windlass(windlass_url)
-    with working(wl):
+    other = Treadle(treadle_url)
+    with working(td):
         assert other.result(other.enqueue("work").id, timeout=10) == "seen"
     other.close()
 
@@ -147,8 +147,8 @@ def test_a_job_enqueued_by_another_process_is_picked_up_without_a_poll(
 # Ticks
 
 
-def test_a_tick_runs_everything_that_is_due_with_follow_ups(wl: Windlass) -> None:
-    @wl.job
+def test_a_tick_runs_everything_that_is_due_with_follow_ups(td: Treadle) -> None:
+    @td.job
     def count_down(n: int) -> None:
         if n:
             count_down.enqueue(n=n - 1)
@@ -156,38 +156,38 @@ def test_a_tick_runs_everything_that_is_due_with_follow_ups(wl: Windlass) -> Non
     count_down.enqueue(n=5)
     for _ in range(25):
         count_down.enqueue(n=0)
-    report = wl.tick()
+    report = td.tick()
     assert (report.ran, report.completed, report.released, report.next_due_at) == (31, 31, 0, None)
 
 
-def test_a_tick_runs_at_most_so_many_jobs(wl: Windlass) -> None:
-    @wl.job
+def test_a_tick_runs_at_most_so_many_jobs(td: Treadle) -> None:
+    @td.job
     def work() -> None: ...
 
     jobs = [work.enqueue() for _ in range(25)]
-    report = wl.tick(max_jobs=12)
+    report = td.tick(max_jobs=12)
     assert (report.ok, report.ran, report.completed) == (True, 12, 12)
     assert report.next_due_at is not None
     assert report.next_due_at <= datetime.now(UTC)
-    assert Counter(place(wl, job) for job in jobs) == {(Status.COMPLETED, 1): 12, (Status.PENDING, 0): 13}
+    assert Counter(place(td, job) for job in jobs) == {(Status.COMPLETED, 1): 12, (Status.PENDING, 0): 13}
 
 
-def test_a_tick_ends_in_time_and_releases_what_has_not(wl: Windlass) -> None:
-    @wl.job
+def test_a_tick_ends_in_time_and_releases_what_has_not(td: Treadle) -> None:
+    @td.job
     async def wait() -> None:
         await asyncio.Event().wait()
 
-    @wl.job
+    @td.job
     async def quick() -> None: ...
 
     slow, fast = wait.enqueue(), quick.enqueue()
-    report = wl.tick(max_seconds=2)
+    report = td.tick(max_seconds=2)
     assert (report.ran, report.completed, report.released) == (2, 1, 1)
-    assert (place(wl, slow), place(wl, fast)) == ((Status.PENDING, 0), (Status.COMPLETED, 1))
+    assert (place(td, slow), place(td, fast)) == ((Status.PENDING, 0), (Status.COMPLETED, 1))
 
 
-def test_a_tick_counts_each_way_an_attempt_can_end(timed: Windlass, windlass_clock: ManualClock) -> None:
-    from windlass import Fail, Snooze
+def test_a_tick_counts_each_way_an_attempt_can_end(timed: Treadle, treadle_clock: ManualClock) -> None:
+    from treadle import Fail, Snooze
 
     @timed.job(backoff=60)
     def work(what: str) -> None:
@@ -197,13 +197,13 @@ def test_a_tick_counts_each_way_an_attempt_can_end(timed: Windlass, windlass_clo
         work.enqueue(what=what)
     report = timed.tick()
     assert (report.ran, report.retried, report.snoozed, report.failed, report.completed) == (3, 1, 1, 1, 0)
-    assert report.next_due_at == windlass_clock.now() + timedelta(seconds=30)
+    assert report.next_due_at == treadle_clock.now() + timedelta(seconds=30)
 
 
-def test_ticks_at_the_same_time_run_each_job_once(wl: Windlass) -> None:
+def test_ticks_at_the_same_time_run_each_job_once(td: Treadle) -> None:
     ran: list[int] = []
 
-    @wl.job
+    @td.job
     def note(n: int) -> None:
         ran.append(n)
 
@@ -214,46 +214,46 @@ def test_ticks_at_the_same_time_run_each_job_once(wl: Windlass) -> None:
 
     def tick() -> None:
         start.wait()
-        reports.append(wl.tick(max_jobs=20))
+        reports.append(td.tick(max_jobs=20))
 
     threads = [threading.Thread(target=tick) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    drain(wl)
+    drain(td)
     assert sorted(ran) == list(range(40))
     assert all(report.ran <= 20 for report in reports)
     assert sum(report.ran for report in reports) == 40
 
 
-def test_a_tick_on_a_running_loop_works_beside_it(wl: Windlass) -> None:
-    @wl.job
+def test_a_tick_on_a_running_loop_works_beside_it(td: Treadle) -> None:
+    @td.job
     async def work() -> None:
         await asyncio.sleep(0)
 
     async def main() -> tuple[int, int]:
         await work.aenqueue()
-        first = (await wl.atick()).completed
+        first = (await td.atick()).completed
         await work.aenqueue()
-        return first, wl.tick().completed
+        return first, td.tick().completed
 
     assert asyncio.run(main()) == (1, 1)
 
 
-def test_a_tick_rescues_first(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_a_tick_rescues_first(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job
     def work() -> None: ...
 
     job = work.enqueue()
     timed.claim(lease=10)
-    windlass_clock.advance(60)
+    treadle_clock.advance(60)
     report = timed.tick()
     assert (report.rescued, report.completed) == (1, 1)
     assert place(timed, job) == (Status.COMPLETED, 2)
 
 
 @pytest.mark.parametrize("bounds", [{"max_jobs": 0}, {"max_seconds": 0}])
-def test_a_tick_that_may_do_nothing_is_refused(wl: Windlass, bounds: dict[str, Any]) -> None:
+def test_a_tick_that_may_do_nothing_is_refused(td: Treadle, bounds: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="at least 1 job"):
-        wl.tick(**bounds)
+        td.tick(**bounds)

@@ -9,28 +9,28 @@ from typing import Any
 import pytest
 
 from tests.worker.helpers import now
-from windlass import BadHandler, BadOption, Context, DuplicateType, Registry, UnknownType, Windlass, WindlassError
-from windlass.testing import drain
+from treadle import BadHandler, BadOption, Context, DuplicateType, Registry, Treadle, TreadleError, UnknownType
+from treadle.testing import drain
 
 
-def test_the_type_is_the_functions_name_or_what_is_asked_for(wl: Windlass) -> None:
-    @wl.job
+def test_the_type_is_the_functions_name_or_what_is_asked_for(td: Treadle) -> None:
+    @td.job
     def podcast_import() -> None: ...
 
-    @wl.job(type="podcast.refresh")
+    @td.job(type="podcast.refresh")
     def refresh() -> None: ...
 
     assert (podcast_import.enqueue().type, refresh.enqueue().type) == ("podcast_import", "podcast.refresh")
     assert repr(refresh) == "<job podcast.refresh>"
-    assert ("podcast_import" in wl.registry, len(wl.registry)) == (True, 2)
+    assert ("podcast_import" in td.registry, len(td.registry)) == (True, 2)
 
 
-def test_a_type_is_declared_once(wl: Windlass) -> None:
+def test_a_type_is_declared_once(td: Treadle) -> None:
     def work() -> None: ...
 
-    wl.job(work)
+    td.job(work)
     with pytest.raises(DuplicateType, match=r"registered already, by tests\.worker\.test_registration.*work_2"):
-        wl.job(work)
+        td.job(work)
 
 
 def takes_many(*args: int) -> None: ...
@@ -67,17 +67,17 @@ class NoFunction:
         (17, "it is no function"),
     ],
 )
-def test_what_a_json_object_cannot_call_is_refused(wl: Windlass, handler: Any, problem: str) -> None:
+def test_what_a_json_object_cannot_call_is_refused(td: Treadle, handler: Any, problem: str) -> None:
     with pytest.raises(BadHandler, match=problem):
-        wl.job()(handler)
-    assert len(wl.registry) == 0
+        td.job()(handler)
+    assert len(td.registry) == 0
 
 
-def test_a_lambda_with_a_type_is_a_job(wl: Windlass) -> None:
+def test_a_lambda_with_a_type_is_a_job(td: Treadle) -> None:
     answer: Callable[[], int] = lambda: 42  # noqa: E731
-    job = wl.job(type="answer")(answer).enqueue()
-    drain(wl)
-    assert now(wl, job).result == 42
+    job = td.job(type="answer")(answer).enqueue()
+    drain(td)
+    assert now(td, job).result == 42
 
 
 @pytest.mark.parametrize(
@@ -99,60 +99,60 @@ def test_a_lambda_with_a_type_is_a_job(wl: Windlass) -> None:
     ],
 )
 def test_options_that_cannot_work_are_refused_where_they_are_written(
-    wl: Windlass, options: dict[str, Any], text: str
+    td: Treadle, options: dict[str, Any], text: str
 ) -> None:
     def work() -> None: ...
 
     with pytest.raises(BadOption, match=text):
-        wl.job(**options)(work)
-    assert len(wl.registry) == 0
+        td.job(**options)(work)
+    assert len(td.registry) == 0
 
 
-def test_an_async_handler_cannot_run_in_a_thread(wl: Windlass) -> None:
+def test_an_async_handler_cannot_run_in_a_thread(td: Treadle) -> None:
     async def work() -> None: ...
 
     with pytest.raises(BadOption, match="an async def runs on the event loop"):
-        wl.job(run="thread")(work)
+        td.job(run="thread")(work)
 
 
-def test_an_unknown_option_is_refused_with_what_was_meant(wl: Windlass) -> None:
+def test_an_unknown_option_is_refused_with_what_was_meant(td: Treadle) -> None:
     def work() -> None: ...
 
     with pytest.raises(TypeError, match="did you mean 'concurrency'"):
-        wl.job(concurency=3)(work)  # type: ignore[call-overload]
+        td.job(concurency=3)(work)  # type: ignore[call-overload]
 
 
-def test_an_unknown_type_is_told_with_what_was_meant(wl: Windlass) -> None:
-    @wl.job
+def test_an_unknown_type_is_told_with_what_was_meant(td: Treadle) -> None:
+    @td.job
     def resize() -> None: ...
 
     with pytest.raises(UnknownType, match="did you mean 'resize'"):
-        wl.registry["rezise"]
+        td.registry["rezise"]
     with pytest.raises(UnknownType, match="import the module that does"):
-        wl.registry["mail"]
+        td.registry["mail"]
 
 
-def test_jobs_declared_elsewhere_are_included(wl: Windlass) -> None:
+def test_jobs_declared_elsewhere_are_included(td: Treadle) -> None:
     registry = Registry()
 
     @registry.job(max_attempts=2)
     def work(ctx: Context, n: int) -> list[int]:
         return [n, ctx.max_attempts]
 
-    wl.include(registry)
+    td.include(registry)
     job = work.enqueue(n=1)
-    drain(wl)
-    assert now(wl, job).result == [1, 2]
+    drain(td)
+    assert now(td, job).result == [1, 2]
 
 
-def test_a_registry_belongs_to_one_app(wl: Windlass, tmp_path: Any) -> None:
-    registry, other = Registry(), Windlass(f"sqlite:///{tmp_path}/other.db")
-    wl.include(registry)
-    with pytest.raises(WindlassError, match=rf"belongs to <Windlass {re.escape(wl.store.where)}> already"):
+def test_a_registry_belongs_to_one_app(td: Treadle, tmp_path: Any) -> None:
+    registry, other = Registry(), Treadle(f"sqlite:///{tmp_path}/other.db")
+    td.include(registry)
+    with pytest.raises(TreadleError, match=rf"belongs to <Treadle {re.escape(td.store.where)}> already"):
         other.include(registry)
 
 
-def test_an_include_that_meets_a_type_twice_changes_nothing(wl: Windlass) -> None:
+def test_an_include_that_meets_a_type_twice_changes_nothing(td: Treadle) -> None:
     registry = Registry()
 
     @registry.job
@@ -161,40 +161,40 @@ def test_an_include_that_meets_a_type_twice_changes_nothing(wl: Windlass) -> Non
     @registry.job(type="work")
     def theirs() -> None: ...
 
-    @wl.job(type="work")
+    @td.job(type="work")
     def ours() -> None: ...
 
     with pytest.raises(DuplicateType):
-        wl.include(registry)
+        td.include(registry)
     assert registry.app is None
-    assert "fresh" not in wl.registry
+    assert "fresh" not in td.registry
 
 
-def test_jobs_declared_after_the_include_belong_to_the_app_too(wl: Windlass) -> None:
+def test_jobs_declared_after_the_include_belong_to_the_app_too(td: Treadle) -> None:
     registry = Registry()
-    wl.include(registry)
+    td.include(registry)
 
     @registry.job
     def late() -> str:
         return "ran"
 
     job = late.enqueue()
-    drain(wl)
-    assert now(wl, job).result == "ran"
+    drain(td)
+    assert now(td, job).result == "ran"
 
 
-def test_including_a_registry_twice_is_no_error(wl: Windlass) -> None:
+def test_including_a_registry_twice_is_no_error(td: Treadle) -> None:
     registry = Registry()
 
     @registry.job
     def work() -> None: ...
 
-    wl.include(registry)
-    wl.include(registry)
-    assert len(wl.registry) == 1
+    td.include(registry)
+    td.include(registry)
+    assert len(td.registry) == 1
 
 
-def test_a_registry_may_include_another(wl: Windlass) -> None:
+def test_a_registry_may_include_another(td: Treadle) -> None:
     inner, outer = Registry(), Registry()
 
     @inner.job
@@ -202,12 +202,12 @@ def test_a_registry_may_include_another(wl: Windlass) -> None:
         return "ran"
 
     outer.include(inner)
-    wl.include(outer)
+    td.include(outer)
 
     @inner.job
     def late() -> str:
         return "ran too"
 
     jobs = [work.enqueue(), late.enqueue()]
-    drain(wl)
-    assert [now(wl, job).result for job in jobs] == ["ran", "ran too"]
+    drain(td)
+    assert [now(td, job).result for job in jobs] == ["ran", "ran too"]

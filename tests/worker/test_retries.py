@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 
 from tests.worker.helpers import now, place
-from windlass import BadOption, Context, Fail, Retry, Snooze, Status, Windlass, exponential, fixed
-from windlass.testing import ManualClock, drain
+from treadle import BadOption, Context, Fail, Retry, Snooze, Status, Treadle, exponential, fixed
+from treadle.testing import ManualClock, drain
 
 
-def waits(wl: Windlass, clock: ManualClock, job: Any) -> list[float]:
+def waits(td: Treadle, clock: ManualClock, job: Any) -> list[float]:
     """Runs a job to its end. How many seconds it waited before each further run."""
     seconds: list[float] = []
-    drain(wl, raising=False)
-    while not (found := now(wl, job)).status.is_final:
+    drain(td, raising=False)
+    while not (found := now(td, job)).status.is_final:
         seconds.append((found.run_at - clock.now()).total_seconds())
         clock.advance(seconds[-1])
-        drain(wl, raising=False)
+        drain(td, raising=False)
     return seconds
 
 
@@ -37,7 +37,7 @@ def waits(wl: Windlass, clock: ManualClock, job: Any) -> list[float]:
     ids=["exponential", "fixed", "a number", "a list", "a function", "none"],
 )
 def test_a_failing_job_is_retried_as_its_backoff_says_until_it_is_spent(
-    timed: Windlass, windlass_clock: ManualClock, backoff: Any, expected: list[float]
+    timed: Treadle, treadle_clock: ManualClock, backoff: Any, expected: list[float]
 ) -> None:
     attempts: list[int] = []
 
@@ -47,7 +47,7 @@ def test_a_failing_job_is_retried_as_its_backoff_says_until_it_is_spent(
         raise ValueError(f"attempt {ctx.attempt}")
 
     job = bad.enqueue()
-    waited = waits(timed, windlass_clock, job)
+    waited = waits(timed, treadle_clock, job)
     assert waited == [seconds for seconds in expected if seconds]  # what is due at once is run by the same drain
     assert attempts == [1, 2, 3, 4, 5]
     assert (*place(timed, job), now(timed, job).error) == (Status.FAILED, 5, "ValueError: attempt 5")
@@ -56,16 +56,16 @@ def test_a_failing_job_is_retried_as_its_backoff_says_until_it_is_spent(
     assert len({a.lease for a in history}) == 5
 
 
-def test_the_default_backoff_starts_at_five_seconds_and_doubles(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_the_default_backoff_starts_at_five_seconds_and_doubles(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job(max_attempts=4)
     def bad() -> None:
         raise ValueError
 
-    assert waits(timed, windlass_clock, bad.enqueue()) == [pytest.approx(s, rel=0.1) for s in (5, 10, 20)]
+    assert waits(timed, treadle_clock, bad.enqueue()) == [pytest.approx(s, rel=0.1) for s in (5, 10, 20)]
 
 
 def test_a_job_that_succeeds_at_last_keeps_the_history_of_its_failures(
-    timed: Windlass, windlass_clock: ManualClock
+    timed: Treadle, treadle_clock: ManualClock
 ) -> None:
     @timed.job(backoff=1)
     def flaky(ctx: Context) -> str:
@@ -74,13 +74,13 @@ def test_a_job_that_succeeds_at_last_keeps_the_history_of_its_failures(
         return "done"
 
     job = flaky.enqueue()
-    assert waits(timed, windlass_clock, job) == [1, 1]
+    assert waits(timed, treadle_clock, job) == [1, 1]
     done = now(timed, job)
     assert (done.status, done.attempts, done.result, done.error) == (Status.COMPLETED, 3, "done", None)
     assert [a.error for a in timed.attempts(job.id)] == ["ConnectionError: no answer"] * 2
 
 
-def test_a_retrying_job_shows_its_last_error_while_it_waits(timed: Windlass) -> None:
+def test_a_retrying_job_shows_its_last_error_while_it_waits(timed: Treadle) -> None:
     @timed.job(backoff=60)
     def bad() -> None:
         raise ValueError("not today")
@@ -90,7 +90,7 @@ def test_a_retrying_job_shows_its_last_error_while_it_waits(timed: Windlass) -> 
     assert (*place(timed, job), now(timed, job).error) == (Status.PENDING, 1, "ValueError: not today")
 
 
-def test_a_backoff_function_that_raises_does_not_stop_the_worker(timed: Windlass) -> None:
+def test_a_backoff_function_that_raises_does_not_stop_the_worker(timed: Treadle) -> None:
     def broken(failures: int) -> float:
         raise ZeroDivisionError
 
@@ -108,7 +108,7 @@ def test_a_backoff_function_that_raises_does_not_stop_the_worker(timed: Windlass
 
 
 @pytest.mark.parametrize("answer", [-5, float("nan"), float("inf"), "soon", None])
-def test_a_backoff_function_that_answers_nonsense_does_not_stop_the_worker(timed: Windlass, answer: Any) -> None:
+def test_a_backoff_function_that_answers_nonsense_does_not_stop_the_worker(timed: Treadle, answer: Any) -> None:
     @timed.job(max_attempts=2, backoff=lambda failures: answer)
     def bad() -> None:
         raise ValueError("not today")
@@ -122,7 +122,7 @@ def test_a_backoff_function_that_answers_nonsense_does_not_stop_the_worker(timed
     assert now(timed, job).attempts >= 1
 
 
-def test_max_attempts_of_one_enqueue_wins(timed: Windlass) -> None:
+def test_max_attempts_of_one_enqueue_wins(timed: Treadle) -> None:
     @timed.job(max_attempts=5, backoff=0)
     def bad() -> None:
         raise ValueError
@@ -132,7 +132,7 @@ def test_max_attempts_of_one_enqueue_wins(timed: Windlass) -> None:
     assert place(timed, job) == (Status.FAILED, 2)
 
 
-def test_a_snooze_burns_no_attempt(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_a_snooze_burns_no_attempt(timed: Treadle, treadle_clock: ManualClock) -> None:
     seen: list[tuple[int, int]] = []
 
     @timed.job(max_attempts=1)
@@ -144,24 +144,24 @@ def test_a_snooze_burns_no_attempt(timed: Windlass, windlass_clock: ManualClock)
     job = poll.enqueue()
     drain(timed)
     assert place(timed, job) == (Status.PENDING, 0)
-    assert now(timed, job).run_at == windlass_clock.now() + timedelta(seconds=20)
-    assert waits(timed, windlass_clock, job) == [20, 20, 20]
+    assert now(timed, job).run_at == treadle_clock.now() + timedelta(seconds=20)
+    assert waits(timed, treadle_clock, job) == [20, 20, 20]
     assert seen == [(1, 0), (1, 1), (1, 2), (1, 3)]
     assert place(timed, job) == (Status.COMPLETED, 1)
     assert timed.attempts(job.id) == []
 
 
-def test_after_at_most_so_many_snoozes_the_job_has_failed(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_after_at_most_so_many_snoozes_the_job_has_failed(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job
     async def poll() -> None:
         raise Snooze(20, at_most=3)
 
     job = poll.enqueue()
-    assert waits(timed, windlass_clock, job) == [20, 20, 20]
+    assert waits(timed, treadle_clock, job) == [20, 20, 20]
     assert (now(timed, job).status, now(timed, job).error) == (Status.FAILED, "still not ready after 3 snoozes")
 
 
-def test_a_snooze_does_not_forget_earlier_failures(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_a_snooze_does_not_forget_earlier_failures(timed: Treadle, treadle_clock: ManualClock) -> None:
     turns = iter([ValueError("first"), Snooze(5), ValueError("second")])
 
     @timed.job(max_attempts=2, backoff=1)
@@ -169,22 +169,22 @@ def test_a_snooze_does_not_forget_earlier_failures(timed: Windlass, windlass_clo
         raise next(turns)
 
     job = mixed.enqueue()
-    assert waits(timed, windlass_clock, job) == [1, 5]
+    assert waits(timed, treadle_clock, job) == [1, 5]
     assert (*place(timed, job), now(timed, job).error) == (Status.FAILED, 2, "ValueError: second")
 
 
-def test_retry_with_a_delay_wins_over_the_backoff(timed: Windlass, windlass_clock: ManualClock) -> None:
+def test_retry_with_a_delay_wins_over_the_backoff(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job(max_attempts=3, backoff=5)
     def ask(ctx: Context) -> None:
         raise Retry("the server says so", delay=90) if ctx.attempt == 1 else Retry
 
     job = ask.enqueue()
-    assert waits(timed, windlass_clock, job) == [90, 5]
+    assert waits(timed, treadle_clock, job) == [90, 5]
     assert [a.error for a in timed.attempts(job.id)] == ["the server says so", "retry asked for", "retry asked for"]
     assert now(timed, job).status is Status.FAILED
 
 
-def test_fail_ends_the_job_at_once(timed: Windlass) -> None:
+def test_fail_ends_the_job_at_once(timed: Treadle) -> None:
     @timed.job(max_attempts=5)
     def hopeless() -> None:
         raise Fail("no such video")
@@ -195,7 +195,7 @@ def test_fail_ends_the_job_at_once(timed: Windlass) -> None:
 
 
 def test_a_failed_job_stays_failed_until_somebody_retries_it_with_all_its_attempts(
-    timed: Windlass, windlass_clock: ManualClock
+    timed: Treadle, treadle_clock: ManualClock
 ) -> None:
     runs: list[int] = []
 
@@ -206,7 +206,7 @@ def test_a_failed_job_stays_failed_until_somebody_retries_it_with_all_its_attemp
 
     job = bad.enqueue()
     drain(timed, raising=False)
-    windlass_clock.advance(timedelta(days=30))
+    treadle_clock.advance(timedelta(days=30))
     drain(timed)
     assert runs == [1, 2]
     retried = timed.retry(job.id)
@@ -222,6 +222,6 @@ def test_a_negative_delay_is_refused_where_it_is_written(bad: Callable[[], objec
 
 
 @pytest.mark.parametrize("delays", [[], [1, -1]])
-def test_a_list_of_delays_is_checked_where_it_is_written(wl: Windlass, delays: Sequence[float]) -> None:
+def test_a_list_of_delays_is_checked_where_it_is_written(td: Treadle, delays: Sequence[float]) -> None:
     with pytest.raises(BadOption, match="at least one, each 0 seconds or more"):
-        wl.job(type="x", backoff=delays)(lambda: None)
+        td.job(type="x", backoff=delays)(lambda: None)

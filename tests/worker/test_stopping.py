@@ -15,14 +15,14 @@ import pytest
 
 from tests.worker import process_jobs
 from tests.worker.helpers import Background, ended, eventually, is_processing, now, place, working
-from windlass import Context, Job, Status, Windlass, WrongStatus
-from windlass.context import Run
-from windlass.outcome import Kind
-from windlass.stores.base import Wanted
-from windlass.testing import drain
-from windlass.worker import child
-from windlass.worker.board import Board
-from windlass.worker.slots import Running, Why
+from treadle import Context, Job, Status, Treadle, WrongStatus
+from treadle.context import Run
+from treadle.outcome import Kind
+from treadle.stores.base import Wanted
+from treadle.testing import drain
+from treadle.worker import child
+from treadle.worker.board import Board
+from treadle.worker.slots import Running, Why
 
 
 def is_alive(pid: int) -> bool:
@@ -36,10 +36,10 @@ def is_alive(pid: int) -> bool:
 # Timeouts
 
 
-def test_an_async_handler_is_cancelled_at_its_timeout(wl: Windlass) -> None:
+def test_an_async_handler_is_cancelled_at_its_timeout(td: Treadle) -> None:
     seen: list[str] = []
 
-    @wl.job(timeout=0.05, max_attempts=1)
+    @td.job(timeout=0.05, max_attempts=1)
     async def slow() -> None:
         try:
             await asyncio.Event().wait()
@@ -48,39 +48,39 @@ def test_an_async_handler_is_cancelled_at_its_timeout(wl: Windlass) -> None:
             raise
 
     job = slow.enqueue()
-    with working(wl):
-        assert ended(wl, job).error == "timed out after 0.05 s"
+    with working(td):
+        assert ended(td, job).error == "timed out after 0.05 s"
     assert seen == ["cancelled"]
-    assert now(wl, job).status is Status.FAILED
+    assert now(td, job).status is Status.FAILED
 
 
-def test_a_timeout_is_a_failure_that_is_retried(wl: Windlass) -> None:
-    @wl.job(timeout=0.05, max_attempts=2, backoff=0)
+def test_a_timeout_is_a_failure_that_is_retried(td: Treadle) -> None:
+    @td.job(timeout=0.05, max_attempts=2, backoff=0)
     async def slow_at_first(ctx: Context) -> str:
         if ctx.attempt == 1:
             await asyncio.Event().wait()
         return "quick"
 
     job = slow_at_first.enqueue()
-    with working(wl):
-        assert wl.result(job.id) == "quick"
-    assert [attempt.error for attempt in wl.attempts(job.id)] == ["timed out after 0.05 s"]
+    with working(td):
+        assert td.result(job.id) == "quick"
+    assert [attempt.error for attempt in td.attempts(job.id)] == ["timed out after 0.05 s"]
 
 
-def test_a_handlers_own_timeout_error_is_not_taken_for_the_jobs(wl: Windlass) -> None:
-    @wl.job(timeout=30, max_attempts=1)
+def test_a_handlers_own_timeout_error_is_not_taken_for_the_jobs(td: Treadle) -> None:
+    @td.job(timeout=30, max_attempts=1)
     async def asks() -> None:
         raise TimeoutError("the server does not answer")
 
     job = asks.enqueue()
-    with working(wl):
-        assert ended(wl, job).error == "TimeoutError: the server does not answer"
+    with working(td):
+        assert ended(td, job).error == "TimeoutError: the server does not answer"
 
 
-def test_an_async_handler_may_clean_up_at_its_timeout(wl: Windlass) -> None:
+def test_an_async_handler_may_clean_up_at_its_timeout(td: Treadle) -> None:
     cleaned = threading.Event()
 
-    @wl.job(timeout=0.05, max_attempts=1)
+    @td.job(timeout=0.05, max_attempts=1)
     async def tidy() -> None:
         try:
             await asyncio.Event().wait()
@@ -89,38 +89,38 @@ def test_an_async_handler_may_clean_up_at_its_timeout(wl: Windlass) -> None:
             cleaned.set()
 
     job = tidy.enqueue()
-    with working(wl):
-        assert ended(wl, job).status is Status.FAILED
+    with working(td):
+        assert ended(td, job).status is Status.FAILED
     assert cleaned.is_set()
 
 
-def test_a_thread_is_given_up_at_its_timeout_and_its_slot_stays_taken_until_it_ends(wl: Windlass) -> None:
+def test_a_thread_is_given_up_at_its_timeout_and_its_slot_stays_taken_until_it_ends(td: Treadle) -> None:
     let_go, told = threading.Event(), threading.Event()
 
-    @wl.job(timeout=0.05, max_attempts=1)
+    @td.job(timeout=0.05, max_attempts=1)
     def stubborn(ctx: Context) -> str:
         eventually(lambda: ctx.cancelled)
         told.set()
         let_go.wait(15)
         return "too late"
 
-    @wl.job
+    @td.job
     def quick() -> None: ...
 
-    with working(wl, concurrency=1):
+    with working(td, concurrency=1):
         job = stubborn.enqueue()
-        assert ended(wl, job).error == "timed out after 0.05 s"
+        assert ended(td, job).error == "timed out after 0.05 s"
         assert told.wait(15)
         waiting = quick.enqueue()
         with pytest.raises(TimeoutError):
-            wl.result(waiting.id, timeout=0.2)
-        assert place(wl, waiting) == (Status.PENDING, 0)
+            td.result(waiting.id, timeout=0.2)
+        assert place(td, waiting) == (Status.PENDING, 0)
         let_go.set()
-        assert ended(wl, waiting).status is Status.COMPLETED
-    assert now(wl, job).result is None  # its late word counts for nothing
+        assert ended(td, waiting).status is Status.COMPLETED
+    assert now(td, job).result is None  # its late word counts for nothing
 
 
-def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_children: Windlass, tmp_path: Path) -> None:
+def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_children: Treadle, tmp_path: Path) -> None:
     with working(in_children, concurrency=1):
         first = in_children.result(process_jobs.own_pid.enqueue().id)  # the child is there now, with all it imports
         job = process_jobs.hang_with_timeout.enqueue(path=str(tmp_path / "pid"))
@@ -130,13 +130,13 @@ def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_chil
         assert in_children.result(process_jobs.own_pid.enqueue().id) != first
 
 
-def deadline_of(wl: Windlass, job: Job) -> int | None:
-    situation = wl.store.situation(job.id)
+def deadline_of(td: Treadle, job: Job) -> int | None:
+    situation = td.store.situation(job.id)
     return situation.deadline if situation else None
 
 
 def test_the_deadline_of_a_job_in_a_child_counts_from_its_start(
-    in_children: Windlass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_children: Treadle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A child may import for longer than a handler may take: that is not stuck, and nobody else may have the job."""
     monkeypatch.setenv(process_jobs.SLOW, str(tmp_path / "imported"))
@@ -151,7 +151,7 @@ def test_the_deadline_of_a_job_in_a_child_counts_from_its_start(
 
 
 def test_a_child_that_never_starts_is_an_error_that_says_so(
-    in_children: Windlass, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    in_children: Treadle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(process_jobs.SLOW, str(tmp_path / "never"))
     monkeypatch.setattr(child, "START_SECONDS", 0.5)
@@ -162,7 +162,7 @@ def test_a_child_that_never_starts_is_an_error_that_says_so(
     assert "did not start within 0.5 s: does a module of the app wait" in str(failed.error)
 
 
-def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(in_children: Windlass) -> None:
+def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(in_children: Treadle) -> None:
     """A timeout, or a cancel, may come when the answer is on its way."""
     run, job_type = child.Child(in_children, Board.create(10)), process_jobs.own_pid.job_type
     for _ in range(5):
@@ -186,10 +186,10 @@ def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(
 # Cancels
 
 
-def test_an_async_handler_that_is_cancelled_meets_cancelled_error(wl: Windlass) -> None:
+def test_an_async_handler_that_is_cancelled_meets_cancelled_error(td: Treadle) -> None:
     seen: list[str] = []
 
-    @wl.job
+    @td.job
     async def wait() -> None:
         try:
             await asyncio.Event().wait()
@@ -197,22 +197,22 @@ def test_an_async_handler_that_is_cancelled_meets_cancelled_error(wl: Windlass) 
             seen.append("cancelled")
             raise
 
-    @wl.job
+    @td.job
     async def quick() -> str:
         return "still here"
 
-    with working(wl, concurrency=1):
+    with working(td, concurrency=1):
         job = wait.enqueue()
-        eventually(is_processing(wl, job))
-        assert wl.cancel(job.id).status is Status.PROCESSING
-        cancelled = ended(wl, job)
-        assert wl.result(quick.enqueue().id) == "still here"
+        eventually(is_processing(td, job))
+        assert td.cancel(job.id).status is Status.PROCESSING
+        cancelled = ended(td, job)
+        assert td.result(quick.enqueue().id) == "still here"
     assert (cancelled.status, cancelled.attempts, cancelled.error) == (Status.CANCELLED, 0, "cancelled")
     assert seen == ["cancelled"]
 
 
-def test_an_async_handler_that_ends_well_although_it_was_cancelled_has_completed(wl: Windlass) -> None:
-    @wl.job
+def test_an_async_handler_that_ends_well_although_it_was_cancelled_has_completed(td: Treadle) -> None:
+    @td.job
     async def wait() -> str:
         try:
             await asyncio.Event().wait()
@@ -220,37 +220,37 @@ def test_an_async_handler_that_ends_well_although_it_was_cancelled_has_completed
             return "finished anyway"
         return "never"
 
-    @wl.job
+    @td.job
     async def quick() -> str:
         await asyncio.sleep(0.001)
         return "still here"
 
-    with working(wl, concurrency=1):
+    with working(td, concurrency=1):
         job = wait.enqueue()
-        eventually(is_processing(wl, job))
-        wl.cancel(job.id)
-        assert wl.result(job.id) == "finished anyway"
-        assert wl.result(quick.enqueue().id) == "still here"
+        eventually(is_processing(td, job))
+        td.cancel(job.id)
+        assert td.result(job.id) == "finished anyway"
+        assert td.result(quick.enqueue().id) == "still here"
 
 
-def test_a_thread_sees_that_it_was_cancelled(wl: Windlass) -> None:
+def test_a_thread_sees_that_it_was_cancelled(td: Treadle) -> None:
     began = threading.Event()
 
-    @wl.job
+    @td.job
     def wait(ctx: Context) -> None:
         began.set()
         eventually(lambda: ctx.cancelled)
         raise InterruptedError
 
-    with working(wl):
+    with working(td):
         job = wait.enqueue()
         assert began.wait(60)
-        wl.cancel(job.id)
-        cancelled = ended(wl, job)
+        td.cancel(job.id)
+        cancelled = ended(td, job)
     assert (cancelled.status, cancelled.error) == (Status.CANCELLED, "InterruptedError")
 
 
-def test_a_cancelled_child_is_killed(in_children: Windlass, tmp_path: Path) -> None:
+def test_a_cancelled_child_is_killed(in_children: Treadle, tmp_path: Path) -> None:
     with working(in_children):
         job = process_jobs.hang.enqueue(path=str(tmp_path / "pid"))
         eventually((tmp_path / "pid").exists)
@@ -260,64 +260,64 @@ def test_a_cancelled_child_is_killed(in_children: Windlass, tmp_path: Path) -> N
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
-def test_a_cancel_that_races_the_end_of_the_handler_leaves_each_job_with_one_end(wl: Windlass) -> None:
+def test_a_cancel_that_races_the_end_of_the_handler_leaves_each_job_with_one_end(td: Treadle) -> None:
     ran: list[int] = []
 
-    @wl.job
+    @td.job
     async def short(n: int) -> None:
         await asyncio.sleep(random.uniform(0, 0.03))
         ran.append(n)
 
-    with working(wl, concurrency=20):
+    with working(td, concurrency=20):
         jobs = [short.enqueue(n=n) for n in range(60)]
         for job in random.sample(jobs, len(jobs)):
             with contextlib.suppress(WrongStatus):  # it has completed
-                wl.cancel(job.id)
-        ends = [ended(wl, job) for job in jobs]
+                td.cancel(job.id)
+        ends = [ended(td, job) for job in jobs]
     assert {job.status for job in ends} <= {Status.COMPLETED, Status.CANCELLED}
     completed = {job.payload["n"] for job in ends if job.status is Status.COMPLETED}
     assert completed <= set(ran)
     assert len(ran) == len(set(ran))
 
 
-def test_a_waiting_job_that_is_cancelled_never_runs(wl: Windlass) -> None:
+def test_a_waiting_job_that_is_cancelled_never_runs(td: Treadle) -> None:
     ran: list[int] = []
 
-    @wl.job
+    @td.job
     def note() -> None:
         ran.append(1)
 
     job = note.enqueue()
-    assert wl.cancel(job.id).status is Status.CANCELLED
-    drain(wl)
+    assert td.cancel(job.id).status is Status.CANCELLED
+    drain(td)
     assert ran == []
 
 
 # A worker that stops
 
 
-def test_a_worker_that_stops_lets_what_runs_end_and_leaves_the_rest_unspent(wl: Windlass) -> None:
+def test_a_worker_that_stops_lets_what_runs_end_and_leaves_the_rest_unspent(td: Treadle) -> None:
     go = threading.Event()
 
-    @wl.job
+    @td.job
     def work() -> str:
         go.wait(15)
         return "done"
 
     jobs = [work.enqueue() for _ in range(5)]
-    background = Background(wl, concurrency=2).start()
-    eventually(lambda: sum(now(wl, job).status is Status.PROCESSING for job in jobs) == 2)
+    background = Background(td, concurrency=2).start()
+    eventually(lambda: sum(now(td, job).status is Status.PROCESSING for job in jobs) == 2)
     background.stop_soon()
     eventually(lambda: background.worker._stopping)
     go.set()
     background.join()
-    assert [place(wl, job) for job in jobs] == [(Status.COMPLETED, 1)] * 2 + [(Status.PENDING, 0)] * 3
-    assert wl.workers() == []
+    assert [place(td, job) for job in jobs] == [(Status.COMPLETED, 1)] * 2 + [(Status.PENDING, 0)] * 3
+    assert td.workers() == []
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
 def test_what_has_not_ended_after_the_grace_is_released_without_burning_an_attempt(
-    in_children: Windlass, tmp_path: Path, kind: str
+    in_children: Treadle, tmp_path: Path, kind: str
 ) -> None:
     go = threading.Event()
     path = tmp_path / "pid"
@@ -345,86 +345,86 @@ def test_what_has_not_ended_after_the_grace_is_released_without_burning_an_attem
         in_children.registry._functions.pop(f"stay_{kind}", None)
 
 
-def test_a_worker_lives_inside_a_running_loop_and_takes_no_signals(wl: Windlass) -> None:
+def test_a_worker_lives_inside_a_running_loop_and_takes_no_signals(td: Treadle) -> None:
     import signal
 
-    @wl.job
+    @td.job
     async def where() -> int:
         return id(asyncio.get_running_loop())
 
     async def main() -> None:
         before = signal.getsignal(signal.SIGTERM)
-        async with wl.worker(concurrency=2) as worker:
+        async with td.worker(concurrency=2) as worker:
             assert signal.getsignal(signal.SIGTERM) is before
-            assert [row.id for row in await wl.aworkers()] == [worker.id]
+            assert [row.id for row in await td.aworkers()] == [worker.id]
             job = await where.aenqueue()
-            assert await wl.aresult(job.id) == id(asyncio.get_running_loop())
-        assert await wl.aworkers() == []
+            assert await td.aresult(job.id) == id(asyncio.get_running_loop())
+        assert await td.aworkers() == []
 
     asyncio.run(main())
 
 
-def test_an_exception_inside_the_block_stops_the_worker_too(wl: Windlass) -> None:
+def test_an_exception_inside_the_block_stops_the_worker_too(td: Treadle) -> None:
     async def main() -> None:
-        async with wl.worker():
+        async with td.worker():
             raise KeyError("the web server broke")
 
     with pytest.raises(KeyError):
         asyncio.run(main())
-    assert wl.workers() == []
+    assert td.workers() == []
 
 
-def test_a_worker_that_leaves_has_no_threads_behind(wl: Windlass) -> None:
-    @wl.job
+def test_a_worker_that_leaves_has_no_threads_behind(td: Treadle) -> None:
+    @td.job
     def work() -> None: ...
 
     before = set(threading.enumerate())
-    with working(wl):
-        ended(wl, work.enqueue())
+    with working(td):
+        ended(td, work.enqueue())
     eventually(lambda: set(threading.enumerate()) <= before)
 
 
-def test_a_worker_whose_loop_is_torn_down_beats_no_more(wl: Windlass) -> None:
+def test_a_worker_whose_loop_is_torn_down_beats_no_more(td: Treadle) -> None:
     """As by a signal's handler that calls `sys.exit`: all tasks are cancelled at once, ours that would stop too."""
     before = set(threading.enumerate())
 
     async def main() -> None:
-        async with wl.worker(beat=0.05):
+        async with td.worker(beat=0.05):
             asyncio.get_running_loop().call_soon(sys.exit)
             await asyncio.Event().wait()
 
     with pytest.raises(SystemExit):
         asyncio.run(main())
     eventually(lambda: not [thread for thread in set(threading.enumerate()) - before if "keeper" in thread.name])
-    assert not wl.wakers
+    assert not td.wakers
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"grace": -1}, {"beat": 0}, {"concurrency": True}])
-def test_a_worker_with_options_that_cannot_work_is_refused(wl: Windlass, options: dict[str, Any]) -> None:
+def test_a_worker_with_options_that_cannot_work_is_refused(td: Treadle, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(options))):
-        wl.worker(**options)
+        td.worker(**options)
 
 
 # A worker that was declared dead
 
 
-def test_a_worker_that_was_declared_dead_drops_its_jobs_and_goes_on_under_a_new_name(wl: Windlass) -> None:
+def test_a_worker_that_was_declared_dead_drops_its_jobs_and_goes_on_under_a_new_name(td: Treadle) -> None:
     runs: list[str] = []
 
-    @wl.job(backoff=0)
+    @td.job(backoff=0)
     async def wait(ctx: Context) -> str:
         runs.append(ctx.id)
         if len(runs) == 1:
             await asyncio.Event().wait()
         return "done"
 
-    with working(wl, beat=0.05) as background:
+    with working(td, beat=0.05) as background:
         job = wait.enqueue()
         eventually(lambda: runs)
         first = background.worker.id
-        wl.store.bury(first, "it was silent")
-        assert wl.result(job.id) == "done"
-        assert [row.id for row in wl.workers()] == [background.worker.id]
+        td.store.bury(first, "it was silent")
+        assert td.result(job.id) == "done"
+        assert [row.id for row in td.workers()] == [background.worker.id]
         assert background.worker.id != first
-    assert place(wl, job) == (Status.COMPLETED, 2)
-    assert [attempt.error for attempt in wl.attempts(job.id)] == ["it was silent"]
+    assert place(td, job) == (Status.COMPLETED, 2)
+    assert [attempt.error for attempt in td.attempts(job.id)] == ["it was silent"]

@@ -1,4 +1,4 @@
-"""`windlass.testing`: what users test their own apps with."""
+"""`treadle.testing`: what users test their own apps with."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from unittest import mock
 
 import pytest
 
-from windlass import BadArguments, BadOption, Context, Snooze, Status, Windlass
-from windlass.stores.base import TypePolicy
-from windlass.testing import ManualClock, adrain, assert_enqueued, drain, enqueued, refute_enqueued, temporary
+from treadle import BadArguments, BadOption, Context, Snooze, Status, Treadle
+from treadle.stores.base import TypePolicy
+from treadle.testing import ManualClock, adrain, assert_enqueued, drain, enqueued, refute_enqueued, temporary
 
 pytest_plugins = ["pytester"]
 
 # An app as users write it: made at import, on its real database, which no test may touch.
-wl = Windlass("sqlite:////nonexistent/production.db")
+td = Treadle("sqlite:////nonexistent/production.db")
 sent: list[str] = []
 
 
-@wl.job(backoff=60, max_attempts=2)
+@td.job(backoff=60, max_attempts=2)
 def send_mail(to: str, subject: str = "hello") -> str:
     if to == "nobody":
         raise ConnectionError("no such mailbox")
@@ -31,17 +31,17 @@ def send_mail(to: str, subject: str = "hello") -> str:
     return subject
 
 
-@wl.job
+@td.job
 async def sign_up(name: str) -> None:
     await send_mail.using(delay=3600).aenqueue(to=name)
 
 
-@wl.job(run="process")
+@td.job(run="process")
 def where() -> int:
     return os.getpid()
 
 
-@wl.job(run="process")
+@td.job(run="process")
 async def where_async() -> int:
     return os.getpid()
 
@@ -50,58 +50,58 @@ async def where_async() -> int:
 
 
 def test_inside_the_block_the_app_is_on_a_database_that_is_gone_afterwards() -> None:
-    production = wl.store
-    with temporary(wl):
+    production = td.store
+    with temporary(td):
         send_mail.enqueue(to="ann")
-        path = Path(wl.store.where)
+        path = Path(td.store.where)
         assert path.exists()
-        assert len(enqueued(wl, send_mail)) == 1
-    assert wl.store is production
+        assert len(enqueued(td, send_mail)) == 1
+    assert td.store is production
     assert not path.parent.exists()
-    with temporary(wl):
-        assert enqueued(wl, send_mail) == []
+    with temporary(td):
+        assert enqueued(td, send_mail) == []
 
 
 @pytest.mark.sqlite_only  # on a server its jobs are deleted
-def test_a_database_of_yours_is_used_and_left_as_it_is(windlass_url: str) -> None:
-    with temporary(wl, url=windlass_url):
+def test_a_database_of_yours_is_used_and_left_as_it_is(treadle_url: str) -> None:
+    with temporary(td, url=treadle_url):
         send_mail.enqueue(to="ann")
-    with temporary(wl, url=windlass_url):
-        assert len(enqueued(wl, send_mail)) == 1
+    with temporary(td, url=treadle_url):
+        assert len(enqueued(td, send_mail)) == 1
 
 
 def test_an_exception_in_the_block_restores_the_app_too() -> None:
-    production = wl.store
-    with pytest.raises(KeyError), temporary(wl):
+    production = td.store
+    with pytest.raises(KeyError), temporary(td):
         raise KeyError
-    assert wl.store is production
+    assert td.store is production
 
 
 def test_the_async_ways_in_use_the_temporary_database_too() -> None:
     async def main() -> list[str]:
         await send_mail.aenqueue(to="before")
-        with temporary(wl):
+        with temporary(td):
             await send_mail.aenqueue(to="inside")
-            return [job.payload["to"] for job in enqueued(wl, send_mail)]
+            return [job.payload["to"] for job in enqueued(td, send_mail)]
 
-    with temporary(wl):
+    with temporary(td):
         assert asyncio.run(main()) == ["inside"]
-        assert [job.payload["to"] for job in enqueued(wl, send_mail)] == ["before"]
+        assert [job.payload["to"] for job in enqueued(td, send_mail)] == ["before"]
 
 
 def test_what_one_database_published_is_not_used_for_another() -> None:
-    with temporary(wl):
-        wl.store.publish([TypePolicy(type="unknown_here", max_attempts=2)])
-        assert wl.enqueue("unknown_here").max_attempts == 2
-    with temporary(wl):
-        assert wl.enqueue("unknown_here").max_attempts == 5
+    with temporary(td):
+        td.store.publish([TypePolicy(type="unknown_here", max_attempts=2)])
+        assert td.enqueue("unknown_here").max_attempts == 2
+    with temporary(td):
+        assert td.enqueue("unknown_here").max_attempts == 5
 
 
-def test_two_apps_may_share_a_clock(windlass_clock: ManualClock) -> None:
-    other = Windlass("sqlite:////nonexistent/other.db")
-    with temporary(wl, clock=windlass_clock), temporary(other, clock=windlass_clock):
-        windlass_clock.advance(60)
-        assert send_mail.enqueue(to="ann").created_at == other.enqueue("x").created_at == windlass_clock.now()
+def test_two_apps_may_share_a_clock(treadle_clock: ManualClock) -> None:
+    other = Treadle("sqlite:////nonexistent/other.db")
+    with temporary(td, clock=treadle_clock), temporary(other, clock=treadle_clock):
+        treadle_clock.advance(60)
+        assert send_mail.enqueue(to="ann").created_at == other.enqueue("x").created_at == treadle_clock.now()
 
 
 # the clock
@@ -120,21 +120,21 @@ def test_the_clock_starts_at_the_real_time_and_stands_still() -> None:
 
 def test_a_delayed_job_runs_when_the_clock_says_so() -> None:
     sent.clear()
-    with temporary(wl) as clock:
+    with temporary(td) as clock:
         sign_up.enqueue(name="ann")
-        report = drain(wl)
+        report = drain(td)
         assert (report.ran, report.completed, report.next_due_at) == (1, 1, clock.now() + timedelta(hours=1))
-        assert assert_enqueued(wl, send_mail, to="ann").run_at == clock.now() + timedelta(hours=1)
+        assert assert_enqueued(td, send_mail, to="ann").run_at == clock.now() + timedelta(hours=1)
         clock.advance(3599)
-        assert drain(wl).ran == 0
+        assert drain(td).ran == 0
         clock.advance(1)
-        assert drain(wl).ran == 1
+        assert drain(td).ran == 1
     assert sent == ["ann"]
 
 
-def test_a_worker_that_idles_on_a_moved_clock_does_not_wait_for_the_real_one(windlass_url: str) -> None:
+def test_a_worker_that_idles_on_a_moved_clock_does_not_wait_for_the_real_one(treadle_url: str) -> None:
     clock = ManualClock()
-    app = Windlass(windlass_url, clock=clock)
+    app = Treadle(treadle_url, clock=clock)
 
     @app.job
     def work() -> str:
@@ -154,7 +154,7 @@ def test_a_worker_that_idles_on_a_moved_clock_does_not_wait_for_the_real_one(win
 
 
 def test_drain_runs_follow_ups_and_whatever_is_due_more_than_its_slots_at_once() -> None:
-    app = Windlass("sqlite:////nonexistent/other.db")
+    app = Treadle("sqlite:////nonexistent/other.db")
 
     @app.job
     def count_down(n: int) -> None:
@@ -171,35 +171,35 @@ def test_drain_runs_follow_ups_and_whatever_is_due_more_than_its_slots_at_once()
 
 def test_drain_raises_with_the_traceback_of_what_failed_after_all_has_run() -> None:
     sent.clear()
-    with temporary(wl) as clock:
+    with temporary(td) as clock:
         send_mail.enqueue(to="nobody")
         send_mail.enqueue(to="ann")
         with pytest.raises(AssertionError) as caught:
-            drain(wl)
+            drain(td)
         text = str(caught.value)
         assert text.startswith(
-            "1 of the jobs failed; drain(wl, raising=False) lets them\nsend_mail(to='nobody') is retried"
+            "1 of the jobs failed; drain(td, raising=False) lets them\nsend_mail(to='nobody') is retried"
         )
         assert "(attempt 1 of 2)" in text
         assert 'raise ConnectionError("no such mailbox")' in text
         assert sent == ["ann"]
         clock.advance(60)
         with pytest.raises(AssertionError, match=r"send_mail\(to='nobody'\) failed \(attempt 2 of 2\)"):
-            drain(wl)
-        assert drain(wl).ran == 0  # an old failure is not told again
+            drain(td)
+        assert drain(td).ran == 0  # an old failure is not told again
 
 
 def test_drain_counts_failures_when_it_is_asked_not_to_raise() -> None:
-    with temporary(wl) as clock:
+    with temporary(td) as clock:
         job = send_mail.enqueue(to="nobody")
-        assert drain(wl, raising=False).retried == 1
+        assert drain(td, raising=False).retried == 1
         clock.advance(60)
-        assert drain(wl, raising=False).failed == 1
-        assert [attempt.error for attempt in wl.attempts(job.id)] == ["ConnectionError: no such mailbox"] * 2
+        assert drain(td, raising=False).failed == 1
+        assert [attempt.error for attempt in td.attempts(job.id)] == ["ConnectionError: no such mailbox"] * 2
 
 
 def test_a_failure_that_was_retried_at_once_and_mended_is_none() -> None:
-    app = Windlass("sqlite:////nonexistent/other.db")
+    app = Treadle("sqlite:////nonexistent/other.db")
 
     @app.job(backoff=0)
     def flaky(ctx: Context) -> None:
@@ -213,7 +213,7 @@ def test_a_failure_that_was_retried_at_once_and_mended_is_none() -> None:
 
 
 def test_drain_gives_up_on_a_job_that_enqueues_itself_for_ever() -> None:
-    app = Windlass("sqlite:////nonexistent/other.db")
+    app = Treadle("sqlite:////nonexistent/other.db")
 
     @app.job
     def again() -> None:
@@ -231,7 +231,7 @@ def test_drain_gives_up_on_a_job_that_enqueues_itself_for_ever() -> None:
 
 
 def test_drain_gives_up_on_a_job_that_never_ends() -> None:
-    app = Windlass("sqlite:////nonexistent/other.db")
+    app = Treadle("sqlite:////nonexistent/other.db")
 
     @app.job
     async def wait(n: int) -> None:
@@ -244,20 +244,20 @@ def test_drain_gives_up_on_a_job_that_never_ends() -> None:
 
 
 def test_drain_with_bounds_that_cannot_be_is_refused() -> None:
-    with temporary(wl), pytest.raises(BadOption, match="at least 1 job"):
-        drain(wl, max_jobs=0)
+    with temporary(td), pytest.raises(BadOption, match="at least 1 job"):
+        drain(td, max_jobs=0)
 
 
 def test_process_handlers_run_here_so_that_they_see_what_is_patched() -> None:
-    with temporary(wl), mock.patch("os.getpid", return_value=-1):
+    with temporary(td), mock.patch("os.getpid", return_value=-1):
         jobs = [where.enqueue(), where_async.enqueue()]
-        drain(wl)
-        assert [wl.result(job.id) for job in jobs] == [-1, -1]
+        drain(td)
+        assert [td.result(job.id) for job in jobs] == [-1, -1]
     assert where.job_type.run == where_async.job_type.run == "process"
 
 
 def test_drain_and_adrain_work_where_a_loop_runs_and_adrain_on_that_loop() -> None:
-    app = Windlass("sqlite:////nonexistent/other.db")
+    app = Treadle("sqlite:////nonexistent/other.db")
     ran_in: list[int] = []
 
     @app.job
@@ -279,19 +279,19 @@ def test_drain_and_adrain_work_where_a_loop_runs_and_adrain_on_that_loop() -> No
 
 
 def test_enqueued_finds_jobs_by_function_or_type_and_some_of_their_payload() -> None:
-    with temporary(wl):
+    with temporary(td):
         first, second = send_mail.enqueue(to="ann"), send_mail.enqueue("bob", subject="bye")
-        other = wl.enqueue("unknown_here", {"to": "ann"})
-        drain(wl)  # what has run was enqueued all the same
-        assert [job.id for job in enqueued(wl, send_mail)] == [first.id, second.id]
-        assert [job.id for job in enqueued(wl, "send_mail", to="bob")] == [second.id]
-        assert [job.id for job in enqueued(wl, send_mail.using(priority=3), subject="bye")] == [second.id]
-        assert [job.id for job in enqueued(wl, "unknown_here", to=mock.ANY)] == [other.id]
-        assert enqueued(wl, send_mail, to="ann", subject="bye") == []
+        other = td.enqueue("unknown_here", {"to": "ann"})
+        drain(td)  # what has run was enqueued all the same
+        assert [job.id for job in enqueued(td, send_mail)] == [first.id, second.id]
+        assert [job.id for job in enqueued(td, "send_mail", to="bob")] == [second.id]
+        assert [job.id for job in enqueued(td, send_mail.using(priority=3), subject="bye")] == [second.id]
+        assert [job.id for job in enqueued(td, "unknown_here", to=mock.ANY)] == [other.id]
+        assert enqueued(td, send_mail, to="ann", subject="bye") == []
 
 
 def test_enqueued_compares_values_as_they_are_stored() -> None:
-    app = Windlass("sqlite:////nonexistent/other.db")
+    app = Treadle("sqlite:////nonexistent/other.db")
     moment = datetime(2024, 2, 29, tzinfo=UTC)
 
     @app.job
@@ -305,22 +305,22 @@ def test_enqueued_compares_values_as_they_are_stored() -> None:
 
 
 def test_enqueued_finds_more_than_one_page() -> None:
-    with temporary(wl):
-        wl.enqueue_many([send_mail.request(to=f"{n}") for n in range(450)])
-        assert [job.payload["to"] for job in enqueued(wl, send_mail)] == [f"{n}" for n in range(450)]
+    with temporary(td):
+        td.enqueue_many([send_mail.request(to=f"{n}") for n in range(450)])
+        assert [job.payload["to"] for job in enqueued(td, send_mail)] == [f"{n}" for n in range(450)]
 
 
 def test_assert_enqueued_gives_the_newest_or_shows_what_is_there_instead() -> None:
-    with temporary(wl):
+    with temporary(td):
         with pytest.raises(AssertionError, match=r"^send_mail\(\) was not enqueued; nothing was$"):
-            assert_enqueued(wl, send_mail)
+            assert_enqueued(td, send_mail)
         send_mail.enqueue(to="ann")
         newest = send_mail.enqueue(to="ann", subject="again")
-        assert assert_enqueued(wl, send_mail, to="ann").id == newest.id
-        drain(wl)
-        wl.enqueue("other")
+        assert assert_enqueued(td, send_mail, to="ann").id == newest.id
+        drain(td)
+        td.enqueue("other")
         with pytest.raises(AssertionError) as caught:
-            assert_enqueued(wl, send_mail, to="bob")
+            assert_enqueued(td, send_mail, to="bob")
         assert str(caught.value).splitlines() == [
             "send_mail(to='bob') was not enqueued; this was:",
             "  send_mail(to='ann') completed",
@@ -330,20 +330,20 @@ def test_assert_enqueued_gives_the_newest_or_shows_what_is_there_instead() -> No
 
 
 def test_refute_enqueued_shows_what_is_there() -> None:
-    with temporary(wl):
-        refute_enqueued(wl, send_mail)
+    with temporary(td):
+        refute_enqueued(td, send_mail)
         for _ in range(30):
             send_mail.enqueue(to="ann")
-        refute_enqueued(wl, send_mail, to="bob")
+        refute_enqueued(td, send_mail, to="bob")
         with pytest.raises(AssertionError) as caught:
-            refute_enqueued(wl, send_mail, to="ann")
+            refute_enqueued(td, send_mail, to="ann")
         lines = str(caught.value).splitlines()
         assert (lines[0], lines[-1]) == ("send_mail(to='ann') was enqueued 30 times; this was:", "  … and 10 more")
 
 
 def test_a_misspelt_argument_is_refused_since_no_job_could_ever_have_it() -> None:
-    with temporary(wl), pytest.raises(BadArguments, match=r"unknown argument 'too'; it takes \(to, subject\)"):
-        refute_enqueued(wl, send_mail, too="ann")
+    with temporary(td), pytest.raises(BadArguments, match=r"unknown argument 'too'; it takes \(to, subject\)"):
+        refute_enqueued(td, send_mail, too="ann")
 
 
 # without pytest, and with it
@@ -351,20 +351,20 @@ def test_a_misspelt_argument_is_refused_since_no_job_could_ever_have_it() -> Non
 
 class WithUnittest(unittest.TestCase):
     def setUp(self) -> None:
-        self.clock = self.enterContext(temporary(wl))
+        self.clock = self.enterContext(temporary(td))
 
     def test_unittest_needs_no_plugin(self) -> None:
         sign_up.enqueue(name="ann")
-        drain(wl)
+        drain(td)
         self.clock.advance(3600)
-        self.assertEqual(drain(wl).completed, 1)  # noqa: PT009
+        self.assertEqual(drain(td).completed, 1)  # noqa: PT009
 
 
 APP = """
-    from windlass import Windlass
-    wl = Windlass("sqlite:////nonexistent/production.db")
+    from treadle import Treadle
+    td = Treadle("sqlite:////nonexistent/production.db")
 
-    @wl.job
+    @td.job
     def send_mail(to: str) -> str:
         return f"to {to}"
 """
@@ -375,39 +375,39 @@ def test_the_plugin_points_a_users_app_at_a_database_of_each_tests_own(pytester:
     pytester.makeconftest(
         """
         import pytest
-        from shop import wl
+        from shop import td
 
         @pytest.fixture(autouse=True)
-        def jobs(windlass_temporary):
-            windlass_temporary(wl)
+        def jobs(treadle_temporary):
+            treadle_temporary(td)
         """
     )
     pytester.makepyfile(
         """
         from datetime import timedelta
         import pytest
-        from shop import send_mail, wl
-        from windlass.testing import assert_enqueued, drain, enqueued
+        from shop import send_mail, td
+        from treadle.testing import assert_enqueued, drain, enqueued
 
         @pytest.mark.parametrize("turn", [1, 2])
-        def test_each_has_its_own(turn, windlass_url, tmp_path):
-            assert enqueued(wl, send_mail) == []
+        def test_each_has_its_own(turn, treadle_url, tmp_path):
+            assert enqueued(td, send_mail) == []
             job = send_mail.enqueue(to="ann")
-            assert wl.store.where == str(tmp_path / "windlass.db")
-            assert windlass_url == f"sqlite:///{tmp_path}/windlass.db"
-            drain(wl)
-            assert wl.result(job.id) == "to ann"
+            assert td.store.where == str(tmp_path / "treadle.db")
+            assert treadle_url == f"sqlite:///{tmp_path}/treadle.db"
+            drain(td)
+            assert td.result(job.id) == "to ann"
 
-        def test_the_clock(windlass_clock):
+        def test_the_clock(treadle_clock):
             job = send_mail.using(delay=60).enqueue(to="bob")
-            assert job.run_at == windlass_clock.now() + timedelta(seconds=60)
-            assert drain(wl).ran == 0
-            windlass_clock.advance(60)
-            assert drain(wl).ran == 1
+            assert job.run_at == treadle_clock.now() + timedelta(seconds=60)
+            assert drain(td).ran == 0
+            treadle_clock.advance(60)
+            assert drain(td).ran == 1
 
         def test_a_message_that_helps():
             send_mail.enqueue(to="ann")
-            assert_enqueued(wl, send_mail, to="bob")
+            assert_enqueued(td, send_mail, to="bob")
         """
     )
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
@@ -420,4 +420,4 @@ def test_the_plugin_points_a_users_app_at_a_database_of_each_tests_own(pytester:
 def test_the_plugin_costs_those_who_do_not_use_it_nothing_but_its_fixtures(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(): pass")
     result = pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider")
-    result.stdout.fnmatch_lines(["*fixtures defined from windlass.testing.plugin*", "windlass_temporary*"])
+    result.stdout.fnmatch_lines(["*fixtures defined from treadle.testing.plugin*", "treadle_temporary*"])

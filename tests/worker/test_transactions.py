@@ -14,14 +14,14 @@ import pytest
 from tests import stores
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, place, working
-from windlass import Context, Status, TransactionOver, Windlass
-from windlass.stores.sqlite.connection import BUSY_SECONDS
-from windlass.testing import drain, enqueued
+from treadle import Context, Status, TransactionOver, Treadle
+from treadle.stores.sqlite.connection import BUSY_SECONDS
+from treadle.testing import drain, enqueued
 
 Words = Callable[[], list[str]]
 
 
-def _words(app: Windlass) -> Iterator[Words]:
+def _words(app: Treadle) -> Iterator[Words]:
     app.store.open()
     connection = stores.connect(app.store.url)
     connection.execute("CREATE TABLE words (word TEXT)")
@@ -30,36 +30,36 @@ def _words(app: Windlass) -> Iterator[Words]:
 
 
 @pytest.fixture
-def words(wl: Windlass) -> Iterator[Words]:
+def words(td: Treadle) -> Iterator[Words]:
     """The words in a table of the user's own, in the same database."""
-    yield from _words(wl)
+    yield from _words(td)
 
 
-def test_rows_follow_ups_result_and_completion_are_committed_together(wl: Windlass, words: Words) -> None:
+def test_rows_follow_ups_result_and_completion_are_committed_together(td: Treadle, words: Words) -> None:
     seen: list[Any] = []
 
-    @wl.job
+    @td.job
     def work(ctx: Context) -> str:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO words VALUES ('done')")
             after.enqueue()
             ctx.result = {"words": 1}
-            seen.extend([words(), now(wl, job).status, enqueued(wl, after)])
-        seen.extend([words(), now(wl, job).status, len(enqueued(wl, after))])
+            seen.extend([words(), now(td, job).status, enqueued(td, after)])
+        seen.extend([words(), now(td, job).status, len(enqueued(td, after))])
         return "not this"
 
-    @wl.job
+    @td.job
     def after() -> None: ...
 
     job = work.enqueue()
-    drain(wl)
+    drain(td)
     assert seen == [[], Status.PROCESSING, [], ["done"], Status.COMPLETED, 1]
-    done = now(wl, job)
+    done = now(td, job)
     assert (done.status, done.attempts, done.result) == (Status.COMPLETED, 1, {"words": 1})
 
 
-def test_an_exception_inside_the_block_rolls_all_of_it_back(wl: Windlass, words: Words) -> None:
-    @wl.job(max_attempts=2, backoff=0)
+def test_an_exception_inside_the_block_rolls_all_of_it_back(td: Treadle, words: Words) -> None:
+    @td.job(max_attempts=2, backoff=0)
     def work(ctx: Context) -> None:
         with ctx.transaction() as connection:
             connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
@@ -67,19 +67,19 @@ def test_an_exception_inside_the_block_rolls_all_of_it_back(wl: Windlass, words:
             if ctx.attempt == 1:
                 raise ValueError("in the middle")
 
-    @wl.job
+    @td.job
     def after(n: int) -> None: ...
 
     job = work.enqueue()
-    drain(wl)
+    drain(td)
     assert words() == ["attempt 2"]
-    assert [after.payload for after in enqueued(wl, after)] == [{"n": 2}]
-    assert [attempt.error for attempt in wl.attempts(job.id)] == ["ValueError: in the middle"]
-    assert place(wl, job) == (Status.COMPLETED, 2)
+    assert [after.payload for after in enqueued(td, after)] == [{"n": 2}]
+    assert [attempt.error for attempt in td.attempts(job.id)] == ["ValueError: in the middle"]
+    assert place(td, job) == (Status.COMPLETED, 2)
 
 
-def test_a_block_that_failed_may_be_tried_again_in_the_same_attempt(wl: Windlass, words: Words) -> None:
-    @wl.job(max_attempts=1)
+def test_a_block_that_failed_may_be_tried_again_in_the_same_attempt(td: Treadle, words: Words) -> None:
+    @td.job(max_attempts=1)
     def work(ctx: Context) -> None:
         with pytest.raises(ValueError, match="once"), ctx.transaction() as connection:  # noqa: PT012
             connection.execute("INSERT INTO words VALUES ('first')")
@@ -89,17 +89,17 @@ def test_a_block_that_failed_may_be_tried_again_in_the_same_attempt(wl: Windlass
             connection.execute("INSERT INTO words VALUES ('second')")
             after.enqueue(n=2)
 
-    @wl.job
+    @td.job
     def after(n: int) -> None: ...
 
     job = work.enqueue()
-    drain(wl)
-    assert (place(wl, job), words()) == ((Status.COMPLETED, 1), ["second"])
-    assert [after.payload for after in enqueued(wl, after)] == [{"n": 2}]
+    drain(td)
+    assert (place(td, job), words()) == ((Status.COMPLETED, 1), ["second"])
+    assert [after.payload for after in enqueued(td, after)] == [{"n": 2}]
 
 
-def test_a_second_block_is_an_error(wl: Windlass, words: Words) -> None:
-    @wl.job
+def test_a_second_block_is_an_error(td: Treadle, words: Words) -> None:
+    @td.job
     def work(ctx: Context) -> None:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO words VALUES ('first')")
@@ -107,49 +107,49 @@ def test_a_second_block_is_an_error(wl: Windlass, words: Words) -> None:
             raise AssertionError("not reached")
 
     job = work.enqueue()
-    drain(wl)
-    assert (place(wl, job), words()) == ((Status.COMPLETED, 1), ["first"])
+    drain(td)
+    assert (place(td, job), words()) == ((Status.COMPLETED, 1), ["first"])
 
 
 def test_an_exception_after_the_block_is_only_logged(
-    wl: Windlass, words: Words, caplog: pytest.LogCaptureFixture
+    td: Treadle, words: Words, caplog: pytest.LogCaptureFixture
 ) -> None:
-    @wl.job
+    @td.job
     def work(ctx: Context) -> None:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO words VALUES ('done')")
         raise ValueError("too late to matter")
 
     job = work.enqueue()
-    with caplog.at_level(logging.WARNING, "windlass"):
-        drain(wl)
-    assert (place(wl, job), words()) == ((Status.COMPLETED, 1), ["done"])
+    with caplog.at_level(logging.WARNING, "treadle"):
+        drain(td)
+    assert (place(td, job), words()) == ((Status.COMPLETED, 1), ["done"])
     assert "raised after its transaction had completed it: ValueError('too late to matter')" in caplog.text
-    assert wl.attempts(job.id) == []
+    assert td.attempts(job.id) == []
 
 
-def test_an_enqueue_after_the_block_is_direct(wl: Windlass) -> None:
+def test_an_enqueue_after_the_block_is_direct(td: Treadle) -> None:
     seen: list[int] = []
 
-    @wl.job
+    @td.job
     def work(ctx: Context) -> None:
         with ctx.transaction():
             pass
         after.enqueue()
-        seen.append(len(enqueued(wl, after)))
+        seen.append(len(enqueued(td, after)))
 
-    @wl.job
+    @td.job
     def after() -> None: ...
 
     work.enqueue()
-    drain(wl)
+    drain(td)
     assert seen == [1]
 
 
-def test_a_worker_that_lost_the_job_writes_nothing(wl: Windlass, words: Words) -> None:
+def test_a_worker_that_lost_the_job_writes_nothing(td: Treadle, words: Words) -> None:
     began, go = threading.Event(), threading.Event()
 
-    @wl.job(backoff=0)
+    @td.job(backoff=0)
     def work(ctx: Context) -> None:
         if ctx.attempt == 1:
             began.set()
@@ -158,29 +158,29 @@ def test_a_worker_that_lost_the_job_writes_nothing(wl: Windlass, words: Words) -
             connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
             after.enqueue(n=ctx.attempt)
 
-    @wl.job
+    @td.job
     def after(n: int) -> None: ...
 
-    with working(wl, beat=0.05) as background:
+    with working(td, beat=0.05) as background:
         job = work.enqueue()
         assert began.wait(15)
-        wl.store.bury(background.worker.id, "it was silent")
-        assert ended(wl, job).status is Status.COMPLETED
+        td.store.bury(background.worker.id, "it was silent")
+        assert ended(td, job).status is Status.COMPLETED
         go.set()  # the first attempt goes on, long after the second has ended
     assert words() == ["attempt 2"]
-    assert [after.payload for after in enqueued(wl, after)] == [{"n": 2}]
-    assert place(wl, job) == (Status.COMPLETED, 2)
+    assert [after.payload for after in enqueued(td, after)] == [{"n": 2}]
+    assert place(td, job) == (Status.COMPLETED, 2)
 
 
-def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(wl: Windlass, words: Words) -> None:
-    from windlass import LeaseLost
+def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(td: Treadle, words: Words) -> None:
+    from treadle import LeaseLost
 
     told: list[int] = []
 
-    @wl.job(backoff=0)
+    @td.job(backoff=0)
     def work(ctx: Context) -> None:
         if ctx.attempt == 1:
-            wl.store.bury(background.worker.id, "it was silent")
+            td.store.bury(background.worker.id, "it was silent")
         try:
             with ctx.transaction() as connection:
                 connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
@@ -188,37 +188,37 @@ def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(wl: Windlass, wor
             told.append(ctx.attempt)
             raise
 
-    with working(wl, beat=0.05) as background:
+    with working(td, beat=0.05) as background:
         job = work.enqueue()
-        assert ended(wl, job).status is Status.COMPLETED
+        assert ended(td, job).status is Status.COMPLETED
     assert (told, words()) == ([1], ["attempt 2"])
-    assert [attempt.error for attempt in wl.attempts(job.id)] == ["it was silent"]
+    assert [attempt.error for attempt in td.attempts(job.id)] == ["it was silent"]
 
 
 @pytest.mark.sqlite_only
 def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
-    wl: Windlass, words: Words, monkeypatch: pytest.MonkeyPatch
+    td: Treadle, words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.stores.sqlite.store.TRANSACTION_SECONDS", 1.0)
+    monkeypatch.setattr("treadle.stores.sqlite.store.TRANSACTION_SECONDS", 1.0)
     writing, let_go = threading.Event(), threading.Event()
 
-    @wl.job(max_attempts=1)
+    @td.job(max_attempts=1)
     def slow(ctx: Context) -> None:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO words VALUES ('never seen')")
             writing.set()
             let_go.wait(15)
 
-    @wl.job
+    @td.job
     def other() -> None: ...
 
-    with working(wl):
+    with working(td):
         job = slow.enqueue()
         assert writing.wait(30)
-        assert ended(wl, other.enqueue()).status is Status.COMPLETED  # others can write although the block goes on
-        assert now(wl, job).status is Status.PROCESSING
+        assert ended(td, other.enqueue()).status is Status.COMPLETED  # others can write although the block goes on
+        assert now(td, job).status is Status.PROCESSING
         let_go.set()
-        error = ended(wl, job).error or ""
+        error = ended(td, job).error or ""
     assert error.startswith("TransactionOver: ctx.transaction() was held for ")
     assert "the limit is 1 s" in error
     assert words() == []
@@ -226,24 +226,24 @@ def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
 
 @pytest.mark.sqlite_only
 def test_the_connection_of_a_block_that_took_too_long_is_of_no_use(
-    wl: Windlass, words: Words, monkeypatch: pytest.MonkeyPatch
+    td: Treadle, words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("windlass.stores.sqlite.store.TRANSACTION_SECONDS", 0.1)
+    monkeypatch.setattr("treadle.stores.sqlite.store.TRANSACTION_SECONDS", 0.1)
 
-    @wl.job(max_attempts=1)
+    @td.job(max_attempts=1)
     def slow(ctx: Context) -> None:
         with ctx.transaction() as connection:
             while True:
                 connection.execute("INSERT INTO words VALUES ('never seen')")
 
     job = slow.enqueue()
-    drain(wl, raising=False)
-    assert (now(wl, job).error or "").startswith("TransactionOver: ")
+    drain(td, raising=False)
+    assert (now(td, job).error or "").startswith("TransactionOver: ")
     assert words() == []
 
 
-def test_atransaction_does_the_same_for_an_async_handler(wl: Windlass, words: Words) -> None:
-    @wl.job(max_attempts=2, backoff=0)
+def test_atransaction_does_the_same_for_an_async_handler(td: Treadle, words: Words) -> None:
+    @td.job(max_attempts=2, backoff=0)
     async def work(ctx: Context) -> None:
         async with ctx.atransaction() as connection:
             connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
@@ -256,20 +256,20 @@ def test_atransaction_does_the_same_for_an_async_handler(wl: Windlass, words: Wo
             async with ctx.atransaction():
                 raise AssertionError("not reached")
 
-    @wl.job
+    @td.job
     def after(n: int) -> None: ...
 
     job = work.enqueue()
-    drain(wl)
+    drain(td)
     assert words() == ["attempt 2"]
-    assert [after.payload for after in enqueued(wl, after)] == [{"n": 2}]
-    assert (*place(wl, job), now(wl, job).result) == (Status.COMPLETED, 2, "stored")
+    assert [after.payload for after in enqueued(td, after)] == [{"n": 2}]
+    assert (*place(td, job), now(td, job).result) == (Status.COMPLETED, 2, "stored")
 
 
-def test_a_cancel_inside_atransaction_rolls_back(wl: Windlass, words: Words) -> None:
+def test_a_cancel_inside_atransaction_rolls_back(td: Treadle, words: Words) -> None:
     began = threading.Event()
 
-    @wl.job
+    @td.job
     async def work(ctx: Context) -> None:
         async with ctx.atransaction() as connection:
             connection.execute("INSERT INTO words VALUES ('never seen')")
@@ -277,19 +277,19 @@ def test_a_cancel_inside_atransaction_rolls_back(wl: Windlass, words: Words) -> 
             await asyncio.Event().wait()
 
     job = work.enqueue()
-    with working(wl, grace=0):
+    with working(td, grace=0):
         assert began.wait(60)
-    assert place(wl, job) == (Status.PENDING, 0)
+    assert place(td, job) == (Status.PENDING, 0)
     assert words() == []
 
 
 @pytest.mark.sqlite_only
-def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loop(wl: Windlass, words: Words) -> None:
+def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loop(td: Treadle, words: Words) -> None:
     """The writer is let go by the loop itself, which could not if it waited for the transaction's thread."""
     late: list[float] = []
-    writer = sqlite3.connect(wl.store.where, isolation_level=None, check_same_thread=False)
+    writer = sqlite3.connect(td.store.where, isolation_level=None, check_same_thread=False)
 
-    @wl.job(timeout=0.1, max_attempts=1)
+    @td.job(timeout=0.1, max_attempts=1)
     async def work(ctx: Context) -> None:
         writer.execute("BEGIN IMMEDIATE")
         loop = asyncio.get_running_loop()
@@ -304,40 +304,40 @@ def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loo
             connection.execute("INSERT INTO words VALUES ('never seen')")
 
     job = work.enqueue()
-    with working(wl):
-        assert ended(wl, job).error == "timed out after 0.1 s"
+    with working(td):
+        assert ended(td, job).error == "timed out after 0.1 s"
     writer.close()
     assert words() == []
     assert late[0] < BUSY_SECONDS / 2, "the loop stood still until the transaction gave up"
 
 
-def test_a_result_that_cannot_be_stored_rolls_the_block_back(wl: Windlass, words: Words) -> None:
-    @wl.job(max_attempts=1)
+def test_a_result_that_cannot_be_stored_rolls_the_block_back(td: Treadle, words: Words) -> None:
+    @td.job(max_attempts=1)
     def work(ctx: Context) -> None:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO words VALUES ('never seen')")
             ctx.result = object()
 
     job = work.enqueue()
-    drain(wl, raising=False)
-    assert (now(wl, job).error or "").startswith("NotJSON: the result=<object ")
+    drain(td, raising=False)
+    assert (now(td, job).error or "").startswith("NotJSON: the result=<object ")
     assert words() == []
 
 
-def test_a_block_that_commits_by_itself_is_an_error(wl: Windlass, words: Words) -> None:
-    @wl.job(max_attempts=1)
+def test_a_block_that_commits_by_itself_is_an_error(td: Treadle, words: Words) -> None:
+    @td.job(max_attempts=1)
     def work(ctx: Context) -> None:
         with ctx.transaction() as connection:
             connection.execute("INSERT INTO words VALUES ('kept')")
             connection.commit()
 
     job = work.enqueue()
-    drain(wl, raising=False)
-    assert (now(wl, job).status, words()) == (Status.FAILED, ["kept"])
-    assert (now(wl, job).error or "").startswith("TransactionOver: the block committed or rolled back by itself")
+    drain(td, raising=False)
+    assert (now(td, job).status, words()) == (Status.FAILED, ["kept"])
+    assert (now(td, job).error or "").startswith("TransactionOver: the block committed or rolled back by itself")
 
 
-def test_a_handler_in_a_child_has_the_transaction_of_the_workers_database(in_children: Windlass) -> None:
+def test_a_handler_in_a_child_has_the_transaction_of_the_workers_database(in_children: Treadle) -> None:
     fixture = _words(in_children)
     words = next(fixture)
     with working(in_children):

@@ -12,7 +12,7 @@ from tests.conformance.helpers import (
 from tests.conformance.tenants.place import (
     Place,
 )
-from windlass.stores.postgres.store import PostgresStore
+from treadle.stores.postgres.store import PostgresStore
 
 
 @pytest.fixture

@@ -20,10 +20,10 @@ from tests.conformance.helpers import (
     put,
     put_and_take,
 )
-from windlass.outcome import COMPLETED
-from windlass.stores.postgres.roles import Roles
-from windlass.stores.postgres.store import PostgresStore
-from windlass.stores.rows import AuditRow
+from treadle.outcome import COMPLETED
+from treadle.stores.postgres.roles import Roles
+from treadle.stores.postgres.store import PostgresStore
+from treadle.stores.rows import AuditRow
 
 REFUSED = errors.InsufficientPrivilege
 NOT_ALLOWED = (REFUSED, errors.ObjectNotInPrerequisiteState, errors.WrongObjectType, errors.FeatureNotSupported)
@@ -48,7 +48,7 @@ class Place:
     def url(self, role: str, tenant: str | None = None) -> str:
         parts = urlsplit(self.admin)
         host = parts.netloc.rpartition("@")[2]
-        query = "" if tenant is None else f"options={quote(f'-c windlass.tenant={tenant}')}"
+        query = "" if tenant is None else f"options={quote(f'-c treadle.tenant={tenant}')}"
         return urlunsplit(parts._replace(netloc=f"{self.mark}_{role}_login@{host}", query=query))
 
     def drop(self) -> None:
@@ -65,7 +65,7 @@ def as_producer(place: Place, tenant: str | None) -> Iterator[psycopg.Connection
     """Plain SQL as that role, in a transaction that says whose it is; nothing of it stays."""
     with psycopg.connect(place.url("producer")) as connection:
         if tenant is not None:
-            connection.execute("SELECT set_config('windlass.tenant', %s, true)", [tenant])
+            connection.execute("SELECT set_config('treadle.tenant', %s, true)", [tenant])
         yield connection
         connection.rollback()
 
@@ -89,7 +89,7 @@ def relations(url: str) -> dict[str, list[str]]:
     with psycopg.connect(url) as connection:
         for table, column in connection.execute(
             "SELECT c.relname, a.attname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid"
-            " WHERE c.relnamespace = 'windlass'::regnamespace AND c.relkind IN ('r', 'v', 'm', 'p', 'f')"
+            " WHERE c.relnamespace = 'treadle'::regnamespace AND c.relkind IN ('r', 'v', 'm', 'p', 'f')"
             " AND a.attnum > 0 AND NOT a.attisdropped ORDER BY 1, a.attnum"
         ):
             found.setdefault(table, []).append(column)

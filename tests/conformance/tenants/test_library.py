@@ -14,40 +14,40 @@ from tests.conformance.tenants.place import (
     REFUSED,
     fill,
 )
-from windlass import BadOption, StoreUnusable, Windlass
-from windlass.filters import Filter
+from treadle import BadOption, StoreUnusable, Treadle
+from treadle.filters import Filter
 
 
 def test_a_producer_enqueues_through_the_library(place, store):
-    wl = Windlass(place.url("producer"))
+    td = Treadle(place.url("producer"))
     limit(store, "mail", 7)
 
-    one = wl.enqueue("mail", {"to": "ada"}, tenant="acme")
-    many = wl.enqueue_many([wl.request("mail", {"n": n}, tenant=tenant) for n in range(3) for tenant in ("b", "a")])
-    first = wl.enqueue("mail", {}, tenant="acme", dedupe="once")
-    again = wl.enqueue("mail", {}, tenant="acme", dedupe="once")
-    theirs = wl.enqueue("mail", {}, tenant="other", dedupe="once")
+    one = td.enqueue("mail", {"to": "ada"}, tenant="acme")
+    many = td.enqueue_many([td.request("mail", {"n": n}, tenant=tenant) for n in range(3) for tenant in ("b", "a")])
+    first = td.enqueue("mail", {}, tenant="acme", dedupe="once")
+    again = td.enqueue("mail", {}, tenant="acme", dedupe="once")
+    theirs = td.enqueue("mail", {}, tenant="other", dedupe="once")
 
     assert first.id == again.id != theirs.id
     assert ["b", "a"] * 3 == [job.tenant for job in many]
     assert {one.id, first.id, theirs.id, *(job.id for job in many)} == {j.id for j in store.jobs(Filter(), 50)}
-    assert [one.id, first.id] == [job.id for job in wl.jobs(tenant="acme")][::-1]
-    assert 3 == len(wl.jobs(tenant="a").jobs)
-    assert [] == wl.jobs().jobs
-    assert wl.get(one.id) is None  # whose job it is, nobody has said
-    wl.close()
+    assert [one.id, first.id] == [job.id for job in td.jobs(tenant="acme")][::-1]
+    assert 3 == len(td.jobs(tenant="a").jobs)
+    assert [] == td.jobs().jobs
+    assert td.get(one.id) is None  # whose job it is, nobody has said
+    td.close()
 
 
 def test_a_job_of_nobody_is_refused(place):
-    wl = Windlass(place.url("producer"))
+    td = Treadle(place.url("producer"))
     with pytest.raises(BadOption, match=r"tenant=''.*using\(tenant="):
-        wl.enqueue("mail")
-    wl.close()
+        td.enqueue("mail")
+    td.close()
 
 
 def test_nothing_of_a_tenant_stays_on_a_connection_of_the_store(place, store, producer):
     put(producer, tenant="acme"), put(producer, tenant="other")
-    tenants = "SELECT count(*), coalesce(max(current_setting('windlass.tenant', true)), '') FROM windlass.jobs"
+    tenants = "SELECT count(*), coalesce(max(current_setting('treadle.tenant', true)), '') FROM treadle.jobs"
 
     for lane in ("insert", "read", "other"):
         assert [(0, "")] == producer.database.read(lane, lambda tx: tx.execute(tenants).fetchall())
@@ -62,70 +62,70 @@ def test_callers_of_several_tenants_share_a_commit(place, store, producer):
     assert [[job.tenant for job in group] for group in groups] == [[job.tenant for job in jobs] for jobs in answers]
     assert answers[1][0].id == answers[5][0].id
     with psycopg.connect(place.admin) as connection:
-        unkeyed = "SELECT count(*), count(DISTINCT xmin::text) FROM windlass.jobs WHERE dedupe IS NULL"
+        unkeyed = "SELECT count(*), count(DISTINCT xmin::text) FROM treadle.jobs WHERE dedupe IS NULL"
         assert [(3, 1)] == connection.execute(unkeyed).fetchall()
 
 
 def test_a_url_that_names_its_tenant_manages_its_jobs(place, store):
     ids, others = fill(store, "acme"), fill(store, "other")
-    wl = Windlass(place.url("producer", "acme"))
+    td = Treadle(place.url("producer", "acme"))
 
-    assert ids == {job.status.value: job.id for job in wl.jobs()}
-    assert 4 == sum(row["count"] for row in wl.counts())
-    assert [{"tenant": "acme", "count": 4}] == wl.counts(("tenant",))
-    assert 1 == len(wl.attempts(ids["failed"]))
-    assert "cancelled" == wl.cancel(ids["pending"]).status
-    assert "processing" == wl.cancel(ids["processing"]).status
-    assert "pending" == wl.retry(ids["failed"]).status
-    assert ids["completed"] == wl.delete(ids["completed"]).id
+    assert ids == {job.status.value: job.id for job in td.jobs()}
+    assert 4 == sum(row["count"] for row in td.counts())
+    assert [{"tenant": "acme", "count": 4}] == td.counts(("tenant",))
+    assert 1 == len(td.attempts(ids["failed"]))
+    assert "cancelled" == td.cancel(ids["pending"]).status
+    assert "processing" == td.cancel(ids["processing"]).status
+    assert "pending" == td.retry(ids["failed"]).status
+    assert ids["completed"] == td.delete(ids["completed"]).id
     for id in others.values():
-        assert wl.get(id) is None
-        assert [] == wl.attempts(id)
-        for verb in (wl.cancel, wl.retry, wl.delete):
+        assert td.get(id) is None
+        assert [] == td.attempts(id)
+        for verb in (td.cancel, td.retry, td.delete):
             with pytest.raises(LookupError):
                 verb(id)
-    wl.close()
+    td.close()
 
 
 def test_a_url_that_names_its_tenant_enqueues_for_no_other(place, store):
-    wl = Windlass(place.url("producer", "acme"))
-    mine = wl.enqueue("mail", tenant="acme")
+    td = Treadle(place.url("producer", "acme"))
+    mine = td.enqueue("mail", tenant="acme")
     with pytest.raises(StoreUnusable, match="row-level security"):
-        wl.enqueue("mail", tenant="other")
+        td.enqueue("mail", tenant="other")
     assert [mine.id] == [job.id for job in store.jobs(Filter(), 10)]
-    wl.close()
+    td.close()
 
 
 # A transaction of the user's
 
 
 def test_on_a_connection_of_ones_own_the_tenant_is_set_for_the_enqueue_alone(place, store):
-    wl = Windlass(place.url("producer"))
+    td = Treadle(place.url("producer"))
     with psycopg.connect(place.url("producer")) as mine:
-        job = wl.enqueue("mail", tenant="acme", connection=mine)
-        assert [] == mine.execute("SELECT * FROM windlass.job").fetchall()
+        job = td.enqueue("mail", tenant="acme", connection=mine)
+        assert [] == mine.execute("SELECT * FROM treadle.job").fetchall()
         mine.commit()
-        assert [] == mine.execute("SELECT * FROM windlass.job").fetchall()
+        assert [] == mine.execute("SELECT * FROM treadle.job").fetchall()
     assert "acme" == store.get(job.id).tenant
-    wl.close()
+    td.close()
 
 
 def test_a_tenant_that_was_named_on_it_is_left_alone(place, store):
-    wl = Windlass(place.url("producer"))
+    td = Treadle(place.url("producer"))
     with psycopg.connect(place.url("producer")) as mine:
-        mine.execute("SELECT set_config('windlass.tenant', 'acme', true)")
-        job = wl.enqueue("mail", tenant="acme", connection=mine)
+        mine.execute("SELECT set_config('treadle.tenant', 'acme', true)")
+        job = td.enqueue("mail", tenant="acme", connection=mine)
         with pytest.raises(REFUSED, match="row-level security"):
-            wl.enqueue("mail", tenant="other", connection=mine)
-        assert [(job.id,)] == mine.execute("SELECT id::text FROM windlass.job").fetchall()
+            td.enqueue("mail", tenant="other", connection=mine)
+        assert [(job.id,)] == mine.execute("SELECT id::text FROM treadle.job").fetchall()
     assert [job.id] == [job.id for job in store.jobs(Filter(), 10)]
-    wl.close()
+    td.close()
 
 
 def test_on_a_connection_that_sees_all_nothing_is_set(place, store):
-    wl = Windlass(place.url("producer"))
+    td = Treadle(place.url("producer"))
     with psycopg.connect(place.admin) as mine:
-        wl.enqueue("mail", tenant="acme", connection=mine)
-        [[setting]] = mine.execute("SELECT current_setting('windlass.tenant', true)").fetchall()
+        td.enqueue("mail", tenant="acme", connection=mine)
+        [[setting]] = mine.execute("SELECT current_setting('treadle.tenant', true)").fetchall()
         assert setting is None
-    wl.close()
+    td.close()

@@ -1,4 +1,4 @@
-"""Roles on PostgreSQL, which `windlass db roles` makes: what each is for, and what it may not do."""
+"""Roles on PostgreSQL, which `treadle db roles` makes: what each is for, and what it may not do."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from tests.conformance.tenants.place import (
 )
 from tests.servers.binaries import sources
 from tests.servers.fixtures import new_server
-from windlass import BadOption, StoreUnusable, Windlass
-from windlass.outcome import COMPLETED
-from windlass.stores.base import Wanted
-from windlass.stores.postgres import roles
-from windlass.stores.postgres.roles import Roles
-from windlass.stores.postgres.store import PostgresStore
-from windlass.stores.postgres.upgrade import newest_schema
+from treadle import BadOption, StoreUnusable, Treadle
+from treadle.outcome import COMPLETED
+from treadle.stores.base import Wanted
+from treadle.stores.postgres import roles
+from treadle.stores.postgres.roles import Roles
+from treadle.stores.postgres.store import PostgresStore
+from treadle.stores.postgres.upgrade import newest_schema
 
 # What the roles are
 
@@ -39,15 +39,15 @@ def test_every_table_is_thought_of(place):
     assert set(tables_of_tenants(place.admin)) == set(roles.OF_TENANTS)
     with psycopg.connect(place.admin) as connection:
         forced = connection.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = 'windlass'::regnamespace"
+            "SELECT relname FROM pg_class WHERE relnamespace = 'treadle'::regnamespace"
             " AND relrowsecurity AND relforcerowsecurity"
         ).fetchall()
         views = connection.execute(
-            "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'windlass'::regnamespace AND relkind = 'v'"
+            "SELECT relname, reloptions FROM pg_class WHERE relnamespace = 'treadle'::regnamespace AND relkind = 'v'"
         ).fetchall()
         bare = connection.execute(
             "SELECT i.indexrelid::regclass FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid"
-            " WHERE c.relnamespace = 'windlass'::regnamespace AND i.indisunique AND EXISTS (SELECT FROM pg_attribute a"
+            " WHERE c.relnamespace = 'treadle'::regnamespace AND i.indisunique AND EXISTS (SELECT FROM pg_attribute a"
             " WHERE a.attrelid = c.oid AND a.attname = 'tenant' AND NOT a.attnum = ANY(i.indkey))"
         ).fetchall()
         strong = connection.execute(
@@ -64,10 +64,10 @@ def test_every_table_is_thought_of(place):
 @pytest.mark.parametrize("times", [1, 2])
 def test_rights_can_be_given_again(place, times):
     with psycopg.connect(place.admin) as connection:
-        acls = "SELECT relname, relacl::text FROM pg_class WHERE relnamespace = 'windlass'::regnamespace ORDER BY 1"
+        acls = "SELECT relname, relacl::text FROM pg_class WHERE relnamespace = 'treadle'::regnamespace ORDER BY 1"
         policies = "SELECT tablename, policyname, roles, qual, with_check FROM pg_policies ORDER BY 1, 2"
         before = connection.execute(acls).fetchall(), connection.execute(policies).fetchall()
-        connection.execute(f"GRANT ALL ON windlass.jobs TO {place.roles.producer}")
+        connection.execute(f"GRANT ALL ON treadle.jobs TO {place.roles.producer}")
         connection.commit()
 
         for _ in range(times):
@@ -115,7 +115,7 @@ def test_who_may_not_give_rights_is_told_who_may(place):
 
 def test_rights_need_tables(postgres_databases):
     url = postgres_databases.fresh()
-    with pytest.raises(StoreUnusable, match="windlass db upgrade"):
+    with pytest.raises(StoreUnusable, match="treadle db upgrade"):
         PostgresStore(url).give_rights(Roles(*(f"t_{secrets.token_hex(4)}" for _ in range(3))))
     postgres_databases.drop(url)
 
@@ -126,15 +126,15 @@ def test_rights_need_tables(postgres_databases):
 @pytest.mark.parametrize(
     "statement",
     [
-        "ALTER TABLE windlass.jobs ADD n int",
-        "ALTER TABLE windlass.jobs DISABLE ROW LEVEL SECURITY",
-        "DROP POLICY windlass_all ON windlass.jobs",
-        "DROP TABLE windlass.usage",
-        "DROP SCHEMA windlass CASCADE",
-        "TRUNCATE windlass.jobs",
-        "CREATE TABLE windlass.mine (n int)",
-        "UPDATE windlass.meta SET value = 99",
-        "SELECT setval('windlass.lease', 1)",
+        "ALTER TABLE treadle.jobs ADD n int",
+        "ALTER TABLE treadle.jobs DISABLE ROW LEVEL SECURITY",
+        "DROP POLICY treadle_all ON treadle.jobs",
+        "DROP TABLE treadle.usage",
+        "DROP SCHEMA treadle CASCADE",
+        "TRUNCATE treadle.jobs",
+        "CREATE TABLE treadle.mine (n int)",
+        "UPDATE treadle.meta SET value = 99",
+        "SELECT setval('treadle.lease', 1)",
     ],
 )
 def test_a_worker_cannot_change_the_tables(place, store, statement):
@@ -145,10 +145,10 @@ def test_a_worker_cannot_change_the_tables(place, store, statement):
 @pytest.mark.parametrize("role", ["worker", "owner"])
 def test_workers_and_the_owner_work_for_every_tenant(place, role):
     """All that a worker does, by the real one."""
-    wl = Windlass(place.url(role))
+    td = Treadle(place.url(role))
     ran: list[str] = []
 
-    @wl.job(concurrency=2, max_attempts=2, backoff=0)
+    @td.job(concurrency=2, max_attempts=2, backoff=0)
     def step(name: str) -> str:
         ran.append(name)
         if name == "fails":
@@ -157,37 +157,37 @@ def test_workers_and_the_owner_work_for_every_tenant(place, role):
             step.using(tenant="b").enqueue(name="followed")
         return name
 
-    producer = Windlass(place.url("producer"))
+    producer = Treadle(place.url("producer"))
     jobs = [
         producer.enqueue("step", {"name": name}, tenant="a", dedupe=name, max_attempts=2)
         for name in ("one", "fails", "follows")
     ]
-    wl.enqueue("step", {"name": "of nobody"})
-    while wl.tick().ran:
+    td.enqueue("step", {"name": "of nobody"})
+    while td.tick().ran:
         pass
 
     assert sorted(ran) == ["fails", "fails", "followed", "follows", "of nobody", "one"]
-    assert ["completed", "failed", "completed"] == [wl.get(job.id).status for job in jobs]
-    assert 2 == len(wl.attempts(jobs[1].id))
-    assert "pending" == wl.retry(jobs[1].id).status
-    assert "cancelled" == wl.cancel(jobs[1].id).status
-    assert jobs[1].id == wl.delete(jobs[1].id).id
-    [lease] = (wl.enqueue("step", {"name": "by hand"}, tenant="a"), wl.claim(types=["step"]))[1]
+    assert ["completed", "failed", "completed"] == [td.get(job.id).status for job in jobs]
+    assert 2 == len(td.attempts(jobs[1].id))
+    assert "pending" == td.retry(jobs[1].id).status
+    assert "cancelled" == td.cancel(jobs[1].id).status
+    assert jobs[1].id == td.delete(jobs[1].id).id
+    [lease] = (td.enqueue("step", {"name": "by hand"}, tenant="a"), td.claim(types=["step"]))[1]
     lease.extend(60)
     lease.complete("done")
-    assert {"a", "b", ""} == {row["tenant"] for row in wl.counts(("tenant",))}
-    assert "postgresql" == wl.store.status()["store"]
-    wl.store.fold()
-    assert 5 == sum(row["count"] for row in wl.counts())
-    assert 0 == wl.rescue()
-    assert 5 == wl.store.prune(["completed", "failed", "cancelled"], -(10**9), 100)
-    wl.close(), producer.close()
+    assert {"a", "b", ""} == {row["tenant"] for row in td.counts(("tenant",))}
+    assert "postgresql" == td.store.status()["store"]
+    td.store.fold()
+    assert 5 == sum(row["count"] for row in td.counts())
+    assert 0 == td.rescue()
+    assert 5 == td.store.prune(["completed", "failed", "cancelled"], -(10**9), 100)
+    td.close(), producer.close()
 
 
 def test_a_worker_completes_a_job_in_a_transaction(place, store):
     claimed = put_and_take(store, tenant="acme")
     with store.transaction(claimed, lambda: COMPLETED) as connection:
-        assert 1 == len(connection.execute("SELECT * FROM windlass.leases").fetchall())
+        assert 1 == len(connection.execute("SELECT * FROM treadle.leases").fetchall())
     assert "completed" == store.get(claimed.id).status
     assert not settle_one(store, claimed, FAILED)
 
@@ -196,8 +196,8 @@ def test_a_role_without_rights_is_told_what_it_lacks(place):
     with psycopg.connect(place.admin, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {place.mark}_stranger_login LOGIN")
     try:
-        with pytest.raises(StoreUnusable, match=r"permission denied.*windlass db roles"):
-            Windlass(place.url("stranger")).counts()
+        with pytest.raises(StoreUnusable, match=r"permission denied.*treadle db roles"):
+            Treadle(place.url("stranger")).counts()
     finally:
         with psycopg.connect(place.admin, autocommit=True) as connection:
             connection.execute(f"DROP ROLE {place.mark}_stranger_login")

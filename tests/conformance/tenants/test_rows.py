@@ -21,7 +21,7 @@ from tests.conformance.tenants.place import (
     relations,
     tables_of_tenants,
 )
-from windlass.ids import new_id
+from treadle.ids import new_id
 
 
 def test_a_producer_sees_its_own_tenant_everywhere_and_no_other(place, store):
@@ -31,12 +31,12 @@ def test_a_producer_sees_its_own_tenant_everywhere_and_no_other(place, store):
     own = {}
     for table in [*tables_of_tenants(place.admin), "job"]:
         with as_producer(place, "acme") as connection:
-            rows = connection.execute(f"SELECT tenant FROM windlass.{table}").fetchall()
+            rows = connection.execute(f"SELECT tenant FROM treadle.{table}").fetchall()
         assert {("acme",)} == set(rows), table
         own[table] = len(rows)
     with psycopg.connect(place.admin) as connection:
         for table, count in own.items():
-            [[real]] = connection.execute(f"SELECT count(*) FROM windlass.{table} WHERE tenant = 'acme'").fetchall()
+            [[real]] = connection.execute(f"SELECT count(*) FROM treadle.{table} WHERE tenant = 'acme'").fetchall()
             assert count == real, table
 
 
@@ -47,7 +47,7 @@ def test_rows_of_others_cannot_be_seen_or_changed_in_any_table(place, store, ten
     put(store)  # of nobody
     with as_producer(place, tenant) as connection:
         for table, columns in relations(place.admin).items():
-            name = sql.Identifier("windlass", table)
+            name = sql.Identifier("treadle", table)
             changes = [sql.SQL("UPDATE {} SET {c} = {c}").format(name, c=sql.Identifier(c)) for c in columns]
             changes.append(sql.SQL("DELETE FROM {}").format(name))
             changes += [sql.SQL("SELECT 1 FROM {} " + f"FOR {lock}").format(name) for lock in ("UPDATE", "SHARE")]
@@ -64,14 +64,14 @@ def test_rows_of_others_cannot_be_seen_or_changed_in_any_table(place, store, ten
 
 
 def copied(connection: psycopg.Connection[Any], table: str) -> str:
-    source = f"windlass.{table}" if table != "job" else "(SELECT * FROM windlass.job)"
+    source = f"treadle.{table}" if table != "job" else "(SELECT * FROM treadle.job)"
     with connection.cursor() as cursor, cursor.copy(f"COPY {source} TO STDOUT") as copy:
         return "".join(bytes(part).decode() for part in copy)
 
 
 def copied_in(connection: psycopg.Connection[Any], table: str) -> type[Exception] | None:
     try:
-        statement = f"COPY windlass.{table} FROM STDIN"
+        statement = f"COPY treadle.{table} FROM STDIN"
         with connection.transaction(), connection.cursor() as cursor, cursor.copy(statement) as copy:
             copy.write(b"")
     except psycopg.Error as error:
@@ -82,11 +82,11 @@ def copied_in(connection: psycopg.Connection[Any], table: str) -> type[Exception
 def rows_of(place: Place, table: str, tenant: str) -> list[dict[str, Any]]:
     """Rows as an administrator sees them, as JSON."""
     with psycopg.connect(place.admin) as connection:
-        found = connection.execute(f"SELECT to_json(t) FROM windlass.{table} t WHERE tenant = %s", [tenant])
+        found = connection.execute(f"SELECT to_json(t) FROM treadle.{table} t WHERE tenant = %s", [tenant])
         return [row for (row,) in found]
 
 
-INSERT = "INSERT INTO windlass.{t} SELECT * FROM json_populate_record(NULL::windlass.{t}, %s)"
+INSERT = "INSERT INTO treadle.{t} SELECT * FROM json_populate_record(NULL::treadle.{t}, %s)"
 
 
 @pytest.mark.parametrize("end", ["", " ON CONFLICT DO NOTHING", " RETURNING *"])
@@ -124,27 +124,27 @@ def test_own_rows_cannot_be_given_away(place, store):
     fill(store, "acme")
     with as_producer(place, "acme") as connection:
         for table in tables_of_tenants(place.admin):
-            assert outcome(connection, f"UPDATE windlass.{table} SET tenant = 'other'") is REFUSED
+            assert outcome(connection, f"UPDATE treadle.{table} SET tenant = 'other'") is REFUSED
 
 
 def test_a_producer_neither_claims_nor_settles_nor_sees_workers_and_sums(place, store):
     fill(store, "acme")
     with as_producer(place, "acme") as connection:
         for statement in (
-            "SELECT nextval('windlass.lease')",
-            "SELECT last_value FROM windlass.lease",
-            "DELETE FROM windlass.leases",
-            "UPDATE windlass.leases SET lease = lease + 1",
-            "UPDATE windlass.finished SET status = 'completed'",
-            "SELECT * FROM windlass.workers",
-            "SELECT * FROM windlass.tallies",
-            "UPDATE windlass.types SET concurrency = NULL",
-            "UPDATE windlass.meta SET value = 99",
-            "CREATE TABLE windlass.mine (n int)",
-            "ALTER TABLE windlass.jobs DISABLE ROW LEVEL SECURITY",
-            "DROP POLICY windlass_tenant ON windlass.jobs",
-            "CREATE FUNCTION windlass.f() RETURNS int LANGUAGE sql RETURN 1",
-            "SET LOCAL row_security = off; SELECT * FROM windlass.jobs",
+            "SELECT nextval('treadle.lease')",
+            "SELECT last_value FROM treadle.lease",
+            "DELETE FROM treadle.leases",
+            "UPDATE treadle.leases SET lease = lease + 1",
+            "UPDATE treadle.finished SET status = 'completed'",
+            "SELECT * FROM treadle.workers",
+            "SELECT * FROM treadle.tallies",
+            "UPDATE treadle.types SET concurrency = NULL",
+            "UPDATE treadle.meta SET value = 99",
+            "CREATE TABLE treadle.mine (n int)",
+            "ALTER TABLE treadle.jobs DISABLE ROW LEVEL SECURITY",
+            "DROP POLICY treadle_tenant ON treadle.jobs",
+            "CREATE FUNCTION treadle.f() RETURNS int LANGUAGE sql RETURN 1",
+            "SET LOCAL row_security = off; SELECT * FROM treadle.jobs",
             f"SET LOCAL ROLE {place.roles.worker}",
         ):
             assert outcome(connection, statement) is REFUSED, statement
@@ -155,8 +155,8 @@ def test_a_pooled_connection_keeps_nothing_of_the_tenant_before(place, store):
     with psycopg.connect(place.url("producer"), autocommit=True) as pooled:
         for tenant in ("acme", "other"):
             with pooled.transaction():
-                pooled.execute("SELECT set_config('windlass.tenant', %s, true)", [tenant])
-                assert {(tenant,)} == set(pooled.execute("SELECT tenant FROM windlass.job").fetchall())
-            assert [] == pooled.execute("SELECT tenant FROM windlass.job").fetchall()
+                pooled.execute("SELECT set_config('treadle.tenant', %s, true)", [tenant])
+                assert {(tenant,)} == set(pooled.execute("SELECT tenant FROM treadle.job").fetchall())
+            assert [] == pooled.execute("SELECT tenant FROM treadle.job").fetchall()
             with pooled.transaction():
-                assert [] == pooled.execute("SELECT tenant FROM windlass.job").fetchall()
+                assert [] == pooled.execute("SELECT tenant FROM treadle.job").fetchall()

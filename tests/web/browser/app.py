@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 
-from windlass import Context, Windlass
+from treadle import Context, Treadle
 
-wl = Windlass()
+td = Treadle()
 
 
 def connect(host: str) -> None:
     raise ConnectionRefusedError(111, f"connection to {host} refused")
 
 
-@wl.job(max_attempts=3, backoff=0.05)
+@td.job(max_attempts=3, backoff=0.05)
 def send_mail(to: str, user_id: int = 0) -> str:
     """Fails for one host, every time."""
     if to.endswith("@down.example"):
@@ -21,7 +21,7 @@ def send_mail(to: str, user_id: int = 0) -> str:
     return f"sent to {to}"
 
 
-@wl.job
+@td.job
 def build_report(ctx: Context, pages: int) -> int:
     """Says how far it is."""
     for page in range(pages):
@@ -30,7 +30,7 @@ def build_report(ctx: Context, pages: int) -> int:
     return pages
 
 
-@wl.job(type="late_type")
+@td.job(type="late_type")
 def late(n: int) -> int:
     """A type that other workers do not know."""
     return n

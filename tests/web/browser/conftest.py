@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, R
 from tests.servers.fixtures import cannot
 from tests.web.browser import sample
 from tests.worker.helpers import eventually
-from windlass import Windlass
+from treadle import Treadle
 
 T = TypeVar("T")
 
@@ -40,11 +40,11 @@ WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 375, "height": 667}
 
 
 def chromium(own: str) -> str:
-    """`$WINDLASS_TEST_CHROMIUM`, what the system has, or Playwright's own if somebody has installed that."""
-    named = os.environ.get("WINDLASS_TEST_CHROMIUM")
+    """`$TREADLE_TEST_CHROMIUM`, what the system has, or Playwright's own if somebody has installed that."""
+    named = os.environ.get("TREADLE_TEST_CHROMIUM")
     found = named or next((path for name in NAMES if (path := shutil.which(name))), None)
     if not found and not Path(own).exists():
-        cannot("no Chromium was found: run script/browser, or name one in WINDLASS_TEST_CHROMIUM")
+        cannot("no Chromium was found: run script/browser, or name one in TREADLE_TEST_CHROMIUM")
     return found or own
 
 
@@ -97,14 +97,14 @@ class Desk:
     def __init__(self, database: str, mounts: Mounts, stack: ExitStack) -> None:
         self.database, self._mounts, self._stack = database, mounts, stack
         self._thread = stack.enter_context(ThreadPoolExecutor(1))
-        self._wl = Windlass(database)
-        stack.callback(self._wl.close)
+        self._td = Treadle(database)
+        stack.callback(self._td.close)
         self.url = mounts.add(database)
         self.cookies: Any = []
 
-    def do(self, act: Callable[[Windlass], T]) -> T:
+    def do(self, act: Callable[[Treadle], T]) -> T:
         """Use the library, in a thread that has no event loop of Playwright's."""
-        return self._thread.submit(act, self._wl).result(60)
+        return self._thread.submit(act, self._td).result(60)
 
     def read_only(self) -> None:
         """From now on the dashboard is one that changes nothing."""
@@ -112,11 +112,11 @@ class Desk:
 
     def work(self, *words: str) -> subprocess.Popen[bytes]:
         """A worker that knows what app.py has, and has come."""
-        before = self.do(lambda wl: len(wl.workers()))
-        command = [sys.executable, "-m", "windlass", "worker", "tests.web.browser.app:wl", "--grace", "1", *words]
+        before = self.do(lambda td: len(td.workers()))
+        command = [sys.executable, "-m", "treadle", "worker", "tests.web.browser.app:td", "--grace", "1", *words]
         worker = subprocess.Popen(
             command,
-            env={**os.environ, "WINDLASS_URL": self.database},
+            env={**os.environ, "TREADLE_URL": self.database},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -126,7 +126,7 @@ class Desk:
             worker.wait(20)
 
         self._stack.callback(stop)
-        eventually(lambda: worker.poll() is not None or self.do(lambda wl: len(wl.workers())) > before)
+        eventually(lambda: worker.poll() is not None or self.do(lambda td: len(td.workers())) > before)
         assert worker.poll() is None, "the worker died"
         return worker
 
@@ -143,7 +143,7 @@ def day(tmp_path_factory: pytest.TempPathFactory, mounts: Mounts) -> Iterator[De
     """A database with a day's jobs. For tests that only look."""
     with ExitStack() as stack:
         made = Desk(f"sqlite:///{tmp_path_factory.mktemp('day')}/jobs.db", mounts, stack)
-        made.do(lambda wl: sample.fill(made.database))
+        made.do(lambda td: sample.fill(made.database))
         yield made
 
 

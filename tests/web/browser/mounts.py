@@ -12,8 +12,8 @@ from typing import Any
 import uvicorn
 from starlette.routing import Mount
 
-from windlass import Windlass
-from windlass.web import allow_everyone
+from treadle import Treadle
+from treadle.web import allow_everyone
 
 
 class Mounts:
@@ -38,7 +38,7 @@ class Mounts:
     def _mount(self, name: str) -> Mount:
         if name not in self._made:
             url, _, option = (self._folder / name).read_text().partition("\n")
-            web = Windlass(url).asgi(auth=allow_everyone, read_only="read-only" in option, price=0.01)
+            web = Treadle(url).asgi(auth=allow_everyone, read_only="read-only" in option, price=0.01)
             self._made[name] = Mount(f"/{name}", app=web)
         return self._made[name]
 

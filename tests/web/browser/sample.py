@@ -7,8 +7,8 @@ import math
 import random
 from collections.abc import Callable
 
-from windlass import Windlass, clock
-from windlass.job import Job, NewJob
+from treadle import Treadle, clock
+from treadle.job import Job, NewJob
 
 TENANTS = ("acme", "globex", "initech", "umbrella", "hooli", "")
 HOURS = 24
@@ -65,7 +65,7 @@ LASTS = {"send_email": 0.3, "resize_image": 2.4, "charge_card": 1.1, "build_repo
 def fill(url: str) -> None:
     """Jobs of five types for five tenants: done, failed, waiting, for later, of a type nobody knows."""
     now = Clock()
-    app, dice = Windlass(url, clock=now, synchronous="NORMAL"), random.Random(1)
+    app, dice = Treadle(url, clock=now, synchronous="NORMAL"), random.Random(1)
     end = clock.now() - 60 * clock.SECOND
     while now.at < end:
         hour = now.at / 3.6e9 % 24
@@ -82,7 +82,7 @@ def fill(url: str) -> None:
     app.close()
 
 
-def _work(app: Windlass, dice: random.Random, now: Clock) -> None:
+def _work(app: Treadle, dice: random.Random, now: Clock) -> None:
     for lease in app.claim(60):
         now.go(LASTS[lease.job.type] * dice.uniform(0.1, 2) / 4)
         often, raises = FAILS.get(lease.job.type, (0.0, deliver))
@@ -96,7 +96,7 @@ def _work(app: Windlass, dice: random.Random, now: Clock) -> None:
             lease.complete({"ok": True, "took_ms": dice.randrange(999)})
 
 
-def _new(app: Windlass, dice: random.Random) -> NewJob:
+def _new(app: Treadle, dice: random.Random) -> NewJob:
     tenant = dice.choices(TENANTS, [5, 4, 2, 2, 1, 1])[0]
     type = dice.choices(tuple(LASTS), [50, 20, 15, 8, 7])[0]
     queue, payload = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 from playwright.sync_api import expect
 
 from tests.web.browser.conftest import Desk, Visitor
-from windlass import Fail, Windlass
-from windlass.job import Progress
+from treadle import Fail, Treadle
+from treadle.job import Progress
 
 CORPUS = (
     "<img src=x onerror=window.pwned=1>",
@@ -20,23 +20,23 @@ CORPUS = (
 )
 
 
-def poison(wl: Windlass, text: str) -> dict[str, str]:
+def poison(td: Treadle, text: str) -> dict[str, str]:
     """Jobs with the text in every field that is stored, one in each state. Their ids."""
     options = {"queue": text, "tenant": text, "subject": text}
     payload = {text: text, "list": [text], "password": "hunter2"}
     ids = {}
     for state in ("failed", "running", "completed", "retrying", "queued"):
-        ids[state] = wl.enqueue(text, payload, **options).id  # type: ignore[arg-type]
+        ids[state] = td.enqueue(text, payload, **options).id  # type: ignore[arg-type]
         if state == "queued":
             continue
-        [lease] = wl.claim(1, types=(text,))
+        [lease] = td.claim(1, types=(text,))
         if state == "failed":
             try:
                 raise ValueError(text)
             except ValueError as error:
                 lease.fail(Fail(f"{text} password=hunter2").with_traceback(error.__traceback__))
         elif state == "running":
-            wl.store.report([(lease._claimed, Progress(0.5, text))])
+            td.store.report([(lease._claimed, Progress(0.5, text))])
         elif state == "completed":
             lease.complete({text: text, "api_key": "hunter2"})
         else:
@@ -45,7 +45,7 @@ def poison(wl: Windlass, text: str) -> dict[str, str]:
 
 
 def test_nothing_that_is_stored_is_run_on_any_page(desk: Desk, visit: Visitor) -> None:
-    poisoned = desk.do(lambda wl: [poison(wl, text) for text in CORPUS])
+    poisoned = desk.do(lambda td: [poison(td, text) for text in CORPUS])
     me = visit(desk)
     me.context.add_init_script(
         "document.addEventListener('securitypolicyviolation', (event) => console.error(`CSP: ${event.blockedURI}`))"
@@ -82,7 +82,7 @@ def test_nothing_that_is_stored_is_run_on_any_page(desk: Desk, visit: Visitor) -
 
 
 def test_a_group_of_failures_is_found_without_telling_the_secret_in_its_error(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: poison(wl, "a"))
+    desk.do(lambda td: poison(td, "a"))
     page = visit(desk).go("/failures")
     page.get_by_test_id("group").get_by_role("link", name="View").click()
     expect(page.get_by_test_id("row")).to_have_count(1)
@@ -102,7 +102,7 @@ def test_pages_carry_a_policy_that_allows_nothing_inline(desk: Desk, visit: Visi
 
 
 def test_a_form_of_another_site_changes_nothing(desk: Desk, visit: Visitor) -> None:
-    id = desk.do(lambda wl: wl.enqueue("send_mail", {"n": 1})).id
+    id = desk.do(lambda td: td.enqueue("send_mail", {"n": 1})).id
     page = visit(desk).page
     fields = f"<input name=action value=cancel><input name=id value={id}>"
     form = f'<form method=post action="{desk.url}/jobs/act">{fields}</form>'
@@ -112,11 +112,11 @@ def test_a_form_of_another_site_changes_nothing(desk: Desk, visit: Visitor) -> N
         page.evaluate("document.forms[0].submit()")
     assert navigated.value is not None
     assert navigated.value.status == 403
-    assert desk.do(lambda wl: str(wl.get(id).status)) == "pending"  # type: ignore[union-attr]
+    assert desk.do(lambda td: str(td.get(id).status)) == "pending"  # type: ignore[union-attr]
 
 
 def test_a_read_only_dashboard_has_no_button_that_changes_anything(desk: Desk, visit: Visitor) -> None:
-    ids = desk.do(lambda wl: poison(wl, "a"))
+    ids = desk.do(lambda td: poison(td, "a"))
     desk.read_only()
     me = visit(desk)
     for path in ("/", "/jobs", "/failures", f"/jobs/{ids['failed']}", f"/jobs/{ids['queued']}"):

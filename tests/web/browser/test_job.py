@@ -7,7 +7,7 @@ import re
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import Desk, Visitor
-from windlass.units import parsed
+from treadle.units import parsed
 
 
 def seconds(page: Page, which: str) -> float:
@@ -20,7 +20,7 @@ def seconds(page: Page, which: str) -> float:
 def test_a_failure_shows_every_attempt_and_a_retry_adds_one(desk: Desk, visit: Visitor) -> None:
     desk.work()
     job = desk.do(
-        lambda wl: wl.enqueue("send_mail", {"to": "a@down.example", "user_id": 9007199254740993}, max_attempts=3)
+        lambda td: td.enqueue("send_mail", {"to": "a@down.example", "user_id": 9007199254740993}, max_attempts=3)
     )
     page = visit(desk).go(f"/jobs/{job.id}")
     expect(page.get_by_test_id("job-state")).to_contain_text("Failed")
@@ -33,7 +33,7 @@ def test_a_failure_shows_every_attempt_and_a_retry_adds_one(desk: Desk, visit: V
             "ConnectionRefusedError: [Errno 111] connection to down"
         )
         expect(attempt.get_by_test_id("traceback")).to_contain_text("in connect")
-        expect(attempt.get_by_test_id("traceback")).not_to_contain_text("windlass/worker")
+        expect(attempt.get_by_test_id("traceback")).not_to_contain_text("treadle/worker")
     expect(page.get_by_test_id("payload")).to_contain_text("9007199254740993")
     whole = parsed(page.get_by_test_id("timeline").locator(".panel-head p").inner_text().removesuffix(" in all"))
     assert whole is not None
@@ -47,7 +47,7 @@ def test_a_failure_shows_every_attempt_and_a_retry_adds_one(desk: Desk, visit: V
 
 def test_progress_moves_and_what_is_not_possible_says_why(desk: Desk, visit: Visitor) -> None:
     desk.work()
-    job = desk.do(lambda wl: wl.enqueue("build_report", {"pages": 200}))
+    job = desk.do(lambda td: td.enqueue("build_report", {"pages": 200}))
     page = visit(desk).go(f"/jobs/{job.id}")
     bar = page.get_by_test_id("progress")
     expect(bar).to_contain_text("page")
@@ -63,7 +63,7 @@ def test_progress_moves_and_what_is_not_possible_says_why(desk: Desk, visit: Vis
 
 def test_a_type_that_nobody_knows_is_named_until_somebody_does(desk: Desk, visit: Visitor) -> None:
     """The worker comes with the type, and everything is well without a reload."""
-    job = desk.do(lambda wl: wl.enqueue("late_type", {"n": 1}))
+    job = desk.do(lambda td: td.enqueue("late_type", {"n": 1}))
     overview, detail = visit(desk).go(), visit(desk).go(f"/jobs/{job.id}")
     expect(overview.get_by_test_id("problems")).to_contain_text("1 job waits and no worker is running")
     expect(detail.get_by_test_id("why")).to_contain_text("No worker is alive")
@@ -72,7 +72,7 @@ def test_a_type_that_nobody_knows_is_named_until_somebody_does(desk: Desk, visit
     desk.work()
     expect(detail.get_by_test_id("job-state")).to_contain_text("Completed")
     expect(overview.get_by_test_id("problems")).to_have_count(0)
-    stranger = desk.do(lambda wl: wl.enqueue("nobody_knows_it", {"n": 1}))
+    stranger = desk.do(lambda td: td.enqueue("nobody_knows_it", {"n": 1}))
     expect(overview.get_by_test_id("problems")).to_contain_text('1 job of type "nobody_knows_it" waits')
     assert overview.evaluate("window.same")
     assert detail.evaluate("window.same")
@@ -81,7 +81,7 @@ def test_a_type_that_nobody_knows_is_named_until_somebody_does(desk: Desk, visit
 
 
 def test_a_clone_can_be_changed_first_and_keeps_what_was_hidden(desk: Desk, visit: Visitor) -> None:
-    job = desk.do(lambda wl: wl.enqueue("send_mail", {"to": "ada", "api_key": "s3cret"}, tenant="acme"))
+    job = desk.do(lambda td: td.enqueue("send_mail", {"to": "ada", "api_key": "s3cret"}, tenant="acme"))
     page = visit(desk).go(f"/jobs/{job.id}")
     page.get_by_test_id("act-clone").click()
     editor = page.get_by_test_id("clone-payload")
@@ -89,13 +89,13 @@ def test_a_clone_can_be_changed_first_and_keeps_what_was_hidden(desk: Desk, visi
     editor.fill(editor.input_value().replace("ada", "bob"))
     page.get_by_test_id("clone-go").click()
     expect(page.get_by_test_id("job-id")).not_to_have_text(job.id)
-    new = desk.do(lambda wl: wl.get(page.url.rsplit("/", 1)[-1]))
+    new = desk.do(lambda td: td.get(page.url.rsplit("/", 1)[-1]))
     assert new is not None
     assert (new.payload, new.tenant) == ({"to": "bob", "api_key": "s3cret"}, "acme")
 
 
 def test_a_job_can_be_copied_in_four_ways(desk: Desk, visit: Visitor) -> None:
-    job = desk.do(lambda wl: wl.enqueue("send_mail", {"user_id": 9007199254740993, "password": "x"}))
+    job = desk.do(lambda td: td.enqueue("send_mail", {"user_id": 9007199254740993, "password": "x"}))
     me = visit(desk)
     me.context.grant_permissions(["clipboard-read", "clipboard-write"])
     page = me.go(f"/jobs/{job.id}")
@@ -106,4 +106,4 @@ def test_a_job_can_be_copied_in_four_ways(desk: Desk, visit: Visitor) -> None:
     assert copied["id"] == job.id
     assert '"user_id": 9007199254740993' in copied["json"]
     assert copied["curl"].startswith(f"curl {desk.url}/api/jobs -H ")
-    assert copied["python"].startswith("wl.enqueue('send_mail', {'user_id': 9007199254740993, 'password': '•••'}")
+    assert copied["python"].startswith("td.enqueue('send_mail', {'user_id': 9007199254740993, 'password': '•••'}")

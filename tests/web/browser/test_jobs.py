@@ -7,16 +7,16 @@ import re
 from playwright.sync_api import Page, Route, expect
 
 from tests.web.browser.conftest import Desk, Visitor
-from windlass import Fail, Windlass
+from treadle import Fail, Treadle
 
 FILTER = "status:failed tenant:acme payload.user_id:42"
 
 
-def fail(wl: Windlass, many: int, **options: str) -> None:
+def fail(td: Treadle, many: int, **options: str) -> None:
     """So many failed jobs."""
-    requests = [wl.request("send_mail", {"user_id": 42, "n": n}, **options) for n in range(many)]  # type: ignore[arg-type]
-    wl.enqueue_many(requests)
-    while leases := wl.claim(200):
+    requests = [td.request("send_mail", {"user_id": 42, "n": n}, **options) for n in range(many)]  # type: ignore[arg-type]
+    td.enqueue_many(requests)
+    while leases := td.claim(200):
         for lease in leases:
             lease.fail(Fail("the host is down"))
 
@@ -30,9 +30,9 @@ def number(page: Page, tab: str) -> str:
 
 
 def test_chips_tabs_rows_and_the_api_agree_and_the_address_says_it_all(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
-    desk.do(lambda wl: fail(wl, 2, tenant="globex"))
-    desk.do(lambda wl: wl.enqueue("send_mail", {"user_id": 42}, tenant="acme"))
+    desk.do(lambda td: fail(td, 3, tenant="acme"))
+    desk.do(lambda td: fail(td, 2, tenant="globex"))
+    desk.do(lambda td: td.enqueue("send_mail", {"user_id": 42}, tenant="acme"))
     me = visit(desk)
     page = me.go("/jobs")
     page.get_by_test_id("filter").fill("tenant:acme")
@@ -64,7 +64,7 @@ def test_a_filter_that_cannot_be_read_says_what_is_wrong_under_the_box(desk: Des
 
 
 def test_an_id_in_the_box_leads_to_the_job(desk: Desk, visit: Visitor) -> None:
-    id = desk.do(lambda wl: wl.enqueue("send_mail", {"n": 1})).id
+    id = desk.do(lambda td: td.enqueue("send_mail", {"n": 1})).id
     page = visit(desk).go("/jobs")
     page.get_by_test_id("filter").fill(id)
     page.keyboard.press("Enter")
@@ -72,7 +72,7 @@ def test_an_id_in_the_box_leads_to_the_job(desk: Desk, visit: Visitor) -> None:
 
 
 def test_when_nothing_matches_the_nearest_loosening_is_offered(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
+    desk.do(lambda td: fail(td, 3, tenant="acme"))
     page = visit(desk).go("/jobs?q=status:completed tenant:acme")
     expect(page.get_by_test_id("loosen")).to_have_text("3 failed →")
     page.get_by_test_id("loosen").click()
@@ -82,7 +82,7 @@ def test_when_nothing_matches_the_nearest_loosening_is_offered(desk: Desk, visit
 
 
 def test_pages_go_older_and_newer_and_counts_stop_at_ten_thousand(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: wl.enqueue_many([wl.request("send_mail", {"n": n}) for n in range(10_200)]))
+    desk.do(lambda td: td.enqueue_many([td.request("send_mail", {"n": n}) for n in range(10_200)]))
     page = visit(desk).go("/jobs")
     assert number(page, "all") == "10,000+"
     seen = [rows(page)]
@@ -101,7 +101,7 @@ def test_pages_go_older_and_newer_and_counts_stop_at_ten_thousand(desk: Desk, vi
 
 
 def test_all_that_match_are_retried_after_their_number_was_typed(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fail(wl, 137, tenant="acme"))
+    desk.do(lambda td: fail(td, 137, tenant="acme"))
     page = visit(desk).go("/jobs?q=status:failed")
     page.get_by_test_id("all-matching").check()
     page.get_by_test_id("bulk-retry").click()
@@ -120,22 +120,22 @@ def test_all_that_match_are_retried_after_their_number_was_typed(desk: Desk, vis
 
 
 def test_a_count_that_has_moved_is_said_and_nothing_is_done(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fail(wl, 12))
+    desk.do(lambda td: fail(td, 12))
     page = visit(desk).go("/jobs?q=status:failed")
     page.get_by_test_id("all-matching").check()
     page.get_by_test_id("bulk-delete").click()
     page.get_by_test_id("typed").fill("12")
-    desk.do(lambda wl: fail(wl, 1))
+    desk.do(lambda td: fail(td, 1))
     with page.expect_response("**/jobs/act") as answered:
         page.get_by_test_id("confirm-go").click()
     assert answered.value.status == 412
     expect(page.get_by_test_id("confirm-error")).to_contain_text("12 jobs were to be changed, but 13 match now")
     expect(page.get_by_test_id("confirm-title")).to_have_text("Delete 13 jobs?")
-    assert desk.do(lambda wl: wl.count("status:failed").value) == 13
+    assert desk.do(lambda td: td.count("status:failed").value) == 13
 
 
 def test_selected_rows_are_changed_and_no_others(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fail(wl, 4))
+    desk.do(lambda td: fail(td, 4))
     page = visit(desk).go("/jobs?q=status:failed")
     chosen = [page.locator("input[name=id]").nth(n) for n in (0, 2)]
     ids = [str(box.get_attribute("value")) for box in chosen]
@@ -146,8 +146,8 @@ def test_selected_rows_are_changed_and_no_others(desk: Desk, visit: Visitor) -> 
     expect(page.get_by_test_id("confirm-title")).to_have_text("Delete 2 jobs?")
     page.get_by_test_id("confirm-go").click()
     expect(page.get_by_test_id("operation-done")).to_have_text("2/2")
-    assert desk.do(lambda wl: [wl.get(id) for id in ids]) == [None, None]
-    assert desk.do(lambda wl: wl.count("status:failed").value) == 2
+    assert desk.do(lambda td: [td.get(id) for id in ids]) == [None, None]
+    assert desk.do(lambda td: td.count("status:failed").value) == 2
 
 
 def hears_keys(page: Page) -> None:
@@ -156,8 +156,8 @@ def hears_keys(page: Page) -> None:
 
 
 def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
-    desk.do(lambda wl: fail(wl, 3, tenant="globex"))
+    desk.do(lambda td: fail(td, 3, tenant="acme"))
+    desk.do(lambda td: fail(td, 3, tenant="globex"))
     page = visit(desk).go()
     page.clock.set_fixed_time("2026-07-01T12:00:00Z")  # the second key must follow within a second
     page.keyboard.press("g")
@@ -177,13 +177,13 @@ def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
     expect(page.get_by_test_id("confirm-go")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator("#dialog")).to_be_hidden()
-    assert desk.do(lambda wl: wl.count("status:failed").value) == 6, "it asks first"
+    assert desk.do(lambda td: td.count("status:failed").value) == 6, "it asks first"
     page.keyboard.press("R")
     expect(page.get_by_test_id("confirm-go")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_test_id("job-state")).to_contain_text("Queued")
     hears_keys(page)
-    assert desk.do(lambda wl: str(wl.get(id).status)) == "pending"  # type: ignore[union-attr]
+    assert desk.do(lambda td: str(td.get(id).status)) == "pending"  # type: ignore[union-attr]
     page.keyboard.press("?")
     expect(page.get_by_test_id("help")).to_be_visible()
     page.keyboard.press("Escape")
@@ -195,7 +195,7 @@ def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
 
 
 def test_keys_that_come_before_the_question_do_nothing(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fail(wl, 2))
+    desk.do(lambda td: fail(td, 2))
     held: list[Route] = []
     profile = visit(desk)
     profile.page.route("**/confirm**", lambda route: held.append(route))
@@ -221,8 +221,8 @@ def test_shortcuts_can_be_turned_off(desk: Desk, visit: Visitor) -> None:
 
 
 def test_the_smoke_of_it_without_a_script(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
-    desk.do(lambda wl: fail(wl, 1, tenant="globex"))
+    desk.do(lambda td: fail(td, 3, tenant="acme"))
+    desk.do(lambda td: fail(td, 1, tenant="globex"))
     page = visit(desk, java_script_enabled=False).go("/jobs")
     page.get_by_test_id("filter").fill("tenant:acme")
     page.get_by_test_id("filter-go").click()

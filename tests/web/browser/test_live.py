@@ -27,7 +27,7 @@ def badge(page: Page, state: str) -> None:
 def test_a_cold_start_shows_what_was_done_within_seconds_and_asks_nobody_else(
     tmp_path: Path, desk: Desk, visit: Visitor
 ) -> None:
-    desk.do(lambda wl: fill(desk.database))
+    desk.do(lambda td: fill(desk.database))
     began = time.monotonic()
     with Dashboard(tmp_path) as served:
         desk.url = served.url
@@ -61,7 +61,7 @@ def test_the_overview_follows_and_survives_a_restart_of_the_server(tmp_path: Pat
         assert min(times) < 2
         assert served.stop() == 0
         badge(page, "reconnecting")
-    desk.do(lambda wl: wl.enqueue("send_mail", {"to": "a@example.org"}))
+    desk.do(lambda td: td.enqueue("send_mail", {"to": "a@example.org"}))
     with Dashboard(tmp_path, port=served.port):
         badge(page, "live")
         expect(page.get_by_test_id("value-queued")).to_have_text("151")
@@ -71,19 +71,19 @@ def test_the_overview_follows_and_survives_a_restart_of_the_server(tmp_path: Pat
 
 
 def test_who_types_or_selects_is_left_alone_and_catches_up_afterwards(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: [wl.enqueue("send_mail", {"n": n}) for n in range(3)])
+    desk.do(lambda td: [td.enqueue("send_mail", {"n": n}) for n in range(3)])
     page = visit(desk).go("/jobs")
     badge(page, "live")
     rows = page.get_by_test_id("row")
     page.locator("input[name=id]").first.check()
-    desk.do(lambda wl: wl.enqueue("send_mail", {"n": 3}))
+    desk.do(lambda td: td.enqueue("send_mail", {"n": 3}))
     badge(page, "paused")
     expect(rows).to_have_count(3)
     page.locator("input[name=id]").first.uncheck()
     expect(rows).to_have_count(4)
     badge(page, "live")
     page.get_by_test_id("filter").fill("status:fai")
-    desk.do(lambda wl: wl.enqueue("send_mail", {"n": 4}))
+    desk.do(lambda td: td.enqueue("send_mail", {"n": 4}))
     badge(page, "paused")
     expect(page.get_by_test_id("filter")).to_have_value("status:fai")
     page.get_by_test_id("filter").blur()
@@ -92,7 +92,7 @@ def test_who_types_or_selects_is_left_alone_and_catches_up_afterwards(desk: Desk
 
 @pytest.mark.parametrize("how", ["selects", "pauses"])
 def test_who_begins_while_a_refresh_is_on_its_way_is_left_alone(desk: Desk, visit: Visitor, how: str) -> None:
-    desk.do(lambda wl: [wl.enqueue("send_mail", {"n": n}) for n in range(3)])
+    desk.do(lambda td: [td.enqueue("send_mail", {"n": n}) for n in range(3)])
     held: list[Route] = []
     me = visit(desk)
 
@@ -105,7 +105,7 @@ def test_who_begins_while_a_refresh_is_on_its_way_is_left_alone(desk: Desk, visi
     me.page.route("**/jobs", hold_the_first)
     with me.page.expect_request(lambda request: request.resource_type == "fetch"):
         page = me.go("/jobs")
-    desk.do(lambda wl: wl.enqueue("send_mail", {"n": 3}))
+    desk.do(lambda td: td.enqueue("send_mail", {"n": 3}))
     box, rows = page.locator("input[name=id]").first, page.get_by_test_id("row")
     box.check() if how == "selects" else page.keyboard.press("r")
     held[0].continue_()
@@ -117,7 +117,7 @@ def test_who_begins_while_a_refresh_is_on_its_way_is_left_alone(desk: Desk, visi
 
 
 def test_a_refresh_keeps_focus_open_details_and_the_row_that_the_keys_are_on(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda wl: fill(desk.database))
+    desk.do(lambda td: fill(desk.database))
     page = visit(desk).go("/jobs?q=type:transcode_video")
     badge(page, "live")
     page.keyboard.press("j")
@@ -125,13 +125,13 @@ def test_a_refresh_keeps_focus_open_details_and_the_row_that_the_keys_are_on(des
     marked = page.locator("tr.cursor").get_attribute("id")
     link = page.locator(f"#{marked} a.name")
     link.focus()
-    desk.do(lambda wl: wl.enqueue("transcode_video", {"n": 99}, queue="media"))
+    desk.do(lambda td: td.enqueue("transcode_video", {"n": 99}, queue="media"))
     expect(page.get_by_test_id("row")).to_have_count(13)
     assert page.locator("tr.cursor").get_attribute("id") == marked
     assert page.evaluate("document.activeElement.closest('tr').id") == marked
     page.goto(desk.url + "/")
     page.get_by_test_id("as-table-throughput").click()
-    desk.do(lambda wl: wl.enqueue("transcode_video", {"n": 100}, queue="media"))
+    desk.do(lambda td: td.enqueue("transcode_video", {"n": 100}, queue="media"))
     expect(page.locator("[data-testid=by] tr", has_text="transcode_video").locator("td").nth(1)).to_have_text("14")
     assert page.locator("#table-throughput").get_attribute("open") is not None
 
@@ -141,7 +141,7 @@ def test_live_updates_can_be_paused_for_good(desk: Desk, visit: Visitor) -> None
     badge(page, "live")
     page.keyboard.press("r")
     badge(page, "paused")
-    desk.do(lambda wl: wl.enqueue("send_mail", {"n": 1}))
+    desk.do(lambda td: td.enqueue("send_mail", {"n": 1}))
     expect(page.get_by_test_id("live")).to_contain_text("update")
     expect(page.get_by_test_id("value-queued")).to_have_text("0")
     page.reload()

@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.web.browser.conftest import Desk, Visitor
-from windlass.cli.bench.sqlite.scratch import SQLiteScratch
+from treadle.cli.bench.sqlite.scratch import SQLiteScratch
 
 FAILED = 20_000
 
@@ -23,10 +23,10 @@ def crowd(tmp_path: Path, desk: Desk) -> Iterator[Desk]:
     ended = scratch.finished(500_000)
     failed = {"first": ended.prefix, "last": f"{ended.prefix}{FAILED:012x}", "n": FAILED}
     scratch.connection.execute(
-        "UPDATE windlass_finished SET status = 'failed', error = 'Boom' WHERE id >= :first AND id < :last", failed
+        "UPDATE treadle_finished SET status = 'failed', error = 'Boom' WHERE id >= :first AND id < :last", failed
     )
-    scratch.connection.execute("UPDATE windlass_tallies SET count = count - :n WHERE status = 'completed'", failed)
-    scratch.connection.execute("INSERT INTO windlass_tallies VALUES ('failed', 'noop', 'default', :n)", failed)
+    scratch.connection.execute("UPDATE treadle_tallies SET count = count - :n WHERE status = 'completed'", failed)
+    scratch.connection.execute("INSERT INTO treadle_tallies VALUES ('failed', 'noop', 'default', :n)", failed)
     scratch.tidy()
     yield desk
     scratch.close()

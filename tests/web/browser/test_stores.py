@@ -13,7 +13,7 @@ from playwright.sync_api import expect
 from tests.web.browser.conftest import Desk, Mounts, Visitor
 from tests.web.browser.test_jobs import fail
 
-PICTURES = os.environ.get("WINDLASS_PICTURES")
+PICTURES = os.environ.get("TREADLE_PICTURES")
 """A folder: docs/pictures. If it is set, the pictures of the docs are written there."""
 
 
@@ -25,12 +25,12 @@ def postgres_desk(postgres_url: str, mounts: Mounts) -> Iterator[Desk]:
 
 def test_the_smoke_of_it_on_postgresql(postgres_desk: Desk, visit: Visitor) -> None:
     desk = postgres_desk
-    desk.do(lambda wl: fail(wl, 3, tenant="acme"))
+    desk.do(lambda td: fail(td, 3, tenant="acme"))
     me = visit(desk)
     page = me.go()
     expect(page.get_by_test_id("value-failed")).to_have_text("3")
     expect(page.get_by_test_id("live")).to_have_attribute("data-state", "live")
-    desk.do(lambda wl: wl.enqueue("send_mail", {"user_id": 42}))
+    desk.do(lambda td: td.enqueue("send_mail", {"user_id": 42}))
     expect(page.get_by_test_id("value-queued")).to_have_text("1")
     for path in ("/?by=tenant&window=24h", "/failures", "/workers", "/insights", "/audit"):
         me.go(path)

@@ -1,0 +1,292 @@
+"""Treadle: what users hold. Declares jobs, enqueues them, manages them, and makes workers."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Unpack
+
+from treadle import clock, codec
+from treadle.backoff import DEFAULT
+from treadle.context import current_run
+from treadle.desk import Desk, statuses
+from treadle.errors import BadArguments, BadOption, MissingExtra
+from treadle.events import Hooks
+from treadle.function import Options, checked, make_request
+from treadle.group import AsyncGroup, Group
+from treadle.job import Claimed, Job, NewJob, Status
+from treadle.lease import Lease
+from treadle.registry import Registry
+from treadle.settings import checked_name, database_url
+from treadle.stores import open_store
+from treadle.stores.base import Store, TypePolicy, Wanted
+from treadle.stores.borrowed import is_async, lend
+from treadle.telling import tell_here
+from treadle.tracing import Tracing, atraced, traced
+from treadle.waiting import warn_on_a_loop
+from treadle.worker.chores import PRUNED, prune, reconcile
+from treadle.worker.tick import TickReport, tick
+from treadle.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.web.app import WebApp
+    from treadle.web.auth import Auth
+
+PAGE = 200
+SILENT = 60 * clock.SECOND
+COUNTED_BY = ("status", "type", "queue", "tenant", "subject")
+
+
+class Treadle(Desk):
+    """Durable background jobs in one database.
+
+    `url`: `sqlite:///jobs.db`; default `$TREADLE_URL`, else `sqlite:///treadle.db`.
+    `synchronous`: "FULL" survives a power cut; "NORMAL" is faster and may lose the last moments then.
+    `retention`: how long completed and cancelled jobs are kept. Default 7 days; None keeps them for ever.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        synchronous: str = "FULL",
+        retention: timedelta | None = timedelta(days=7),
+        clock: clock.Clock = clock.now,
+    ) -> None:
+        if retention is not None and retention < timedelta(0):
+            raise BadOption("retention", retention, "how long ended jobs are kept: a timedelta, or None for ever")
+        self.registry = Registry(self)
+        self.job = self.registry.job
+        self.include = self.registry.include
+        self.hooks = Hooks()
+        self.on = self.hooks.on
+        self.tracing: Tracing | None = None
+        self.retention = retention
+        self.wakers: set[Callable[[], None]] = set()
+        """Workers of this process, to be told at once of what it enqueues."""
+        self.use(open_store(database_url(url), synchronous=synchronous, clock=clock))
+
+    def __repr__(self) -> str:
+        return f"<Treadle {self.store.where}>"
+
+    def use(self, store: Store) -> None:
+        """Keep jobs in this store from now on. For tests: `treadle.testing.temporary` does it and undoes it."""
+        self.store = store
+        self._policies: tuple[float, dict[str, TypePolicy]] = (0.0, {})
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._pid = os.getpid()
+        self._group = Group(self.store.insert_groups)
+        self._groups: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroup] = weakref.WeakKeyDictionary()
+        self.wakers.clear()
+
+    def close(self) -> None:
+        """Close all connections. The app can be used again; it connects anew."""
+        self.store.close()
+
+    # Enqueue
+
+    def enqueue(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> Job:
+        """Store a job by the name of its type: the producer needs no handler code."""
+        [job] = self.submit([self.request(type, payload, **options)], options)
+        return job
+
+    async def aenqueue(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> Job:
+        request = await asyncio.to_thread(self.request, type, payload, **options)
+        [job] = await self.asubmit([request], options)
+        return job
+
+    def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob:
+        """A checked request by name, for `enqueue_many`."""
+        checked(options)
+        arguments = {} if payload is None else payload
+        if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+            raise BadArguments(type, f"a payload is a JSON object, not {payload!r}", "a dict with text keys")
+        known = self.registry.get(type)
+        if known is not None:
+            return make_request(known.policy, known.dedupe, known.signature.encode(arguments), options)
+        text = codec.faithful(dict(arguments), type, type)
+        return make_request(self._policy(checked_name("type", type)), None, text, options)
+
+    def enqueue_many(self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False) -> list[Job]:
+        """Store all of them or none, in one transaction."""
+        options: Options = {"connection": connection, "detached": detached}
+        return self.submit(_requests(requests), options)
+
+    async def aenqueue_many(
+        self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False
+    ) -> list[Job]:
+        options: Options = {"connection": connection, "detached": detached}
+        return await self.asubmit(_requests(requests), options)
+
+    @traced
+    def submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        """Store requests: with the caller's transaction, with the running job's completion, or now."""
+        if not jobs:
+            return []
+        if (connection := options.get("connection")) is not None:
+            return self.store.insert(jobs, connection)
+        if self._joins_the_run(options):
+            return self._follow_up(jobs)
+        warn_on_a_loop()
+        stored = self.store.insert(jobs) if self._may_wait(jobs) else self._own_group().insert(jobs)
+        self._wake()
+        return stored
+
+    @atraced
+    async def asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        if not jobs:
+            return []
+        if (connection := options.get("connection")) is not None:
+            if is_async(connection):
+                return await lend(connection, lambda theirs: self.store.insert(jobs, theirs))
+            return self.store.insert(jobs, connection)
+        if self._joins_the_run(options):
+            return self._follow_up(jobs)
+        if self._may_wait(jobs):
+            stored = await asyncio.to_thread(self.store.insert, jobs)
+        else:
+            stored = await self._own_async_group().insert(jobs)
+        self._wake()
+        return stored
+
+    def _joins_the_run(self, options: Options) -> bool:
+        """Inside a handler that has not ended, an enqueue is a follow-up, unless it is detached."""
+        run = current_run.get()
+        if run is None or run.ended or run.written or options.get("detached"):
+            return False
+        return run.store is self.store
+
+    def _follow_up(self, jobs: Sequence[NewJob]) -> list[Job]:
+        run = current_run.get()
+        assert run is not None
+        run.follow_ups.extend(jobs)
+        return [job.as_stored(clock.now()) for job in jobs]
+
+    def _may_wait(self, jobs: Sequence[NewJob]) -> bool:
+        """Whether these may have to wait for somebody's transaction: then nobody else should wait with them."""
+        return self.store.keys_may_wait and any(job.dedupe is not None for job in jobs)
+
+    def _own_async_group(self) -> AsyncGroup:
+        self._own_group()
+        loop = asyncio.get_running_loop()
+        group = self._groups.get(loop)
+        if group is None:
+            group = self._groups[loop] = AsyncGroup(self.store.insert_groups)
+        return group
+
+    def _own_group(self) -> Group:
+        """After a fork, the parent's callers are not ours to wait for."""
+        if self._pid != os.getpid():
+            self._start_over()
+        return self._group
+
+    def _wake(self) -> None:
+        for wake in tuple(self.wakers):
+            wake()
+
+    def _policy(self, type: str) -> TypePolicy:
+        """What the workers published of a type, looked up at most every few seconds."""
+        read_at, policies = self._policies
+        if type not in policies or time.monotonic() - read_at > 5:
+            policies = self.store.policies()
+            self._policies = (time.monotonic(), policies)
+        return policies.get(type) or TypePolicy(type=type)
+
+    # Chores that every worker does by itself
+
+    def rescue(self) -> int:
+        """Return the jobs of dead workers, and those stuck beyond their timeout. How many.
+
+        Workers watch each other's heartbeats. Whoever calls this does not, so that a worker counts as dead here if
+        it was silent for a minute by the database's time.
+        """
+        return self.store.rescue(silent_for=SILENT)
+
+    async def arescue(self) -> int:
+        return await asyncio.to_thread(self.rescue)
+
+    def reconcile(self) -> int:
+        """Complete the jobs whose work exists already, as their `already_done` sees it. How many."""
+        return reconcile(self.store, self.registry.types)
+
+    async def areconcile(self) -> int:
+        return await asyncio.to_thread(self.reconcile)
+
+    def prune(
+        self,
+        *,
+        older_than: timedelta | float = timedelta(days=7),
+        status: Status | str | Sequence[Status | str] = PRUNED,
+    ) -> int:
+        """Delete jobs that ended longer ago than that (a timedelta, or seconds). How many."""
+        age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
+        ended = statuses(status)
+        if age < 0 or not ended or not all(s.is_final for s in ended):
+            raise BadOption(
+                "prune", (older_than, status), "an age of 0 or more, of completed, cancelled or failed jobs"
+            )
+        return sum(prune(self.store, ended, age))
+
+    async def aprune(self, **which: Any) -> int:
+        return await asyncio.to_thread(self.prune, **which)
+
+    # Work
+
+    def worker(
+        self, *, concurrency: int = 10, queues: Sequence[str] = (), grace: float = 30.0, beat: float = 5.0
+    ) -> Worker:
+        """A worker: `.run()` takes signals and blocks; `async with td.worker():` lives inside a web server.
+
+        `concurrency`: jobs at once. `queues`: only these; default all. `grace`: seconds for running jobs to end when
+        it stops. `beat`: seconds between two heartbeats.
+        """
+        return Worker(self, concurrency=concurrency, queues=tuple(queues), grace=grace, beat=beat)
+
+    def tick(self, *, max_jobs: int = 100, max_seconds: float = 10) -> TickReport:
+        """One bounded pass: rescue, claim at most `max_jobs`, run them here. For cron and serverless."""
+        return tick(self, max_jobs, max_seconds)
+
+    async def atick(self, *, max_jobs: int = 100, max_seconds: float = 10) -> TickReport:
+        return await asyncio.to_thread(self.tick, max_jobs=max_jobs, max_seconds=max_seconds)
+
+    def claim(
+        self, n: int = 1, *, types: Sequence[str] | None = None, queues: Sequence[str] = (), lease: float = 300
+    ) -> list[Lease]:
+        """Take up to `n` due jobs by hand. Each is yours for `lease` seconds, or until you `extend` it."""
+        if n < 1 or lease <= 0:
+            raise BadOption("claim", (n, lease), "at least 1 job, for more than 0 seconds")
+        until = clock.seconds(lease)
+        kinds = None if types is None else dict.fromkeys(types, until)
+        claimed = self.store.claim("", Wanted(limit=n, types=kinds, queues=tuple(queues), lease_for=until))
+        tell_here(self.hooks, self.hooks.started(claimed, ""))
+        return [self._lease(c) for c in claimed]
+
+    def _lease(self, claimed: Claimed) -> Lease:
+        job = self.store.get(claimed.id)
+        assert job is not None
+        known = self.registry.get(claimed.type)
+        return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT)
+
+    async def aclaim(self, n: int = 1, **wanted: Any) -> list[Lease]:
+        return await asyncio.to_thread(self.claim, n, **wanted)
+
+    def asgi(self, *, auth: Auth, read_only: bool = False, **options: Any) -> WebApp:
+        """The dashboard and the HTTP API as an ASGI app, to be mounted. `auth(request)` says who may do what."""
+        try:
+            from treadle.web import asgi
+        except ModuleNotFoundError as error:
+            raise MissingExtra("the web part", str(error.name), "web") from None
+        return asgi(self, auth=auth, read_only=read_only, **options)
+
+
+def _requests(requests: Sequence[NewJob]) -> Sequence[NewJob]:
+    for request in requests:
+        if not isinstance(request, NewJob):
+            raise BadOption("enqueue_many", request, "a list of requests: [send_mail.request(to='…'), …]")
+    return requests

@@ -1,0 +1,105 @@
+"""The command line. Each command lives in a file of its own and is imported when it is called."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import io
+import sys
+from typing import Any, NamedTuple
+
+import click
+
+from treadle.cli.base import Group
+from treadle.cli.errors import caught
+
+
+class Lazy(NamedTuple):
+    """Where a command is, and what the help says of it without importing it."""
+
+    section: str
+    module: str
+    help: str
+
+
+COMMANDS = {
+    "demo": Lazy("Try it", "demo", "A real queue for a few seconds: workers, a kill -9, a table of what happened."),
+    "bench": Lazy("Try it", "bench", "Measure how fast this machine is."),
+    "worker": Lazy("Work", "worker", "Run jobs until stopped."),
+    "tick": Lazy("Work", "tick", "Run what is due, once, and end. For cron and serverless."),
+    "enqueue": Lazy("Work", "enqueue", "Store a job by the name of its type."),
+    "stats": Lazy("Look", "stats", "How many jobs there are, how long they wait, and what is wrong."),
+    "top": Lazy("Look", "top", "What is going on, at a glance, until q."),
+    "workers": Lazy("Look", "workers", "Who is working, and on what."),
+    "queues": Lazy("Look", "queues", "What waits and what runs, by queue and type."),
+    "jobs": Lazy("Look", "jobs", "List, show, clone, retry, run now, cancel and delete jobs."),
+    "doctor": Lazy("Look", "doctor", "Find what is wrong, and say how to mend it."),
+    "dashboard": Lazy("Look", "dashboard", "The dashboard and the HTTP API, in a browser."),
+    "tokens": Lazy("Look after", "tokens", "Tokens for the HTTP API: create, list, revoke."),
+    "db": Lazy("Look after", "db", "The database: status, upgrade, sql, roles, prune."),
+}
+
+HELP = """Durable background jobs for Python, in the database you already have.
+
+The database is --db, else $TREADLE_URL, else `db` under [tool.treadle] in ./pyproject.toml, else ./treadle.db.
+"""
+EPILOG = (
+    "Every option has a variable: `treadle worker --concurrency` is $TREADLE_WORKER_CONCURRENCY. "
+    "Exit codes: 0 fine, 1 problems found or the job failed, 2 usage, 3 no usable database, 4 not found, "
+    "5 conflict, 124 waited too long, 130 interrupted."
+)
+
+
+class Root(Group):
+    """Finds a command by its name, and turns what treadle raises into a message and an exit code."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [name for name in COMMANDS if _exists(name)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS or not _exists(cmd_name):
+            return None
+        module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name].module}")
+        command: click.Command = getattr(module, cmd_name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {}
+        for name in self.list_commands(ctx):
+            lazy = COMMANDS[name]
+            sections.setdefault(lazy.section, []).append((name, lazy.help))
+        width = max(len(name) for name in COMMANDS)
+        for section, rows in sections.items():
+            with formatter.section(section):
+                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with caught():
+            return super().invoke(ctx)
+
+
+def _exists(name: str) -> bool:
+    return importlib.util.find_spec(f"{__name__}.{COMMANDS[name].module}") is not None
+
+
+@click.group(
+    cls=Root,
+    help=HELP,
+    epilog=EPILOG,
+    context_settings={
+        "auto_envvar_prefix": "TREADLE",
+        "help_option_names": ["-h", "--help"],
+        "max_content_width": 100,
+    },
+)
+@click.version_option(package_name="treadle", message="treadle %(version)s")
+def cli() -> None:
+    pass
+
+
+def main() -> None:
+    """The entry point `treadle`."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a ✓ that cannot be written is no reason to fail
+    cli(prog_name="treadle")

@@ -1,0 +1,35 @@
+"""The app of the worker processes: handlers that do nothing, so that only treadle is measured."""
+
+from __future__ import annotations
+
+import time
+
+from treadle import Treadle
+
+td = Treadle()
+
+
+@td.job
+async def noop(n: int) -> None:
+    """On the event loop."""
+
+
+@td.job
+def noop_thread(n: int) -> None:
+    """In a thread."""
+
+
+@td.job(run="process")
+def noop_process(n: int) -> None:
+    """In a child process."""
+
+
+@td.job(concurrency=1)
+async def limited(n: int) -> None:
+    """Never runs here: the one lease it may have is taken."""
+
+
+@td.job
+async def stamp() -> int:
+    """The moment at which its handler started."""
+    return time.time_ns()

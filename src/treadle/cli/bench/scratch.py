@@ -1,0 +1,91 @@
+"""A database of our own, filled by plain SQL in no time, and read for what really happened in it."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Jobs(NamedTuple):
+    """Some jobs that were put in together: their ids are `prefix` and 12 hex digits."""
+
+    n: int
+    type: str
+    prefix: str
+
+
+class Scratch(ABC):
+    """A database with treadle's tables, gone when it is closed."""
+
+    url: str
+    connection: Any
+    """Of the database's own driver, for plain SQL."""
+    _last = 0
+
+    def waiting(self, n: int, type: str = "noop", *, priority: int = 0, later: float = 0.0) -> Jobs:
+        """Jobs that wait, due `later` seconds from now (negative: since then)."""
+        return self._put("ready", "pending", n, type, priority, later)
+
+    def finished(self, n: int, type: str = "noop") -> Jobs:
+        """Jobs that were completed a while ago."""
+        return self._put("finished", "completed", n, type, 0, -60.0)
+
+    def held(self, type: str) -> Jobs:
+        """A job in hand that nobody ends."""
+        return self._put("leases", "processing", 1, type, 0, 0.0)
+
+    def _put(self, table: str, status: str, n: int, type: str, priority: int, later: float) -> Jobs:
+        now = self._now()
+        self._last = max(now // 1000, self._last + 1)  # ids are UUIDv7: they begin with their millisecond
+        stamp = f"{self._last:012x}"
+        jobs = Jobs(n, type, f"{stamp[:8]}-{stamp[8:]}-7000-8000-")
+        self._fill(
+            table,
+            {
+                "n": n,
+                "type": type,
+                "prefix": jobs.prefix,
+                "priority": priority,
+                "status": status,
+                "now": now,
+                "run_at": now + round(later * 1e6),
+            },
+        )
+        self.tidy()
+        return jobs
+
+    def _now(self) -> int:
+        """Microseconds, by the clock that decides what is due."""
+        return time.time_ns() // 1000
+
+    @abstractmethod
+    def _fill(self, table: str, values: Mapping[str, Any]) -> None:
+        """The rows of jobs, in `jobs`, in `table` and in the tallies."""
+
+    @abstractmethod
+    def tidy(self) -> None:
+        """Leave nothing of what was put in for a worker to clear up."""
+
+    @abstractmethod
+    def alone(self) -> None:
+        """Let our own connection do what a worker's would do now and then: here, nobody else writes."""
+
+    @abstractmethod
+    def clear(self) -> None:
+        """No jobs any more."""
+
+    @abstractmethod
+    def completed(self, type: str) -> int: ...
+
+    @abstractmethod
+    def times(self, jobs: Jobs) -> list[tuple[int, int]]:
+        """When each of them was claimed and when it was settled, in microseconds, in the order of the latter."""
+
+    @abstractmethod
+    def results(self) -> dict[str, int]:
+        """What each job has returned, by its id. For jobs that return a number."""
+
+    @abstractmethod
+    def close(self) -> None: ...

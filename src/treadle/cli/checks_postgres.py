@@ -1,0 +1,112 @@
+"""What the doctor looks at where the jobs are on a PostgreSQL server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from treadle.cli.finding import Finding, Level
+from treadle.cli.output import clean
+from treadle.units import plural, span
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.stores.postgres.checkup import Checkup
+
+LONG_TRANSACTION = 600.0
+"""Seconds. While it is open, no row that died since can be removed, and claims step over more and more of them."""
+MANY_DEAD = 100_000
+"""Rows, ten times what a table has when it is vacuumed."""
+MANY_SESSIONS, TOO_MANY_SESSIONS = 0.8, 0.95
+WRONG_CLOCK = 5.0
+
+
+def checks(app: Treadle, status: Mapping[str, Any], *, quick: bool) -> Iterator[Finding]:
+    """All of the server, by what it says of itself."""
+    found: Checkup = app.store.checkup()  # type: ignore[attr-defined]  # of this store alone
+    yield Finding("server", Level.OK, f"PostgreSQL {clean(found.settings['server_version'])}")
+    yield _role(found)
+    yield _durable(found)
+    yield _vacuum(found)
+    yield _transactions(found)
+    yield _dead(found)
+    yield _sessions(found)
+    yield _listen(found)
+    yield _clock(found)
+
+
+def _role(found: Checkup) -> Finding:
+    role = clean(found.role)
+    if found.lacking:
+        lacks = ", ".join(found.lacking[:3]) + (", …" if len(found.lacking) > 3 else "")
+        text = f"role {role} lacks what a worker needs: {lacks}"
+        return Finding("role", Level.WARNING, text, "treadle db roles, and GRANT treadle_worker TO it")
+    more = ", and far more: it is a superuser" if found.is_superuser else ""
+    return Finding("role", Level.OK, f"role {role} may do what a worker does{more}")
+
+
+def _durable(found: Checkup) -> Finding:
+    names = ("fsync", "full_page_writes", "synchronous_commit")
+    off = [name for name in names if found.settings[name] == "off"]
+    if not off:
+        level = found.settings["synchronous_commit"]
+        return Finding("durable", Level.OK, f"fsync on, synchronous_commit {level}")
+    loses = "can lose the last moments" if off == ["synchronous_commit"] else "can ruin the database"
+    text = f"{', '.join(off)} off: a crash of the server's machine {loses}"
+    return Finding("durable", Level.WARNING, text, "turn it on, unless the jobs can be made again")
+
+
+def _vacuum(found: Checkup) -> Finding:
+    if found.settings["autovacuum"] != "on":
+        text = "autovacuum is off: tables of a queue fill up with dead rows within hours"
+        return Finding("autovacuum", Level.PROBLEM, text, "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()")
+    if found.not_vacuumed:
+        tables = ", ".join(f"treadle.{name}" for name in found.not_vacuumed)
+        way_out = f"ALTER TABLE treadle.{found.not_vacuumed[0]} RESET (autovacuum_enabled)"
+        return Finding("autovacuum", Level.PROBLEM, f"autovacuum is off for {tables}", way_out)
+    return Finding("autovacuum", Level.OK, "autovacuum on")
+
+
+def _transactions(found: Checkup) -> Finding:
+    seconds, who, how = found.oldest or (0.0, "", "")
+    if seconds >= LONG_TRANSACTION:
+        text = f"a transaction is open for {span(seconds)} ({clean(who)}): dead rows stay, and claims get slower"
+        return Finding("transactions", Level.WARNING, text, f"end it: {clean(how)}")
+    if not found.sees_all_sessions:
+        text = "no long transaction of this role; those of others are hidden from it"
+        return Finding("transactions", Level.OK, text, f"GRANT pg_read_all_stats TO {clean(found.role)}")
+    return Finding("transactions", Level.OK, f"oldest transaction {span(seconds)}")
+
+
+def _dead(found: Checkup) -> Finding:
+    many = {table: n for table, n in found.dead_rows.items() if n > MANY_DEAD}
+    if not many:
+        return Finding("dead rows", Level.OK, f"{sum(found.dead_rows.values()):,} dead rows where jobs come and go")
+    text = ", ".join(f"{n:,} dead rows in treadle.{table}" for table, n in many.items())
+    way_out = "end what keeps them (a long transaction, a replication slot), then: VACUUM treadle.ready, treadle.leases"
+    return Finding("dead rows", Level.WARNING, text, way_out)
+
+
+def _sessions(found: Checkup) -> Finding:
+    most = int(found.settings["max_connections"])
+    text = f"{plural(found.sessions, 'connection')} of {most}"
+    if found.sessions < most * MANY_SESSIONS:
+        return Finding("connections", Level.OK, text)
+    level = Level.PROBLEM if found.sessions >= most * TOO_MANY_SESSIONS else Level.WARNING
+    return Finding("connections", level, f"{text} are taken", "fewer processes, a pooler, or a higher max_connections")
+
+
+def _listen(found: Checkup) -> Finding:
+    if found.hears:
+        return Finding("listen", Level.OK, "notifications arrive")
+    text = "notifications do not arrive, so that idle workers look for jobs once a second"
+    way_out = "is there a pooler in transaction mode? give workers a direct connection"
+    return Finding("listen", Level.WARNING, text, way_out)
+
+
+def _clock(found: Checkup) -> Finding:
+    if abs(found.skew) < WRONG_CLOCK:
+        return Finding("clock", Level.OK, "the server's clock is this host's, to within seconds")
+    side = "ahead of" if found.skew > 0 else "behind"
+    text = f"the server's clock is {span(abs(found.skew))} {side} this host's, and decides when jobs are due"
+    return Finding("clock", Level.WARNING, text, "mend the time (NTP) on one of them; delay= is right in any case")

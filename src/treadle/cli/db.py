@@ -1,0 +1,150 @@
+"""`treadle db`: the database itself."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Generator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from treadle import units
+from treadle.cli.base import Group, Shared, pass_shared
+from treadle.cli.errors import Problem
+from treadle.cli.target import database, url_of
+from treadle.cli.types import Duration
+from treadle.job import Status
+from treadle.stores import open_store
+from treadle.worker.chores import PRUNED, prune
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+
+ROLES = """Print the SQL that makes roles and gives them their rights, without connecting.
+
+An owner; workers, who see every tenant; and producers, who see one tenant at a time, by row level security. With
+--apply, run it. Safe to repeat, and to be repeated after an upgrade.
+"""
+NAME_ONE = "name one: --db postgresql://…"
+STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
+    ("bytes", "size", units.size),
+    ("log_bytes", "log", units.size),
+    ("leases_given", "leases given", "{:,}".format),
+    ("journal_mode", "journal", str),
+    ("synchronous", "synchronous", str),
+    ("sqlite_version", "SQLite", str),
+    ("file_system", "file system", lambda kind: kind or "unknown"),
+    ("server_version", "PostgreSQL", str),
+    ("oldest_transaction_seconds", "oldest transaction", units.span),
+    ("dead_rows", "dead rows", "{:,}".format),
+]
+FINAL = [status.value for status in Status if status.is_final]
+
+
+@click.group("db", cls=Group, help="The database: status, upgrade, sql, roles, prune.")
+def db() -> None:
+    pass
+
+
+@db.command("status", help="Where the database is, its schema and its size.")
+@pass_shared
+def status(shared: Shared) -> None:
+    found = database(shared).store.status()
+    if shared.json:
+        shared.data(found)
+        return
+    for name, value in _lines(found).items():
+        shared.print((f"{name:<20}", "dim"), str(value))
+
+
+def _lines(found: Mapping[str, Any]) -> dict[str, str]:
+    """Each store tells what it has to tell."""
+    current = found["schema"] == found["newest_schema"]
+    lines = {
+        "database": f"{found['store']} {found['where']}",
+        "schema": f"{found['schema']} ({'current' if current else 'newest: ' + str(found['newest_schema'])})",
+    }
+    return lines | {label: shown(found[key]) for key, label, shown in STATUS if key in found}
+
+
+@db.command("upgrade", help="Create the tables, or bring them up to date. Safe to repeat.")
+@pass_shared
+def upgrade(shared: Shared) -> None:
+    store = open_store(url_of(shared))
+    before, schema = store.schema(), store.upgrade()
+    how = "was current already" if before == schema else f"upgraded from {before}" if before else "created"
+    if shared.json:
+        shared.data({"where": store.where, "schema": schema, "before": before})
+    else:
+        shared.print(("✓ ", "green"), f"{store.where}: schema {schema}, {how}")
+
+
+@db.command("sql", help="Print the tables as SQL, without connecting.")
+@pass_shared
+def sql(shared: Shared) -> None:
+    script = open_store(url_of(shared)).schema_sql()
+    if shared.json:
+        shared.data({"sql": script})
+    else:
+        click.echo(script, nl=False)
+
+
+@db.command("roles", help=ROLES)
+@click.option("--apply", is_flag=True, help="Run it, in one transaction.")
+@click.option("--owner", default="treadle_owner", show_default=True, help="Owns the tables, and may upgrade them.")
+@click.option("--worker", default="treadle_worker", show_default=True, help="Runs jobs, of every tenant.")
+@click.option("--producer", default="treadle_producer", show_default=True, help="Enqueues, for one tenant at a time.")
+@pass_shared
+def roles(shared: Shared, /, apply: bool, **names: str) -> None:
+    store = open_store(url_of(shared))
+    give_rights = getattr(store, "give_rights", None)
+    if give_rights is None:
+        raise Problem("roles are for PostgreSQL", "Who may read a SQLite file may do everything.", next=NAME_ONE)
+    from treadle.stores.postgres.roles import Roles, script
+
+    text = script(Roles(**names))
+    if apply:
+        give_rights(Roles(**names))
+    if shared.json:
+        shared.data({"sql": text, "applied": apply})
+    elif apply:
+        shared.print(("✓ ", "green"), f"{store.where}: {', '.join(names.values())} have their rights")
+    else:
+        click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
+
+
+@db.command("prune", help="Delete jobs that ended long ago, in small steps that hold nobody up.")
+@click.option("--older-than", type=Duration(), default="7d", show_default=True, help="Ended longer ago than this.")
+@click.option(
+    "-s",
+    "--status",
+    "statuses",
+    multiple=True,
+    type=click.Choice(FINAL),
+    default=[status.value for status in PRUNED],
+    show_default=True,
+    help="How they ended; may be repeated.",
+)
+@pass_shared
+def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> None:
+    app = database(shared)
+    deleted = 0
+    with _progress(shared, app, statuses) as bar:
+        for count in prune(app.store, [Status(name) for name in statuses], older_than):
+            deleted += count
+            bar.advance(bar.task_ids[0], count)
+    if shared.json:
+        shared.data({"deleted": deleted})
+    else:
+        shared.print(f"{units.plural(deleted, 'job')} deleted", (f" in {app.store.where}", "dim"))
+
+
+@contextlib.contextmanager
+def _progress(shared: Shared, app: Treadle, statuses: tuple[Status, ...]) -> Generator[Progress]:
+    """How many of all ended jobs are gone; some of them are too young, so it may end before the bar is full."""
+    ended = sum(row["count"] for row in app.counts(("status",)) if row["status"] in statuses)
+    columns = (TextColumn("pruning"), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
+    with Progress(*columns, console=shared.err, transient=True, disable=not shared.err.is_terminal) as bar:
+        bar.add_task("", total=ended)
+        yield bar

@@ -1,0 +1,128 @@
+"""`treadle enqueue`: store a job by the name of its type."""
+
+from __future__ import annotations
+
+import difflib
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+import msgspec
+
+from treadle import units
+from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.errors import USAGE, Problem, code_of
+from treadle.cli.output import pretty
+from treadle.cli.target import database, load_app
+from treadle.cli.types import Duration, Moment
+from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
+from treadle.health import handles, live
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.job import Job
+
+HELP = """Store a job of TYPE, and print its id.
+
+KEY=VALUE is a text, KEY:=VALUE any JSON value:
+
+    treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'
+"""
+
+
+@command("enqueue", help=HELP.replace("    treadle", "\b\n    treadle"))
+@click.argument("type")
+@click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
+@click.option("--in", "delay", type=Duration(), help="Run it that much later: 90, 5m, 1h30m.")
+@click.option("--at", "run_at", type=Moment(), help="Run it at this ISO time, local unless it has a zone.")
+@click.option("--priority", type=int, help="Higher runs first.")
+@click.option("--queue", help="The lane; else the one of its type.")
+@click.option("--tenant", help="Whose job it is.")
+@click.option("--subject", help="What it is about.")
+@click.option("--dedupe", metavar="KEY", help="One waiting or running job per key: a second one is the first.")
+@click.option("--max-attempts", type=int, help="Runs in all.")
+@click.option("--wait", is_flag=True, help="Wait until it has ended, and print its result.")
+@click.option("--timeout", type=Duration(), default=60, help="How long to wait.  [default: 60s]")
+@click.option("-a", "--app", metavar="MODULE:NAME", help="Import this app: its database, and its check of the payload.")
+@pass_shared
+def enqueue(
+    shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, app: str | None, **options: Any
+) -> None:
+    treadle = load_app(shared, app) if app else database(shared, create=True)
+    request = treadle.request(
+        type, parsed(pairs), **{name: value for name, value in options.items() if value is not None}
+    )
+    [job] = treadle.enqueue_many([request])
+    _tell(shared, treadle, job, existed=job.id != request.id)
+    if wait:
+        _wait(shared, treadle, job, timeout)
+    elif shared.json:
+        shared.data(job)
+    else:
+        shared.print(job.id)
+
+
+def parsed(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """The payload that the words spell."""
+    payload: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        name = key.removesuffix(":")
+        if not equals or not name:
+            raise Problem(f"{pair!r} is no argument", "Write KEY=TEXT, or KEY:=JSON.", next=f"try {pair.strip('=:')}=…")
+        if name in payload:
+            raise Problem(f"{name!r} is given twice", "A payload has each key once.")
+        payload[name] = _json(pair, value) if key.endswith(":") else value
+    return payload
+
+
+def _json(pair: str, text: str) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        cause = f"After := comes JSON, and this is none ({error}). In a shell, quote it: 'tags:=[\"a\"]'."
+        raise Problem(f"{pair!r} is no argument", cause, next="for plain text write = instead of :=") from None
+
+
+def _tell(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
+    """Where the job is, and whether anybody is there to run it."""
+    now = datetime.now(UTC)
+    when = f"due {units.relative(max(job.run_at, now), now)}"
+    how = f"{job.status} already: a job with this key" if existed else f"stored in queue {job.queue}, {when}"
+    shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}")
+    shared.note((f"  in {app.store.where}", "dim"))
+    try:
+        workers = live(app.workers(), app.store.now())
+    except StoreUnusable:  # a producer may enqueue, and not see who works
+        return
+    if job.status.is_final or any(handles(worker, job.queue, job.type) for worker in workers):
+        return
+    known = sorted({type for worker in workers for type in worker.types})
+    if not workers:
+        shared.warn("no worker is running on this database; the job waits", "treadle worker app:td")
+    elif job.type in known:
+        shared.warn(
+            f"no live worker takes jobs from queue {job.queue}; the job waits", f"treadle worker app:td -q {job.queue}"
+        )
+    else:
+        near = difflib.get_close_matches(job.type, known, n=1)
+        hint = f"did you mean {near[0]}?" if near else "add it to the app, and restart the workers"
+        shared.warn(f"no live worker knows type {job.type} (they know {', '.join(known)}); the job waits", hint)
+
+
+def _wait(shared: Shared, app: Treadle, job: Job, timeout: float) -> None:
+    if timeout <= 0:
+        raise Problem(f"--timeout {timeout:g} leaves no time to wait", "It is a duration of more than 0.", code=USAGE)
+    try:
+        with shared.err.status(f"waiting for {job.type}") if shared.err.is_terminal else nullcontext():
+            result = app.result(job.id, timeout=timeout)
+    except (JobFailed, ResultTimeout) as error:
+        if not shared.json:
+            raise
+        shared.data(app.get(job.id))
+        click.get_current_context().exit(code_of(error))
+    if shared.json:
+        shared.data(app.get(job.id))
+    else:
+        click.echo(pretty(result))

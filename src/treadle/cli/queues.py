@@ -1,0 +1,65 @@
+"""`treadle queues`: what waits and what runs, by queue and type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+import msgspec
+from rich.text import Text
+
+from treadle import clock, units
+from treadle.cli import output
+from treadle.cli.base import Group, Shared, command, pass_shared
+from treadle.cli.target import database
+from treadle.stores.rows import LaneRow
+
+COUNTS = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
+
+
+@click.group("queues", cls=Group, help="What waits and what runs, by queue and type.")
+def queues() -> None:
+    pass
+
+
+@command("ls", help="Each queue and type: what is due, what is for later, what runs, and since when the oldest waits.")
+@pass_shared
+def ls(shared: Shared) -> None:
+    app = database(shared)
+    lanes, now = app.lanes(), app.store.now()
+    if shared.json:
+        shared.data({"items": [as_json(lane) for lane in lanes]})
+    elif lanes:
+        output.show(shared, _table(lanes, now))
+    else:
+        shared.note("no jobs")
+
+
+def _table(lanes: list[LaneRow], now: int) -> output.Grid:
+    names = [name.upper() for name in COUNTS]
+    table = output.table("QUEUE", "TYPE", *names, "LIMIT", "OLDEST", "NEXT", right=(*names, "LIMIT", "OLDEST", "NEXT"))
+    for lane in lanes:
+        counts = [output.number(getattr(lane, name), output.STYLES.get(name, "cyan")) for name in COUNTS]
+        places = [output.clean(lane.queue), output.clean(lane.type)]
+        limit = "-" if lane.limit is None else f"{lane.limit:,}"
+        times = [limit, oldest(lane.oldest_due, now), _next(lane.next_due, now)]
+        table.add_row(*map(Text, places), *counts, *map(Text, times))
+    return table
+
+
+def oldest(due: int | None, now: int) -> str:
+    """How long what is due has waited."""
+    return "-" if due is None else units.span((now - due) / clock.SECOND)
+
+
+def _next(due: int | None, now: int) -> str:
+    return "-" if due is None else f"in {units.span((due - now) / clock.SECOND)}"
+
+
+def as_json(lane: LaneRow) -> dict[str, Any]:
+    times = {name: getattr(lane, name) for name in ("oldest_due", "next_due")}
+    moments = {name: None if at is None else clock.to_datetime(at) for name, at in times.items()}
+    return {**msgspec.structs.asdict(lane), **moments}
+
+
+queues.add_command(ls)

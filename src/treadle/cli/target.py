@@ -1,0 +1,185 @@
+"""Which database, and which app."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import tomllib
+import traceback
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from treadle.cli.base import Shared
+from treadle.cli.errors import DATABASE, Problem
+from treadle.errors import TreadleError
+from treadle.settings import DEFAULT_URL, URL_VARIABLE, database_url
+from treadle.stores import open_store
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.stores.base import Store
+
+APP_VARIABLE = "TREADLE_APP"
+
+
+def configured(key: str) -> str | None:
+    """What `[tool.treadle]` in ./pyproject.toml says."""
+    path = Path("pyproject.toml")
+    try:
+        tool = tomllib.loads(path.read_text("utf-8")).get("tool", {})
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise Problem(f"{path.absolute()} cannot be read: {error}", "treadle looks there for [tool.treadle].") from None
+    value = tool.get("treadle", {}).get(key)
+    if value is not None and not isinstance(value, str):
+        raise Problem(f"{path.absolute()}: [tool.treadle] {key} is {value!r}", "It has to be a text.")
+    return value
+
+
+def url_of(shared: Shared) -> str:
+    """--db, else $TREADLE_URL, else pyproject.toml, else a file here."""
+    return database_url(shared.db or os.environ.get(URL_VARIABLE) or configured("db") or DEFAULT_URL)
+
+
+def database(shared: Shared, *, create: bool = False) -> Treadle:
+    """The database, without any of the user's code. Only those who write jobs may create it."""
+    from treadle.app import Treadle
+
+    app = Treadle(url_of(shared))
+    if not create:
+        must_be_ready(app.store)
+    app.store.open()
+    return app
+
+
+def must_be_ready(store: Store) -> None:
+    """Looking at a database neither makes nor upgrades it."""
+    found, newest = store.schema(), store.newest_schema()
+    upgrade = f"treadle db upgrade --db {url_to_show(store)}"
+    if found is None:
+        raise Problem(
+            f"there is no database at {store.where}",
+            "Each working directory has its own unless you name one: --db, $TREADLE_URL, or pyproject.toml.\n"
+            "A worker and an enqueue create it; so does:",
+            next=upgrade,
+            code=DATABASE,
+        )
+    if found < newest:
+        what = f"has schema {found}, and this treadle needs {newest}" if found else "has no treadle tables"
+        raise Problem(f"{store.where} {what}", next=upgrade, code=DATABASE)
+
+
+def url_to_show(store: Store) -> str:
+    """A URL to be copied, without its password."""
+    return store.where if "://" in store.where else store.url
+
+
+def app_name(given: str | None) -> str:
+    """The app named here, else in $TREADLE_APP, else in pyproject.toml."""
+    name = given or os.environ.get(APP_VARIABLE) or configured("app")
+    if name:
+        return name
+    raise Problem(
+        "no app is named",
+        f"Tried the command line, ${APP_VARIABLE}, and `app` under [tool.treadle] in {Path.cwd() / 'pyproject.toml'}.",
+        next="treadle worker app:td     (for `td = Treadle()` in app.py)",
+    )
+
+
+def load_app(shared: Shared, name: str) -> Treadle:
+    """Import the user's app. Its database is the one named for this call, where the app leaves that open."""
+    module_name, _, attribute = name.partition(":")
+    if (url := shared.db or os.environ.get(URL_VARIABLE) or configured("db")) is not None:
+        os.environ[URL_VARIABLE] = database_url(url)
+    app = _app_in(_module(module_name, name), attribute, name)
+    if shared.db is not None and app.store.where != (named := open_store(database_url(shared.db)).where):
+        raise Problem(
+            f"{name} keeps its jobs in {app.store.where}, not in {named}",
+            "The app names its database itself, and --db cannot change that.",
+            next="leave --db out, or write `td = Treadle()` without a URL",
+        )
+    return app
+
+
+def _module(module_name: str, name: str) -> ModuleType:
+    if module_name.endswith(".py") or "/" in module_name:
+        module = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise Problem(f"{name} names a file", "An app is named by its module.", next=f"try {module}:td")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
+            raise _not_found(error.name, name) from None
+        raise _broken(module_name, error) from None
+    except TreadleError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _broken(module_name, error) from None
+
+
+def _not_found(missing: str, name: str) -> Problem:
+    places = [Path(place or ".").absolute() for place in sys.path]
+    tried = [str(place / missing.replace(".", "/")) + ".py" for place in places if place.is_dir()]
+    return Problem(
+        f"cannot import {name}: there is no module {missing!r}",
+        "Tried, in this order:\n" + "\n".join(f"  {path}" for path in tried),
+        next="cd to the folder that holds it, or put that on $PYTHONPATH",
+    )
+
+
+def _broken(module_name: str, error: BaseException) -> Problem:
+    """The user's own module raised: there the traceback is what helps, from their first line on."""
+    trace = error.__traceback__
+    while trace and ("importlib" in trace.tb_frame.f_code.co_filename or trace.tb_frame.f_globals is globals()):
+        trace = trace.tb_next
+    lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
+    return Problem(f"cannot import {module_name}: it raised {type(error).__name__}", lines)
+
+
+def _app_in(module: ModuleType, attribute: str, name: str) -> Treadle:
+    from treadle.app import Treadle
+
+    if not attribute:
+        return _only_app(module)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise Problem(f"{module.__name__} has no {attribute!r}", _apps_in_words(module), next=_suggestion(module))
+        found = getattr(found, part)
+    if not isinstance(found, Treadle):
+        raise Problem(
+            f"{name} is a {type(found).__name__}, not a Treadle", _apps_in_words(module), next=_suggestion(module)
+        )
+    return found
+
+
+def _apps(module: ModuleType) -> dict[str, Treadle]:
+    from treadle.app import Treadle
+
+    return {name: value for name, value in vars(module).items() if isinstance(value, Treadle)}
+
+
+def _only_app(module: ModuleType) -> Treadle:
+    apps = {id(app): app for app in _apps(module).values()}
+    if len(apps) == 1:
+        return next(iter(apps.values()))
+    what = "more than one Treadle" if apps else "no Treadle"
+    raise Problem(f"{module.__name__} has {what}", _apps_in_words(module), next=_suggestion(module))
+
+
+def _apps_in_words(module: ModuleType) -> str:
+    names = ", ".join(_apps(module))
+    place = click.format_filename(module.__file__ or "?")
+    return f"It has: {names}." if names else f"{place} makes none at its top level: td = Treadle()."
+
+
+def _suggestion(module: ModuleType) -> str:
+    names = list(_apps(module))
+    return f"try {module.__name__}:{names[0]}" if names else ""

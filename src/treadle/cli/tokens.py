@@ -1,0 +1,107 @@
+"""`treadle tokens`: who may use the HTTP API."""
+
+from __future__ import annotations
+
+import click
+from rich.text import Text
+
+from treadle import clock, units
+from treadle import tokens as secrets
+from treadle.cli import output
+from treadle.cli.base import Group, Shared, pass_shared
+from treadle.cli.errors import CONFLICT, NOT_FOUND, Problem
+from treadle.cli.target import database
+from treadle.cli.types import Duration
+from treadle.settings import checked_name
+from treadle.stores.rows import Token
+
+
+@click.group("tokens", cls=Group, help="Tokens for the HTTP API: create, list, revoke.")
+def tokens() -> None:
+    pass
+
+
+@tokens.command("create", help="A new token. It is printed once; only its hash is kept.")
+@click.argument("name")
+@click.option(
+    "--scope",
+    "scopes",
+    multiple=True,
+    type=click.Choice(secrets.SCOPES),
+    default=("read",),
+    show_default=True,
+    help="May be repeated; manage includes the others.",
+)
+@click.option("--tenant", default="", help="Only this tenant's jobs.")
+@click.option("--expires", type=Duration(), help="How long it works, as in 30d. Without it: until it is revoked.")
+@pass_shared
+def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expires: float | None) -> None:
+    if not name or name.startswith(secrets.SESSION):
+        raise Problem(
+            f"a token cannot be called {name!r}", f"It needs a name, and {secrets.SESSION!r} begins those of logins."
+        )
+    store, secret = database(shared, create=True).store, secrets.new_secret()
+    until = None if expires is None else store.now() + clock.seconds(expires)
+    token = Token(
+        hash=secrets.hash_of(secret),
+        name=checked_name("name", name),
+        scopes=tuple(sorted(set(scopes))),
+        tenant=checked_name("tenant", tenant),
+        expires_at=until,
+    )
+    if not store.add_token(token):
+        raise Problem(f"there is a token {name!r} already", next=f"treadle tokens revoke {name}", code=CONFLICT)
+    if shared.json:
+        shared.data({"name": name, "token": secret, "scopes": token.scopes, "tenant": tenant, "expires_at": _at(until)})
+        return
+    shared.print(secret)
+    shared.note((f"keep it: it is not shown again; it opens {store.where}", "dim"))
+
+
+@tokens.command("ls", help="The tokens there are, without their secrets.")
+@pass_shared
+def ls(shared: Shared) -> None:
+    store = database(shared).store
+    rows, now = store.tokens(), store.now()
+    if shared.json:
+        shared.data({"items": [_as_json(token, now) for token in rows]})
+        return
+    table = output.table("NAME", "SCOPES", "TENANT", "CREATED", "EXPIRES")
+    for token in rows:
+        expired = token.expires_at is not None and token.expires_at <= now
+        table.add_row(
+            Text(output.clean(token.name)),
+            Text(", ".join(token.scopes)),
+            Text(output.clean(token.tenant) or "all"),
+            Text(units.relative(clock.to_datetime(token.created_at))),
+            Text(_expiry(token), style="red" if expired else ""),
+        )
+    output.show(shared, table)
+
+
+@tokens.command("revoke", help="Take a token away. It is refused within a second.")
+@click.argument("name")
+@pass_shared
+def revoke(shared: Shared, name: str) -> None:
+    if not database(shared).store.drop_token(name):
+        raise Problem(f"there is no token {name!r}", next="treadle tokens ls", code=NOT_FOUND)
+    shared.note(f"revoked {output.clean(name)}")
+
+
+def _expiry(token: Token) -> str:
+    return "never" if token.expires_at is None else units.relative(clock.to_datetime(token.expires_at))
+
+
+def _at(moment: int | None) -> object:
+    return None if moment is None else clock.to_datetime(moment)
+
+
+def _as_json(token: Token, now: int) -> dict[str, object]:
+    return {
+        "name": token.name,
+        "scopes": token.scopes,
+        "tenant": token.tenant,
+        "created_at": _at(token.created_at),
+        "expires_at": _at(token.expires_at),
+        "expired": token.expires_at is not None and token.expires_at <= now,
+    }

@@ -1,0 +1,25 @@
+"""`treadle jobs why`: the answer to the question that people ask first."""
+
+from __future__ import annotations
+
+import click
+
+from treadle.cli import hidden
+from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.output import clean, status
+from treadle.cli.target import database
+
+
+@command("why", help="Why a job is not running: every reason that holds, the deciding one first.")
+@click.argument("id")
+@hidden.reveals
+@pass_shared
+def why(shared: Shared, id: str) -> None:
+    answer = hidden.why(shared, database(shared).why(id))
+    if shared.json:
+        shared.data(answer)
+        return
+    shared.out.print(status(answer.status), highlight=False)
+    for n, reason in enumerate(answer.reasons):
+        shared.print(("• ", "dim"), (clean(reason.text), "bold" if n == 0 else ""))
+        shared.print("  → ", (clean(reason.way_out), "dim"))

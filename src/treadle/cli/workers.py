@@ -1,0 +1,74 @@
+"""`treadle workers`: who is working."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.text import Text
+
+from treadle import clock, units
+from treadle.cli import output
+from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.target import database
+from treadle.health import is_live, silence
+from treadle.stores.base import WorkerRow
+
+TIMES = " \N{MULTIPLICATION SIGN}{}"
+
+
+@command("workers", help="Who is working: their heartbeat, and what they have in hand.")
+@pass_shared
+def workers(shared: Shared) -> None:
+    app = database(shared)
+    rows, now = app.workers(), app.store.now()
+    if shared.json:
+        shared.data({"items": [_as_json(worker, now) for worker in rows]})
+        return
+    if not rows:
+        shared.note("no worker is running on this database")
+        shared.note(("→ ", "dim"), "treadle worker app:td")
+        return
+    table = output.table(
+        "WORKER", "BUSY", "DOING", "QUEUES", "TYPES", "VERSION", "UP", "HEARTBEAT", right=("BUSY", "UP"), clip="TYPES"
+    )
+    for worker in rows:
+        table.add_row(*_cells(worker, now))
+    output.show(shared, table)
+
+
+def _cells(worker: WorkerRow, now: int) -> list[Text]:
+    alive, quiet = is_live(worker, now), units.span(silence(worker, now))
+    up = units.span((now - worker.started_at) / clock.SECOND)
+    return [
+        Text.assemble(("● ", "green") if alive else ("◌ ", "red"), output.clean(worker.name)),
+        Text(f"{worker.leases}/{worker.concurrency}"),
+        Text(_doing(worker, now) or "-", style="" if worker.doing else "dim"),
+        Text(output.clean(", ".join(worker.queues)) or "all"),
+        Text(output.clean(", ".join(worker.types))),
+        Text(worker.version),
+        Text(up),
+        Text(f"{quiet} ago") if alive else Text(f"{quiet} ago: lost", style="red"),
+    ]
+
+
+def _doing(worker: WorkerRow, now: int) -> str:
+    """Each type that it has in hand, how many of it, and for how long the first."""
+    parts = (
+        f"{output.clean(type)}{TIMES.format(count) if count > 1 else ''} for {units.span((now - since) / clock.SECOND)}"
+        for type, count, since in worker.doing
+    )
+    return ", ".join(parts)
+
+
+def _as_json(worker: WorkerRow, now: int) -> dict[str, Any]:
+    """As GET /api/workers answers."""
+    names = ("id", "name", "concurrency", "queues", "types", "version")
+    return {
+        **{name: getattr(worker, name) for name in names},
+        "started_at": clock.to_datetime(worker.started_at),
+        "seen_at": clock.to_datetime(worker.seen_at),
+        "silent_for": silence(worker, now),
+        "live": is_live(worker, now),
+        "running": worker.leases,
+        "doing": [{"type": t, "count": n, "since": clock.to_datetime(since)} for t, n, since in worker.doing],
+    }

@@ -1,0 +1,90 @@
+"""JSON in and out. What is stored comes back as what it was, or it is refused before it is stored."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import msgspec
+
+from treadle.errors import NotJSON, PayloadTooDeep, PayloadTooLarge
+
+MAX_BYTES = 1 << 20
+MAX_DEPTH = 64
+MAX_ERROR = 16 * 1024
+
+encode = msgspec.json.Encoder().encode
+decode = msgspec.json.Decoder().decode
+
+
+def to_json(value: Any, type: str, where: str) -> str:
+    """`value` as JSON text within the limits; `where` names it in errors."""
+    try:
+        data = encode(value)
+    except RecursionError:
+        raise PayloadTooDeep(type, MAX_DEPTH) from None
+    except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
+        raise NotJSON(where, value, f"{error}; pass numbers, text, lists and objects") from error
+    if len(data) > MAX_BYTES:
+        raise PayloadTooLarge(type, len(data), MAX_BYTES)
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _too_deep(data):
+        raise PayloadTooDeep(type, MAX_DEPTH)
+    if b"null" in data and _has_nan(value):
+        raise NotJSON(where, value, "JSON has no NaN and no infinity; pass None or text")
+    if b"\\u0000" in data and _has_nul(decode(data)):
+        raise NotJSON(where, value, "a NUL character cannot be stored in every database; remove it")
+    return data.decode()
+
+
+def faithful(value: Any, type: str, where: str) -> str:
+    """`value` as JSON text, refused unless plain JSON gives back the same value."""
+    text = to_json(value, type, where)
+    if decode(text) != value:
+        raise NotJSON(where, value, "it would come back as something else; convert it first (a date to text, say)")
+    return text
+
+
+def result_to_json(value: Any, type: str) -> str | None:
+    """A handler's result as JSON text; None stays None."""
+    return None if value is None else to_json(value, type, "the result")
+
+
+def clipped(text: str | None, limit: int = MAX_ERROR) -> str | None:
+    """Error text that every database takes: no NUL, no lone surrogate, not endless. The end matters most."""
+    if text is None:
+        return None
+    clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return clean if len(clean) <= limit else f"…{clean[-limit:]}"
+
+
+def _too_deep(data: bytes) -> bool:
+    try:
+        return _depth(decode(data)) > MAX_DEPTH
+    except RecursionError:
+        return True
+
+
+def _depth(value: Any) -> int:
+    """How deep a decoded value is nested."""
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_depth, value), default=0)
+    return 0
+
+
+def _has_nan(value: Any) -> bool:
+    """Whether JSON would turn a number into null."""
+    if isinstance(value, float):
+        return not math.isfinite(value)
+    if isinstance(value, dict):
+        return any(map(_has_nan, value.values()))
+    return isinstance(value, list | tuple) and any(map(_has_nan, value))
+
+
+def _has_nul(value: Any) -> bool:
+    if isinstance(value, str):
+        return "\0" in value
+    if isinstance(value, dict):
+        return any(_has_nul(k) or _has_nul(v) for k, v in value.items())
+    return isinstance(value, list) and any(map(_has_nul, value))

@@ -1,0 +1,156 @@
+"""What a handler can ask of the attempt it runs in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from treadle import codec
+from treadle.errors import BadOption, TransactionOver
+from treadle.job import Claimed, NewJob, Progress
+from treadle.outcome import COMPLETED, Kind, Outcome
+
+if TYPE_CHECKING:
+    from treadle.stores.base import Store
+
+current_run: ContextVar[Run | None] = ContextVar("treadle_run", default=None)
+"""The attempt that the calling code belongs to. Follow-ups find their way by it."""
+
+
+class Run:
+    """One attempt under way: what the handler did so far, and what the worker wants of it."""
+
+    __slots__ = ("cancelled", "claimed", "ended", "follow_ups", "report", "result", "store", "written")
+
+    def __init__(self, claimed: Claimed, store: Store, report: Callable[[Claimed, Progress], None]) -> None:
+        self.claimed = claimed
+        self.store = store
+        self.report = report
+        self.cancelled = False
+        self.ended = False
+        self.result: Any = None
+        self.follow_ups: list[NewJob] = []
+        self.written: Outcome | None = None
+
+    def completed(self, result: Any) -> Outcome:
+        """The outcome of a handler that returned."""
+        if result is None and not self.follow_ups:
+            return COMPLETED
+        text = codec.result_to_json(result, self.claimed.type)
+        return Outcome(Kind.COMPLETED, result=text, follow_ups=tuple(self.follow_ups))
+
+
+class Context:
+    """Given to a handler whose first parameter is annotated with it."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    @property
+    def id(self) -> str:
+        """The job's id."""
+        return self._run.claimed.id
+
+    @property
+    def type(self) -> str:
+        return self._run.claimed.type
+
+    @property
+    def queue(self) -> str:
+        return self._run.claimed.queue
+
+    @property
+    def tenant(self) -> str:
+        return self._run.claimed.tenant
+
+    @property
+    def subject(self) -> str:
+        return self._run.claimed.subject
+
+    @property
+    def attempt(self) -> int:
+        """Which run this is; the first is 1."""
+        return self._run.claimed.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return self._run.claimed.max_attempts
+
+    @property
+    def snoozes(self) -> int:
+        """How often the job was snoozed so far."""
+        return self._run.claimed.snoozes
+
+    @property
+    def cancelled(self) -> bool:
+        """True once somebody cancelled the job, or the worker lost it: a handler in a thread should stop then."""
+        return self._run.cancelled
+
+    @property
+    def result(self) -> Any:
+        """The result that `transaction` stores. (Without a transaction, return it.)"""
+        return self._run.result
+
+    @result.setter
+    def result(self, value: Any) -> None:
+        self._run.result = value
+
+    def progress(self, fraction: float, message: str = "") -> None:
+        """Say how far the work is, from 0 to 1. Cheap: the worker stores the newest about once a second."""
+        if not 0 <= fraction <= 1:
+            raise BadOption("progress", fraction, "a fraction of the work, from 0 to 1")
+        text = codec.clipped(str(message), 500) or ""
+        self._run.report(self._run.claimed, Progress(float(fraction), text))
+
+    @contextmanager
+    def transaction(self) -> Generator[Any]:
+        """A transaction of the job's own database that ends the job: your rows, its follow-ups and its completion
+        are committed together, or none of them if the block raises or the lease was lost."""
+        with self._ending() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def atransaction(self) -> AsyncGenerator[Any]:
+        """`transaction` for an `async def` handler. The connection is the store's own, so its calls are sync."""
+        loop, block = asyncio.get_running_loop(), self._ending()
+        # A thread of its own: in a pool, those who wait for the writer could keep it from committing.
+        thread = ThreadPoolExecutor(1, "treadle-transaction")
+        try:
+            entering = loop.run_in_executor(thread, block.__enter__)
+            try:
+                connection = await asyncio.shield(entering)
+            except asyncio.CancelledError as error:  # while it waits for the writer: let go as soon as it has it
+                thread.submit(block.__exit__, type(error), error, None)
+                raise
+            try:
+                yield connection
+            except BaseException as error:
+                if not await loop.run_in_executor(thread, block.__exit__, type(error), error, error.__traceback__):
+                    raise
+            else:
+                await loop.run_in_executor(thread, block.__exit__, None, None, None)
+        finally:
+            thread.shutdown(wait=False)
+
+    def _ending(self) -> AbstractContextManager[Any]:
+        return _ending(self._run)
+
+
+@contextmanager
+def _ending(run: Run) -> Generator[Any]:
+    if run.written:
+        raise TransactionOver("ctx.transaction() has ended this job already; do all of its work in one block")
+    before = len(run.follow_ups)
+    try:
+        with run.store.transaction(run.claimed, lambda: run.completed(run.result)) as connection:
+            yield connection
+    except BaseException:
+        del run.follow_ups[before:]  # rolled back with the block, even if the handler goes on
+        raise
+    run.written = Outcome(Kind.COMPLETED, written=True)

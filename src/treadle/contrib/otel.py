@@ -1,0 +1,181 @@
+"""OpenTelemetry: a trace from the enqueue to the run and on to its follow-ups, and metrics of runs.
+
+Names are those of OpenTelemetry's conventions for messaging, where they have one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+
+import msgspec
+
+from treadle.app import Treadle
+from treadle.context import Run
+from treadle.errors import MissingExtra, TreadleError
+from treadle.events import Event, EventName
+from treadle.job import NewJob
+from treadle.outcome import Kind, Outcome
+from treadle.version import __version__
+
+try:
+    from opentelemetry import metrics, trace
+    from opentelemetry.context import Context, attach, detach
+    from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+except ModuleNotFoundError as error:
+    raise MissingExtra("treadle.contrib.otel", "opentelemetry-api", "otel") from error
+
+OUTCOMES: tuple[EventName, ...] = ("job_completed", "job_retried", "job_snoozed", "job_failed", "job_cancelled")
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600)
+"""Buckets: jobs take, and wait, from milliseconds to hours."""
+
+_EXCEPTION = re.compile(r"([A-Za-z_][\w.]*)(?:: |$)")
+_propagator = TraceContextTextMapPropagator()
+
+
+def instrument(
+    td: Treadle,
+    tracer_provider: trace.TracerProvider | None = None,
+    meter_provider: metrics.MeterProvider | None = None,
+) -> None:
+    """Trace and measure this app, by these providers or the global ones. Before its workers start.
+
+    Where handlers run in child processes, call it in the module that makes the app: they import that.
+    """
+    if td.tracing is not None:
+        raise TreadleError(f"{td!r} is traced already; call instrument once, where the app is made")
+    td.tracing = _Spans(trace.get_tracer("treadle", __version__, tracer_provider))
+    _measure(td, metrics.get_meter("treadle", __version__, meter_provider))
+
+
+class _Spans:
+    """A `Tracing` that makes spans."""
+
+    def __init__(self, tracer: trace.Tracer) -> None:
+        self._tracer = tracer
+
+    @contextmanager
+    def enqueuing(self, jobs: Sequence[NewJob]) -> Generator[Sequence[NewJob]]:
+        """One span for all of them: jobs that have the same parent can be stored together."""
+        types, queues = {job.type for job in jobs}, {job.queue for job in jobs}
+        attributes = {**_SYSTEM, "messaging.operation.name": "enqueue", "messaging.operation.type": "send"}
+        if len(queues) == 1:
+            attributes["messaging.destination.name"] = jobs[0].queue
+        if len(types) == 1:
+            attributes["treadle.type"] = jobs[0].type
+        with self._tracer.start_as_current_span(
+            f"enqueue {jobs[0].type}" if len(types) == 1 else "enqueue", kind=trace.SpanKind.PRODUCER
+        ) as span:
+            span.set_attributes(attributes)
+            if len(jobs) == 1:
+                span.set_attribute("messaging.message.id", jobs[0].id)
+            else:
+                span.set_attribute("messaging.batch.message_count", len(jobs))
+            parent = _current()
+            yield [msgspec.structs.replace(job, traceparent=parent) for job in jobs]
+
+    @contextmanager
+    def running(self, run: Run) -> Generator[Callable[[Outcome | None], None]]:
+        """A child of the enqueue's span, whatever else goes on in this thread, and linked to it too."""
+        claimed = run.claimed
+        parent = _context(claimed.traceparent)
+        enqueued = trace.get_current_span(parent).get_span_context()
+        with self._tracer.start_as_current_span(
+            f"run {claimed.type}",
+            context=parent,
+            kind=trace.SpanKind.CONSUMER,
+            attributes=_of_run(run),
+            links=[trace.Link(enqueued)] if enqueued.is_valid else [],
+        ) as span:
+            run.claimed = msgspec.structs.replace(claimed, traceparent=_current())
+            yield lambda outcome: _tell(span, outcome)
+
+    def inside(self, run: Run) -> AbstractContextManager[None]:
+        return _within(_context(run.claimed.traceparent))
+
+
+_SYSTEM = {"messaging.system": "treadle"}
+
+
+def _of_run(run: Run) -> dict[str, str | int]:
+    c = run.claimed
+    attributes: dict[str, str | int] = {
+        **_SYSTEM,
+        "messaging.operation.name": "run",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": c.queue,
+        "messaging.message.id": c.id,
+        "treadle.type": c.type,
+        "treadle.attempt": c.attempt,
+    }
+    named = {"treadle.tenant": c.tenant, "treadle.subject": c.subject}
+    return {**attributes, **{key: value for key, value in named.items() if value}}
+
+
+def _tell(span: trace.Span, outcome: Outcome | None) -> None:
+    """How the attempt ended; None: its lease was lost."""
+    span.set_attribute("treadle.outcome", "lost" if outcome is None else outcome.kind.value)
+    if outcome is None or outcome.kind not in (Kind.RETRIED, Kind.FAILED):
+        return
+    message = outcome.error or ""
+    exception = {"exception.message": message, "exception.stacktrace": outcome.traceback or ""}
+    if type := _exception_type(outcome):
+        exception["exception.type"] = type
+        span.set_attribute("error.type", type)
+    span.add_event("exception", exception)
+    span.set_status(trace.StatusCode.ERROR, message)
+
+
+def _exception_type(outcome: Outcome) -> str | None:
+    """Out of the traceback, which is all that comes back from a child process."""
+    first = (outcome.error or "").partition("\n")[0]
+    for line in reversed((outcome.traceback or "").splitlines()):
+        if (found := _EXCEPTION.match(line)) and line.endswith(first):
+            return found[1]
+    return None
+
+
+def _current() -> str | None:
+    """The current span, as W3C writes it; None if nobody traces."""
+    carrier: dict[str, str] = {}
+    _propagator.inject(carrier)
+    return carrier.get("traceparent")
+
+
+def _context(traceparent: str | None) -> Context:
+    return _propagator.extract({"traceparent": traceparent} if traceparent else {}, Context())
+
+
+@contextmanager
+def _within(context: Context) -> Generator[None]:
+    token = attach(context)
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+def _measure(td: Treadle, meter: metrics.Meter) -> None:
+    """By hooks, so that only what was committed is counted."""
+    runs = meter.create_counter("treadle.runs", "{run}", "Attempts that have ended, by type and outcome")
+    busy = meter.create_histogram(
+        "messaging.process.duration", "s", "From the claim to the outcome", explicit_bucket_boundaries_advisory=SECONDS
+    )
+    waiting = meter.create_histogram(
+        "treadle.waiting", "s", "From when it was due to the claim", explicit_bucket_boundaries_advisory=SECONDS
+    )
+
+    def measure(event: Event) -> None:
+        attributes = {
+            **_SYSTEM,
+            "messaging.destination.name": event.queue,
+            "treadle.type": event.type,
+            "treadle.outcome": event.name.removeprefix("job_"),
+        }
+        runs.add(1, attributes)
+        busy.record(event.busy, attributes)
+        waiting.record(event.waiting, attributes)
+
+    for name in OUTCOMES:
+        td.on(name, measure)

@@ -1,0 +1,44 @@
+"""The key under which two enqueues are one job."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from treadle.errors import BadOption
+
+Dedupe = bool | str | Callable[..., str] | None
+"""`True`: same type, tenant and payload. A string: that key. A function: given the payload's arguments, the key."""
+
+LIMIT = 512
+
+
+def make_dedupe_key(type: str, tenant: str | None, payload: Mapping[str, Any]) -> str:
+    """`<type>::<tenant or global>::<payload as JSON with sorted keys>`."""
+    text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return f"{type}::{tenant or 'global'}::{text}"
+
+
+def key_for(dedupe: Dedupe, type: str, tenant: str, payload: Mapping[str, Any]) -> str | None:
+    """The key that `dedupe` asks for, or None."""
+    if dedupe is None or dedupe is False:
+        return None
+    if dedupe is True:
+        key = make_dedupe_key(type, tenant, payload)
+        return key if len(key.encode()) <= LIMIT else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
+    key = dedupe(**payload) if callable(dedupe) else dedupe
+    if not isinstance(key, str) or not key or "\0" in key or not _is_text(key):
+        raise BadOption("dedupe", key, "a key is a text that is not empty, or True for the payload itself")
+    if len(key.encode()) > LIMIT:
+        raise BadOption("dedupe", key, f"a key has at most {LIMIT} bytes; hash what is longer")
+    return key
+
+
+def _is_text(key: str) -> bool:
+    """A lone surrogate is no text that a database takes."""
+    try:
+        return bool(key.encode())
+    except UnicodeEncodeError:
+        return False

@@ -1,0 +1,342 @@
+"""Every error a user can meet: one class per cause, each with the value and the way out."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Collection, Iterable
+from typing import Any
+
+
+class TreadleError(Exception):
+    """The base of all errors that treadle raises."""
+
+
+def _shown(value: object, limit: int = 120) -> str:
+    """`repr(value)`, short enough for one line, even if its `__repr__` raises."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<unprintable {type(value).__name__}>"
+    return _clipped(text, limit)
+
+
+def _clipped(text: str, limit: int = 120) -> str:
+    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+
+
+def _near(word: str, known: Iterable[str]) -> str | None:
+    """The known word that `word` was probably meant to be."""
+    close = difflib.get_close_matches(word, list(known), n=1)
+    return close[0] if close else None
+
+
+# What a user declares
+
+
+class BadOption(TreadleError, ValueError):
+    """An option has a value that cannot work."""
+
+    def __init__(self, option: str, value: object, way_out: str) -> None:
+        super().__init__(f"{option}={_shown(value)}: {way_out}")
+        self.option, self.value = option, value
+
+
+class UnknownOption(TreadleError, TypeError):
+    """An option that does not exist."""
+
+    def __init__(self, option: str, known: Collection[str]) -> None:
+        near = _near(option, known)
+        hint = f"did you mean {near!r}?" if near else f"known options: {', '.join(sorted(known))}"
+        super().__init__(f"unknown option {option!r}; {hint}")
+        self.option = option
+
+
+class BadHandler(TreadleError, TypeError):
+    """A function that cannot be a handler, because a JSON object cannot fill its parameters."""
+
+    def __init__(self, name: str, problem: str, way_out: str) -> None:
+        super().__init__(f"{name} cannot be a job: {problem}; {way_out}")
+        self.name = name
+
+
+class DuplicateType(TreadleError, ValueError):
+    """Two handlers under one type."""
+
+    def __init__(self, type: str, first: str, second: str) -> None:
+        super().__init__(
+            f"type {type!r} is registered already, by {first}; give {second} a name of its own: "
+            f"@td.job(type={type + '_2'!r})"
+        )
+        self.type = type
+
+
+class UnknownType(TreadleError, LookupError):
+    """A type that this process has no handler for."""
+
+    def __init__(self, type: str, known: Collection[str]) -> None:
+        near = _near(type, known)
+        hint = f"did you mean {near!r}?" if near else "register one with @td.job, or import the module that does"
+        super().__init__(f"no handler for type {type!r}; {hint}")
+        self.type = type
+
+
+class UnknownEvent(TreadleError, ValueError):
+    """A hook for an event that does not exist."""
+
+    def __init__(self, event: object, known: Collection[str]) -> None:
+        near = _near(event, known) if isinstance(event, str) else None
+        hint = f"did you mean {near!r}?" if near else f"known events: {', '.join(known)}"
+        super().__init__(f"unknown event {_shown(event)}; {hint}")
+        self.event = event
+
+
+# What a user enqueues
+
+
+class BadPayload(TreadleError, ValueError):
+    """A payload that cannot be stored as it is. Nothing was stored."""
+
+
+class NotJSON(BadPayload):
+    """A value that would not come back from JSON as what it was."""
+
+    def __init__(self, where: str, value: object, way_out: str) -> None:
+        super().__init__(f"{where}={_shown(value)} does not survive JSON: {way_out}")
+        self.where, self.value = where, value
+
+
+class PayloadTooLarge(BadPayload):
+    """A payload over the limit."""
+
+    def __init__(self, type: str, size: int, limit: int) -> None:
+        super().__init__(
+            f"the payload of {type!r} is {size:,} bytes and the limit is {limit:,}; "
+            "store the data elsewhere and enqueue a reference to it (a path, a row id)"
+        )
+        self.size, self.limit = size, limit
+
+
+class PayloadTooDeep(BadPayload):
+    """A payload nested beyond the limit."""
+
+    def __init__(self, type: str, limit: int) -> None:
+        super().__init__(f"the payload of {type!r} is nested more than {limit} deep; flatten it or pass a reference")
+        self.limit = limit
+
+
+class BadArguments(BadPayload, TypeError):
+    """Arguments that the handler's signature does not take."""
+
+    def __init__(self, type: str, problem: str, signature: str) -> None:
+        super().__init__(f"{type}: {problem}; it takes {signature}")
+        self.type = type
+
+
+class KeyHeld(TreadleError):
+    """A retry would need a dedupe key that another job holds."""
+
+    def __init__(self, id: str, key: str, holder: str) -> None:
+        super().__init__(
+            f"job {id} cannot be retried: its dedupe key {_shown(key)} is held by job {holder}; "
+            f"wait for that one, or cancel it first: td.cancel({holder!r})"
+        )
+        self.id, self.key, self.holder = id, key, holder
+
+
+# What a user manages
+
+
+class JobNotFound(TreadleError, LookupError):
+    """No job has this id."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"no job has the id {_shown(id)}; finished jobs are pruned after a while: td.jobs() lists them"
+        )
+        self.id = id
+
+
+class WrongStatus(TreadleError):
+    """The job is not in a status that allows this."""
+
+    def __init__(self, verb: str, id: str, status: str, way_out: str) -> None:
+        super().__init__(f"cannot {verb} job {id}: it is {status}; {way_out}")
+        self.verb, self.id, self.status = verb, id, status
+
+
+class BadCursor(TreadleError, ValueError):
+    """A cursor that no page gave out."""
+
+    def __init__(self, cursor: object) -> None:
+        super().__init__(f"cursor={_shown(cursor)} is not one of ours; pass the `.next` of an earlier page")
+
+
+class BadFilter(TreadleError, ValueError):
+    """A filter that does not say which jobs."""
+
+    def __init__(self, term: str, way_out: str, *, key: str = "", known: Collection[str] = ()) -> None:
+        if known:
+            near = _near(key, known)
+            way_out = f"{_shown(key)} is none of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
+        super().__init__(f"cannot read {_shown(term)}: {way_out}")
+        self.term = term
+
+
+class CountMoved(TreadleError):
+    """As many jobs as were expected do no longer match. Nothing was changed."""
+
+    def __init__(self, expected: int, found: int) -> None:
+        super().__init__(f"{expected:,} jobs were to be changed, but {found:,} match now; look again, then repeat")
+        self.expected, self.found = expected, found
+
+
+class RequestDiffers(TreadleError):
+    """A key of a request that was given before, to another one. Nothing was stored."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"the key {_shown(key)} was given to another request; a new request needs a new key")
+        self.key = key
+
+
+class NameTaken(TreadleError, ValueError):
+    """Something else has this name."""
+
+    def __init__(self, what: str, name: str, way_out: str) -> None:
+        super().__init__(f"there is a {what} named {_shown(name)} already; {way_out}")
+        self.name = name
+
+
+class ResultTimeout(TreadleError, TimeoutError):
+    """The job had not ended when the wait did."""
+
+    def __init__(self, id: str, seconds: float, status: str) -> None:
+        super().__init__(f"job {id} is still {status} after {seconds:g} s; wait longer, or look: td.get({id!r})")
+        self.id, self.status = id, status
+
+
+class JobFailed(TreadleError):
+    """`result` was asked of a job that ended without one."""
+
+    def __init__(self, id: str, status: str, error: str | None) -> None:
+        super().__init__(f"job {id} {status}: {error or 'no error was recorded'}")
+        self.id, self.status, self.error = id, status, error
+
+
+class WaitsForItself(TreadleError):
+    """A handler waits for a follow-up that is stored only when the handler has ended."""
+
+    def __init__(self, id: str) -> None:
+        super().__init__(
+            f"job {id} is a follow-up of the running job and is stored when that completes, so waiting for it here "
+            "would never end; enqueue it with using(detached=True), or wait elsewhere"
+        )
+
+
+# What a worker meets
+
+
+class LeaseLost(TreadleError):
+    """The job is no longer this worker's: it was rescued, cancelled or taken over."""
+
+    def __init__(self, id: str, number: int) -> None:
+        super().__init__(f"lease {number} of job {id} is over; whatever holds the job now decides, nothing was written")
+        self.id, self.number = id, number
+
+
+class WorkerLost(TreadleError):
+    """This worker was declared dead: its row is gone, so it may claim nothing under its old name."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"worker {worker} was declared dead while it was silent; it drops its jobs and registers anew")
+        self.worker = worker
+
+
+class TransactionOver(TreadleError):
+    """`ctx.transaction()` was used twice, or held for too long."""
+
+
+# The store
+
+
+def without_password(text: str) -> str:
+    """A URL, or a text with one in it, as it may be shown: errors end up in logs. Nor is a token."""
+    return _SECRET.sub(r"\1\2***", text)
+
+
+_SECRET = re.compile(r"(://[^:/@\s]*:)[^\s]*(?=@)|((?:password|authtoken)=)(?:'[^']*'|[^&\s]+)", re.IGNORECASE)
+
+
+def _shown_bare(value: object) -> str:
+    """`_shown` without a password: it goes first, as nobody knows it again in a text that was cut off inside of it."""
+    return _clipped(without_password(_shown(value, sys.maxsize)))
+
+
+class BadURL(TreadleError, ValueError):
+    """A database URL that treadle cannot open."""
+
+    def __init__(self, url: object, way_out: str) -> None:
+        way_out = without_password(way_out)
+        super().__init__(f"{_shown_bare(url)} is not a database treadle can open: {way_out}")
+        self.url = url
+
+
+class StoreUnusable(TreadleError):
+    """The database exists by name only: no such folder, not writable, on a network file system, not a database."""
+
+    def __init__(self, where: str, problem: str, way_out: str) -> None:
+        super().__init__(f"{where}: {problem}; {way_out}")
+        self.where, self.problem, self.way_out = where, problem, way_out
+
+
+class CommitUnknown(StoreUnusable):
+    """The connection broke while a commit was under way: it may have happened."""
+
+
+class StoreBusy(TreadleError, TimeoutError):
+    """Somebody held the database's write lock for longer than a caller should wait. Nothing was stored."""
+
+    def __init__(self, where: str, seconds: float, *, joins_transactions: bool = True) -> None:
+        join = "pass it: using(connection=…)" if joins_transactions else "write in ctx.transaction() instead"
+        super().__init__(
+            f"{where} was busy for {seconds:g} s; are you in a transaction of your own? {join}, or commit it first"
+        )
+        self.where, self.seconds = where, seconds
+
+
+class SchemaTooNew(TreadleError):
+    """The database was upgraded by a newer treadle than this one."""
+
+    def __init__(self, where: str, found: int, known: int) -> None:
+        super().__init__(f"{where} has schema {found} and this treadle knows {known}; upgrade treadle here")
+        self.found, self.known = found, known
+
+
+class SchemaTooOld(TreadleError):
+    """The database has not been upgraded to what this treadle needs."""
+
+    def __init__(self, where: str, found: int, needed: int) -> None:
+        super().__init__(f"{where} has schema {found} and this treadle needs {needed}; run: treadle db upgrade")
+        self.found, self.needed = found, needed
+
+
+class MissingExtra(TreadleError, ImportError):
+    """Something that needs a package which is not installed: the driver of a store, or OpenTelemetry."""
+
+    def __init__(self, what: str, module: str, extra: str) -> None:
+        super().__init__(
+            f"{what} needs {module}, which is not installed; install the extra {extra!r}, "
+            f"in a clone of treadle: pip install '.[{extra}]'"
+        )
+
+
+class BadConnection(TreadleError, TypeError):
+    """`using(connection=…)` was given something that this store cannot enqueue on."""
+
+    def __init__(self, connection: Any, problem: str, way_out: str) -> None:
+        super().__init__(f"connection={_shown_bare(connection)}: {problem}; {way_out}")
+
+
+class BlocksTheLoop(UserWarning):
+    """A sync call that does I/O was made on a running event loop."""

@@ -1,0 +1,276 @@
+"""Which jobs: one small language for the library, the CLI, the HTTP API and the dashboard.
+
+    status:failed,retrying type:send_* tenant:acme payload.user_id:42 attempt:>3 error:"refused" since:1h
+
+All terms must hold; commas mean or; `send_*` is a prefix; quotes keep spaces and commas together, and a star a star.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+
+from treadle import units
+from treadle.errors import BadFilter
+from treadle.ids import is_id
+from treadle.job import Status
+
+LONGEST = 2_000
+MOST_VALUES = 50
+DEEPEST = 10
+MOST_NUMBERS = 3
+"""In a path. Each may be a name or an index, so that there are twice as many places to look at."""
+
+
+class Prefix(NamedTuple):
+    """Every text that starts so."""
+
+    start: str
+
+
+class Compared(NamedTuple):
+    """`>3`"""
+
+    how: str
+    number: int
+
+
+Text = str | Prefix
+Moment = datetime | float
+"""A moment, or so many seconds ago."""
+
+WAITING = ("queued", "scheduled", "retrying")
+"""What a pending job does: it is due, it is for later, or it waits after a failure."""
+STATES = (*(status.value for status in Status), *WAITING)
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs. Of each field any value may match; every field that is given must. `since` and `until` are about
+    when a job was created."""
+
+    statuses: tuple[str, ...] = ()
+    types: tuple[Text, ...] = ()
+    queues: tuple[Text, ...] = ()
+    tenants: tuple[Text, ...] = ()
+    subjects: tuple[Text, ...] = ()
+    workers: tuple[Text, ...] = ()
+    ids: tuple[str, ...] = ()
+    attempts: tuple[tuple[Compared, ...], ...] = ()
+    """All of these, of each any."""
+    errors: tuple[tuple[str, ...], ...] = ()
+    payload: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Dotted paths, each with the values that may stand there."""
+    since: Moment | None = None
+    until: Moment | None = None
+
+    def terms(self) -> list[tuple[str, str]]:
+        """Each term as its key and its values, for people."""
+        found = [
+            (key, ",".join(map(_shown, values))) for key, field in NAMED.items() if (values := getattr(self, field))
+        ]
+        found += [("attempt", ",".join(map(_comparison, term))) for term in self.attempts]
+        found += [("error", ",".join(map(_quoted, term))) for term in self.errors]
+        found += [(f"payload.{path}", ",".join(map(_quoted, values))) for path, values in self.payload]
+        return found + [(key, _moment(at)) for key in ("since", "until") if (at := getattr(self, key)) is not None]
+
+    def __str__(self) -> str:
+        return " ".join(f"{key}:{values}" for key, values in self.terms())
+
+    def __repr__(self) -> str:
+        return f"Filter({str(self)!r})"
+
+    def but(self, **fields: Any) -> Filter:
+        """The same with these fields instead."""
+        return msgspec.structs.replace(self, **fields)
+
+
+NAMED = {
+    "status": "statuses",
+    "type": "types",
+    "queue": "queues",
+    "tenant": "tenants",
+    "subject": "subjects",
+    "worker": "workers",
+    "id": "ids",
+}
+"""Keys whose values are names, and the fields that have them."""
+KEYS = (*NAMED, "attempt", "error", "payload.…", "since", "until")
+EVERYTHING = Filter()
+
+_TERM = re.compile(r'\s*((?:[^\s"]|"(?:[^"\\]|\\.)*")+)')
+_VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"(\*)?|([^,"]+)')
+_COMPARED = re.compile(r"(>=|<=|>|<|=)?([0-9]{1,9})")
+_BROKEN = re.compile("[\ud800-\udfff]")
+"""What Python makes of bytes that are no text, in an argument of a command."""
+
+
+def parse(text: str) -> Filter:
+    """What the text means. Raises BadFilter, which says what is wrong and what could stand there."""
+    if len(text) > LONGEST:
+        raise BadFilter(text[:40] + "…", f"a filter has at most {LONGEST:,} characters")
+    if "\0" in text:
+        raise BadFilter(text, "no name, and no payload of ours, has a NUL in it")
+    if _BROKEN.search(text):
+        raise BadFilter(text, "this is no text: it was not written in UTF-8")
+    found = EVERYTHING
+    for term in _terms(text):
+        found = _with(found, term)
+    return found
+
+
+def of(wanted: str | Filter | None) -> Filter:
+    """A filter, given as text, as one, or not at all."""
+    if isinstance(wanted, Filter):
+        return wanted
+    return parse(wanted) if wanted else EVERYTHING
+
+
+def _terms(text: str) -> Iterator[str]:
+    at = 0
+    while text[at:].strip():
+        found = _TERM.match(text, at)
+        if found is None:
+            raise BadFilter(text[at:].strip(), 'a quote is open: write error:"connection refused"')
+        at = found.end()
+        if at < len(text) and text[at] == '"':
+            raise BadFilter(text[at:], 'a quote is open: write error:"connection refused"')
+        yield found[1]
+
+
+def _with(wanted: Filter, term: str) -> Filter:
+    key, colon, rest = term.partition(":")
+    if not colon:
+        if is_id(term):
+            return wanted.but(ids=(*wanted.ids, term))
+        raise BadFilter(term, f"write key:value, for example type:{term.strip(chr(34))}; keys are {', '.join(KEYS)}")
+    values = tuple(_values(term, rest))
+    if key.startswith("payload."):
+        return wanted.but(payload=(*wanted.payload, (_path(term, key), tuple(value.text for value in values))))
+    if key == "attempt":
+        return wanted.but(attempts=(*wanted.attempts, tuple(_compared(term, value.text) for value in values)))
+    if key == "error":
+        return wanted.but(errors=(*wanted.errors, tuple(value.text for value in values)))
+    if key in ("since", "until"):
+        return _once(wanted, term, key, _read_moment(term, rest))
+    if key in NAMED:
+        return _once(wanted, term, NAMED[key], tuple(_named(term, key, value) for value in values))
+    raise BadFilter(term, "", key=key, known=KEYS)
+
+
+def _once(wanted: Filter, term: str, field: str, value: Any) -> Filter:
+    if getattr(wanted, field) not in (None, ()):
+        raise BadFilter(term, f"{term.partition(':')[0]} stands twice: commas mean or, as in status:failed,pending")
+    return wanted.but(**{field: value})
+
+
+class _Value(NamedTuple):
+    """One of a term's values."""
+
+    text: str
+    start: str | None
+    """What stands before a star that is not quoted."""
+
+
+def _values(term: str, text: str) -> Iterator[_Value]:
+    at, number = 0, 0
+    while True:
+        found = _VALUE.match(text, at)
+        if found is None:
+            raise BadFilter(term, 'a value is missing; the empty one is written ""')
+        yield _value(*found.groups())
+        number += 1
+        at = found.end()
+        if number > MOST_VALUES:
+            raise BadFilter(term[:40] + "…", f"at most {MOST_VALUES} values")
+        if at == len(text):
+            return
+        if text[at] != ",":
+            raise BadFilter(term, "a comma has to stand between two values")
+        at += 1
+
+
+def _value(quoted: str | None, star: str | None, plain: str | None) -> _Value:
+    if plain is not None:
+        return _Value(plain, plain.partition("*")[0] if "*" in plain else None)
+    text = re.sub(r"\\(.)", r"\1", quoted or "", flags=re.DOTALL)
+    return _Value(f"{text}*", text) if star else _Value(text, None)
+
+
+def _named(term: str, key: str, value: _Value) -> Text:
+    text, start = value
+    if key == "status" and text not in STATES:
+        raise BadFilter(term, "", key=text, known=STATES)
+    if key == "id" and not is_id(text):
+        raise BadFilter(term, "an id looks like 01970000-0000-7000-8000-000000000000; nothing else can be there")
+    if start is not None and text != f"{start}*":
+        raise BadFilter(term, f"a * stands at the end: {start}*; a star that is meant is quoted")
+    return text if start is None else Prefix(start)
+
+
+def _compared(term: str, text: str) -> Compared:
+    found = _COMPARED.fullmatch(text)
+    if found is None:
+        raise BadFilter(term, "write attempt:3, attempt:>3 or attempt:<=3")
+    return Compared(found[1] or "=", int(found[2]))
+
+
+def _path(term: str, key: str) -> str:
+    path = key.removeprefix("payload.")
+    parts = path.split(".")
+    if not all(parts) or '"' in path or len(parts) > DEEPEST or sum(map(is_index, parts)) > MOST_NUMBERS:
+        names = f"at most {DEEPEST} names with dots between them, at most {MOST_NUMBERS} of them numbers"
+        raise BadFilter(term, f"write payload.user.id:42, {names}")
+    return path
+
+
+def is_index(part: str) -> bool:
+    """Whether a part of a path may be a place in a list: `0` is its first, `-1` its last."""
+    return re.fullmatch("0|-?[1-9][0-9]{0,8}", part) is not None
+
+
+def _read_moment(term: str, text: str) -> Moment:
+    text = text.strip('"')
+    ago = units.parsed(text)
+    if ago is not None and ago < 10**10:
+        return round(ago, 6)  # no store has finer times
+    try:
+        moment = datetime.fromisoformat(text)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise BadFilter(
+            term, "write since:1h, since:7d, or a time: since:2026-11-01, since:2026-11-01T08:30Z"
+        ) from None
+
+
+def _shown(value: Text) -> str:
+    return f"{_quoted(value.start)}*" if isinstance(value, Prefix) else _quoted(value)
+
+
+def _quoted(text: str) -> str:
+    """The text as it can stand in a term."""
+    if text and not re.search(r'[\s",*\\]', text):
+        return text
+    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+
+
+def _comparison(compared: Compared) -> str:
+    return f"{'' if compared.how == '=' else compared.how}{compared.number}"
+
+
+def _moment(at: Moment) -> str:
+    if isinstance(at, datetime):
+        return at.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    for unit, seconds in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if at and at % seconds == 0:
+            return f"{at // seconds:.0f}{unit}"
+    return f"{at:.6f}".rstrip("0").rstrip(".") + "s"
+
+
+def matches(value: str, wanted: Iterable[Text]) -> bool:
+    """Whether a name is one of these; none wanted: any."""
+    wanted = tuple(wanted)
+    return not wanted or any(value.startswith(w.start) if isinstance(w, Prefix) else value == w for w in wanted)

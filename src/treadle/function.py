@@ -1,0 +1,154 @@
+"""What `@td.job` makes of a function: still that function, and the ways to enqueue it."""
+
+from __future__ import annotations
+
+import functools
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+
+from treadle import clock, codec
+from treadle.dedupe import Dedupe, key_for
+from treadle.errors import BadOption, TreadleError, UnknownOption
+from treadle.ids import new_id
+from treadle.job import Job, NewJob
+from treadle.settings import at_least_one, checked_name, checked_priority
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.registry import AlreadyDone, JobType, Registry
+    from treadle.stores.base import TypePolicy
+
+Q = ParamSpec("Q")
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Options(TypedDict, total=False):
+    """What can be said of one enqueue."""
+
+    delay: float
+    """Seconds from now."""
+    run_at: datetime
+    priority: int
+    queue: str
+    tenant: str
+    subject: str
+    max_attempts: int
+    dedupe: Dedupe
+    connection: Any
+    """Your own connection: the job exists if and only if its open transaction commits."""
+    detached: bool
+    """Inside a handler: store at once, not with the handler's completion."""
+
+
+KNOWN_OPTIONS = frozenset(Options.__annotations__)
+
+
+class Enqueuer(Generic[P]):
+    """A job type with options, ready to be enqueued with the handler's own arguments."""
+
+    def __init__(self, job_type: JobType, registry: Registry, options: Options) -> None:
+        self.job_type = job_type
+        self.registry = registry
+        self._options = options
+
+    def using(self, **options: Unpack[Options]) -> Enqueuer[P]:
+        """The same job with other options; later ones win."""
+        return Enqueuer(self.job_type, self.registry, {**self._options, **checked(options)})
+
+    def request(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
+        """A checked request to enqueue, for `td.enqueue_many`."""
+        signature = self.job_type.signature
+        arguments = signature.bind(args, kwargs)
+        return make_request(self.job_type.policy, self.job_type.dedupe, signature.encode(arguments), self._options)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """Store a job. Once this returns, it is durable. Inside a handler it is stored when the handler completes."""
+        [job] = self._app.submit([self.request(*args, **kwargs)], self._options)
+        return job
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
+        """`enqueue` without blocking the event loop."""
+        [job] = await self._app.asubmit([self.request(*args, **kwargs)], self._options)
+        return job
+
+    @property
+    def app(self) -> Treadle | None:
+        """The app that this job is enqueued on, once its registry is part of one."""
+        return self.registry.app
+
+    @property
+    def _app(self) -> Treadle:
+        if self.app is None:
+            raise TreadleError(f"{self.job_type.name} belongs to no app yet; join its registry: td.include(registry)")
+        return self.app
+
+
+class JobFunction(Enqueuer[P], Generic[Q, P, R]):
+    """A declared job. Call it and it is the plain function; `enqueue` it and a worker will."""
+
+    def __init__(self, job_type: JobType, registry: Registry) -> None:
+        super().__init__(job_type, registry, {})
+        functools.update_wrapper(self, job_type.handler)
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
+        result: R = self.job_type.handler(*args, **kwargs)
+        return result
+
+    def __repr__(self) -> str:
+        return f"<job {self.job_type.name}>"
+
+    def already_done(self, function: AlreadyDone) -> AlreadyDone:
+        """Declare how to see that a job's work exists: given some jobs that are not completed, return those."""
+        self.job_type.already_done = function
+        return function
+
+
+def make_request(policy: TypePolicy, dedupe: Dedupe, payload: str, options: Options) -> NewJob:
+    """A NewJob from a checked payload, the type's policy and the options of this enqueue."""
+    if not options and dedupe is None:  # the usual case, and the one that is measured
+        return NewJob(
+            id=new_id(),
+            type=policy.type,
+            queue=policy.queue,
+            payload=payload,
+            priority=policy.priority,
+            max_attempts=policy.max_attempts,
+        )
+    tenant = options.get("tenant", "")
+    dedupe = options.get("dedupe", dedupe)
+    return NewJob(
+        id=new_id(),
+        type=policy.type,
+        queue=options.get("queue", policy.queue),
+        tenant=tenant,
+        subject=options.get("subject", ""),
+        payload=payload,
+        priority=options.get("priority", policy.priority),
+        max_attempts=options.get("max_attempts", policy.max_attempts),
+        run_at=clock.from_datetime(options["run_at"]) if "run_at" in options else None,
+        delay=clock.seconds(options["delay"]) if "delay" in options else None,
+        dedupe=None if dedupe is None else key_for(dedupe, policy.type, tenant, codec.decode(payload)),
+    )
+
+
+def checked(options: Options) -> Options:
+    """The options, or an error that names the one that cannot be."""
+    for name, value in options.items():
+        if name not in KNOWN_OPTIONS:
+            raise UnknownOption(name, KNOWN_OPTIONS)
+        if name in ("queue", "tenant", "subject"):
+            checked_name(name, value)
+    if "priority" in options:
+        checked_priority(options["priority"])
+    if "max_attempts" in options:
+        at_least_one("max_attempts", options["max_attempts"])
+    if "delay" in options:
+        if "run_at" in options:
+            raise BadOption("delay", options["delay"], "say either delay or run_at")
+        delay: Any = options["delay"]
+        if not isinstance(delay, int | float) or not 0 <= delay <= 10**10:
+            raise BadOption("delay", delay, "seconds from now, 0 or more; for a moment use run_at=datetime(…)")
+    if "run_at" in options and not isinstance(options["run_at"], datetime):
+        raise BadOption("run_at", options["run_at"], "a datetime; for seconds from now use delay=…")
+    return options

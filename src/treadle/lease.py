@@ -1,0 +1,88 @@
+"""Working by hand: `td.claim` gives leases, and you say how each ended."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from treadle import clock, codec
+from treadle.backoff import DEFAULT, Backoff
+from treadle.errors import BadOption, LeaseLost
+from treadle.events import Hooks
+from treadle.job import Claimed, Job
+from treadle.outcome import RELEASED, Fail, Kind, Outcome, Retry, Snooze, decide
+from treadle.telling import tell_here
+
+if TYPE_CHECKING:
+    from treadle.stores.base import Store
+
+
+class Lease:
+    """A job in your hands until its deadline. Settle it with `complete`, `fail`, `snooze` or `release`."""
+
+    def __init__(self, job: Job, claimed: Claimed, store: Store, hooks: Hooks, backoff: Backoff = DEFAULT) -> None:
+        self.job = job
+        self._claimed = claimed
+        self._store = store
+        self._hooks = hooks
+        self._backoff = backoff
+
+    @property
+    def number(self) -> int:
+        """The number of the fence: no two leases ever share one."""
+        return self._claimed.number
+
+    @property
+    def deadline(self) -> float:
+        """When the job may be given to somebody else, as `time.time()` tells it."""
+        return (self._claimed.deadline or 0) / clock.SECOND
+
+    def complete(self, result: Any = None) -> None:
+        """The work is done. Raises LeaseLost if the job is no longer yours."""
+        self._settle(Outcome(Kind.COMPLETED, result=codec.result_to_json(result, self._claimed.type)))
+
+    def fail(self, error: BaseException | str, *, retry_in: float | None = None) -> None:
+        """The attempt failed. It is retried after `retry_in` seconds (else as its type's backoff says) while it has
+        attempts left. `fail(Fail(…))` ends it at once."""
+        if retry_in is not None and retry_in < 0:
+            raise BadOption("retry_in", retry_in, "seconds from now, 0 or more")
+        if isinstance(error, str):
+            error = Retry(error, delay=retry_in)
+        elif retry_in is not None and not isinstance(error, Fail):
+            error = Retry(f"{type(error).__name__}: {error}", delay=retry_in).with_traceback(error.__traceback__)
+        self._settle(decide(self._claimed, error, self._backoff))
+
+    def snooze(self, seconds: float, *, at_most: int | None = None) -> None:
+        """Later, without burning an attempt."""
+        self._settle(decide(self._claimed, Snooze(seconds, at_most=at_most), self._backoff))
+
+    def release(self) -> None:
+        """Give it back as it was, without burning an attempt."""
+        self._settle(RELEASED)
+
+    def extend(self, seconds: float) -> None:
+        """Move the deadline to `seconds` from now. Raises LeaseLost if the job is no longer yours."""
+        if seconds <= 0:
+            raise BadOption("extend", seconds, "seconds from now, more than 0")
+        self._claimed = self._store.extend(self._claimed, clock.seconds(seconds))
+
+    async def acomplete(self, result: Any = None) -> None:
+        await asyncio.to_thread(self.complete, result)
+
+    async def afail(self, error: BaseException | str, *, retry_in: float | None = None) -> None:
+        await asyncio.to_thread(self.fail, error, retry_in=retry_in)
+
+    async def asnooze(self, seconds: float, *, at_most: int | None = None) -> None:
+        await asyncio.to_thread(self.snooze, seconds, at_most=at_most)
+
+    async def arelease(self) -> None:
+        await asyncio.to_thread(self.release)
+
+    async def aextend(self, seconds: float) -> None:
+        await asyncio.to_thread(self.extend, seconds)
+
+    def _settle(self, outcome: Outcome) -> None:
+        settled = self._store.settle([(self._claimed, outcome)])
+        if settled.lost:
+            raise LeaseLost(self._claimed.id, self._claimed.number)
+        tell_here(self._hooks, self._hooks.ended(settled.written, settled.at, ""))

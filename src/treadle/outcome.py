@@ -1,0 +1,150 @@
+"""How an attempt ended, and the pure decisions that follow from it."""
+
+from __future__ import annotations
+
+import traceback as tracebacks
+from enum import StrEnum
+from typing import Self
+
+import msgspec
+
+from treadle import clock, codec
+from treadle.backoff import LONGEST, Backoff, backoff_delay
+from treadle.errors import BadOption
+from treadle.job import Claimed, NewJob, Status, Suspicion
+
+
+class Kind(StrEnum):
+    COMPLETED = "completed"
+    RETRIED = "retried"
+    SNOOZED = "snoozed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    RELEASED = "released"
+
+    __hash__ = str.__hash__  # an enum's own is written in Python, and this one is hashed for every job
+
+    @property
+    def final(self) -> Status | None:
+        """The status a job has ended in, or None if it goes back to wait."""
+        return _FINAL.get(self)
+
+
+UNSUCCESSFUL = frozenset((Kind.RETRIED, Kind.FAILED))
+"""The ends of an attempt that are kept with its job."""
+_FINAL = {Kind.COMPLETED: Status.COMPLETED, Kind.FAILED: Status.FAILED, Kind.CANCELLED: Status.CANCELLED}
+
+
+class Outcome(msgspec.Struct, frozen=True, gc=False):
+    """How an attempt ended. The runner returns it, the store writes it down."""
+
+    kind: Kind
+    result: str | None = None
+    delay: int = 0
+    """Microseconds until the job is due again, if it goes back to wait."""
+    error: str | None = None
+    traceback: str | None = None
+    follow_ups: tuple[NewJob, ...] = ()
+    suspicion: Suspicion | None = None
+    """None: as it was."""
+    charged: int = 1
+    """Attempts that this run has cost: none if given back, more if earlier crashes turn out to be its own."""
+    written: bool = False
+    """True if `ctx.transaction()` has stored it already."""
+
+
+class Snooze(Exception):
+    """Raised by a handler: later, and no attempt is burnt. After `at_most` snoozes the job fails."""
+
+    def __init__(self, seconds: float, *, at_most: int | None = None) -> None:
+        if not 0 <= seconds <= LONGEST:
+            raise BadOption("Snooze", seconds, "a delay is 0 seconds or more, and it ends")
+        super().__init__(f"snoozed for {seconds:g} s")
+        self.seconds, self.at_most = seconds, at_most
+
+
+class Retry(Exception):
+    """Raised by a handler: this attempt failed, try again, after `delay` seconds if given."""
+
+    def __init__(self, reason: str = "retry asked for", *, delay: float | None = None) -> None:
+        if delay is not None and not 0 <= delay <= LONGEST:
+            raise BadOption("Retry", delay, "a delay is 0 seconds or more, and it ends")
+        super().__init__(reason)
+        self.delay = delay
+
+
+class Fail(Exception):
+    """Raised by a handler: it is no use to try again."""
+
+
+class Crash(Exception):
+    """The process that ran the handler died of it."""
+
+
+class TimedOut(Exception):
+    """The attempt ran into its timeout."""
+
+    @classmethod
+    def after(cls, seconds: float) -> Self:
+        return cls(f"timed out after {seconds:g} s")
+
+
+COMPLETED = Outcome(Kind.COMPLETED)
+RELEASED = Outcome(Kind.RELEASED, charged=0)
+CANCELLED = Outcome(Kind.CANCELLED, error="cancelled", charged=0)
+
+
+def decide(claimed: Claimed, error: BaseException, backoff: Backoff) -> Outcome:
+    """What an exception makes of the attempt that raised it."""
+    if isinstance(error, Snooze):
+        return _snoozed(claimed, error)
+    text, trace = _describe(error)
+    spent = claimed.attempt >= claimed.max_attempts
+    if spent or isinstance(error, Fail):
+        return Outcome(Kind.FAILED, error=text, traceback=trace)
+    own = error.delay if isinstance(error, Retry) else None
+    delay = backoff_delay(backoff, claimed.attempt) if own is None else clock.seconds(own)
+    return Outcome(Kind.RETRIED, delay=delay, error=text, traceback=trace)
+
+
+def after_crash(claimed: Claimed, reason: str, *, alone: bool, outside: bool = False, delay: int = 0) -> Outcome:
+    """What the death of its process makes of an attempt.
+
+    A job that ran alone did it. One of several may be innocent: it is given its attempt back and runs again in a
+    process of its own, once. If that dies too, both are charged, so that nothing loops for ever.
+    If the process was killed from `outside`, no job did it: each has lost an attempt, and that is all.
+    """
+    if not alone and not outside and claimed.suspicion == Suspicion.NONE:
+        text = f"{reason}; it ran beside others and runs again alone"
+        return Outcome(Kind.RETRIED, error=text, suspicion=Suspicion.SUSPECTED, charged=0)
+    earlier = 1 if claimed.suspicion == Suspicion.SUSPECTED and not outside else 0
+    kind = Kind.FAILED if claimed.attempt + earlier >= claimed.max_attempts else Kind.RETRIED
+    suspicion = None if outside else Suspicion.GUILTY
+    return Outcome(kind, delay=delay, error=reason, suspicion=suspicion, charged=1 + earlier)
+
+
+def _snoozed(claimed: Claimed, snooze: Snooze) -> Outcome:
+    if snooze.at_most is not None and claimed.snoozes >= snooze.at_most:
+        return Outcome(Kind.FAILED, error=f"still not ready after {claimed.snoozes} snoozes")
+    return Outcome(Kind.SNOOZED, delay=clock.seconds(snooze.seconds), charged=0)
+
+
+def _describe(error: BaseException) -> tuple[str, str | None]:
+    """One line and the traceback, even of an exception that cannot be printed."""
+    try:
+        message = str(error)
+    except Exception:
+        message = "<unprintable>"
+    name = type(error).__name__
+    own = isinstance(error, Fail | Retry | Crash | TimedOut)
+    text = message if own and message else f"{name}: {message}" if message else name
+    return codec.clipped(text) or name, codec.clipped(_trace(error))
+
+
+def _trace(error: BaseException) -> str | None:
+    if error.__traceback__ is None:
+        return None
+    try:
+        return "".join(tracebacks.format_exception(error))
+    except Exception:
+        return "".join(tracebacks.format_tb(error.__traceback__))

@@ -1,0 +1,217 @@
+"""Type → handler and policy."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+
+import msgspec
+
+from treadle import clock
+from treadle.backoff import DEFAULT, Backoff, to_backoff
+from treadle.context import Context
+from treadle.dedupe import Dedupe
+from treadle.errors import BadHandler, BadOption, DuplicateType, TreadleError, UnknownOption, UnknownType
+from treadle.function import JobFunction
+from treadle.settings import at_least_one, checked_name, checked_priority, checked_timeout
+from treadle.signature import Signature
+from treadle.stores.base import TypePolicy
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.job import Job
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Run = Literal["auto", "thread", "process"]
+AlreadyDone = Callable[[Sequence["Job"]], Collection["Job"]]
+
+
+class JobType(msgspec.Struct, kw_only=True):
+    """A handler and how it is run."""
+
+    handler: Callable[..., Any]
+    signature: Signature
+    policy: TypePolicy
+    timeout: float | None
+    backoff: Backoff
+    dedupe: Dedupe
+    run: Literal["async", "thread", "process"]
+    already_done: AlreadyDone | None = None
+
+    @property
+    def name(self) -> str:
+        return self.policy.type
+
+
+class JobDecorator(Protocol):
+    """What `@td.job(…)` returns: it turns a function into a job that can be enqueued."""
+
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Context, P], R], /
+    ) -> JobFunction[Concatenate[Context, P], P, R]: ...
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> JobFunction[P, P, R]: ...
+
+
+class Registry:
+    """Jobs by type. Declare some on a registry of their own and `td.include` it, to keep imports from circling."""
+
+    def __init__(self, app: Treadle | None = None) -> None:
+        self._app = app
+        self._parent: Registry | None = None
+        self._functions: dict[str, JobFunction[..., ..., Any]] = {}
+
+    @property
+    def app(self) -> Treadle | None:
+        """The app that includes it, perhaps by way of other registries."""
+        return self._app if self._parent is None else self._parent.app
+
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobFunction[Concatenate[Context, P], P, R]: ...
+    @overload
+    def job(self, function: Callable[P, R], /) -> JobFunction[P, P, R]: ...
+    @overload
+    def job(
+        self,
+        *,
+        type: str | None = None,
+        queue: str = "default",
+        priority: int = 0,
+        concurrency: int | None = None,
+        max_attempts: int = 5,
+        timeout: float | None = None,
+        backoff: Backoff | Sequence[float] | float = DEFAULT,
+        dedupe: Dedupe = None,
+        run: Run = "auto",
+    ) -> JobDecorator: ...
+    def job(self, function: Any = None, **options: Any) -> Any:
+        """Declare a job. The type defaults to the function's name, so that moving a module changes nothing.
+
+        `concurrency`: at most so many at once, over all workers. `max_attempts`: runs in total. `timeout`: seconds
+        for one run. `run="process"`: in a child process that can be killed.
+        """
+        if function is not None:
+            return self._add(function, options)
+        return lambda function: self._add(function, options)
+
+    def _add(self, handler: Callable[..., Any], options: dict[str, Any]) -> JobFunction[..., ..., Any]:
+        for option in options.keys() - KNOWN_OPTIONS:
+            raise UnknownOption(option, KNOWN_OPTIONS)
+        declared = JobFunction[..., ..., Any](_job_type(handler, **options), self)
+        self._refuse_a_second(declared)
+        self._keep(declared)
+        return declared
+
+    def _keep(self, function: JobFunction[..., ..., Any]) -> None:
+        if self._parent is not None:  # declared after the include: without this no worker would know of it
+            self._parent._keep(function)
+        self._functions[function.job_type.name] = function
+
+    def _refuse_a_second(self, function: JobFunction[..., ..., Any]) -> None:
+        if self._parent is not None:
+            self._parent._refuse_a_second(function)
+        name = function.job_type.name
+        if name in self._functions:
+            raise DuplicateType(name, _place(self._functions[name].job_type.handler), _place(function.job_type.handler))
+
+    def include(self, other: Registry) -> None:
+        """Take over the jobs of another registry, those declared later too. All of them, or none."""
+        if other._parent is self:
+            return
+        if other.app is not None or other._parent is not None:
+            raise TreadleError(f"the registry belongs to {other.app!r} already; declare another one for this app")
+        for function in other:
+            self._refuse_a_second(function)
+        for function in other:
+            self._keep(function)
+        other._parent = self
+
+    def __getitem__(self, type: str) -> JobType:
+        try:
+            return self._functions[type].job_type
+        except KeyError:
+            raise UnknownType(type, self._functions.keys()) from None
+
+    def get(self, type: str) -> JobType | None:
+        """The handler and policy of a type, or None."""
+        function = self._functions.get(type)
+        return None if function is None else function.job_type
+
+    def __iter__(self) -> Iterator[JobFunction[..., ..., Any]]:
+        return iter(self._functions.values())
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+    def __contains__(self, type: object) -> bool:
+        return type in self._functions
+
+    @property
+    def types(self) -> dict[str, JobType]:
+        return {name: function.job_type for name, function in self._functions.items()}
+
+
+def _job_type(
+    handler: Callable[..., Any],
+    *,
+    type: str | None = None,
+    queue: str = "default",
+    priority: int = 0,
+    concurrency: int | None = None,
+    max_attempts: int = 5,
+    timeout: float | None = None,
+    backoff: Backoff | Sequence[float] | float = DEFAULT,
+    dedupe: Dedupe = None,
+    run: Run = "auto",
+) -> JobType:
+    name = type or getattr(handler, "__name__", "")
+    if not callable(handler) or inspect.isclass(handler):
+        raise BadHandler(repr(handler), "it is no function", "decorate a def or an async def")
+    if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+        raise BadHandler(str(name), "it is a generator", "return the result instead of yielding")
+    if not name or name == "<lambda>":
+        raise BadHandler(repr(handler), "it has no name", "give it one: @td.job(type='…')")
+    if isinstance(dedupe, str):
+        raise BadOption(
+            "dedupe", dedupe, "one key for all jobs would be one job; pass True, or a function of the payload"
+        )
+    seconds = checked_timeout(timeout)
+    policy = TypePolicy(
+        type=checked_name("type", name),
+        queue=checked_name("queue", queue),
+        priority=checked_priority(priority),
+        max_attempts=at_least_one("max_attempts", max_attempts),
+        concurrency=None if concurrency is None else at_least_one("concurrency", concurrency),
+        timeout=None if seconds is None else clock.seconds(seconds),
+    )
+    return JobType(
+        handler=handler,
+        signature=Signature(handler, name, Context),
+        policy=policy,
+        timeout=seconds,
+        backoff=to_backoff(backoff),
+        dedupe=dedupe,
+        run=_checked_run(run, handler),
+    )
+
+
+KNOWN_OPTIONS = frozenset(inspect.signature(_job_type).parameters) - {"handler"}
+
+
+def _checked_run(run: Any, handler: Callable[..., Any]) -> Literal["async", "thread", "process"]:
+    if run not in get_args(Run):
+        raise BadOption("run", run, "one of 'auto', 'thread' and 'process'")
+    if run == "process":
+        return "process"
+    is_async = inspect.iscoroutinefunction(handler)
+    if run == "thread" and is_async:
+        raise BadOption("run", run, "an async def runs on the event loop; leave run out, or use 'process'")
+    return "async" if is_async else "thread"
+
+
+def _place(handler: Callable[..., Any]) -> str:
+    return f"{getattr(handler, '__module__', '?')}.{getattr(handler, '__qualname__', repr(handler))}"

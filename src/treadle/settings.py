@@ -1,0 +1,54 @@
+"""Where settings come from, and what they may be. Every default stands beside its meaning."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from treadle.errors import BadOption, BadURL
+
+DEFAULT_URL = "sqlite:///treadle.db"
+URL_VARIABLE = "TREADLE_URL"
+SCHEMES = ("sqlite", "postgresql", "postgres", "libsql", "libsql+http", "libsql+https")
+
+
+def database_url(url: str | None) -> str:
+    """The URL given, else $TREADLE_URL, else a file here; refused unless a store can open it."""
+    chosen: Any = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
+    if not isinstance(chosen, str):
+        raise BadURL(chosen, f"a URL is a text such as {DEFAULT_URL}")
+    scheme, separator, _ = chosen.partition("://")
+    if not separator:
+        raise BadURL(chosen, f"write it as a URL: sqlite:///{chosen.lstrip('/') or 'jobs.db'}")
+    if scheme not in SCHEMES:
+        raise BadURL(chosen, f"its scheme {scheme!r} is none of {', '.join(SCHEMES)}; a file is sqlite:///jobs.db")
+    return chosen
+
+
+def checked_name(option: str, name: Any) -> str:
+    """A type, queue, tenant or subject."""
+    if not isinstance(name, str) or "\0" in name or len(name) > 200:
+        raise BadOption(option, name, "a text of at most 200 characters")
+    if not name and option in ("type", "queue"):
+        raise BadOption(option, name, "it cannot be empty")
+    return name
+
+
+def checked_priority(priority: Any) -> int:
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 32_767:
+        raise BadOption("priority", priority, "a whole number from -32767 to 32767; higher runs first")
+    return priority
+
+
+def at_least_one(option: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
+        raise BadOption(option, value, "a whole number, at least 1")
+    return value
+
+
+def checked_timeout(timeout: Any) -> float | None:
+    if timeout is None:
+        return None
+    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= 10**8:
+        raise BadOption("timeout", timeout, "seconds, more than 0; leave it out for no limit")
+    return float(timeout)

@@ -1,0 +1,149 @@
+"""A handler's parameters: what a payload must look like, checked when it is enqueued and again when it is run."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from treadle import codec
+from treadle.errors import BadArguments, BadHandler, NotJSON
+
+_WAY_OUT = "use parameters that have names, as a payload is a JSON object"
+
+
+class Signature:
+    """The parameters that a payload fills, in order, without the injected Context."""
+
+    def __init__(self, handler: Callable[..., Any], name: str, context: type) -> None:
+        parameters = list(inspect.signature(handler).parameters.values())
+        hints = _hints(handler)
+        self.takes_context = bool(parameters) and hints.get(parameters[0].name) is context
+        if self.takes_context:
+            parameters = parameters[1:]
+        for parameter in parameters:
+            _check_kind(parameter, name)
+        self.name = name
+        self.names = tuple(p.name for p in parameters)
+        self._required = frozenset(p.name for p in parameters if p.default is p.empty)
+        self._hints = {p: hints.get(p, Any) for p in self.names}
+        self._text = str(inspect.Signature([p.replace(annotation=self._shown(p)) for p in parameters]))
+        self._fields = frozenset(self.names)
+        self._struct = _struct(name, self._hints)
+        self._decode: Callable[[str], Any] = msgspec.json.Decoder(self._struct).decode
+
+    def _shown(self, parameter: inspect.Parameter) -> Any:
+        """The annotation to show: resolved, where it was a text."""
+        return parameter.empty if parameter.annotation is parameter.empty else self._hints[parameter.name]
+
+    def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """The call's arguments by name; positional ones as a call of the function would take them."""
+        if not args:
+            return kwargs
+        if len(args) > len(self.names):
+            raise BadArguments(self.name, f"{len(args)} positional arguments", self._text)
+        named = dict(zip(self.names, args, strict=False))
+        if twice := named.keys() & kwargs.keys():
+            raise BadArguments(self.name, f"{sorted(twice)[0]!r} was given twice", self._text)
+        return {**named, **kwargs}
+
+    def encode(self, arguments: Mapping[str, Any]) -> str:
+        """The payload's JSON, refused unless it gives each handler argument back as it was."""
+        given = arguments.keys()
+        if not (self._required <= given <= self._fields):
+            self._refuse(given)
+        before = self._struct(**arguments)
+        try:
+            text = codec.to_json(before, self.name, self.name)
+            if self._decode(text) == before:
+                return text
+        except (NotJSON, msgspec.MsgspecError):
+            pass  # blamed below, by name
+        raise self._blame(arguments)
+
+    def decode(self, payload: str) -> dict[str, Any]:
+        """The handler's arguments out of a stored payload, which an older deploy may have written."""
+        try:
+            values = self._decode(payload)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise BadArguments(self.name, f"the stored payload does not fit: {error}", self._text) from None
+        arguments = {n: v for n in self.names if (v := getattr(values, n)) is not msgspec.UNSET}
+        if not self._required <= arguments.keys():
+            self._refuse(arguments.keys())
+        return arguments
+
+    def _refuse(self, given: Any) -> None:
+        """Say which name is missing or too much."""
+        if unknown := sorted(set(given) - self._fields):
+            raise BadArguments(self.name, f"unknown argument {unknown[0]!r}", self._text)
+        missing = sorted(self._required - set(given))
+        raise BadArguments(self.name, f"missing argument {missing[0]!r}", self._text)
+
+    def _blame(self, arguments: Mapping[str, Any]) -> NotJSON:
+        """Find the argument that would not come back as it was."""
+        for name, value in arguments.items():
+            where, hint = f"{self.name}: {name}", self._hints[name]
+            try:
+                text = codec.to_json(value, self.name, where)
+                if msgspec.json.decode(text, type=hint) != value:
+                    return NotJSON(where, value, _how_to_keep(hint, value))
+            except NotJSON as error:
+                return error
+            except msgspec.MsgspecError as error:
+                return NotJSON(where, value, f"{error}; the handler says {_said(hint)}")
+        return NotJSON(self.name, dict(arguments), "it would come back as something else")
+
+
+def _check_kind(parameter: inspect.Parameter, name: str) -> None:
+    """Refuse what a JSON object cannot fill."""
+    if parameter.kind is parameter.POSITIONAL_ONLY:
+        raise BadHandler(name, f"{parameter.name!r} is positional-only", _WAY_OUT)
+    if parameter.kind is parameter.VAR_POSITIONAL:
+        raise BadHandler(name, f"it takes *{parameter.name}", _WAY_OUT)
+    if parameter.kind is parameter.VAR_KEYWORD:
+        raise BadHandler(name, f"it takes **{parameter.name}", _WAY_OUT)
+
+
+def _hints(handler: Callable[..., Any]) -> dict[str, Any]:
+    """The annotations as types. One that cannot be resolved (a TYPE_CHECKING import, say) counts as Any."""
+    function: Any = inspect.unwrap(handler)
+    space = getattr(function, "__globals__", {})
+    hints: dict[str, Any] = {}
+    for name, hint in getattr(function, "__annotations__", {}).items():
+        try:
+            hints[name] = eval(hint, space) if isinstance(hint, str) else hint
+        except Exception:
+            hints[name] = Any
+    return hints
+
+
+def _struct(name: str, hints: Mapping[str, Any]) -> Any:
+    """A struct with a field per parameter, so that one decode checks them all; what was not given stays UNSET."""
+    fields = [(n, hint | msgspec.UnsetType if _unites(hint) else Any, msgspec.UNSET) for n, hint in hints.items()]
+    try:
+        struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
+        msgspec.json.Decoder(struct)
+    except (TypeError, NameError) as error:
+        raise BadHandler(name, str(error), "annotate its parameters with types that JSON can carry") from error
+    return struct
+
+
+def _unites(hint: Any) -> bool:
+    try:
+        return bool(hint | msgspec.UnsetType)
+    except TypeError:
+        return False
+
+
+def _said(hint: Any) -> str:
+    return "nothing of its type" if hint is Any else f"{getattr(hint, '__name__', hint)}"
+
+
+def _how_to_keep(hint: Any, value: Any) -> str:
+    if isinstance(value, float):
+        return "JSON has no such number; pass None or text"
+    if hint is Any:
+        return f"annotate the parameter ({type(value).__name__}), or pass text, numbers, lists and objects"
+    return f"it would come back as another value; the handler says {_said(hint)}"

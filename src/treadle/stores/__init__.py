@@ -1,0 +1,30 @@
+"""Databases that keep jobs."""
+
+from __future__ import annotations
+
+from treadle.clock import Clock, now
+from treadle.errors import BadOption, MissingExtra
+from treadle.stores.base import Store
+from treadle.stores.libsql.place import SCHEMES as LIBSQL_SCHEMES
+from treadle.stores.libsql.store import LibSQLStore
+from treadle.stores.sqlite.store import SQLiteStore
+
+
+def open_store(url: str, *, synchronous: str = "FULL", clock: Clock = now) -> Store:
+    """The store that a URL names. It connects when it is first used."""
+    scheme = url.partition("://")[0]
+    if scheme != "sqlite" and synchronous != "FULL":
+        raise BadOption("synchronous", synchronous, "the server decides that, not its clients")
+    if scheme in ("postgresql", "postgres"):
+        return _postgres(url, clock)
+    if scheme in LIBSQL_SCHEMES:
+        return LibSQLStore(url, clock=clock)
+    return SQLiteStore(url, synchronous=synchronous, clock=clock)
+
+
+def _postgres(url: str, clock: Clock) -> Store:
+    try:
+        from treadle.stores.postgres.store import PostgresStore
+    except ImportError as error:
+        raise MissingExtra("postgresql://", "psycopg", "postgres") from error
+    return PostgresStore(url, clock=clock)

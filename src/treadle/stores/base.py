@@ -1,0 +1,396 @@
+"""What every store can do: the contract, in verbs. `tests/conformance` holds each store to it.
+
+A store is synchronous and may be used from any thread. It never calls up: it returns what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+import msgspec
+
+from treadle.filters import Filter
+from treadle.job import Attempt, Claimed, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
+from treadle.outcome import Outcome
+from treadle.stores.rows import AuditRow, Batch, Counted, LaneRow, Operation, Sampled, Token
+from treadle.why import Situation
+
+RECLAIM_AFTER = 5_000_000
+"""Microseconds past its deadline after which anybody may reclaim a job."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs a claimer would take."""
+
+    limit: int
+    types: Mapping[str, int | None] | None = None
+    """Each type with its timeout in microseconds; None: every type."""
+    queues: tuple[str, ...] = ()
+    """None named: every queue."""
+    lease_for: int | None = None
+    """For leases taken by hand: microseconds until the deadline."""
+
+    def deadline(self, now: int, type: str) -> int | None:
+        """Until when a job of this type may be held, if it is claimed now."""
+        limit = self.lease_for if self.types is None or self.lease_for is not None else self.types.get(type)
+        return None if limit is None else now + limit
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Whether there is something to claim, and if not, when there will be."""
+
+    now: bool
+    next_at: int | None = None
+    in_seconds: float | None = None
+    """The same, from the store's own now: its clock need not be this host's."""
+
+
+class TypePolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """What workers publish of a type, for producers that know it by name only and for the limits."""
+
+    type: str
+    queue: str = "default"
+    priority: int = 0
+    max_attempts: int = 5
+    concurrency: int | None = None
+    timeout: int | None = None
+
+
+class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One worker as the others see it."""
+
+    id: str
+    name: str
+    concurrency: int
+    queues: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    host: Mapping[str, Any] = {}
+    version: str = ""
+    beats: int = 0
+    started_at: int = 0
+    seen_at: int = 0
+    doing: tuple[tuple[str, int, int], ...] = ()
+    """Of which type it has how many in hand, and since when the first."""
+
+    @property
+    def leases(self) -> int:
+        """How many jobs it has in hand."""
+        return sum(n for _, n, _ in self.doing)
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """What a worker learns when it beats."""
+
+    workers: Mapping[str, int]
+    """Every living worker's count."""
+    mine: Mapping[int, bool]
+    """The numbers of the leases in its name, and whether each was cancelled."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What came of a `settle`."""
+
+    at: int
+    """When, by the database's time."""
+    written: Sequence[tuple[Claimed, Outcome]] = ()
+    """As it was written: a job that somebody has cancelled does not go back to wait."""
+    lost: list[Claimed] = []
+    """Those whose lease was lost: nothing of them was written."""
+
+
+Inserted = list[Job] | Exception
+
+
+class Watch(Protocol):
+    """A way to wait for commits, by this process or by others. Its answers are hints."""
+
+    def wait(self, seconds: float) -> bool:
+        """Whether somebody may have committed since the last call; False after `seconds` without."""
+        ...
+
+    def close(self) -> None:
+        """End a `wait` that is under way in another thread."""
+        ...
+
+
+class Store(Protocol):
+    """A database that keeps jobs."""
+
+    url: str
+    """Opens the same database again, from any process and any working directory."""
+    where: str
+    """The database, for people: an absolute path, or a URL without its password."""
+    one_machine: bool
+    """True if all who use this database run on one machine, so that process ids and boot ids tell who is dead."""
+    hears_others: bool
+    """Whether `watch` notices what other processes commit. If not, a worker finds it when it looks, once a second."""
+
+    keys_may_wait: bool
+    """Whether an enqueue with a dedupe key may have to wait for the transaction of somebody who has that key."""
+
+    joins_transactions: bool
+    """Whether `insert` can be part of a transaction on the user's own connection."""
+
+    # Life of the store
+    def open(self) -> None:
+        """Connect, and create or upgrade the tables where the store does that by itself."""
+        ...
+
+    def close(self) -> None:
+        """Let go of every connection. The store opens again when it is used again."""
+        ...
+
+    def schema(self) -> int | None:
+        """The schema that the database has, 0 without tables of ours, None if there is none. Changes nothing."""
+        ...
+
+    def newest_schema(self) -> int:
+        """The schema that this treadle needs. Without connecting."""
+        ...
+
+    def upgrade(self) -> int:
+        """Create the tables, or bring them to the newest schema: its number. Safe to repeat."""
+        ...
+
+    def schema_sql(self) -> str:
+        """All tables as SQL, for people. Without connecting."""
+        ...
+
+    def now(self) -> int:
+        """The time that decides here, which need not be this host's."""
+        ...
+
+    def status(self) -> Mapping[str, Any]:
+        """What `treadle db status` and `doctor` show: schema, versions, sizes, settings."""
+        ...
+
+    def changes(self) -> int:
+        """A number that differs from the last one if anybody else has committed since. Cheap enough to poll."""
+        ...
+
+    def watch(self) -> Watch:
+        """Something to wait on until somebody has committed."""
+        ...
+
+    # Enqueue
+    def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
+        """Store all of `jobs` or none. They are durable when this returns.
+
+        A job whose dedupe key is held is not stored: the holder is returned in its place. A job whose id is there
+        already was stored by an earlier try, and is returned as it is now.
+        With `connection`, they are part of that connection's open transaction, and nothing is committed here.
+        """
+        ...
+
+    def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
+        """`insert` each group, in one commit if all of them can be: else only the culprit's answer is an error."""
+        ...
+
+    def publish(self, policies: Sequence[TypePolicy]) -> None:
+        """Tell all producers and claimers how these types are run."""
+        ...
+
+    def policies(self) -> dict[str, TypePolicy]:
+        """What was published, by type."""
+        ...
+
+    # Claim and settle
+    def due(self, wanted: Wanted) -> Due:
+        """Whether `claim` would find something. Takes no lock."""
+        ...
+
+    def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
+        """Take up to `wanted.limit` due jobs for `worker`, most urgent first: priority, then run_at, then id.
+
+        No job is ever in two hands, no type over its limit. Each job's attempt counts from now on.
+        Raises WorkerLost if the worker was declared dead. Worker '' claims by hand.
+        """
+        ...
+
+    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> Settled:
+        """Write down how these attempts ended, together, as far as their leases are held. An outcome that was written
+        before (a repeated commit) is not lost."""
+        ...
+
+    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> AbstractContextManager[Any]:
+        """A connection whose transaction ends with the job's outcome. Raises LeaseLost, and rolls back, if the job
+        is no longer the caller's."""
+        ...
+
+    def report(self, progress: Sequence[tuple[Claimed, Progress]]) -> None:
+        """Store the newest progress of jobs in hand; of a lost lease nothing is written."""
+        ...
+
+    def extend(self, claimed: Claimed, until: int) -> Claimed:
+        """Move a deadline, given in microseconds from the database's now. Raises LeaseLost."""
+        ...
+
+    # Liveness
+    def register(self, worker: WorkerRow) -> None:
+        """A new worker lives."""
+        ...
+
+    def beat(self, worker: str) -> Beat:
+        """Count up. Raises WorkerLost if the worker was declared dead."""
+        ...
+
+    def cancelled(self, worker: str) -> list[int]:
+        """The numbers of the worker's leases that somebody has cancelled. Takes no lock."""
+        ...
+
+    def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
+        """Give back the leases of these numbers, which the worker does not know that it has, without charge."""
+        ...
+
+    def bury(
+        self,
+        worker: str,
+        reason: str,
+        *,
+        beats: int | None = None,
+        started: Collection[int] | None = None,
+        outside: bool = False,
+    ) -> int:
+        """Declare a worker dead, for ever, and return its jobs. How many were in its hands.
+
+        With `beats`, only if its count is still that. Only the leases in `started` are charged for the crash;
+        None: all of them. `outside`: it was killed from outside, so that none of its jobs is suspected of it.
+        A worker that is gone already is buried again, for what was left in its name.
+        """
+        ...
+
+    def rescue(self, *, silent_for: int | None = None) -> int:
+        """Return the jobs whose worker has no row, or whose deadline passed a while ago. How many.
+
+        With `silent_for`, bury the workers first that have not beaten for so many microseconds of database time.
+        """
+        ...
+
+    def workers(self) -> list[WorkerRow]:
+        """All living workers, oldest first."""
+        ...
+
+    # Manage
+    def get(self, id: str) -> Job | None:
+        """The job as it is now."""
+        ...
+
+    def situation(self, id: str) -> Situation | None:
+        """All that `why` needs to know of a job, at a bounded cost; None if there is no such job."""
+        ...
+
+    def attempts(self, id: str) -> list[Attempt]:
+        """Its unsuccessful attempts, oldest first."""
+        ...
+
+    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
+        """Jobs, newest first, with ids before `before`. At a bounded cost: see `Page.searched`."""
+        ...
+
+    def counts(self, by: Sequence[str], wanted: Filter = ..., most: int | None = None) -> Counted:
+        """How many jobs there are, grouped by some of status, state, type, queue, tenant and subject.
+
+        With `most`, of those that have to be counted one by one only the newest so many are.
+        """
+        ...
+
+    def lanes(self) -> list[LaneRow]:
+        """What waits, runs and has ended, by queue and type. At a bounded cost."""
+        ...
+
+    def usage(self, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None) -> list[Usage]:
+        """What was run from one second to another, in steps of so many, by some of type, queue and tenant."""
+        ...
+
+    def sample(self) -> list[Sampled]:
+        """How long the newest jobs waited and ran."""
+        ...
+
+    def failures(self) -> list[FailureGroup]:
+        """The newest failed jobs, by type and error, the latest first."""
+        ...
+
+    def cancel(self, id: str) -> Job:
+        """End a waiting job; flag one in hand, so that its worker stops it. Raises JobNotFound or WrongStatus."""
+        ...
+
+    def retry(self, id: str) -> Job:
+        """Let an ended job run again, with all of its attempts. Raises JobNotFound, WrongStatus or KeyHeld."""
+        ...
+
+    def delete(self, id: str) -> Job:
+        """Erase a job that is not in hand. Raises JobNotFound or WrongStatus."""
+        ...
+
+    def run_now(self, id: str) -> Job:
+        """A waiting job waits no longer. Raises JobNotFound or WrongStatus."""
+        ...
+
+    def batch(self, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None = None) -> Batch:
+        """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which that
+        cannot be done is skipped. A batch of an operation begins where that is, and is booked in the same commit."""
+        ...
+
+    def complete(self, ids: Sequence[str]) -> int:
+        """The work of these jobs exists: whatever their status, they are completed now. How many were not before."""
+        ...
+
+    def fold(self) -> int:
+        """Add up what was counted piece by piece, where it is. How many rows are left of that."""
+        ...
+
+    def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
+        """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. How many."""
+        ...
+
+    # The books of the HTTP API
+    def audit(self, row: AuditRow) -> None:
+        """Somebody changed something."""
+        ...
+
+    def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
+        """What was changed, newest first."""
+        ...
+
+    def add_token(self, token: Token) -> bool:
+        """False if its name is taken."""
+        ...
+
+    def token(self, hash: str) -> Token | None:
+        """Whose token has this hash."""
+        ...
+
+    def tokens(self) -> list[Token]:
+        """All of them, by name."""
+        ...
+
+    def drop_token(self, name: str) -> bool:
+        """False if there is none."""
+        ...
+
+    def start_operation(self, operation: Operation) -> None:
+        """An operation begins."""
+        ...
+
+    def take_over(self, operation: Operation) -> bool:
+        """Go on with one that stands still. False if it has moved since, or somebody else was first."""
+        ...
+
+    def give_up(self, id: str, error: str) -> None:
+        """It ends here, for a reason."""
+        ...
+
+    def operation(self, id: str) -> Operation | None:
+        """How far it is."""
+        ...
+
+    def operations(self, limit: int) -> list[Operation]:
+        """The newest ones."""
+        ...
+
+    def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
+        """`insert`, unless a request with this key was answered before: then what it stored, and False. Raises
+        RequestDiffers if that request had another hash."""
+        ...

@@ -1,0 +1,264 @@
+"""Transactions on a libSQL server: SQLite's statements, as few journeys as can be, and what a lost reply means."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from treadle.clock import SECOND, Clock
+from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionOver
+from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
+from treadle.stores.libsql.place import Place
+from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
+from treadle.stores.sqlite import moves, statements
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 10.0
+ANSWER_SECONDS = 15.0
+"""How long an answer may take. Who waits for the write lock has it after 5 s: the server ends who held it so long."""
+NOTHING: Mapping[str, Any] = {}
+MEASURE_EVERY = 60.0
+"""Seconds after which the server's clock is compared with ours again."""
+GONE = ("TRANSACTION_TIMEOUT", "STREAM_EXPIRED", "TRANSACTION_BUSY")
+BLOCK = "treadle_block"
+"""A savepoint that is gone when somebody has ended the transaction it is in."""
+
+
+class Duplicate(Exception):
+    """A row with that key is there already."""
+
+
+class Rows:
+    """What a statement found or changed. It is not sent before somebody asks, or something after it is."""
+
+    __slots__ = ("_result", "_tx")
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+        self._result: Result | None = None
+
+    def answer(self, result: Result) -> None:
+        self._result = result
+
+    def _asked(self) -> Result:
+        if self._result is None:
+            self._tx.flush()
+        assert self._result is not None
+        return self._result
+
+    @property
+    def rowcount(self) -> int:
+        return self._asked().changed
+
+    def fetchone(self) -> Any:
+        rows = self._asked().rows
+        return rows[0] if rows else None
+
+    def fetchall(self) -> list[Any]:
+        return list(self._asked().rows)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._asked().rows)
+
+
+class Transaction:
+    """Statements on one stream. They pile up until the answer of one is wanted, and travel together."""
+
+    sql = statements
+    moves = moves
+
+    def __init__(self, stream: Stream, now: int, *, begins: bool = True) -> None:
+        self.stream = stream
+        self.now = now
+        self._begins = begins
+        self._pending: list[tuple[Statement, Rows]] = []
+        self.is_over = False
+
+    def execute(self, sql: str, parameters: Parameters = NOTHING) -> Rows:
+        if self.is_over:  # the server would take each statement for a transaction of its own
+            raise TransactionOver("this transaction is over; nothing can be added to it")
+        self._begins = self._begins or sql == statements.SNAPSHOT
+        rows = Rows(self)
+        self._pending.append(((sql, parameters), rows))
+        return rows
+
+    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
+        """The first column of the first row, or None."""
+        row = self.execute(sql, parameters).fetchone()
+        return row[0] if row else None
+
+    def flush(self, *, last: bool = False) -> None:
+        """Send what has piled up. With `last`, the conversation is over; without a transaction it always is."""
+        last = last or not self._begins
+        pending, self._pending = self._pending, []
+        if not pending and not (last and self.stream.open):
+            return
+        results = self.stream.execute([statement for statement, _ in pending], last=last)
+        for (_, rows), result in zip(pending, results, strict=True):
+            rows.answer(result)
+
+    def forget(self) -> None:
+        """Do not send what has piled up."""
+        self._pending.clear()
+
+    def waiting(self, queue: str) -> None:
+        self.tick()
+
+    def tick(self) -> None:
+        """Keep in mind that this moment was written."""
+        self.execute(statements.TICK, {"now": self.now})
+
+
+class Database:
+    """The server, as one process uses it."""
+
+    def __init__(self, place: Place, clock: Clock | None) -> None:
+        self.where = place.where
+        self.pid = os.getpid()
+        self.server = Server(place, seconds=ANSWER_SECONDS)
+        self._clock = clock
+        self._offset = 0.0
+        self._measured = -MEASURE_EVERY
+        self.requests = 0
+
+    def now(self) -> int:
+        """The server's clock, which all who use it share: as it was measured, and as much later as we know."""
+        if self._clock is not None:
+            return self._clock()
+        if time.monotonic() - self._measured >= MEASURE_EVERY:
+            before = time.monotonic()
+            [result] = Stream(self.server).execute([(statements.SERVER_TIME, NOTHING)], last=True)
+            after = time.monotonic()
+            self._offset = float(result.rows[0][0] or 0) - (before + after) / 2
+            self._measured = after
+        return int((time.monotonic() + self._offset) * SECOND)
+
+    def write(self, steps: Callable[[Transaction], T]) -> T:
+        """Take the steps in one transaction, again if it is certain that nothing of them was committed."""
+        return self._patiently(lambda: self._write_once(steps))
+
+    def _patiently(self, call: Callable[[], T]) -> T:
+        deadline = time.monotonic() + BUSY_SECONDS
+        broken = 0
+        while True:
+            try:
+                return call()
+            except Unreachable as error:  # a server that has restarted has closed our idle connections
+                broken += 1
+                if broken > 2:
+                    raise self.translated(error) from error
+                self.server.close()
+            except Failed as error:
+                if not (_is_busy(error) or error.code in GONE) or time.monotonic() > deadline:
+                    raise self.translated(error) from error
+                time.sleep(random.uniform(0.001, 0.02))
+            except Refused as error:
+                if error.status != 400 or broken:  # 400: the server has forgotten our stream, as when it restarts
+                    raise self.translated(error) from error
+                broken += 1
+            except Untrusted as error:
+                raise self.translated(error) from error
+
+    def _write_once(self, steps: Callable[[Transaction], T]) -> T:
+        with self.begun() as tx:
+            answer = steps(tx)
+            self.commit(tx)
+        return answer
+
+    @contextmanager
+    def begun(self) -> Iterator[Transaction]:
+        """A transaction that is rolled back unless it is committed in the block."""
+        tx = self._new()
+        try:
+            yield tx
+        finally:
+            self._end(tx)
+
+    @contextmanager
+    def block(self) -> Iterator[Transaction]:
+        """A transaction for somebody's own statements. It has begun, so that no error of theirs is of that."""
+        tx = self._patiently(self._begin)
+        try:
+            yield tx
+        finally:
+            self._end(tx)
+
+    def _begin(self) -> Transaction:
+        tx = self._new()
+        try:
+            tx.execute(f"SAVEPOINT {BLOCK}")
+            tx.flush()
+        except BaseException:
+            self._end(tx)
+            raise
+        return tx
+
+    def _new(self) -> Transaction:
+        tx = Transaction(Stream(self.server), self.now())
+        tx.execute("BEGIN IMMEDIATE")
+        return tx
+
+    def commit(self, tx: Transaction) -> None:
+        """What still waits and the COMMIT travel together, so that without an answer nothing is known."""
+        tx.execute("COMMIT")
+        try:
+            tx.flush(last=True)
+        except (Unreachable, Refused) as error:
+            if isinstance(error, Refused) and 400 <= error.status < 500:
+                raise
+            problem = f"the connection broke during a commit ({error})"
+            raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
+
+    def read(self, steps: Callable[[Transaction], T]) -> T:
+        """Take steps that only read, each of which sees the newest commit."""
+        for tries in (1, 2, 3):
+            tx = Transaction(Stream(self.server), 0, begins=False)
+            try:
+                tx.now = self.now()
+                return steps(tx)
+            except NoResult as error:
+                if tries == 3 or not isinstance(error, Unreachable):
+                    raise self.translated(error) from error
+                self.server.close()
+            finally:
+                self._end(tx)
+        raise AssertionError("unreachable")
+
+    def _end(self, tx: Transaction) -> None:
+        """Let go of the stream: closing one rolls back what it has begun."""
+        tx.forget()
+        tx.is_over = True
+        if tx.stream.open:
+            with suppress(NoResult):
+                tx.flush(last=True)
+        self.requests += tx.stream.requests
+
+    def close(self) -> None:
+        self.server.close()
+
+    def translated(self, error: Exception) -> Exception:
+        """As those who use a store know it."""
+        if isinstance(error, Unreachable):
+            return StoreUnusable(self.where, f"no answer ({error})", "is the server up, and the URL right?")
+        if isinstance(error, Untrusted):
+            return StoreUnusable(self.where, str(error), error.way_out)
+        if isinstance(error, Refused) and error.status in (401, 403):
+            return StoreUnusable(
+                self.where, f"the server refused the token ({error})", "put a valid one in $TREADLE_LIBSQL_TOKEN"
+            )
+        if isinstance(error, Refused):
+            return StoreUnusable(self.where, f"it answered {error.status} ({error})", "is it a libSQL server?")
+        if isinstance(error, Failed) and (_is_busy(error) or error.code in GONE):
+            return StoreBusy(self.where, BUSY_SECONDS, joins_transactions=False)
+        if isinstance(error, Failed) and error.code.startswith("SQLITE_CONSTRAINT"):
+            return Duplicate(str(error))
+        return error
+
+
+def _is_busy(error: Failed) -> bool:
+    return error.code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))

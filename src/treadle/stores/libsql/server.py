@@ -1,0 +1,137 @@
+"""Requests of a libSQL server: connections that are kept, TLS, and to whom a token is shown."""
+
+from __future__ import annotations
+
+import http.client
+import ssl
+from collections import defaultdict
+from contextlib import suppress
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from treadle.stores.libsql.place import Place, is_loopback
+
+PATH = "/v2/pipeline"
+NEITHER_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
+"""OpenSSL's words for an answer that is no TLS, of different versions."""
+OUR_CA = "if a CA of your own has signed it, put the CA's file in $SSL_CERT_FILE"
+WAYS_OUT = {
+    9: "set the clocks right, here and there",
+    10: "renew it",
+    62: "write a name in the URL that the certificate has",
+    64: "write a name in the URL that the certificate has",
+}
+"""By OpenSSL's number for what is wrong with a certificate."""
+
+
+class NoResult(Exception):
+    """What came back, if anything did, is not what was asked for."""
+
+
+class Unreachable(NoResult):
+    """No answer: whether the request has arrived is not known."""
+
+
+class Refused(NoResult):
+    """An answer that is no result. `status` is HTTP's."""
+
+    def __init__(self, status: int, answer: bytes) -> None:
+        super().__init__(" ".join(answer.decode("utf-8", "replace").split())[:300])  # a page of HTML has many lines
+        self.status = status
+
+
+class Untrusted(NoResult):
+    """Nothing was sent, since it is not certain who would read it."""
+
+    def __init__(self, problem: str, way_out: str) -> None:
+        super().__init__(problem)
+        self.way_out = way_out
+
+
+class Peer(NamedTuple):
+    host: str
+    port: int
+    tls: bool
+
+
+class Address(NamedTuple):
+    peer: Peer
+    path: str
+
+
+class Server:
+    """A libSQL server, and idle connections to it."""
+
+    def __init__(self, place: Place, *, seconds: float) -> None:
+        self._idle: defaultdict[Peer, list[http.client.HTTPConnection]] = defaultdict(list)
+        self._place = place
+        self._home = Address(Peer(place.host, place.port, place.tls), PATH)
+        self._context = ssl.create_default_context() if place.tls else None
+        self._headers = {"Content-Type": "application/json"}
+        if place.token:
+            self._headers["Authorization"] = f"Bearer {place.token}"
+        self._seconds = seconds
+
+    def post(self, body: bytes, address: Address | None = None) -> bytes:
+        """What the server answers, or whoever is at that address. A connection that breaks is not used again."""
+        peer, path = address or self._home
+        connection = self._connection(peer)
+        try:
+            connection.request("POST", path, body, self._headers)
+            response = connection.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise _untrusted(error) or Unreachable(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+        self._idle[peer].append(connection)
+        if response.status != http.client.OK:
+            raise Refused(response.status, answer)
+        return answer
+
+    def elsewhere(self, base: str) -> Address:
+        """Where a stream goes on, if the server says so. Nobody reads there who could not have read so far."""
+        address = _address(base)
+        is_secret = self._place.tls or (self._place.token is not None and not self._place.in_clear)
+        if is_secret and not (address.peer.tls or is_loopback(address.peer.host)):
+            raise Untrusted(f"it sends us on to {base}, without TLS", "nothing was sent there; set the server right")
+        return address
+
+    def _connection(self, peer: Peer) -> http.client.HTTPConnection:
+        with suppress(IndexError):
+            return self._idle[peer].pop()
+        if peer.tls:
+            self._context = self._context or ssl.create_default_context()
+            return http.client.HTTPSConnection(peer.host, peer.port, timeout=self._seconds, context=self._context)
+        return http.client.HTTPConnection(peer.host, peer.port, timeout=self._seconds)
+
+    def close(self) -> None:
+        """Close what is idle. Without a lock, as a forked child closes its copies: a thread that is not in it may have
+        had the lock."""
+        for connections in list(self._idle.values()):
+            with suppress(IndexError):
+                while True:
+                    connections.pop().close()
+
+    __del__ = close  # an app that nobody closes would be warned of its sockets
+
+
+def _address(base: str) -> Address:
+    try:
+        parts = urlsplit(base)
+        port = parts.port
+    except ValueError:
+        raise Untrusted(f"it sends us on to {base!r}, which leads nowhere", "is it a libSQL server?") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise Untrusted(f"it sends us on to {base!r}, which leads nowhere", "is it a libSQL server?")
+    tls = parts.scheme == "https"
+    return Address(Peer(parts.hostname, port or (443 if tls else 80), tls), parts.path.rstrip("/") + PATH)
+
+
+def _untrusted(error: Exception) -> Untrusted | None:
+    """What TLS has found out about the server, if it has."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        problem = f"its certificate is not to be trusted ({error.verify_message})"
+        return Untrusted(problem, WAYS_OUT.get(error.verify_code, OUR_CA))
+    if isinstance(error, ssl.SSLError) and error.reason in NEITHER_TLS:
+        return Untrusted("it does not speak TLS", "write libsql+http:// for a server without")
+    return None

@@ -1,0 +1,284 @@
+"""The connections of one process to a PostgreSQL server, and what becomes of a transaction when one of them breaks."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from functools import cache
+from typing import Any, LiteralString, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from treadle.clock import Clock
+from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable
+from treadle.stores.postgres import moves, server, statements
+from treadle.stores.postgres.cursor import Cursors
+
+T = TypeVar("T")
+
+BUSY_SECONDS = 10.0
+ANSWER_SECONDS = 40.0
+"""How long the server may take to answer: longer than what it gives to a statement itself."""
+NOTHING: Mapping[str, Any] = {}
+QUIET = 0.05
+"""Seconds after a notification in which this process sends no other for the same queue. Who listens knows that."""
+CHANNEL = "treadle"
+
+POOLS = {"claim": 1, "settle": 1, "beat": 1, "insert": 4, "read": 4, "apart": 20, "other": 4}
+"""Connections by what they are for, so that none starves another, and how many of each there may be."""
+KEPT = 2
+"""Idle connections of a pool that are not closed."""
+
+DEFAULTS = {
+    "application_name": "treadle",
+    "connect_timeout": "5",
+    # A peer that is gone without a word is noticed within half a minute.
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "tcp_user_timeout": "20000",
+}
+
+
+BROKEN = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
+"""What psycopg raises when a connection is of no more use. (The second is the server's word for who fell silent.)"""
+
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    """A connection on which an answer takes no longer than `answer_within`, if that is not None.
+
+    TCP notices a peer that is gone, but not a pooler or a proxy that lives and passes nothing on.
+    """
+
+    answer_within: float | None = None
+
+    def __del__(self, *_: Any) -> None:
+        """psycopg warns of what was not closed. To end with the program is normal here, as in a pool."""
+
+    def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
+        return super().wait(gen if self.answer_within is None else self._in_time(gen), *args, **options)
+
+    def _in_time(self, gen: Any) -> Generator[Any, Any, Any]:
+        """The same, until it is too late. What waits for the socket looks in here every tenth of a second."""
+        limit = self.answer_within or 0.0
+        deadline = time.monotonic() + limit
+        try:
+            wanted = next(gen)
+            while True:
+                ready = yield wanted
+                if not ready and time.monotonic() > deadline:
+                    self.pgconn.finish()
+                    raise psycopg.OperationalError(f"no answer within {limit:g} s")
+                wanted = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+
+@cache
+def named(sql: str) -> str:
+    """Our statements have :names, as SQLite's; psycopg wants %(names)s."""
+    return re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", sql)
+
+
+class Transaction:
+    """A connection, and the moment at which all of it happens: the server's, unless the store has a clock."""
+
+    sql = statements
+    moves = moves
+
+    def __init__(self, connection: Any, clock: Clock | None, cursors: Cursors, now: int | None = None) -> None:
+        self.connection = connection
+        self.cursors = cursors
+        self.queues: set[str] = set()
+        self._clock = clock
+        self._now = now if clock is None else clock()
+
+    @property
+    def now(self) -> int:
+        if self._now is None:
+            self._now = int(self.value(server.NOW))
+        return self._now
+
+    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
+        return self.connection.execute(named(sql), parameters)
+
+    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
+        """The first column of the first row, or None."""
+        row = self.execute(sql, parameters).fetchone()
+        return row[0] if row else None
+
+    def waiting(self, queue: str) -> None:
+        """Workers of this queue are to be told, when all of this is committed."""
+        self.queues.add(queue)
+
+    def later(self) -> None:
+        """Let the moment be another one: time has passed since the transaction began."""
+        self._now = None if self._clock is None else self._clock()
+
+
+class _Pool:
+    """The connections that are for one thing."""
+
+    def __init__(self, size: int) -> None:
+        self.free = threading.BoundedSemaphore(size)
+        self.idle: list[Connection] = []
+
+
+class Database:
+    """The connections of one process. A forked child has a Database of its own, and leaves these alone."""
+
+    def __init__(self, conninfo: str, where: str, clock: Clock | None) -> None:
+        self.pid = os.getpid()
+        self.where = where
+        self._conninfo = conninfo
+        self._clock = clock
+        self._pools = {name: _Pool(size) for name, size in POOLS.items()}
+        self._told: dict[str, float] = {}
+        self.cursors = Cursors()
+
+    def connect(self) -> Connection:
+        """A connection set up as all of ours are. Each statement is a transaction unless it says BEGIN."""
+        try:
+            connection = Connection.connect(self._conninfo, autocommit=True)
+            connection.answer_within = ANSWER_SECONDS
+            if connection.execute(server.WHO_ANSWERS).fetchone() != (connection.info.backend_pid,):
+                # A pooler has greeted us. A statement that we prepare in one session may be another's in the next.
+                connection.prepare_threshold = None
+        except psycopg.Error as error:
+            raise self._unusable(error, "cannot be reached") from error
+        connection.add_notice_handler(lambda _: None)
+        return connection
+
+    def write(self, pool: str, steps: Callable[[Transaction], T]) -> T:
+        """Take the steps in one transaction. Nothing of them stays if they raise.
+
+        They are taken again if it is certain that nothing was committed: after a deadlock, and once if the connection
+        broke before the commit, as all of them do when the server restarts.
+        """
+        broken = 0
+        for tries in range(10):
+            try:
+                return self._write_once(pool, steps)
+            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
+                time.sleep(random.uniform(0, 0.01 * (tries + 1)))
+            except BROKEN as error:
+                if broken or isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
+                    raise self._translated(error) from error
+                broken += 1
+            except psycopg.Error as error:
+                if isinstance(error, psycopg.IntegrityError):
+                    raise
+                raise self._translated(error) from error
+        raise StoreBusy(self.where, BUSY_SECONDS)
+
+    def _write_once(self, pool: str, steps: Callable[[Transaction], T]) -> T:
+        with self.borrow(pool) as connection, self.begun(connection) as tx:
+            answer = steps(tx)
+            self.tell(tx)
+            self.commit(connection)
+        if tx.queues:
+            self.cursors.spoil()
+        return answer
+
+    @contextmanager
+    def begun(self, connection: Connection, how: LiteralString | None = None) -> Generator[Transaction]:
+        """A transaction that is rolled back unless it is committed in the block."""
+        rows = connection.execute(how or server.BEGIN)
+        while rows.nextset():
+            pass
+        (now, *_) = rows.fetchone() or (None,)
+        try:
+            yield Transaction(connection, self._clock, self.cursors, now)
+        finally:
+            if connection.info.transaction_status != TransactionStatus.IDLE:
+                with suppress(psycopg.Error):
+                    connection.execute("ROLLBACK")
+
+    def commit(self, connection: Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except psycopg.OperationalError as error:
+            problem = f"the connection broke during a commit ({_line(error)})"
+            raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
+
+    def read(self, pool: str, steps: Callable[[Transaction], T]) -> T:
+        """Take steps that only read, all of one moment."""
+        for last in (False, True):
+            try:
+                with self.borrow(pool) as connection, self.begun(connection, server.BEGIN_TO_READ) as tx:
+                    return steps(tx)
+            except psycopg.Error as error:
+                if last or not isinstance(error, psycopg.OperationalError):
+                    raise self._translated(error) from error
+        raise AssertionError("unreachable")
+
+    @contextmanager
+    def borrow(self, name: str) -> Generator[Connection]:
+        """A connection of a pool. One that was broken in the block is not used again."""
+        pool = self._pools[name]
+        if not pool.free.acquire(timeout=BUSY_SECONDS):
+            raise StoreBusy(self.where, BUSY_SECONDS)
+        try:
+            connection = self._idle(pool) or self.connect()
+            connection.answer_within = ANSWER_SECONDS
+            try:
+                yield connection
+            finally:
+                if connection.broken:
+                    self._drop_idle(pool)  # what broke it has broken them too, as a restart of the server does
+                if connection.info.transaction_status == TransactionStatus.IDLE and len(pool.idle) < KEPT:
+                    pool.idle.append(connection)
+                else:
+                    connection.close()
+        finally:
+            pool.free.release()
+
+    def _idle(self, pool: _Pool) -> Connection | None:
+        while pool.idle:
+            connection = pool.idle.pop()
+            if not connection.closed:
+                return connection
+        return None
+
+    def tell(self, tx: Transaction) -> None:
+        """Have the commit wake the workers of these queues, unless this process did so a moment ago."""
+        now = time.monotonic()
+        for queue in tx.queues:
+            if now - self._told.get(queue, -QUIET) >= QUIET:
+                self._told[queue] = now
+                tx.execute(server.TELL, {"channel": CHANNEL, "queue": queue})
+
+    def close(self) -> None:
+        for pool in self._pools.values():
+            self._drop_idle(pool)
+
+    def _drop_idle(self, pool: _Pool) -> None:
+        while connection := self._idle(pool):
+            connection.close()
+
+    def _translated(self, error: psycopg.Error) -> Exception:
+        if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
+            return StoreBusy(self.where, BUSY_SECONDS)
+        if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
+            return StoreUnusable(self.where, "it has no tables of treadle", "create them: treadle db upgrade")
+        if isinstance(error, psycopg.errors.InsufficientPrivilege):
+            return StoreUnusable(self.where, _line(error), "its role lacks a right: treadle db roles")
+        if isinstance(error, BROKEN):
+            return self._unusable(error, "was lost")
+        return error
+
+    def _unusable(self, error: psycopg.Error, what: str) -> StoreUnusable:
+        return StoreUnusable(
+            self.where, f"{what} ({_line(error)})", "is the server up, and the URL right? treadle doctor"
+        )
+
+
+def _line(error: psycopg.Error) -> str:
+    """An error in one line."""
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,168 @@
+"""Hearing of commits by others. What is heard is a hint; a worker that hears nothing looks by itself.
+
+Who commits sends one notification per queue, and then none for a moment (`QUIET`): each takes a lock that all commits
+of the server share. So who listens looks again a few times after each, for what came in that moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import select
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+import psycopg
+
+from treadle.errors import TreadleError
+from treadle.stores.postgres import server
+from treadle.stores.postgres.connection import CHANNEL, QUIET
+
+if TYPE_CHECKING:
+    from treadle.stores.postgres.connection import Connection, Database
+
+log = logging.getLogger("treadle")
+
+LOOK_AGAIN = (0.005, 0.015, 0.03, QUIET + 0.005)
+"""Seconds after a notification at which somebody may have committed without sending another."""
+TEST_SECONDS = 2.0
+"""How long a notification to ourselves may take."""
+TEST_EVERY = 30.0
+LONGEST_PAUSE = 10.0
+
+
+class Watch:
+    """Waits for notifications on a connection of its own. One thread waits at a time; `close` wakes it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._closed, self._close = os.pipe()
+        self._connection: Connection | None = None
+        self._looks: list[float] = []
+        self._next_test = 0.0
+        self._next_try = 0.0
+        self._pause = 0.1
+        self._token: str | None = None
+        self._deaf = False
+        self._listen()
+
+    def wait(self, seconds: float) -> bool:
+        deadline = time.monotonic() + seconds
+        while True:
+            if self._connection is None and time.monotonic() >= self._next_try:
+                self._listen()
+                if self._connection is not None:
+                    return True  # who knows what was missed
+            moments = [deadline, *self._looks[:1], *([self._next_try] if self._connection is None else [])]
+            if self._hears(max(0.0, min(moments) - time.monotonic())) is None:
+                return False
+            if self._heard:
+                self._heard = False
+                self._look_again()
+                self._database.cursors.spoil()
+                return True
+            if self._looks and time.monotonic() >= self._looks[0]:
+                self._looks.pop(0)
+                return True
+            if time.monotonic() >= deadline:
+                self._test_now_and_then()
+                return False
+
+    _heard = False
+
+    def _look_again(self) -> None:
+        now = time.monotonic()
+        self._looks = [now + after for after in LOOK_AGAIN]
+
+    def _hears(self, seconds: float) -> bool | None:
+        """Wait for the socket; None if we are closed. What was heard is noted."""
+        ready = select.poll()
+        ready.register(self._closed, select.POLLIN)
+        if self._connection is not None:
+            ready.register(self._connection.fileno(), select.POLLIN)
+        for fd, _ in ready.poll(seconds * 1000):
+            if fd == self._closed:
+                return None
+            self._receive()
+        return True
+
+    def _receive(self) -> None:
+        assert self._connection is not None
+        try:
+            self._connection.pgconn.consume_input()
+            while notify := self._connection.pgconn.notifies():
+                if notify.extra.decode() == self._token:
+                    self._token = None
+                else:
+                    self._heard = True
+        except psycopg.Error as error:
+            self._lost(str(error))
+
+    def _listen(self) -> None:
+        try:
+            connection = self._database.connect()
+            connection.execute(server.LISTEN)
+            self._connection = connection
+            self._pause = 0.1
+            self._look_again()  # somebody may have told of a job just before, and be quiet about the next
+            if not self._test():
+                self._stay_deaf()
+        except (TreadleError, psycopg.Error) as error:
+            self._lost(str(error))
+
+    def _test(self) -> bool:
+        """Whether a notification to ourselves arrives: behind a pooler that lends connections it never does."""
+        self._token = f"test-{uuid.uuid4()}"
+        parameters = {"channel": CHANNEL, "queue": self._token}
+        self._database.write("other", lambda tx: tx.execute(server.TELL, parameters))
+        deadline = time.monotonic() + TEST_SECONDS
+        while self._token is not None and self._connection is not None:
+            left = deadline - time.monotonic()
+            if self._hears(max(0.0, left)) is None or left <= 0:
+                break
+        self._next_test = time.monotonic() + TEST_EVERY * random.uniform(0.8, 1.2)
+        return self._token is None
+
+    def _test_now_and_then(self) -> None:
+        """A listener may fall silent without an error: a half-open connection, a pooler that was put in between."""
+        if self._connection is not None and time.monotonic() >= self._next_test:
+            try:
+                if not self._test():
+                    self._lost("its own notification did not arrive")
+            except (TreadleError, psycopg.Error) as error:
+                self._lost(str(error))
+
+    def _stay_deaf(self) -> None:
+        if not self._deaf:
+            log.warning(
+                "notifications do not arrive from %s, so that workers look for jobs once a second: is there a pooler "
+                "in transaction mode in between? give workers a direct connection",
+                self._database.where,
+            )
+        self._deaf = True
+        self._forget(60.0)
+
+    def _lost(self, problem: str) -> None:
+        log.warning("no longer listening: %s; looking once a second meanwhile", " ".join(problem.split()))
+        self._forget(self._pause * random.uniform(0.5, 1.5))
+        self._pause = min(LONGEST_PAUSE, self._pause * 2)
+
+    def _forget(self, seconds: float) -> None:
+        """Do without for so long."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+        self._token = None
+        self._next_try = time.monotonic() + seconds
+
+    def close(self) -> None:
+        """End a `wait` that is under way. What it used is freed with this object."""
+        os.write(self._close, b"!")
+
+    def __del__(self) -> None:
+        if self._connection is not None and self._database.pid == os.getpid():
+            self._connection.close()
+        os.close(self._closed)
+        os.close(self._close)

@@ -1,0 +1,138 @@
+"""Who may do what: an owner, workers, and producers that see one tenant at a time. `docs/postgresql.md` tells how.
+
+Whose rows a producer sees is a setting of its transaction, `treadle.tenant`. While that is absent or empty it sees
+nothing, also not the jobs that have no tenant: those are nobody's.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from treadle.errors import BadOption
+
+ALL = "treadle_all"
+"""The policy of those who see every tenant; the store asks by this name whether its role is one of them."""
+
+
+class Roles(NamedTuple):
+    """Names of roles. None of them logs in: users of yours are made members of them."""
+
+    owner: str = "treadle_owner"
+    worker: str = "treadle_worker"
+    producer: str = "treadle_producer"
+
+
+class Rights(NamedTuple):
+    worker: str
+    producer: str
+
+
+EVERYTHING = "SELECT, INSERT, UPDATE, DELETE"
+
+OF_TENANTS = {
+    "jobs": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
+    # UPDATE of a column is what `SELECT … FOR UPDATE` asks for.
+    "ready": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (run_at, updated_at), DELETE"),
+    "leases": Rights(EVERYTHING, "SELECT, UPDATE (cancel)"),  # so that a producer claims and settles nothing
+    "finished": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (completed_at), DELETE"),
+    "attempts": Rights(EVERYTHING, "SELECT, DELETE"),
+    "dedupe": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (id), DELETE"),
+    "usage": Rights(EVERYTHING, "SELECT"),
+    "audit": Rights("SELECT, INSERT, DELETE", "SELECT"),
+    "requests": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (ids)"),
+}
+"""Tables with a tenant in each row, on which the policies are."""
+
+OF_ALL = {
+    "meta": Rights("SELECT", "SELECT"),
+    "types": Rights("SELECT, INSERT, UPDATE", "SELECT"),
+    "workers": Rights(EVERYTHING, ""),
+    "tallies": Rights(EVERYTHING, "INSERT"),  # sums over all tenants: to be added to, not to be seen
+    # The books of the HTTP API, which serves all tenants and asks for itself who may see what.
+    "tokens": Rights("SELECT, INSERT, DELETE", ""),
+    "operations": Rights(EVERYTHING, ""),
+    "job": Rights("SELECT", "SELECT"),  # a view, which shows what its reader may see of the tables
+}
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]{0,62}")
+"""Without $ and quotes, as it also stands inside of quoted code."""
+
+_CREATE = """
+DO $$
+DECLARE wanted name;
+BEGIN
+    FOREACH wanted IN ARRAY ARRAY[{names}]::name[] LOOP
+        IF NOT EXISTS (SELECT FROM pg_roles WHERE rolname = wanted) THEN
+            EXECUTE format('CREATE ROLE %I NOLOGIN', wanted);
+        END IF;
+    END LOOP;
+END $$;
+"""
+
+# Who has owned them until now becomes a member of the new owner, so that nobody is locked out.
+_OWN = """
+DO $$
+DECLARE
+    before name := (SELECT pg_get_userbyid(nspowner) FROM pg_namespace WHERE nspname = 'treadle');
+    thing regclass;
+BEGIN
+    IF before <> {name} AND NOT pg_has_role(before, {name}, 'USAGE') THEN
+        EXECUTE format('GRANT %I TO %I', {name}, before);
+    END IF;
+    IF before <> {name} THEN
+        EXECUTE format('ALTER SCHEMA treadle OWNER TO %I', {name});
+    END IF;
+    FOR thing IN SELECT oid FROM pg_class WHERE relnamespace = 'treadle'::regnamespace AND relkind IN ('r', 'v', 'S')
+                    AND pg_get_userbyid(relowner) <> {name} LOOP
+        EXECUTE format('ALTER TABLE %s OWNER TO %I', thing, {name});
+    END LOOP;
+END $$;
+"""
+
+_POLICIES = """
+ALTER TABLE treadle.{table} ENABLE ROW LEVEL SECURITY;
+ALTER TABLE treadle.{table} FORCE ROW LEVEL SECURITY;
+DROP POLICY IF EXISTS treadle_all ON treadle.{table};
+CREATE POLICY treadle_all ON treadle.{table} TO {owner}, {worker} USING (true) WITH CHECK (true);
+DROP POLICY IF EXISTS treadle_tenant ON treadle.{table};
+CREATE POLICY treadle_tenant ON treadle.{table} TO {producer}
+    USING (tenant <> '' AND tenant = current_setting('treadle.tenant', true))
+    WITH CHECK (tenant <> '' AND tenant = current_setting('treadle.tenant', true));
+"""
+
+
+def script(roles: Roles) -> str:
+    """All of it as SQL. It may be run again, and has to be after an upgrade: for tables that are new."""
+    for option, name in roles._asdict().items():
+        if not _NAME.fullmatch(name):
+            raise BadOption(option, name, "the name of a role: at most 63 letters, digits and any of _ . @ -")
+    if len(set(roles)) < len(roles):
+        raise BadOption("roles", tuple(roles), "three roles, each with a name of its own")
+    owner, worker, producer = (f'"{name}"' for name in roles)
+    parts = [
+        "-- The roles. None of them logs in: GRANT them to those who do.",
+        _CREATE.format(names=", ".join(f"'{name}'" for name in roles)),
+        "-- Who owns the tables may upgrade them.",
+        _OWN.format(name=f"'{roles.owner}'"),
+        "-- Rights, from the ground up.",
+        f"REVOKE ALL ON ALL TABLES IN SCHEMA treadle FROM PUBLIC, {worker}, {producer};",
+        f"REVOKE ALL ON SEQUENCE treadle.lease FROM PUBLIC, {worker}, {producer};",
+        f"REVOKE ALL ON SCHEMA treadle FROM PUBLIC, {worker}, {producer};",
+        f"GRANT USAGE ON SCHEMA treadle TO {worker}, {producer};",
+        f"GRANT USAGE, SELECT ON SEQUENCE treadle.lease TO {worker};",
+        *_grants(worker, producer),
+        "",
+        "-- Owner and workers see every tenant, a producer the one that it names.",
+        *(_POLICIES.format(table=table, owner=owner, worker=worker, producer=producer) for table in OF_TENANTS),
+    ]
+    return "\n".join(part.strip("\n") for part in parts) + "\n"
+
+
+def _grants(worker: str, producer: str) -> list[str]:
+    return [
+        f"GRANT {rights} ON treadle.{table} TO {role};"
+        for table, granted in {**OF_TENANTS, **OF_ALL}.items()
+        for rights, role in ((granted.worker, worker), (granted.producer, producer))
+        if rights
+    ]

@@ -1,0 +1,580 @@
+"""All of the SQL, a sentence each: the same names in the same order as SQLite's, where they do the same.
+
+What several statements do there, one does here: each is a journey to the server. A row that is taken from one table
+is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
+Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: that keeps to the index in any state of the
+statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT does the same for a join.
+"""
+
+# The rows that a JSON array of ids names.
+_THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
+
+# ---- enqueue
+
+# What was asked for, and that it waits.
+# [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, run_at], …]
+INSERT_JOBS = """
+WITH e AS MATERIALIZED (
+    SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
+           (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
+           v ->> 8 AS dedupe, v ->> 9 AS traceparent, (v ->> 10)::bigint AS run_at
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
+job AS (
+    INSERT INTO treadle.jobs
+           (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, created_at)
+    SELECT id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent,
+           CAST(:now AS bigint) FROM e),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT 'pending', type, queue, count(*) FROM e GROUP BY type, queue)
+INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) FROM e
+"""
+
+# The ids that an earlier try has stored already.
+EXISTING = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
+
+# Take a dedupe key, or learn by the row count that it is held: by a job that is stored, once this does not wait.
+TAKE_KEY = """
+INSERT INTO treadle.dedupe (tenant, key, id)
+VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
+RETURNING 1
+"""
+
+# Who holds a dedupe key.
+KEY_HOLDER = "SELECT id::text FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
+
+# Give the key of a job that is no more (somebody deleted it by hand) to another.
+PASS_KEY = """
+UPDATE treadle.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
+ WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) AND id = CAST(CAST(:holder AS text) AS uuid)
+"""
+
+IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
+
+# Give back the keys of jobs that have ended.
+DROP_KEYS = f"""
+DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
+    SELECT d.ctid
+      FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
+     CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p
+                          WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
+"""
+
+# Count rows where they moved. [[status, type, queue, by how many], …]
+TALLY = """
+INSERT INTO treadle.tallies (status, type, queue, count)
+SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+"""
+
+# Say how a type is run.
+PUBLISH = """
+INSERT INTO treadle.types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
+VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
+    ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
+       max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
+       updated_at = excluded.updated_at
+"""
+
+POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle.types"
+
+# ---- claim
+
+# Every (queue, type) that has somebody waiting, with its highest priority, where that begins and, if the type is
+# limited, how many more of it may run: a jump over the index per pair. A lease long past its deadline is stuck, and not
+# counted.
+LANES = """
+WITH RECURSIVE lane (queue, type, priority, run_at, id) AS (
+    (SELECT queue, type, priority, run_at, id FROM treadle.ready
+      ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.type, n.priority, n.run_at, n.id FROM lane CROSS JOIN LATERAL (
+        SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM treadle.ready r
+         WHERE (r.queue, r.type) > (lane.queue, lane.type)
+         ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n
+)
+SELECT lane.queue, lane.type, lane.priority, lane.run_at, lane.id::text,
+       CASE WHEN t.concurrency IS NOT NULL THEN t.concurrency - (
+           SELECT count(*) FROM treadle.leases l
+            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)) END
+  FROM lane LEFT JOIN treadle.types t ON t.type = lane.type
+"""
+
+# The first due jobs of lanes of one priority, from where the cursor stands; of each, when its next one will be due and
+# the next lower priority. [[queue, type, priority, limit, run_at, id], …]
+RANGE = """
+SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
+           SELECT r.run_at, r.id FROM treadle.ready r
+            WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+              AND (r.run_at, r.id) >= (e.run_at, e.id)
+            ORDER BY r.run_at, r.id LIMIT e.n) due), '[]')::text,
+       (SELECT r.run_at FROM treadle.ready r
+         WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at > :now
+         ORDER BY r.run_at LIMIT 1),
+       (SELECT r.priority FROM treadle.ready r
+         WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority ORDER BY r.priority DESC LIMIT 1)
+  FROM (SELECT ordinality, v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
+               (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
+          FROM jsonb_array_elements(CAST(:lanes AS text)::jsonb) WITH ORDINALITY a (v, ordinality)) e
+ ORDER BY e.ordinality
+"""
+
+# How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
+# would be older than the lock.
+ROOM = """
+SELECT t.type, t.concurrency - (
+           SELECT count(*) FROM treadle.leases l
+            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now))
+  FROM treadle.types t WHERE t.concurrency IS NOT NULL AND t.type = ANY(:types)
+"""
+
+# A worker that is declared dead meanwhile has to wait until its claim is committed, so that nothing is overlooked.
+IS_ALIVE = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
+
+META = "SELECT key, value FROM treadle.meta"
+
+SET_SCHEMA = "UPDATE treadle.meta SET value = :number WHERE key = 'schema'"
+
+_CLAIMED = """l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
+
+# Put jobs in hand: of each lane the first due ones that nobody else is about to take. The answer is as Claimed has it.
+# A suspect may have to wait for a process of its own: its time runs from then on.
+# [[queue, type, priority, limit, run_at, id, deadline], …]
+INSERT_LEASES = f"""
+WITH gone AS (
+    DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY(
+        SELECT p.ctid
+          FROM (SELECT v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
+                       (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
+                  FROM jsonb_array_elements(CAST(:lanes AS text)::jsonb) v) e
+         CROSS JOIN LATERAL (
+               SELECT r.ctid FROM treadle.ready r
+                WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+                  AND (r.run_at, r.id) >= (e.run_at, e.id)
+                ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p))
+    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion),
+l AS (
+    INSERT INTO treadle.leases
+           (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+    SELECT id, nextval('treadle.lease'), queue, type, tenant, attempts + 1, snoozes, suspicion, :worker, run_at, :now,
+           CASE WHEN suspicion = 0 OR :worker = '' THEN (CAST(:deadlines AS text)::jsonb ->> type)::bigint END
+      FROM gone ORDER BY priority DESC, run_at, id
+    RETURNING id, lease, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT s.status, type, queue, s.sign * count(*)
+      FROM gone CROSS JOIN (VALUES ('pending', -1), ('processing', 1)) s (status, sign)
+     GROUP BY s.status, s.sign, type, queue)
+SELECT {_CLAIMED} FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ ORDER BY j.priority DESC, l.run_at, l.id
+"""
+
+DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
+
+# As Claimed has it: a worker's leases, and those long past their deadline.
+LEASES_OF_WORKER = f"""
+SELECT json_build_array({_CLAIMED})::text
+  FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ WHERE l.worker = :worker
+"""
+LEASE_OF_JOB = f"""
+SELECT json_build_array({_CLAIMED})::text
+  FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ WHERE l.id = CAST(:id AS uuid)
+"""
+LEASES_OF_THE_DEAD = """
+SELECT DISTINCT worker FROM treadle.leases l
+ WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
+"""
+LEASES_OVERDUE = f"""
+SELECT json_build_array({_CLAIMED})::text
+  FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
+"""
+
+# ---- settle
+
+# Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
+WRITTEN_BEFORE = """
+SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+  JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
+"""
+
+# Completed without a result, as most jobs are, and counted. The answer: the numbers of those that were held.
+COMPLETE = """
+WITH gone AS (
+    DELETE FROM treadle.leases
+     WHERE id = ANY((SELECT CAST(CAST(:ids AS text) AS uuid[]))::uuid[])
+       AND coalesce(lease IN (SELECT unnest(CAST(CAST(:numbers AS text) AS bigint[]))), false)
+    RETURNING id, lease, queue, type, tenant, attempt, worker, run_at, started_at),
+done AS (
+    INSERT INTO treadle.finished
+           (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
+    SELECT id, lease, 'completed', queue, type, tenant, attempt, worker, run_at, started_at, CAST(:now AS bigint)
+      FROM gone),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT s.status, type, queue, s.sign * count(*)
+      FROM gone CROSS JOIN (VALUES ('processing', -1), ('completed', 1)) s (status, sign)
+     GROUP BY s.status, s.sign, type, queue),
+usage AS (
+    INSERT INTO treadle.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
+    SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), 0,
+           greatest(0, sum(CAST(:now AS bigint) - started_at)), greatest(0, sum(started_at - run_at))
+      FROM gone GROUP BY type, queue, tenant)
+SELECT lease FROM gone
+"""
+
+# Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
+# held, and whether they were cancelled.
+# [[id, number, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
+#   suspicion or null for as it was, outcome if it was a failure, traceback], …]
+LEAVE = """
+WITH e AS MATERIALIZED (
+    SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, v ->> 2 AS status, (v ->> 3)::integer AS charged,
+           (v ->> 4)::json AS result, v ->> 5 AS error, (v ->> 6)::bigint AS run_at, (v ->> 7)::integer AS snoozed,
+           (v ->> 8)::integer AS suspicion, v ->> 9 AS outcome, v ->> 10 AS traceback
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
+gone AS (
+    DELETE FROM treadle.leases
+     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND coalesce(lease IN (SELECT lease FROM e), false)
+    RETURNING *),
+ended AS (
+    SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,
+           e.outcome, e.traceback, e.status IS NULL AND l.cancel <> 0 AS cancelled
+      FROM gone l JOIN e ON e.lease = l.lease),
+done AS (
+    INSERT INTO treadle.finished
+           (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+    SELECT id, lease, CASE WHEN cancelled THEN 'cancelled' ELSE status END, queue, type, tenant,
+           attempt - 1 + CASE WHEN cancelled THEN 0 ELSE charged END, worker, run_at, started_at, :now, result,
+           CASE WHEN cancelled THEN coalesce(error, 'cancelled') ELSE error END
+      FROM ended WHERE status IS NOT NULL OR cancelled),
+back AS (
+    INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+    SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
+                                                      WHERE j.id = l.id AND j.tenant = l.tenant), 0),
+           coalesce(l.next_at, least(l.run_at, :now)), l.attempt - 1 + l.charged, l.snoozes + l.snoozed,
+           coalesce(l.suspected, l.suspicion), :now
+      FROM ended l WHERE status IS NULL AND NOT cancelled),
+failure AS (
+    INSERT INTO treadle.attempts (id, tenant, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
+    SELECT id, tenant, lease, attempt, worker, started_at, :now, outcome, error, traceback
+      FROM ended WHERE outcome IS NOT NULL AND NOT cancelled)
+SELECT coalesce(json_agg(json_build_array(lease, cancel)), '[]')::text FROM gone
+"""
+
+# Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
+FORGET_LEASES = """
+DELETE FROM treadle.leases l
+ WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = l.id AND j.tenant = l.tenant)
+RETURNING type, queue
+"""
+
+# [[minute, type, queue, tenant, runs, failures, busy, waiting], …]
+USE = """
+INSERT INTO treadle.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
+SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
+       (v ->> 7)::bigint
+  FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+"""
+
+REPORT = """
+UPDATE treadle.leases SET fraction = :fraction, message = :message WHERE id = CAST(:id AS uuid) AND lease = :number
+"""
+
+EXTEND = "UPDATE treadle.leases SET deadline = :deadline WHERE id = CAST(:id AS uuid) AND lease = :number"
+
+# ---- liveness
+
+REGISTER = """
+INSERT INTO treadle.workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
+VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
+"""
+
+BEAT = "UPDATE treadle.workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
+
+BEATS = "SELECT id, beats FROM treadle.workers"
+
+LEASES_MINE = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
+
+UNREGISTER = """
+DELETE FROM treadle.workers WHERE id = :worker AND (CAST(:beats AS bigint) IS NULL OR beats = CAST(:beats AS bigint))
+"""
+
+UNREGISTER_SILENT = "DELETE FROM treadle.workers WHERE seen_at < :before"
+
+WORKERS = """
+SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
+  FROM treadle.workers ORDER BY started_at, id
+"""
+
+# ---- manage
+
+# Hold a job where it is, until we commit: in one of these places.
+HOLD = (
+    "SELECT 1 FROM treadle.ready WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    "SELECT 1 FROM treadle.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    "SELECT 1 FROM treadle.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
+)
+
+# Several reads of one moment, as all of ours are. A page is read in order and no further, even if the statistics
+# promise that there is little to sort.
+SNAPSHOT = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
+SNAPSHOT_OVER = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"
+
+# Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
+_LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+            (SELECT error FROM treadle.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
+              ORDER BY lease DESC LIMIT 1) END"""
+JOB = f"""
+SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
+       r.run_at, r.attempts, r.updated_at,
+       l.lease, l.run_at, l.attempt, l.worker, l.started_at, l.fraction, l.message,
+       f.status, f.run_at, f.attempts, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
+       {_LAST_ERROR}
+"""
+FROM_ALL = """FROM treadle.jobs j
+  LEFT JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
+  LEFT JOIN LATERAL (SELECT * FROM treadle.leases p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) l ON true
+  LEFT JOIN LATERAL (SELECT * FROM treadle.finished p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) f ON true"""
+FROM_PENDING = """FROM treadle.ready r
+ CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = r.id AND p.tenant = r.tenant LIMIT 1) j
+  LEFT JOIN treadle.leases l ON false LEFT JOIN treadle.finished f ON false"""
+FROM_PROCESSING = """FROM treadle.leases l
+ CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = l.id AND p.tenant = l.tenant LIMIT 1) j
+  LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.finished f ON false"""
+FROM_FINISHED = """FROM treadle.finished f
+ CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = f.id AND p.tenant = f.tenant LIMIT 1) j
+  LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.leases l ON false"""
+GET = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
+
+# The tables by their names in a list.
+TABLES = {
+    "j": "treadle.jobs",
+    "r": "treadle.ready",
+    "l": "treadle.leases",
+    "f": "treadle.finished",
+    "w": "treadle.workers",
+}
+
+# Conditions of a filter. What stands at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
+# escape into a character (\u0000, half a surrogate pair: somebody wrote it by hand), a look at any path would raise.
+ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
+PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
+_BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
+    '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""
+AT_PATH = (
+    f"CASE WHEN {_BROKEN} THEN NULL ELSE (j.payload #> CAST(:{{path}} AS text[]))::text END",
+    f"CASE WHEN {_BROKEN} THEN NULL ELSE j.payload #>> CAST(:{{path}} AS text[]) END",
+)
+
+
+def paths(parts: list[str]) -> list[list[str]]:
+    """A path as PostgreSQL writes it; a number may be a name or an index."""
+    return [parts]
+
+
+ATTEMPTS = """
+SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
+  FROM treadle.attempts WHERE id = CAST(:id AS uuid) ORDER BY lease
+"""
+
+FLAG_CANCEL = "UPDATE treadle.leases SET cancel = 1 WHERE id = CAST(:id AS uuid)"
+
+# End a job that waits.
+FINISH_READY = """
+INSERT INTO treadle.finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+SELECT id, 0, :status, queue, type, tenant, attempts, '', run_at, NULL, :now, NULL, :error
+  FROM treadle.ready WHERE id = CAST(:id AS uuid)
+"""
+
+# Turn what ended otherwise into a completed job.
+COMPLETE_FINISHED = """
+UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
+"""
+# ... which was not ended by whoever held it: a later word under that number was never written.
+DISOWN = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
+
+# Let an ended job wait again, with no attempt made.
+RETRY = """
+INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle.jobs WHERE id = CAST(:id AS uuid)
+"""
+# Let a job that waits wait no longer. One that is due keeps its place.
+RUN_NOW = "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
+
+DEDUPE_OF = "SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
+
+DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
+DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
+DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
+
+# Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
+# before :oldest need to be looked at. What somebody else is pruning is left to him. (`coalesce`, so that the planner
+# does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all of them.)
+PRUNABLE = """
+SELECT id::text, status, type, queue FROM treadle.finished f
+ WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
+   AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
+ ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
+"""
+
+PRUNE_USAGE = """
+DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
+"""
+
+COUNTS = """
+SELECT status, type, queue, sum(count)::bigint FROM treadle.tallies GROUP BY status, type, queue HAVING sum(count) <> 0
+"""
+
+# Where there is no tally: every job, counted one by one.
+COUNT_EACH = """
+SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END), j.type, j.queue, j.tenant,
+       j.subject, count(*)
+  FROM treadle.jobs j LEFT JOIN treadle.leases l ON l.id = j.id AND l.tenant = j.tenant
+  LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
+ GROUP BY 1, 2, 3, 4, 5
+"""
+
+# ---- why
+
+LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
+
+# Who holds jobs of a type, and how many.
+HOLDERS = """
+SELECT worker, count(*) FROM treadle.leases
+ WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
+"""
+
+LEASE_FLAGS = "SELECT cancel, deadline FROM treadle.leases WHERE id = CAST(:id AS uuid)"
+
+# Due jobs of a (queue, type) with a higher priority, among the first so many; and those of the same, but before it.
+AHEAD_ABOVE = """
+SELECT count(*) FROM (SELECT run_at FROM treadle.ready
+    WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
+ WHERE run_at <= :now
+"""
+AHEAD_BESIDE = """
+SELECT count(*) FROM (SELECT 1 FROM treadle.ready
+    WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
+      AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
+"""
+
+# ---- look
+
+# Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
+LEVELS = """
+WITH RECURSIVE level (queue, type, priority) AS (
+    SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = t.queue AND r.type = t.type
+                          ORDER BY priority DESC LIMIT 1)
+      FROM (SELECT queue, type FROM treadle.tallies WHERE status = 'pending'
+             GROUP BY queue, type HAVING sum(count) > 0) t
+    UNION ALL
+    SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = level.queue AND r.type = level.type
+                            AND r.priority < level.priority ORDER BY priority DESC LIMIT 1)
+      FROM level WHERE priority IS NOT NULL
+)
+SELECT queue, type,
+       (SELECT run_at FROM treadle.ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at <= :now ORDER BY run_at LIMIT 1),
+       (SELECT run_at FROM treadle.ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at > :now ORDER BY run_at LIMIT 1),
+       (SELECT count(*) FROM (SELECT 1 FROM treadle.ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at > :now LIMIT :most) a)
+  FROM level WHERE priority IS NOT NULL LIMIT :levels
+"""
+
+# The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
+AGAIN = """
+SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
+    SELECT queue, type, run_at FROM treadle.ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a
+ GROUP BY queue, type
+"""
+
+# What each worker does.
+DOING = "SELECT worker, type, count(*), min(started_at) FROM treadle.leases GROUP BY worker, type ORDER BY 1, 2"
+
+# Of the newest ended jobs those that ran: how long they waited, and how long they ran.
+SAMPLE = """
+SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
+    SELECT type, queue, run_at, started_at, completed_at FROM treadle.finished ORDER BY id DESC LIMIT :looked_at) a
+ WHERE started_at IS NOT NULL LIMIT :limit
+"""
+
+# The newest failed jobs, by type and by what was raised.
+FAILURES = """
+SELECT type, error, count(*), min(completed_at), max(completed_at), max(id::text) FROM (
+    SELECT type, split_part(coalesce(error, ''), ':', 1) AS error, completed_at, id
+      FROM treadle.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit) a
+ GROUP BY type, error ORDER BY max(completed_at) DESC
+"""
+
+# {by}: some of type, queue, tenant, each with a comma behind it.
+USAGE = """
+SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
+  FROM treadle.usage
+ WHERE minute >= :since AND minute < :until
+   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
+"""
+
+# ---- the API's own books
+
+AUDIT = """
+INSERT INTO treadle.audit (id, at, who, action, what, count, tenant)
+VALUES (:id, :now, :who, :action, :what, :count, :tenant)
+"""
+AUDITS = """
+SELECT id::text, at, who, action, what, count, tenant FROM treadle.audit a
+ WHERE id < CAST(:before AS uuid) ORDER BY a.id DESC LIMIT :limit
+"""
+PRUNE_AUDIT = "DELETE FROM treadle.audit WHERE id < CAST(:oldest AS uuid)"
+
+ADD_TOKEN = """
+INSERT INTO treadle.tokens (hash, name, scopes, bound_to, created_at, expires_at)
+VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
+"""
+TOKEN = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens WHERE hash = :hash"
+TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens ORDER BY name"
+DROP_TOKEN = "DELETE FROM treadle.tokens WHERE name = :name"
+
+START_OPERATION = """
+INSERT INTO treadle.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
+VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
+"""
+GO_ON = """
+UPDATE treadle.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
+       updated_at = :now, ended_at = CASE WHEN CAST(:position AS text) IS NULL THEN CAST(:now AS bigint) END
+ WHERE id = CAST(:id AS uuid)
+"""
+TAKE_OVER = """
+UPDATE treadle.operations SET updated_at = :now
+ WHERE id = CAST(:id AS uuid) AND updated_at = :seen AND ended_at IS NULL
+"""
+GIVE_UP = """
+UPDATE treadle.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
+"""
+HOLD_OPERATION = """
+SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
+"""
+OPERATION = """
+SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+  FROM treadle.operations WHERE id = CAST(:id AS uuid)
+"""
+OPERATIONS = """
+SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+  FROM treadle.operations o ORDER BY o.id DESC LIMIT :limit
+"""
+PRUNE_OPERATIONS = "DELETE FROM treadle.operations WHERE id < CAST(:oldest AS uuid)"
+
+# Take the key of a request, or learn by the row count that it was answered before.
+TAKE_REQUEST = """
+INSERT INTO treadle.requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
+    ON CONFLICT DO NOTHING
+"""
+REQUEST = "SELECT hash, ids FROM treadle.requests WHERE tenant = :tenant AND key = :key"
+SET_REQUEST = "UPDATE treadle.requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
+PRUNE_REQUESTS = "DELETE FROM treadle.requests WHERE at < :before"

@@ -1,0 +1,256 @@
+"""The store on a PostgreSQL server: how it connects, how it takes part in a transaction of yours, and how it waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from functools import cached_property
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg.pq import TransactionStatus
+
+from treadle.clock import MINUTE, Clock, now
+from treadle.errors import BadConnection, LeaseLost, StoreUnusable, TransactionOver
+from treadle.filters import EVERYTHING, Filter
+from treadle.job import Claimed, Job, NewJob, Page
+from treadle.outcome import Outcome
+from treadle.stores.borrowed import Borrowed, borrow, identity, savepoint
+from treadle.stores.postgres import checkup, place, roles, server, tenants
+from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, POOLS, Database, Transaction
+from treadle.stores.postgres.listen import Watch
+from treadle.stores.postgres.upgrade import EMPTY, check, newest_schema, schema, schema_sql, upgrade
+from treadle.stores.rows import Counted
+from treadle.stores.sql import insert, search, settle
+from treadle.stores.sql.store import SQLStore
+
+T = TypeVar("T")
+
+
+class _Answers:
+    """A borrowed connection, as our own statements want it."""
+
+    def __init__(self, theirs: Borrowed) -> None:
+        self._theirs = theirs
+
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> Answer:
+        return Answer(self._theirs.execute(sql, parameters))
+
+
+class Answer(list[tuple[Any, ...]]):
+    """The rows of a statement. (Of what it changed, a statement on a borrowed connection has to return a row.)"""
+
+    @property
+    def rowcount(self) -> int:
+        return len(self)
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        return self[0] if self else None
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        return self
+
+
+class _Rows:
+    """Our own connection, as a borrowed one would be."""
+
+    def __init__(self, tx: Transaction) -> None:
+        self._tx = tx
+
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
+        rows: list[tuple[Any, ...]] = self._tx.connection.execute(sql, parameters).fetchall()
+        return rows
+
+
+class PostgresStore(SQLStore[Database]):
+    """Jobs in the schema `treadle` of one database, shared by as many machines as there are."""
+
+    one_machine = False
+    hears_others = True
+    keys_may_wait = True
+    joins_transactions = True
+
+    def __init__(self, url: str, *, clock: Clock = now) -> None:
+        super().__init__()
+        self.url = url
+        self._conninfo, self.where = place.read(url)
+        self._clock = None if clock is now else clock
+        self._inherited: list[Database] = []  # kept, since closing a parent's connections would end its sessions
+
+    # Life of the store
+
+    def _connections(self) -> Database:
+        return Database(self._conninfo, self.where, self._clock)
+
+    def _prepare(self, database: Database) -> None:
+        check(database)
+
+    def _inherit(self, parents: Database) -> None:
+        self._inherited.append(parents)
+
+    def close(self) -> None:
+        vars(self).pop("_scope", None)  # its rights may be others when it opens again
+        super().close()
+
+    def schema(self) -> int | None:
+        with closing(self._connections()) as database:
+            return schema(database)[0]
+
+    def newest_schema(self) -> int:
+        return newest_schema()
+
+    def upgrade(self) -> int:
+        with closing(self._connections()) as database:
+            return upgrade(database)
+
+    def schema_sql(self) -> str:
+        return schema_sql()
+
+    def give_rights(self, to: roles.Roles) -> None:
+        """Make these roles, and give them their rights. May be repeated."""
+        with closing(self._connections()) as database:
+            try:
+                database.write("other", lambda tx: tx.connection.execute(roles.script(to)))
+            except StoreUnusable as error:
+                if not isinstance(cause := error.__cause__, psycopg.errors.InsufficientPrivilege):
+                    raise
+                way_out = "run it as a superuser, or as who owns the tables and may create roles"
+                raise StoreUnusable(self.where, str(cause).partition("\n")[0], way_out) from cause
+
+    def empty(self) -> None:
+        """Delete every job, and what is known of workers and types. For tests: `treadle.testing.temporary`."""
+        self._write("other", lambda tx: tx.connection.execute(EMPTY))
+
+    def now(self) -> int:
+        return self._read("other", lambda tx: int(tx.now))
+
+    def checkup(self) -> checkup.Checkup:
+        """What `treadle doctor` asks the server about itself."""
+        return checkup.checkup(self.database)
+
+    def status(self) -> Mapping[str, Any]:
+        def steps(tx: Transaction) -> Mapping[str, Any]:
+            meta = dict(tx.execute(sql.META).fetchall())
+            size, oldest, given, dead = tx.execute(server.STATUS).fetchone()
+            return {
+                "store": "postgresql",
+                "where": self.where,
+                "schema": meta["schema"],
+                "newest_schema": newest_schema(),
+                "leases_given": given,
+                "bytes": size,
+                "server_version": tx.connection.info.parameter_status("server_version"),
+                "oldest_transaction_seconds": oldest,
+                "dead_rows": dead,
+            }
+
+        return self.database.read("read", steps)
+
+    def changes(self) -> int:
+        number: int = self.database.read("read", lambda tx: tx.value(server.CHANGES))
+        return number
+
+    def watch(self) -> Watch:
+        return Watch(self.database)
+
+    # Transactions
+
+    def _write(self, verb: str, steps: Callable[[Any], T]) -> T:
+        return self.database.write(verb if verb in POOLS else "other", steps)
+
+    def _read(self, verb: str, steps: Callable[[Any], T]) -> T:
+        return self.database.read(verb, steps)
+
+    # Enqueue
+
+    already_there = psycopg.errors.UniqueViolation
+
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        with self._within(connection) as tx:
+            return tenants.insert_within(tx, jobs, insert.insert_again)
+
+    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: insert.Insert) -> list[Job]:
+        return how(tx, jobs) if self._scope is None else tenants.insert(tx, jobs, how, self._scope)
+
+    @cached_property
+    def _scope(self) -> str | None:
+        """Whose jobs the role that we connect as can see: None for all, '' for whom each transaction names."""
+        scope: str | None = self._read("other", lambda tx: tx.value(tenants.SCOPE))
+        return scope
+
+    @contextmanager
+    def _within(self, connection: Any) -> Generator[Transaction]:
+        """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
+        theirs, database = borrow(connection), self.database
+        with savepoint(theirs):
+            here = identity(theirs)
+            if here != self._identity and here != self._ask_identity():
+                raise BadConnection(connection, f"it is not to {self.where}", "the jobs live in another database")
+            tx = Transaction(_Answers(theirs), self._clock, database.cursors)
+            yield tx
+            for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
+                tx.execute(server.TELL, {"channel": CHANNEL, "queue": queue})
+
+    _identity: str | None = None
+
+    def _ask_identity(self) -> str:
+        """It changes when the server restarts."""
+        self._identity = self.database.read("other", lambda tx: identity(_Rows(tx)))
+        return self._identity
+
+    # Manage
+
+    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
+        return self._read("read", lambda tx: search.jobs(self._for_tenant(tx, wanted), wanted, limit, before))
+
+    def counts(self, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
+        """The tallies are of all tenants: who sees one has to count."""
+
+        def steps(tx: Transaction) -> Counted:
+            return search.counts(self._for_tenant(tx, wanted), by, wanted, most, tallied=self._scope is None)
+
+        return self._read("read", steps)
+
+    def _for_tenant(self, tx: Transaction, wanted: Filter) -> Transaction:
+        """Where our role sees one tenant at a time: the one that is asked for, if it is one."""
+        if self._scope == "" and len(wanted.tenants) == 1 and isinstance(wanted.tenants[0], str):
+            tx.execute(tenants.SET_TENANT, {"tenant": wanted.tenants[0]})
+        return tx
+
+    # Settle
+
+    @contextmanager
+    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[Any]:
+        database = self.database
+        with database.borrow("apart") as connection:
+            with database.begun(connection) as tx:
+                connection.execute(server.NO_LIMITS)
+                connection.answer_within = None
+                yield connection
+                connection.answer_within = ANSWER_SECONDS
+                if connection.info.transaction_status != TransactionStatus.INTRANS:
+                    raise TransactionOver(
+                        "the block committed or rolled back by itself, so that its rows and the job's completion are "
+                        "no longer one; the job was not completed: leave both to ctx.transaction()"
+                    )
+                tx.later()
+                if settle.settle_held(tx, [(claimed, outcome())]):
+                    raise LeaseLost(claimed.id, claimed.number)
+                database.tell(tx)
+                database.commit(connection)
+            connection.execute("RESET ALL")
+
+    # Chores
+
+    def fold(self) -> int:
+        def steps(tx: Transaction) -> int:
+            if not tx.value(server.FOLDING):
+                return 0
+            since = tx.now // MINUTE * 60 - 3600
+            folded: int = (
+                tx.execute(server.FOLD_TALLIES).rowcount + tx.execute(server.FOLD_USAGE, {"since": since}).rowcount
+            )
+            return folded
+
+        return self.database.write("other", steps)

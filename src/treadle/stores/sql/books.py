@@ -1,0 +1,107 @@
+"""The books of the HTTP API: who may use it, what was changed by it, what it is still doing, what it has answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from treadle import codec
+from treadle.clock import SECOND
+from treadle.errors import RequestDiffers
+from treadle.ids import first_id_of, new_id
+from treadle.job import Job, NewJob
+from treadle.stores.rows import AuditRow, Operation, Token
+from treadle.stores.sql import read
+from treadle.stores.sql.insert import as_json
+from treadle.stores.sql.transaction import Transaction
+
+LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+DAY = 86_400 * SECOND
+AUDIT_KEPT, OPERATIONS_KEPT, REQUESTS_KEPT = 365 * DAY, 30 * DAY, 7 * DAY
+
+
+def audit(tx: Transaction, row: AuditRow) -> None:
+    values = {"who": row.who, "action": row.action, "what": row.what, "count": row.count, "tenant": row.tenant}
+    tx.execute(tx.sql.AUDIT, {"id": new_id(), "now": tx.now, **values})
+
+
+def audits(tx: Transaction, limit: int, before: str | None) -> list[AuditRow]:
+    rows = tx.execute(tx.sql.AUDITS, {"limit": limit, "before": before or LAST_ID})
+    return [
+        AuditRow(id=id, at=at, who=who, action=action, what=what, count=n, tenant=tenant)
+        for id, at, who, action, what, n, tenant in rows
+    ]
+
+
+def add_token(tx: Transaction, token: Token) -> bool:
+    """False if its name is taken."""
+    row = {
+        "hash": token.hash,
+        "name": token.name,
+        "scopes": as_json(token.scopes),
+        "tenant": token.tenant,
+        "now": tx.now,
+        "expires_at": token.expires_at,
+    }
+    return tx.execute(tx.sql.ADD_TOKEN, row).rowcount > 0
+
+
+def token(tx: Transaction, hash: str) -> Token | None:
+    row = tx.execute(tx.sql.TOKEN, {"hash": hash}).fetchone()
+    return _token(*row) if row else None
+
+
+def tokens(tx: Transaction) -> list[Token]:
+    return [_token(*row) for row in tx.execute(tx.sql.TOKENS)]
+
+
+def _token(hash: str, name: str, scopes: str, tenant: str, created_at: int, expires_at: int | None) -> Token:
+    return Token(
+        hash=hash,
+        name=name,
+        scopes=tuple(codec.decode(scopes)),
+        tenant=tenant,
+        created_at=created_at,
+        expires_at=expires_at,
+    )
+
+
+def start(tx: Transaction, operation: Operation) -> None:
+    row = {"id": operation.id, "who": operation.who, "action": operation.action, "filter": operation.filter}
+    tx.execute(tx.sql.START_OPERATION, {**row, "total": operation.total, "position": operation.position, "now": tx.now})
+
+
+def position(tx: Transaction, id: str) -> str | None:
+    """Where it is, and nobody else goes on meanwhile; None: it has ended."""
+    row = tx.execute(tx.sql.HOLD_OPERATION, {"id": id}).fetchone()
+    return row[0] if row else None
+
+
+def operation(tx: Transaction, id: str) -> Operation | None:
+    row = tx.execute(tx.sql.OPERATION, {"id": id}).fetchone()
+    return Operation(*row) if row else None
+
+
+def operations(tx: Transaction, limit: int) -> list[Operation]:
+    return [Operation(*row) for row in tx.execute(tx.sql.OPERATIONS, {"limit": limit})]
+
+
+def insert_once(
+    tx: Transaction, tenant: str, key: str, hash: str, jobs: Sequence[NewJob], insert: Callable[[], list[Job]]
+) -> tuple[list[Job], bool]:
+    """The jobs of a request, and whether they are stored just now: a request that was answered before is not new."""
+    row = {"tenant": tenant, "key": key, "hash": hash, "ids": as_json([job.id for job in jobs]), "now": tx.now}
+    if tx.execute(tx.sql.TAKE_REQUEST, row).rowcount:
+        stored = insert()
+        if [job.id for job in stored] != [job.id for job in jobs]:
+            tx.execute(tx.sql.SET_REQUEST, {**row, "ids": as_json([job.id for job in stored])})
+        return stored, True
+    before, ids = tx.execute(tx.sql.REQUEST, {"tenant": tenant, "key": key}).fetchone()
+    if before != hash:
+        raise RequestDiffers(key)
+    return [job for id in codec.decode(ids) if (job := read.get(tx, id))], False
+
+
+def prune(tx: Transaction) -> None:
+    tx.execute(tx.sql.PRUNE_AUDIT, {"oldest": first_id_of(tx.now - AUDIT_KEPT)})
+    tx.execute(tx.sql.PRUNE_OPERATIONS, {"oldest": first_id_of(tx.now - OPERATIONS_KEPT)})
+    tx.execute(tx.sql.PRUNE_REQUESTS, {"before": tx.now - REQUESTS_KEPT})

@@ -1,0 +1,73 @@
+"""Enqueue: jobs become rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from treadle import codec
+from treadle.job import Job, NewJob
+from treadle.stores.sql import read
+from treadle.stores.sql.transaction import Transaction
+
+Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
+"""`insert` or `insert_again`."""
+
+
+def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
+    """Store `jobs`; where a key is held, the answer is its holder."""
+    keyed = any(job.dedupe is not None for job in jobs)
+    holders = _take_keys(tx, jobs) if keyed else {}
+    rows = [job for job in jobs if job.id not in holders] if holders else jobs
+    if rows:
+        tx.moves.store(tx, rows)
+    if not holders:
+        return [job.as_stored(tx.now) for job in jobs]
+    return [read.job(tx, holders[job.id]) if job.id in holders else job.as_stored(tx.now) for job in jobs]
+
+
+def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
+    """`insert` where some of the ids may be stored already, by an earlier try whose answer got lost."""
+    there = {row[0] for row in tx.execute(tx.sql.EXISTING, {"ids": as_json([job.id for job in jobs])})}
+    new = {job.id: job for job in jobs if job.id not in there}
+    stored = dict(zip(new, insert(tx, list(new.values())), strict=True))
+    return [stored[job.id] if job.id in stored else read.job(tx, job.id) for job in jobs]
+
+
+def tally(tx: Transaction, moved: Iterable[tuple[str, str, str, int]]) -> None:
+    """Count rows where they moved: status, type, queue, by how many."""
+    tx.execute(tx.sql.TALLY, {"rows": as_json(list(moved))})
+
+
+def take_key(tx: Transaction, tenant: str, key: str, id: str, fresh: Collection[str] = ()) -> str | None:
+    """Take a dedupe key, or learn who holds it: a stored job, or one of `fresh`, which will be."""
+    row = {"tenant": tenant, "key": key, "id": id}
+    while not tx.execute(tx.sql.TAKE_KEY, row).rowcount:
+        holder: str | None = tx.value(tx.sql.KEY_HOLDER, {"tenant": tenant, "key": key})
+        if holder is None:
+            continue  # it was given back in between
+        if holder in fresh or tx.value(tx.sql.IS_STORED, {"id": holder}):
+            return holder
+        if tx.execute(tx.sql.PASS_KEY, {**row, "holder": holder}).rowcount:
+            return None  # and if not, somebody has just given the key back
+    return None
+
+
+def _take_keys(tx: Transaction, jobs: Sequence[NewJob]) -> dict[str, str]:
+    """The jobs that must not be stored, each with the job that is the answer in its place.
+
+    In the order of the keys, so that two who want the same ones do not wait for each other.
+    """
+    holders: dict[str, str] = {}
+    fresh = {job.id for job in jobs}
+    for job in sorted(jobs, key=lambda job: (job.tenant, job.dedupe or "")):
+        holder = None if job.dedupe is None else take_key(tx, job.tenant, job.dedupe, job.id, fresh)
+        if holder is not None and tx.value(tx.sql.IS_STORED, {"id": job.id}):
+            holders[job.id] = job.id  # by an earlier try, and the key may be another's by now
+        elif holder is not None and holder != job.id:
+            holders[job.id] = holder
+    return holders
+
+
+def as_json(value: object) -> str:
+    """A batch travels as one JSON text."""
+    return codec.encode(value).decode()

@@ -1,0 +1,181 @@
+"""What people do to jobs: cancel, retry, delete, complete, prune."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from treadle.clock import SECOND
+from treadle.errors import JobNotFound, KeyHeld, StoreBusy, WrongStatus
+from treadle.filters import Filter
+from treadle.ids import first_id_of
+from treadle.job import Job, Status
+from treadle.outcome import COMPLETED
+from treadle.stores.rows import Batch
+from treadle.stores.sql import books, read, search
+from treadle.stores.sql.insert import as_json, take_key, tally
+from treadle.stores.sql.rescue import decode_claimed
+from treadle.stores.sql.settle import settle
+from treadle.stores.sql.transaction import Transaction
+
+USAGE_DAYS = 90
+"""How long the usage of a minute is kept, whatever becomes of the jobs."""
+
+
+def hold(tx: Transaction, id: str) -> Job:
+    """The job as it is, and as it stays until we commit."""
+    tries = 100
+    for _ in range(tries):
+        if not tx.sql.HOLD or any(tx.value(statement, {"id": id}) for statement in tx.sql.HOLD):
+            return read.job(tx, id)
+        if not tx.value(tx.sql.IS_STORED, {"id": id}):
+            raise JobNotFound(id)
+    raise StoreBusy(f"job {id}", 0)  # it moved under our hands each time
+
+
+def cancel(tx: Transaction, id: str) -> Job:
+    job = hold(tx, id)
+    if job.status.is_final:
+        raise WrongStatus("cancel", id, job.status, "it has ended already")
+    if job.status is Status.PROCESSING:
+        tx.execute(tx.sql.FLAG_CANCEL, {"id": id})
+    else:
+        _finish_waiting(tx, job, Status.CANCELLED, "cancelled")
+    return read.job(tx, id)
+
+
+def retry(tx: Transaction, id: str) -> Job:
+    job = hold(tx, id)
+    if not job.status.is_final:
+        way_out = f"to wait no longer: td.run_now({id!r})" if job.status is Status.PENDING else "it runs already"
+        raise WrongStatus("retry", id, job.status, f"only a job that has ended can be retried; {way_out}")
+    _retake_key(tx, id)
+    tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
+    tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})
+    tally(tx, [(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
+    tx.waiting(job.queue)
+    return read.job(tx, id)
+
+
+def run_now(tx: Transaction, id: str) -> Job:
+    job = hold(tx, id)
+    if job.status is not Status.PENDING:
+        way_out = "it runs already" if job.status is Status.PROCESSING else f"let it run again: td.retry({id!r})"
+        raise WrongStatus("run", id, job.status, way_out)
+    tx.execute(tx.sql.RUN_NOW, {"id": id, "now": tx.now})
+    tx.waiting(job.queue)
+    return read.job(tx, id)
+
+
+def delete(tx: Transaction, id: str) -> Job:
+    job = hold(tx, id)
+    if job.status is Status.PROCESSING:
+        raise WrongStatus("delete", id, job.status, f"cancel it first: td.cancel({id!r})")
+    tx.execute(tx.sql.DELETE_READY, {"ids": as_json([id])})
+    tx.execute(tx.sql.DROP_KEYS, {"ids": as_json([id])})
+    _erase(tx, [id])
+    tally(tx, [(job.status, job.type, job.queue, -1)])
+    return job
+
+
+ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
+    "retry": retry,
+    "run_now": run_now,
+    "cancel": cancel,
+    "delete": delete,
+}
+
+
+def batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None) -> Batch:
+    if operation is None:
+        return _batch(tx, action, wanted, before, limit)
+    before = books.position(tx, operation)
+    if before is None:
+        return Batch(0, 0, None)
+    batch = _batch(tx, action, wanted, before, limit)
+    tx.execute(tx.sql.GO_ON, {**batch._asdict(), "id": operation, "now": tx.now})
+    return batch
+
+
+def _batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
+    """Held, and looked at once more, a job can no longer become one that was not meant."""
+    page = search.jobs(tx, wanted, limit, before)
+    held = [job.id for job in page if _is_held(tx, job.id)]
+    meant = search.jobs(tx, wanted.but(ids=tuple(held)), limit, None).jobs if held else []
+    done = sum(_done(tx, ACTIONS[action], job.id) for job in meant)
+    return Batch(done, len(page) - done, page.next)
+
+
+def _is_held(tx: Transaction, id: str) -> bool:
+    try:
+        hold(tx, id)
+        return True
+    except JobNotFound:
+        return False
+
+
+def _done(tx: Transaction, verb: Callable[[Transaction, str], Job], id: str) -> bool:
+    """Each verb says no before it writes."""
+    try:
+        verb(tx, id)
+        return True
+    except (WrongStatus, KeyHeld):
+        return False
+
+
+def complete(tx: Transaction, ids: Sequence[str]) -> int:
+    """Whoever holds such a job loses it: its later word is refused by the fence."""
+    changed = 0
+    for id in ids:
+        try:
+            job = hold(tx, id)
+        except JobNotFound:
+            continue
+        if job.status is Status.COMPLETED:
+            continue
+        changed += 1
+        if job.status is Status.PROCESSING:
+            settle(tx, [(decode_claimed(tx.value(tx.sql.LEASE_OF_JOB, {"id": id})), COMPLETED)])
+            tx.execute(tx.sql.DISOWN, {"id": id})
+        elif job.status is Status.PENDING:
+            _finish_waiting(tx, job, Status.COMPLETED, None)
+        else:
+            tx.execute(tx.sql.COMPLETE_FINISHED, {"id": id, "now": tx.now})
+            tx.execute(tx.sql.DISOWN, {"id": id})
+            tally(tx, [(job.status, job.type, job.queue, -1), (Status.COMPLETED, job.type, job.queue, 1)])
+    return changed
+
+
+def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
+    until = tx.now - before
+    wanted = {"statuses": as_json(statuses), "before": until, "oldest": first_id_of(until), "limit": limit}
+    rows = tx.execute(tx.sql.PRUNABLE, wanted).fetchall() if statuses else []
+    old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
+    tx.execute(tx.sql.PRUNE_USAGE, old)
+    books.prune(tx)
+    if rows:
+        _erase(tx, [row[0] for row in rows])
+        tally(tx, [(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
+    return len(rows)
+
+
+def _finish_waiting(tx: Transaction, job: Job, status: Status, error: str | None) -> None:
+    tx.execute(tx.sql.FINISH_READY, {"id": job.id, "status": status, "now": tx.now, "error": error})
+    tx.execute(tx.sql.DELETE_READY, {"ids": as_json([job.id])})
+    tx.execute(tx.sql.DROP_KEYS, {"ids": as_json([job.id])})
+    tally(tx, [(Status.PENDING, job.type, job.queue, -1), (status, job.type, job.queue, 1)])
+
+
+def _retake_key(tx: Transaction, id: str) -> None:
+    """A retried job holds its dedupe key again, or does not start."""
+    row = tx.execute(tx.sql.DEDUPE_OF, {"id": id}).fetchone()
+    if row is None:
+        return
+    tenant, key = row
+    if holder := take_key(tx, tenant, key, id):
+        raise KeyHeld(id, key, holder)
+
+
+def _erase(tx: Transaction, ids: Sequence[str]) -> None:
+    for statement in (tx.sql.DELETE_FINISHED, tx.sql.DELETE_ATTEMPTS, tx.sql.DELETE_JOBS):
+        tx.execute(statement, {"ids": as_json(ids)})

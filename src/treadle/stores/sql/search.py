@@ -1,0 +1,212 @@
+"""Finding jobs by a filter, at a bounded cost.
+
+A list starts from the table, or the index, that has just the rows it wants, newest first. What no index serves is
+looked for among the newest rows there, so many and no more: the page says so, and its cursor goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from treadle.clock import SECOND
+from treadle.filters import EVERYTHING, WAITING, Filter, matches
+from treadle.ids import first_id_of
+from treadle.job import Job, Page, Status
+from treadle.stores.rows import Counted
+from treadle.stores.sql import lanes, read
+from treadle.stores.sql.terms import STATE, STATUS, Term, at_moment, conditions, where
+from treadle.stores.sql.transaction import Transaction
+
+SEARCHED = 20_000
+"""How many rows are looked at for what no index serves."""
+FIRST_LOOK = 5_000
+"""Most pages are full after these."""
+SKEW = 3600 * SECOND
+"""An id has the time of the host that made it, which may be wrong by so much."""
+
+
+class Source(NamedTuple):
+    """Where to read jobs from, in the order of their ids."""
+
+    rows: str
+    """FROM …"""
+    at: str
+    """The table in it whose ids are in order: j, r, l or f."""
+    served: list[Term]
+    """What its index is for."""
+    others: list[Term]
+    """What has to be looked at row by row."""
+
+
+def jobs(tx: Transaction, wanted: Filter, limit: int, before: str | None) -> Page:
+    """Newest first. One statement per status asked for, each starting from the table that has just those rows."""
+    found: dict[str, Job] = {}
+    ends: list[str] = []
+    tx.execute(tx.sql.SNAPSHOT)  # one snapshot: a job that moves meanwhile is neither missed nor seen twice
+    try:
+        for source in _sources(tx, wanted):
+            some, end = _newest(tx, source, limit + 1, before)
+            found.update((job.id, job) for job in some)
+            ends += [end] if end else []
+    finally:
+        tx.execute(tx.sql.SNAPSHOT_OVER)
+    end = max(ends, default=None)  # nobody knows what else is below that
+    newest = sorted((id for id in found if end is None or id >= end), reverse=True)
+    if len(newest) > limit:
+        return Page([found[id] for id in newest[:limit]], newest[limit - 1])
+    return Page([found[id] for id in newest], end, None if end is None else SEARCHED)
+
+
+def _newest(tx: Transaction, source: Source, limit: int, before: str | None) -> tuple[list[Job], str | None]:
+    """The first jobs of a source, and how far down it was searched, if there is more below."""
+    if not source.others:
+        return _between(tx, source, limit, before, None), None
+    found: list[Job] = []
+    for rows in (FIRST_LOOK, SEARCHED - FIRST_LOOK):
+        end = _end(tx, source, before, rows)
+        found += _between(tx, source, limit - len(found), before, end)
+        if end is None or len(found) >= limit:
+            return found, None
+        before = end
+    return found, before
+
+
+def _between(tx: Transaction, source: Source, limit: int, before: str | None, end: str | None) -> list[Job]:
+    terms, parameters = where([*source.served, *source.others, *_range(source.at, before, end)])
+    statement = f"{tx.sql.JOB} {source.rows} WHERE {terms} ORDER BY {source.at}.id DESC LIMIT :limit"
+    return [read.to_job(row) for row in tx.execute(statement, {**parameters, "limit": limit})]
+
+
+def _range(at: str, before: str | None, end: str | None) -> list[Term]:
+    terms: list[Term] = [] if before is None else [(f"{at}.id < :before", {"before": before})]
+    return terms if end is None else [*terms, (f"{at}.id >= :end", {"end": end})]
+
+
+def _end(tx: Transaction, source: Source, before: str | None, rows: int) -> str | None:
+    """The id of the last of so many rows; None if there are no more than that."""
+    at = source.at
+    terms, parameters = where([*source.served, *_range(at, before, None)])
+    statement = f"SELECT {at}.id FROM {tx.sql.TABLES[at]} {at} WHERE {terms} ORDER BY {at}.id DESC LIMIT 2 OFFSET :skip"
+    last = tx.execute(statement, {**parameters, "skip": rows - 1}).fetchall()
+    return str(last[0][0]) if len(last) > 1 else None
+
+
+# Where to start
+
+
+def _sources(tx: Transaction, wanted: Filter) -> Iterator[Source]:
+    """Each with all that has to hold; no job is in two of them."""
+    one = wanted.ids or _is_one(wanted.tenants) or _is_one(wanted.subjects)
+    if one or not wanted.statuses:  # the indexes by tenant and subject are on the jobs themselves
+        yield _source(tx, wanted, "j", tx.sql.FROM_ALL, [])
+        return
+    states, any_status = set(wanted.statuses), wanted.but(statuses=())
+    waiting = () if Status.PENDING in states else tuple(state for state in WAITING if state in states)
+    if waiting or Status.PENDING in states:
+        again: list[Term] = [("r.attempts > 0", {})] if waiting == ("retrying",) else []  # an index has just those
+        yield _source(tx, wanted.but(statuses=waiting), "r", tx.sql.FROM_PENDING, again)
+    if Status.PROCESSING in states:
+        yield _source(tx, any_status, "l", tx.sql.FROM_PROCESSING, [])
+    for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
+        if status in states:
+            yield _source(tx, any_status, "f", tx.sql.FROM_FINISHED, _ended(status))
+
+
+def _source(tx: Transaction, wanted: Filter, at: str, rows: str, served: list[Term]) -> Source:
+    terms = conditions(tx, wanted, at)
+    if at == "j":
+        served = _by_index(wanted, terms)
+    if wanted.since is not None:
+        served = [*served, (f"{at}.id >= :first", {"first": first_id_of(at_moment(tx, wanted.since) - SKEW)})]
+    if wanted.until is not None:
+        served = [*served, (f"{at}.id < :last", {"last": first_id_of(at_moment(tx, wanted.until) + SKEW)})]
+    return Source(rows, at, served, list(terms.values()))
+
+
+def _by_index(wanted: Filter, terms: dict[str, Term]) -> list[Term]:
+    """Takes out of `terms` what an index of the jobs serves: it has no rows without a tenant, or without a subject."""
+    if wanted.ids:
+        return [terms.pop("ids")]
+    for field, column in (("subjects", "j.subject"), ("tenants", "j.tenant")):
+        values = getattr(wanted, field)
+        if _is_one(values) and values[0]:
+            return [terms.pop(field), (f"{column} <> ''", {})]
+    return []
+
+
+def _is_one(values: Sequence[Any]) -> bool:
+    return len(values) == 1 and isinstance(values[0], str)
+
+
+def _ended(status: Status) -> list[Term]:
+    terms: list[Term] = [("f.status = :ended", {"ended": status.value})]
+    # So that the index on the few others is seen to fit.
+    return terms if status is Status.COMPLETED else [*terms, ("f.status <> 'completed'", {})]
+
+
+# How many
+
+
+def counts(tx: Transaction, by: Sequence[str], wanted: Filter, most: int | None, *, tallied: bool = True) -> Counted:
+    """From the tallies where they have the answer. Else jobs are counted, among the newest `most` of each source."""
+    if tallied and _is_tallied(by, wanted):
+        return _tallied(tx, by, wanted)
+    if most is None and wanted == EVERYTHING and "state" not in by:
+        names = ("status", "type", "queue", "tenant", "subject")
+        every = [(dict(zip(names, row, strict=False)), row[-1]) for row in tx.execute(tx.sql.COUNT_EACH)]
+        return Counted(_grouped(by, every), True)
+    rows: list[tuple[dict[str, Any], int]] = []
+    exact = True
+    for source in _sources(tx, wanted):
+        end = None if most is None else _end(tx, source, None, most)
+        rows += _counted(tx, source, by, end)
+        exact = exact and end is None
+    return Counted(_grouped(by, rows), exact)
+
+
+_COLUMNS = {"status": STATUS, "state": STATE, "tenant": "j.tenant", "subject": "j.subject"}
+
+
+def _counted(tx: Transaction, source: Source, by: Sequence[str], end: str | None) -> list[tuple[dict[str, Any], int]]:
+    terms, parameters = where([*source.served, *source.others, *_range(source.at, None, end)])
+    columns = [_COLUMNS.get(name, f"{source.at}.{name}") for name in by]
+    named = "".join(f"{column} AS c{i}, " for i, column in enumerate(columns))
+    group = f" GROUP BY {', '.join(str(i + 1) for i in range(len(by)))}" if by else ""
+    statement = f"SELECT {named}count(*) {source.rows} WHERE {terms}{group}"
+    needed = {**parameters, "now": tx.now} if ":now" in statement else parameters
+    return [(dict(zip(by, row, strict=False)), row[-1]) for row in tx.execute(statement, needed)]
+
+
+def _is_tallied(by: Sequence[str], wanted: Filter) -> bool:
+    """Whether only status, type and queue matter."""
+    plain = wanted.but(statuses=(), types=(), queues=()) == EVERYTHING
+    return plain and {"status", "state", "type", "queue"} >= set(by)
+
+
+def _tallied(tx: Transaction, by: Sequence[str], wanted: Filter) -> Counted:
+    """What waits is not tallied by what it waits for: the lanes have that, if it is asked for."""
+    states = set(wanted.statuses) or {*Status, *WAITING}
+    rows: list[tuple[dict[str, Any], int]] = []
+    split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)
+    found = [lane for lane in lanes.lanes(tx) if _is_in(lane.type, lane.queue, wanted)] if split else []
+    for status, type, queue, n in tx.execute(tx.sql.COUNTS):
+        if status in states and _is_in(type, queue, wanted) and not (split and status == Status.PENDING):
+            rows.append(({"status": status, "state": status, "type": type, "queue": queue}, n))
+    for lane in found:
+        waits = [state for state in WAITING if state in states or Status.PENDING in states]
+        row = {"status": Status.PENDING.value, "type": lane.type, "queue": lane.queue}
+        rows += [({**row, "state": state}, getattr(lane, state)) for state in waits]
+    return Counted(_grouped(by, rows), all(lane.exact for lane in found))
+
+
+def _is_in(type: str, queue: str, wanted: Filter) -> bool:
+    return matches(type, wanted.types) and matches(queue, wanted.queues)
+
+
+def _grouped(by: Sequence[str], rows: Any) -> list[dict[str, Any]]:
+    total: Counter[tuple[Any, ...]] = Counter()
+    for row, n in rows:
+        total[tuple(row[name] for name in by)] += n
+    return [{**dict(zip(by, key, strict=True)), "count": n} for key, n in sorted(total.items()) if n]

@@ -1,0 +1,122 @@
+"""A filter as conditions in SQL. Every name in them is ours; every value is a parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from treadle import clock
+from treadle.filters import Filter, Moment, Prefix, Text
+from treadle.stores.sql.transaction import Transaction
+
+Term = tuple[str, dict[str, Any]]
+"""A condition, and its parameters."""
+
+# In every list there are j (the job), r (waiting), l (in hand) and f (ended), of which one has the row.
+_PENDING = "f.status IS NULL AND l.id IS NULL"
+STATE = """CASE WHEN f.status IS NOT NULL THEN f.status WHEN l.id IS NOT NULL THEN 'processing'
+     WHEN r.run_at > :now THEN CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'scheduled' END ELSE 'queued' END"""
+STATUS = "coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)"
+_IS = {
+    "pending": _PENDING,
+    "queued": f"{_PENDING} AND coalesce(r.run_at, 0) <= :now",
+    "scheduled": f"{_PENDING} AND r.run_at > :now AND r.attempts = 0",
+    "retrying": f"{_PENDING} AND r.run_at > :now AND r.attempts > 0",
+    "processing": "f.status IS NULL AND l.id IS NOT NULL",
+}
+_ATTEMPTS = "coalesce(f.attempts, l.attempt, r.attempts, 0)"
+_WORKER = "coalesce(l.worker, f.worker, '')"
+_PLAIN = re.compile(r"[\w .,:@/+-]+", re.ASCII)
+"""Text that stands in a payload just so. To look for it there first is twice as fast as to read all JSON."""
+
+
+def where(terms: Iterable[Term]) -> Term:
+    """All of them."""
+    texts, parameters = ["true"], {}
+    for text, values in terms:
+        texts.append(text)
+        parameters.update(values)
+    return " AND ".join(texts), parameters
+
+
+def conditions(tx: Transaction, wanted: Filter, at: str) -> dict[str, Term]:
+    """What has to hold, field by field. `at`: the table of the list that is read in order."""
+    found: dict[str, Term] = {}
+    if wanted.statuses:
+        texts = [_IS.get(state, f"f.status = '{state}'") for state in wanted.statuses]
+        found["statuses"] = _any(texts), {"now": tx.now} if any(":now" in text for text in texts) else {}
+    for field, column in (("types", "type"), ("queues", "queue"), ("tenants", "tenant")):
+        if values := getattr(wanted, field):
+            found[field] = _named(f"{at}.{column}", column, values)
+    if wanted.subjects:
+        found["subjects"] = _named("j.subject", "subject", wanted.subjects)
+    if wanted.workers:
+        found["workers"] = _worker(tx.sql, wanted.workers)
+    if wanted.ids:
+        names = {f"id{i}": id for i, id in enumerate(wanted.ids)}
+        found["ids"] = f"{at}.id IN ({_listed(names)})", names
+    if wanted.attempts:
+        found["attempts"] = " AND ".join(_any(f"{_ATTEMPTS} {how} {n}" for how, n in t) for t in wanted.attempts), {}
+    found.update(_errors(tx.sql, wanted.errors))
+    for i, (path, values) in enumerate(wanted.payload):
+        found[f"payload{i}"] = _payload(tx.sql, i, path, values)
+    for field, how in (("since", ">="), ("until", "<")):
+        if (moment := getattr(wanted, field)) is not None:
+            found[field] = f"j.created_at {how} :{field}", {field: at_moment(tx, moment)}
+    return found
+
+
+def at_moment(tx: Transaction, moment: Moment) -> int:
+    """The microsecond that is meant, by the database's clock if it is so many seconds ago."""
+    return clock.from_datetime(moment) if isinstance(moment, datetime) else tx.now - clock.seconds(moment)
+
+
+def _any(texts: Iterable[str]) -> str:
+    return f"({' OR '.join(f'({text})' for text in texts)})"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(f":{name}" for name in names)
+
+
+def _named(expression: str, name: str, values: Sequence[Text]) -> Term:
+    texts, parameters = [], {}
+    for i, value in enumerate(values):
+        if isinstance(value, Prefix):
+            texts.append(f"substr({expression}, 1, {len(value.start)}) = :{name}{i}")
+            parameters[f"{name}{i}"] = value.start
+        else:
+            texts.append(f"{expression} = :{name}{i}")
+            parameters[f"{name}{i}"] = value
+    return (texts[0] if len(texts) == 1 else _any(texts)), parameters
+
+
+def _worker(sql: Any, values: Sequence[Text]) -> Term:
+    """By its id or, while it lives, by its name."""
+    by_id, parameters = _named(_WORKER, "worker", values)
+    by_name, _ = _named("w.name", "worker", values)
+    return f"({by_id} OR {_WORKER} IN (SELECT w.id FROM {sql.TABLES['w']} w WHERE {by_name}))", parameters
+
+
+def _errors(sql: Any, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
+    found: dict[str, Term] = {}
+    for i, texts in enumerate(terms):
+        names = {f"error{i}_{n}": text for n, text in enumerate(texts)}
+        found[f"errors{i}"] = _any(sql.ERROR_HAS.format(text=name) for name in names), names
+    return found
+
+
+def _payload(sql: Any, number: int, path: str, values: Sequence[str]) -> Term:
+    parameters: dict[str, Any] = {f"value{number}_{n}": value for n, value in enumerate(values)}
+    listed = _listed(list(parameters))
+    texts = []
+    for n, way in enumerate(sql.paths(path.split("."))):
+        name = f"path{number}_{n}"
+        parameters[name] = way
+        texts += [f"{there.format(path=name)} IN ({listed})" for there in sql.AT_PATH]
+    if not all(map(_PLAIN.fullmatch, values)):
+        return _any(texts), parameters
+    somewhere = _any(sql.PAYLOAD_HAS.format(text=f"value{number}_{n}") for n in range(len(values)))
+    return f"{somewhere} AND {_any(texts)}", parameters

@@ -1,0 +1,78 @@
+"""Moving the write-ahead log back into the database, by one process at a time.
+
+SQLite up to 3.51.2 can corrupt a database when somebody commits, and so starts the log anew, while another connection
+checkpoints a log that was checkpointed to its end already (the WAL-reset race). So none of our connections
+checkpoints by itself. Whoever commits while the log is long takes a lock on a file beside the database, without
+waiting, and checkpoints for everybody while it holds the write lock: nobody can commit meanwhile.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from treadle.errors import TreadleError
+
+LONG = 16 << 20
+"""Bytes of log that are worth a checkpoint."""
+SHORT = 1 << 20
+"""Bytes to which a log that starts anew is cut."""
+PAUSE = 0.25
+"""Seconds between two tries while readers keep the log from being reset."""
+
+
+class Checkpointer:
+    """Keeps the log short."""
+
+    def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._log = f"{path}-wal"
+        self._lock_file = f"{path}-checkpoint"
+        self._connect = connect
+        self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
+        self.busy = threading.Lock()
+        self._not_before = 0.0
+
+    def after_commit(self) -> None:
+        """Checkpoint if the log has grown long and nobody else is at it."""
+        try:
+            if os.stat(self._log).st_size < LONG or time.monotonic() < self._not_before:
+                return
+        except OSError:
+            return
+        if self.busy.acquire(blocking=False):
+            try:
+                self._checkpoint()
+            finally:
+                self.busy.release()
+
+    def close(self) -> None:
+        """To be called with `busy` held."""
+        for connection in self._connections or ():
+            connection.close()
+        self._connections = None
+
+    def _checkpoint(self) -> None:
+        self._not_before = time.monotonic() + PAUSE
+        try:
+            lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._run()
+            finally:
+                os.close(lock)
+        except (OSError, sqlite3.Error, TreadleError):
+            pass  # somebody else is at it, or has the database: the next commit will see. This one is safe.
+
+    def _run(self) -> None:
+        holder, copier = self._connections = self._connections or (self._connect(), self._connect())
+        holder.execute("BEGIN IMMEDIATE")
+        try:
+            # All that no reader still needs. The next commit then starts the log anew and cuts it to its limit.
+            copier.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        finally:
+            holder.execute("ROLLBACK")

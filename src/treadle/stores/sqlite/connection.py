@@ -1,0 +1,268 @@
+"""One SQLite file in one process: a writer, readers, and how they wait for each other."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from treadle.clock import Clock
+from treadle.errors import StoreBusy, StoreUnusable
+from treadle.stores.sqlite import forking, moves, statements
+from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01
+"""Seconds between two looks whether SQLite's lock is free."""
+BUSY_SECONDS = 10.0
+NOTHING: Mapping[str, Any] = {}
+
+
+class Transaction:
+    """A connection, inside `BEGIN IMMEDIATE` if it is to write, and the moment at which all of it happens."""
+
+    __slots__ = ("connection", "execute", "now")
+
+    sql = statements
+    moves = moves
+
+    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+        self.connection = connection
+        self.now = now
+        self.execute = connection.execute
+
+    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
+        """The first column of the first row, or None."""
+        row = self.execute(sql, parameters).fetchone()
+        return row[0] if row else None
+
+    def waiting(self, queue: str) -> None:
+        """Whoever looks for work sees every commit. But if the clock steps back, what waits must not wait for it."""
+        self.tick()
+
+    def tick(self) -> None:
+        """Keep in mind that this moment was written."""
+        self.execute(statements.TICK, {"now": self.now})
+
+
+class StillReading(Exception):
+    """The connection has an older statement that was not read to its end, and is kept by somebody: an exception and
+    its traceback, say. While it is, the connection sees the past, and can never write."""
+
+
+class Database:
+    """The connections of one process, made when they are first used. A forked child has a Database of its own."""
+
+    def __init__(self, path: Path, synchronous: str, clock: Clock) -> None:
+        self.pid = os.getpid()
+        self.path = path
+        self._synchronous = synchronous
+        self._clock = clock
+        self._writer: sqlite3.Connection | None = None
+        self._turn = threading.Lock()
+        self._watcher: sqlite3.Connection | None = None
+        self._watching = threading.Lock()
+        self._times_closed = 0
+        self._readers: list[sqlite3.Connection] = []
+        self._users: list[int] = []  # the threads that have a reader, or a connection apart
+        self._gate = threading.Condition(threading.Lock())
+        self._checkpointer = Checkpointer(path, self.connect)
+        self._has_turn = False
+        self.left_open = False
+        """Whether a fork found a connection in use: then the child must keep its hands off the file."""
+        forking.watch(self)
+
+    def connect(self) -> sqlite3.Connection:
+        """A connection set up as all of ours are."""
+        try:
+            connection = sqlite3.connect(self.path, timeout=5, isolation_level=None, check_same_thread=False)
+            self._patiently(connection, "PRAGMA journal_mode = WAL", time.monotonic() + BUSY_SECONDS, BUSY_SECONDS)
+        except sqlite3.Error as error:
+            raise StoreUnusable(str(self.path), f"cannot be opened ({error})", _way_out(self.path)) from error
+        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+        # Only one process may checkpoint at a time (see checkpoint.py), so no connection does it by itself.
+        connection.execute("PRAGMA wal_autocheckpoint = 0")
+        connection.execute(f"PRAGMA journal_size_limit = {SHORT}")
+        # A row broken by hand must be readable, so that its job alone can fail.
+        connection.text_factory = text
+        return connection
+
+    @contextmanager
+    def write(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
+        """A write transaction, committed at the end of the block, rolled back if it raises."""
+        with self._turn_to_write(time.monotonic() + seconds, seconds) as writer:
+            yield from self._transact(writer)
+        self._checkpointer.after_commit()
+
+    @contextmanager
+    def write_apart(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
+        """`write` on a connection of its own, for code that is not ours: it may close it."""
+        with self._in_use():
+            connection = self._connect_to_write()
+            try:
+                self._begin(connection, time.monotonic() + seconds, seconds)
+                yield from self._transact(connection)
+            finally:
+                connection.close()
+        self._checkpointer.after_commit()
+
+    def _transact(self, connection: sqlite3.Connection) -> Generator[Transaction]:
+        try:
+            yield Transaction(connection, self._clock())
+            connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+            # On a connection apart the error may be of the code that is not ours, which knows what it means.
+            if isinstance(error, sqlite3.OperationalError) and connection is self._writer:
+                raise StoreUnusable(str(self.path), f"the database said {error!s}", _way_out(self.path)) from error
+            raise
+
+    @contextmanager
+    def read(self) -> Generator[Transaction]:
+        """A connection to read on: each statement sees the newest commit and waits for nobody."""
+        with self._in_use():
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                connection = self.connect()
+                connection.execute("PRAGMA query_only = ON")
+            try:
+                yield Transaction(connection, self._clock())
+            finally:
+                self._readers.append(connection)
+
+    def changes(self) -> int:
+        """SQLite's own count of commits by other connections than this one."""
+        with self._watching:
+            self._watcher = self._watcher or self.connect()
+            value: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
+            return value + (self._times_closed << 32)  # a new connection counts from the start again
+
+    def close(self) -> None:
+        with self._turn, self._watching, self._checkpointer.busy:
+            self._close_idle()
+
+    def pause(self) -> None:
+        """Before a fork. Nobody waits for ever, nor for himself: then the child will have to do without."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        self._has_turn = self._turn.acquire(timeout=BUSY_SECONDS)
+        self._watching.acquire()
+        self._checkpointer.busy.acquire()
+        self._gate.acquire()
+        self._gate.wait_for(
+            lambda: not self._users or threading.get_ident() in self._users, max(0.0, deadline - time.monotonic())
+        )
+        self.left_open = bool(self._users) or not self._has_turn
+        self._close_idle(writer=self._has_turn)
+
+    def resume(self) -> None:
+        self._gate.release()
+        self._checkpointer.busy.release()
+        self._watching.release()
+        if self._has_turn:
+            self._turn.release()
+
+    def _close_idle(self, writer: bool = True) -> None:
+        self._times_closed += 1
+        self._checkpointer.close()
+        idle = [self._watcher, *self._readers]
+        self._watcher = None
+        self._readers.clear()
+        if writer:
+            idle.append(self._writer)
+            self._writer = None
+        for connection in idle:
+            if connection is not None:
+                connection.close()
+
+    @contextmanager
+    def _in_use(self) -> Generator[None]:
+        """A connection that `pause` has to wait for."""
+        thread = threading.get_ident()
+        with self._gate:
+            self._users.append(thread)
+        try:
+            yield
+        finally:
+            with self._gate:
+                self._users.remove(thread)
+                self._gate.notify_all()
+
+    def _connect_to_write(self) -> sqlite3.Connection:
+        connection = self.connect()
+        # Our own wait is shorter and has jitter; SQLite's sleeps up to 100 ms, and threads of one process would
+        # wait for each other that way too.
+        connection.execute("PRAGMA busy_timeout = 0")
+        return connection
+
+    @contextmanager
+    def _turn_to_write(self, deadline: float, seconds: float) -> Generator[sqlite3.Connection]:
+        """First our turn in this process, then SQLite's lock."""
+        if not self._turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            raise StoreBusy(str(self.path), seconds)
+        try:
+            self._writer = self._writer or self._connect_to_write()
+            try:
+                self._begin(self._writer, deadline, seconds)
+            except StillReading:
+                self._writer.close()
+                self._writer = self._connect_to_write()
+                self._begin(self._writer, deadline, seconds)
+            yield self._writer
+        finally:
+            self._turn.release()
+
+    def _begin(self, connection: sqlite3.Connection, deadline: float, seconds: float) -> None:
+        try:
+            self._patiently(connection, "BEGIN IMMEDIATE", deadline, seconds)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
+                raise StillReading from error
+            raise StoreUnusable(str(self.path), f"the database said {error!s}", _way_out(self.path)) from error
+
+    def _patiently(self, connection: sqlite3.Connection, sql: str, deadline: float, seconds: float) -> None:
+        """Execute what SQLite may refuse at once, however long its own timeout is, while somebody has the lock."""
+        began, pause = time.monotonic(), FIRST_PAUSE
+        while True:
+            try:
+                connection.execute(sql)
+                return
+            except sqlite3.OperationalError as error:
+                if not is_busy(error):
+                    raise
+                now = time.monotonic()
+                if now >= deadline:
+                    raise StoreBusy(str(self.path), seconds) from None
+            time.sleep(random.uniform(pause / 2, pause))
+            pause = next_pause(pause, now - began)
+
+
+def next_pause(pause: float, waited: float) -> float:
+    """Longer and longer for a second; then shorter and shorter. The lock goes to whoever looks first, and in a crowd
+    that must not be the newcomers again and again."""
+    return min(pause * 1.5, LONGEST_PAUSE / max(waited, 1.0))
+
+
+def is_busy(error: sqlite3.OperationalError) -> bool:
+    """Whether somebody else holds the lock."""
+    code = error.sqlite_errorcode
+    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and code != sqlite3.SQLITE_BUSY_SNAPSHOT
+
+
+def text(data: bytes) -> str:
+    return data.decode("utf-8", "replace")
+
+
+def _way_out(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f"create the folder first: mkdir -p {path.parent}"
+    if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
+        return "the file and its folder must be writable, as SQLite keeps its -wal and -shm files beside it"
+    return "check that it is a SQLite file and that the disk has room: treadle doctor"

@@ -1,0 +1,503 @@
+"""All of the SQL, a sentence each.
+
+Batches travel as one JSON text each way: a statement that moves 500 rows is one step of SQLite, during which Python
+runs handlers on another core. (Row by row, each step would have to win the interpreter back.)
+"""
+
+from itertools import product
+
+from treadle.codec import encode
+from treadle.filters import is_index
+
+# ---- enqueue
+
+# The newest time anybody wrote; a claim that finds itself before it knows that the clock stepped back.
+TICK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND value < :now"
+
+# What was asked for: jobs that differ in their ids and payloads only. {id: payload}
+INSERT_JOBS = """
+INSERT INTO treadle_jobs
+       (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, created_at)
+SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempts, :dedupe, :traceparent, :now
+  FROM json_each(:rows) e
+"""
+
+# ... and that they wait.
+INSERT_READY = """
+INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM json_each(:rows) e
+"""
+
+# The ids that an earlier try has stored already.
+EXISTING = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+
+# Take a dedupe key, or learn by the row count that it is held.
+TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
+
+# Who holds a dedupe key.
+KEY_HOLDER = "SELECT id FROM treadle_dedupe WHERE tenant = :tenant AND key = :key"
+
+# Give the key of a job that is no more (somebody deleted it by hand) to another.
+PASS_KEY = "UPDATE treadle_dedupe SET id = :id WHERE tenant = :tenant AND key = :key AND id = :holder"
+
+IS_STORED = "SELECT 1 FROM treadle_jobs WHERE id = :id"
+
+# Give back the keys of jobs that have ended.
+DROP_KEYS = """
+DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
+    SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
+     WHERE j.dedupe IS NOT NULL)
+"""
+
+# Count rows where they moved. [[status, type, queue, by how many], …]
+TALLY = """
+INSERT INTO treadle_tallies (status, type, queue, count)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
+    ON CONFLICT DO UPDATE SET count = count + excluded.count
+"""
+
+# Say how a type is run.
+PUBLISH = """
+INSERT INTO treadle_types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
+VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
+    ON CONFLICT DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
+       max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
+       updated_at = excluded.updated_at
+"""
+
+POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle_types"
+
+# ---- claim
+
+# Every (queue, type) that has somebody waiting, with its highest priority: a jump over the index per pair.
+# (Not by `(queue, type) > (?, ?)`: SQLite would step over every row of the pair that it is to leave.)
+LANES = """
+WITH RECURSIVE lane (queue, type, priority) AS (
+    SELECT * FROM (SELECT queue, type, priority FROM treadle_ready ORDER BY queue, type, priority DESC LIMIT 1)
+    UNION ALL
+    SELECT r.queue, r.type, r.priority FROM lane JOIN treadle_ready r ON r.id = coalesce(
+        (SELECT id FROM treadle_ready n WHERE n.queue = lane.queue AND n.type > lane.type
+          ORDER BY n.type, n.priority DESC LIMIT 1),
+        (SELECT id FROM treadle_ready n WHERE n.queue > lane.queue ORDER BY n.queue, n.type, n.priority DESC LIMIT 1))
+)
+SELECT json_group_array(json_array(queue, type, priority)) FROM lane
+"""
+
+# The first due jobs of one (queue, type, priority), when its next one will be due, and the next lower priority.
+RANGE = """
+SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
+           SELECT run_at, id FROM treadle_ready
+            WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
+            ORDER BY run_at, id LIMIT :limit)),
+       (SELECT run_at FROM treadle_ready
+         WHERE queue = :queue AND type = :type AND priority = :priority AND run_at > :now
+         ORDER BY run_at LIMIT 1),
+       (SELECT priority FROM treadle_ready
+         WHERE queue = :queue AND type = :type AND priority < :priority ORDER BY priority DESC LIMIT 1)
+"""
+
+# How many more of each limited type may run. A lease long past its deadline is stuck, and not counted.
+ROOM = """
+SELECT json_group_object(t.type, t.concurrency - (
+           SELECT count(*) FROM treadle_leases l
+            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)))
+  FROM treadle_types t WHERE t.concurrency IS NOT NULL
+"""
+
+IS_ALIVE = "SELECT 1 FROM treadle_workers WHERE id = :worker"
+
+META = "SELECT key, value FROM treadle_meta"
+
+# Whether there are tables of ours at all.
+HAS_META = "SELECT 1 FROM sqlite_master WHERE name = 'treadle_meta'"
+
+VERSION = "SELECT sqlite_version()"
+
+SET_SCHEMA = "UPDATE treadle_meta SET value = :number WHERE key = 'schema'"
+
+# A server's own time, in seconds since 1970.
+SERVER_TIME = "SELECT (julianday('now') - 2440587.5) * 86400.0"
+
+CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
+
+# The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets
+# there again.
+CATCH_UP = """
+UPDATE treadle_ready SET run_at = min(:now, run_at - :step) WHERE run_at > :now AND run_at <= updated_at
+"""
+SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
+
+# Put jobs in hand. [id, …], with the next numbers of the fence in that order. A suspect may have to wait for a process
+# of its own: its time runs from then on.
+INSERT_LEASES = """
+INSERT INTO treadle_leases
+       (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+SELECT r.id, m.value + 1 + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker, r.run_at,
+       :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :deadline END
+  FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
+ WHERE m.key = 'lease'
+"""
+
+# ... which are taken.
+NUMBERS = "UPDATE treadle_meta SET value = value + :n WHERE key = 'lease'"
+
+DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
+
+_CLAIMED = """json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
+
+# What was claimed, as Claimed has it and in the order of the ids: a CROSS JOIN is not turned round.
+CLAIMED = f"""
+SELECT json_group_array({_CLAIMED})
+  FROM json_each(:ids) e CROSS JOIN treadle_leases l ON l.id = e.value CROSS JOIN treadle_jobs j ON j.id = e.value
+"""
+
+# The same of a worker's leases, of those without a living worker, and of those long past their deadline.
+LEASES_OF_WORKER = f"""
+SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.worker = :worker
+"""
+LEASE_OF_JOB = f"SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.id = :id"
+LEASES_OF_THE_DEAD = """
+SELECT DISTINCT worker FROM treadle_leases WHERE worker <> '' AND worker NOT IN (SELECT id FROM treadle_workers)
+"""
+LEASES_OVERDUE = f"""
+SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id
+ WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
+"""
+
+# ---- settle
+
+# Which of [[id, number], …] are still held, and whether they were cancelled.
+HELD = """
+SELECT json_group_array(json_array(l.lease, l.cancel))
+  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
+"""
+
+# Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
+WRITTEN_BEFORE = """
+SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
+    ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
+"""
+
+# Completed without a result, as most jobs are. {id: number}
+COMPLETE = """
+INSERT INTO treadle_finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+SELECT l.id, l.lease, 'completed', l.queue, l.type, l.tenant, l.attempt, l.worker, l.run_at, l.started_at, :now,
+       NULL, NULL
+  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.key AND l.lease = e.value
+"""
+
+# Ended in any other way. [[id, number, status, charged, result, error], …]
+FINISH = """
+INSERT INTO treadle_finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+SELECT l.id, l.lease, e.value ->> 2, l.queue, l.type, l.tenant, l.attempt - 1 + (e.value ->> 3), l.worker, l.run_at,
+       l.started_at, :now, e.value ->> 4, e.value ->> 5
+  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
+"""
+
+# [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was], …]
+GIVE_BACK = """
+INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT l.id, l.queue, l.type, l.tenant, coalesce(j.priority, 0), coalesce(e.value ->> 1, min(l.run_at, :now)),
+       l.attempt - 1 + (e.value ->> 2), l.snoozes + (e.value ->> 3), coalesce(e.value ->> 4, l.suspicion), :now
+  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 LEFT JOIN treadle_jobs j ON j.id = l.id
+"""
+
+# [[id, outcome, error, traceback], …]
+INSERT_ATTEMPTS = """
+INSERT INTO treadle_attempts (id, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
+SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.value ->> 2, e.value ->> 3
+  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0
+"""
+
+DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
+
+# Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
+FORGET_LEASES = """
+DELETE FROM treadle_leases WHERE NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_leases.id)
+RETURNING type, queue
+"""
+
+# [[minute, type, queue, tenant, runs, failures, busy, waiting], …]
+USE = """
+INSERT INTO treadle_usage (minute, type, queue, tenant, runs, failures, busy, waiting)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+  FROM json_each(:rows) WHERE true
+    ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, failures = failures + excluded.failures,
+       busy = busy + excluded.busy, waiting = waiting + excluded.waiting
+"""
+
+REPORT = "UPDATE treadle_leases SET fraction = :fraction, message = :message WHERE id = :id AND lease = :number"
+
+EXTEND = "UPDATE treadle_leases SET deadline = :deadline WHERE id = :id AND lease = :number"
+
+# ---- liveness
+
+REGISTER = """
+INSERT INTO treadle_workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
+VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
+"""
+
+BEAT = "UPDATE treadle_workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
+
+BEATS = "SELECT id, beats FROM treadle_workers"
+
+LEASES_MINE = "SELECT lease, cancel FROM treadle_leases WHERE worker = :worker"
+
+UNREGISTER = "DELETE FROM treadle_workers WHERE id = :worker AND (:beats IS NULL OR beats = :beats)"
+
+UNREGISTER_SILENT = "DELETE FROM treadle_workers WHERE seen_at < :before"
+
+WORKERS = """
+SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
+  FROM treadle_workers ORDER BY started_at, id
+"""
+
+# ---- manage
+
+# Hold a job where it is: nothing to do here, as there is one writer, who holds everything.
+HOLD: tuple[str, ...] = ()
+
+# Several reads of one moment, in a transaction or not.
+SNAPSHOT = "SAVEPOINT treadle"
+SNAPSHOT_OVER = "RELEASE treadle"
+
+# Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
+_LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+            (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
+JOB = f"""
+SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
+       r.run_at, r.attempts, r.updated_at,
+       l.lease, l.run_at, l.attempt, l.worker, l.started_at, l.fraction, l.message,
+       f.status, f.run_at, f.attempts, f.worker, f.started_at, f.completed_at, f.error, f.result,
+       {_LAST_ERROR}
+"""
+FROM_ALL = """FROM treadle_jobs j
+  LEFT JOIN treadle_ready r ON r.id = j.id
+  LEFT JOIN treadle_leases l ON l.id = j.id
+  LEFT JOIN treadle_finished f ON f.id = j.id"""
+# (`= NULL` finds nothing at once; for `false` SQLite would go through the table, each time.)
+FROM_PENDING = """FROM treadle_ready r CROSS JOIN treadle_jobs j ON j.id = r.id
+  LEFT JOIN treadle_leases l ON l.id = NULL LEFT JOIN treadle_finished f ON f.id = NULL"""
+FROM_PROCESSING = """FROM treadle_leases l CROSS JOIN treadle_jobs j ON j.id = l.id
+  LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_finished f ON f.id = NULL"""
+FROM_FINISHED = """FROM treadle_finished f CROSS JOIN treadle_jobs j ON j.id = f.id
+  LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_leases l ON l.id = NULL"""
+GET = f"{JOB} {FROM_ALL} WHERE j.id = :id"
+
+# The tables by their names in a list.
+TABLES = {
+    "j": "treadle_jobs",
+    "r": "treadle_ready",
+    "l": "treadle_leases",
+    "f": "treadle_finished",
+    "w": "treadle_workers",
+}
+
+# Conditions of a filter. What stands at a path of the payload, as JSON and as text; one broken by hand has nothing.
+ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
+PAYLOAD_HAS = "instr(j.payload, :{text}) > 0"
+AT_PATH = (
+    "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
+    "CASE WHEN json_valid(j.payload) AND json_type(j.payload, :{path}) = 'text' THEN j.payload ->> :{path} END",
+)
+
+
+def paths(parts: list[str]) -> list[str]:
+    """A path as SQLite writes it, in each of its meanings: a number may be a name or an index."""
+    return ["$" + "".join(way) for way in product(*map(_steps, parts))]
+
+
+def _steps(part: str) -> list[str]:
+    """SQLite finds a name as it stands in the JSON, with its escapes."""
+    name = f".{encode(part).decode()}"
+    return [name, f"[#{part}]" if part[0] == "-" else f"[{part}]"] if is_index(part) else [name]
+
+
+ATTEMPTS = """
+SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
+  FROM treadle_attempts WHERE id = :id ORDER BY lease
+"""
+
+FLAG_CANCEL = "UPDATE treadle_leases SET cancel = 1 WHERE id = :id"
+
+# End a job that waits.
+FINISH_READY = """
+INSERT INTO treadle_finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+SELECT id, 0, :status, queue, type, tenant, attempts, '', run_at, NULL, :now, NULL, :error
+  FROM treadle_ready WHERE id = :id
+"""
+
+# Turn what ended otherwise into a completed job.
+COMPLETE_FINISHED = """
+UPDATE treadle_finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = :id
+"""
+# ... which was not ended by whoever held it: a later word under that number was never written.
+DISOWN = "UPDATE treadle_finished SET lease = 0 WHERE id = :id"
+
+# Let an ended job wait again, with no attempt made.
+RETRY = """
+INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle_jobs WHERE id = :id
+"""
+# Let a job that waits wait no longer. One that is due keeps its place.
+RUN_NOW = "UPDATE treadle_ready SET run_at = :now, updated_at = :now WHERE id = :id AND run_at > :now"
+
+DEDUPE_OF = "SELECT tenant, dedupe FROM treadle_jobs WHERE id = :id AND dedupe IS NOT NULL"
+
+DELETE_JOBS = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+DELETE_FINISHED = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
+DELETE_ATTEMPTS = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
+
+# Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
+# before :oldest need to be looked at.
+PRUNABLE = """
+SELECT id, status, type, queue FROM treadle_finished
+ WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
+ ORDER BY id LIMIT :limit
+"""
+
+PRUNE_USAGE = """
+DELETE FROM treadle_usage WHERE (minute, type, queue, tenant) IN
+       (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before ORDER BY 1, 2, 3, 4 LIMIT :limit)
+"""
+
+COUNTS = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
+
+# Where there is no tally: every job, counted one by one.
+COUNT_EACH = """
+SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END), j.type, j.queue, j.tenant,
+       j.subject, count(*)
+  FROM treadle_jobs j LEFT JOIN treadle_leases l ON l.id = j.id LEFT JOIN treadle_finished f ON f.id = j.id
+ GROUP BY 1, 2, 3, 4, 5
+"""
+
+# ---- why
+
+LIMIT = "SELECT concurrency FROM treadle_types WHERE type = :type"
+
+# Who holds jobs of a type, and how many.
+HOLDERS = """
+SELECT worker, count(*) FROM treadle_leases
+ WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
+"""
+
+LEASE_FLAGS = "SELECT cancel, deadline FROM treadle_leases WHERE id = :id"
+
+# Due jobs of a (queue, type) with a higher priority, among the first so many; and those of the same, but before it.
+AHEAD_ABOVE = """
+SELECT count(*) FROM (SELECT run_at FROM treadle_ready
+    WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
+ WHERE run_at <= :now
+"""
+AHEAD_BESIDE = """
+SELECT count(*) FROM (SELECT 1 FROM treadle_ready
+    WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
+      AND (run_at, id) < (:run_at, :id) LIMIT :limit) a
+"""
+
+# ---- look
+
+# Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
+LEVELS = """
+WITH RECURSIVE level (queue, type, priority) AS (
+    SELECT queue, type, (SELECT priority FROM treadle_ready r WHERE r.queue = t.queue AND r.type = t.type
+                          ORDER BY priority DESC LIMIT 1)
+      FROM treadle_tallies t WHERE status = 'pending' AND count > 0
+    UNION ALL
+    SELECT queue, type, (SELECT priority FROM treadle_ready r WHERE r.queue = level.queue AND r.type = level.type
+                            AND r.priority < level.priority ORDER BY priority DESC LIMIT 1)
+      FROM level WHERE priority IS NOT NULL
+)
+SELECT queue, type,
+       (SELECT run_at FROM treadle_ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at <= :now ORDER BY run_at LIMIT 1),
+       (SELECT run_at FROM treadle_ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at > :now ORDER BY run_at LIMIT 1),
+       (SELECT count(*) FROM (SELECT 1 FROM treadle_ready r WHERE r.queue = level.queue AND r.type = level.type
+           AND r.priority = level.priority AND run_at > :now LIMIT :most))
+  FROM level WHERE priority IS NOT NULL LIMIT :levels
+"""
+
+# The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
+AGAIN = """
+SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
+    SELECT queue, type, run_at FROM treadle_ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most)
+ GROUP BY queue, type
+"""
+
+# What each worker does.
+DOING = "SELECT worker, type, count(*), min(started_at) FROM treadle_leases GROUP BY worker, type ORDER BY 1, 2"
+
+# Of the newest ended jobs those that ran: how long they waited, and how long they ran.
+SAMPLE = """
+SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
+    SELECT type, queue, run_at, started_at, completed_at FROM treadle_finished ORDER BY id DESC LIMIT :looked_at)
+ WHERE started_at IS NOT NULL LIMIT :limit
+"""
+
+# The newest failed jobs, by type and by what was raised.
+FAILURES = """
+SELECT type, error, count(*), min(completed_at), max(completed_at), max(id) FROM (
+    SELECT type, substr(coalesce(error, ''), 1, instr(coalesce(error, '') || ':', ':') - 1) AS error, completed_at, id
+      FROM treadle_finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
+ GROUP BY type, error ORDER BY max(completed_at) DESC
+"""
+
+# {by}: some of type, queue, tenant, each with a comma behind it.
+USAGE = """
+SELECT minute / :step * :step, {by} sum(runs), sum(failures), sum(busy), sum(waiting) FROM treadle_usage
+ WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
+"""
+
+# ---- the API's own books
+
+AUDIT = """
+INSERT INTO treadle_audit (id, at, who, action, what, count, tenant)
+VALUES (:id, :now, :who, :action, :what, :count, :tenant)
+"""
+AUDITS = """
+SELECT id, at, who, action, what, count, tenant FROM treadle_audit WHERE id < :before ORDER BY id DESC LIMIT :limit
+"""
+PRUNE_AUDIT = "DELETE FROM treadle_audit WHERE id < :oldest"
+
+ADD_TOKEN = """
+INSERT INTO treadle_tokens (hash, name, scopes, bound_to, created_at, expires_at)
+VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
+"""
+TOKEN = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle_tokens WHERE hash = :hash"
+TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle_tokens ORDER BY name"
+DROP_TOKEN = "DELETE FROM treadle_tokens WHERE name = :name"
+
+START_OPERATION = """
+INSERT INTO treadle_operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
+VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
+"""
+GO_ON = """
+UPDATE treadle_operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
+       updated_at = :now, ended_at = CASE WHEN :position IS NULL THEN :now END WHERE id = :id
+"""
+TAKE_OVER = "UPDATE treadle_operations SET updated_at = :now WHERE id = :id AND updated_at = :seen AND ended_at IS NULL"
+GIVE_UP = "UPDATE treadle_operations SET ended_at = :now, error = :error WHERE id = :id AND ended_at IS NULL"
+HOLD_OPERATION = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
+OPERATION = """
+SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+  FROM treadle_operations WHERE id = :id
+"""
+OPERATIONS = """
+SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+  FROM treadle_operations ORDER BY id DESC LIMIT :limit
+"""
+PRUNE_OPERATIONS = "DELETE FROM treadle_operations WHERE id < :oldest"
+
+# Take the key of a request, or learn by the row count that it was answered before.
+TAKE_REQUEST = """
+INSERT INTO treadle_requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
+    ON CONFLICT DO NOTHING
+"""
+REQUEST = "SELECT hash, ids FROM treadle_requests WHERE tenant = :tenant AND key = :key"
+SET_REQUEST = "UPDATE treadle_requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
+PRUNE_REQUESTS = "DELETE FROM treadle_requests WHERE at < :before"

@@ -1,0 +1,217 @@
+"""The store on a SQLite file: how it connects, how it takes part in a transaction of yours, and how it waits."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from treadle.clock import Clock, now
+from treadle.errors import BadConnection, BadOption, LeaseLost, StoreUnusable, TransactionOver
+from treadle.job import Claimed, Job, NewJob
+from treadle.outcome import Outcome
+from treadle.stores.borrowed import unwrap
+from treadle.stores.sql import insert, settle
+from treadle.stores.sqlite import place
+from treadle.stores.sqlite import statements as sql
+from treadle.stores.sqlite.connection import Database, Transaction, text
+from treadle.stores.sqlite.tables import OLDEST_SQLITE, SQLiteTables
+from treadle.stores.sqlite.upgrade import newest_schema, schema_of, upgrade
+from treadle.stores.sqlite.watch import Watch
+
+T = TypeVar("T")
+
+TRANSACTION_SECONDS = 5.0
+"""How long `ctx.transaction()` may hold the only writer."""
+
+
+class SQLiteStore(SQLiteTables[Database]):
+    """Jobs in one file, shared by all processes of one machine."""
+
+    one_machine = True
+    hears_others = True
+    keys_may_wait = False
+    joins_transactions = True
+
+    def __init__(self, url: str, *, synchronous: str = "FULL", clock: Clock = now) -> None:
+        if synchronous not in ("FULL", "NORMAL"):
+            raise BadOption("synchronous", synchronous, "FULL survives a power cut, NORMAL may lose the last moments")
+        if sqlite3.sqlite_version_info < OLDEST_SQLITE:
+            raise StoreUnusable(
+                f"SQLite {sqlite3.sqlite_version}", "it is too old", "use a Python with SQLite 3.38 or newer"
+            )
+        super().__init__()
+        self.path = place.path_of(url)
+        self.where = str(self.path)
+        self.url = f"sqlite:///{self.path}"
+        self._synchronous = synchronous
+        self._clock = clock
+
+    # Life of the store
+
+    def _connections(self) -> Database:
+        place.check(self.path)
+        return Database(self.path, self._synchronous, self._clock)
+
+    def _prepare(self, database: Database) -> None:
+        upgrade(self.where, partial(_read, database), partial(_write, database))
+
+    def _inherit(self, parents: Database) -> None:
+        """See forking.py for what would happen otherwise."""
+        if parents.left_open:
+            problem = "this process was forked while its parent had a transaction open on it"
+            raise StoreUnusable(self.where, problem, "fork before or after ctx.transaction(), or spawn")
+
+    def schema(self) -> int | None:
+        return schema_of(self.path)
+
+    def now(self) -> int:
+        return self._clock()
+
+    def status(self) -> Mapping[str, Any]:
+        with self.database.read() as tx:
+            connection = tx.connection
+            pages = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")}
+            meta = dict(connection.execute(sql.META))
+            log = f"{self.path}-wal"
+            return {
+                "store": "sqlite",
+                "where": self.where,
+                "schema": meta["schema"],
+                "newest_schema": newest_schema(),
+                "leases_given": meta["lease"],
+                "bytes": pages["page_count"] * pages["page_size"],
+                "log_bytes": os.stat(log).st_size if os.path.exists(log) else 0,
+                "journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0],
+                "synchronous": self._synchronous,
+                "sqlite_version": sqlite3.sqlite_version,
+                "file_system": place.file_system(self.path),
+            }
+
+    def check(self) -> str:
+        """SQLite's own check of the file: 'ok', or what is wrong. Reads all of it."""
+        with self.database.read() as tx:
+            answer: str = tx.execute("PRAGMA integrity_check").fetchone()[0]
+            return answer
+
+    def changes(self) -> int:
+        return self.database.changes()
+
+    def watch(self) -> Watch:
+        return Watch(Path(f"{self.path}-wal"), self.database.changes)
+
+    # Transactions
+
+    def _write(self, verb: str, steps: Callable[[Transaction], T]) -> T:
+        return _write(self.database, steps)
+
+    def _read(self, verb: str, steps: Callable[[Transaction], T]) -> T:
+        return _read(self.database, steps)
+
+    # Enqueue
+
+    already_there = sqlite3.IntegrityError
+
+    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        with self._within(connection) as tx:
+            return insert.insert_again(tx, jobs)
+
+    @contextmanager
+    def _within(self, connection: Any) -> Generator[Transaction]:
+        """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
+        connection = unwrap(connection)
+        if not isinstance(connection, sqlite3.Connection):
+            raise BadConnection(connection, "it is no sqlite3 connection", f"pass one to {self.where}")
+        self.open()
+        factories = connection.row_factory, connection.text_factory
+        connection.row_factory, connection.text_factory = None, text
+        try:
+            self._check_theirs(connection)
+            connection.execute("SAVEPOINT treadle")
+            try:
+                yield Transaction(connection, self._clock())
+            except BaseException:
+                with suppress(sqlite3.Error):  # some errors have rolled back everything already
+                    connection.execute("ROLLBACK TO treadle")
+                    connection.execute("RELEASE treadle")
+                raise
+            connection.execute("RELEASE treadle")
+        finally:
+            connection.row_factory, connection.text_factory = factories
+
+    def _check_theirs(self, connection: sqlite3.Connection) -> None:
+        """It must be to our file, and in a transaction: else each of our statements would be a commit of its own."""
+        files = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
+        if not files or not files[0] or not os.path.samefile(files[0], self.path):
+            raise BadConnection(connection, f"it is not to {self.where}", "the jobs live in another file")
+        if not connection.in_transaction:
+            if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
+                raise BadConnection(
+                    connection, "no transaction is open on it", "begin one first, or leave connection out"
+                )
+            connection.execute("BEGIN IMMEDIATE")
+
+    @contextmanager
+    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[sqlite3.Connection]:
+        with self.database.write_apart() as tx:
+            began = time.monotonic()
+            limit = threading.Timer(TRANSACTION_SECONDS, _cut_off, (tx.connection,))
+            limit.start()
+            try:
+                yield tx.connection
+            except sqlite3.Error as error:
+                if over := _too_long(began):
+                    raise over from error
+                raise
+            finally:
+                limit.cancel()
+                limit.join()  # a connection must not be closed while another thread uses it
+            if over := _too_long(began):
+                raise over
+            if not tx.connection.in_transaction:
+                raise TransactionOver(
+                    "the block committed or rolled back by itself, so that its rows and the job's completion are no "
+                    "longer one; the job was not completed: leave both to ctx.transaction()"
+                )
+            tx.now = self._clock()
+            if settle.settle_held(tx, [(claimed, outcome())]):
+                raise LeaseLost(claimed.id, claimed.number)
+
+
+def _write(database: Database, steps: Callable[[Transaction], T]) -> T:
+    with database.write() as tx:
+        return steps(tx)
+
+
+def _read(database: Database, steps: Callable[[Transaction], T]) -> T:
+    with database.read() as tx:
+        return steps(tx)
+
+
+def _cut_off(connection: sqlite3.Connection) -> None:
+    """Take the lock away even from a block that never comes back, and let it write nothing more.
+
+    This is another thread than the block's, so that closing the connection could crash the process.
+    """
+    while connection.in_transaction:
+        connection.interrupt()
+        with suppress(sqlite3.Error):  # interrupted itself, if a statement of the block was running
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("ROLLBACK")
+        time.sleep(0.001)
+
+
+def _too_long(began: float) -> TransactionOver | None:
+    held = time.monotonic() - began
+    if held < TRANSACTION_SECONDS:
+        return None
+    return TransactionOver(
+        f"ctx.transaction() was held for {held:.1f} s and the limit is {TRANSACTION_SECONDS:g} s, as nobody else can "
+        "write meanwhile; nothing was stored: do the slow work first, then write in the block"
+    )

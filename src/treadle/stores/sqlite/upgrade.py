@@ -1,0 +1,91 @@
+"""Creating and upgrading the tables."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+from treadle.errors import SchemaTooNew, StoreUnusable
+from treadle.stores import migrate
+from treadle.stores.sqlite import statements as sql
+
+PACKAGE = "treadle.stores.sqlite"
+Steps = Callable[[Any], Any]
+
+
+def newest_schema() -> int:
+    return migrate.migrations(PACKAGE)[-1].number
+
+
+def schema_sql() -> str:
+    """All tables as SQL, for people."""
+    return migrate.script(PACKAGE)
+
+
+def schema_of(path: Path) -> int | None:
+    """The schema number in a file, 0 if it has no tables of ours, None if there is no file. Creates nothing."""
+    if not path.is_file():
+        return None
+    try:
+        try:
+            return _schema_of(path, "ro")
+        except sqlite3.OperationalError as error:
+            if not error.sqlite_errorname.startswith("SQLITE_READONLY"):
+                raise
+            return _schema_of(path, "rw")  # who made it was killed: what is half written has to be undone first
+    except sqlite3.Error as error:
+        problem = f"it cannot be read as a SQLite database ({error})"
+        way_out = "it is some other file, it is damaged, or you may not read it: name another, sqlite:///jobs.db"
+        raise StoreUnusable(str(path), problem, way_out) from error
+
+
+def _schema_of(path: Path, mode: str) -> int:
+    connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=5)
+    try:
+        if not connection.execute(sql.HAS_META).fetchone():
+            return 0
+        return int(dict(connection.execute(sql.META)).get("schema", 0))
+    finally:
+        connection.close()
+
+
+def upgrade(where: str, read: Callable[[Steps], Any], write: Callable[[Steps], Any]) -> None:
+    """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
+    newest = newest_schema()
+    found, oldest = read(lambda tx: schema_in(tx, where))
+    if oldest > newest:
+        raise SchemaTooNew(where, found, newest)
+    if found < newest:
+        write(lambda tx: _apply(tx, where))
+
+
+def _apply(tx: Any, where: str) -> None:
+    found, _ = schema_in(tx, where)
+    for migration in migrate.migrations(PACKAGE):
+        if migration.number > found:
+            for statement in _statements(migration.sql):
+                tx.execute(statement)
+            tx.execute(sql.SET_SCHEMA, {"number": migration.number})
+
+
+def schema_in(tx: Any, where: str) -> tuple[int, int]:
+    """The newest migration that the database has, and the oldest schema whose treadle can work with it."""
+    try:
+        if not tx.value(sql.HAS_META):
+            return 0, 0
+        meta: dict[str, int] = dict(tx.execute(sql.META).fetchall())
+        return meta["schema"], meta["oldest"]
+    except (sqlite3.DatabaseError, KeyError) as error:
+        raise StoreUnusable(where, f"the database said {error}", "is it a SQLite file of ours? name another") from error
+
+
+def _statements(script: str) -> Generator[str]:
+    """The script's statements; `executescript` would commit between them."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""

@@ -1,0 +1,111 @@
+"""Run what is due, here and now, on the real worker."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from treadle import clock
+from treadle.app import Treadle
+from treadle.errors import BadOption
+from treadle.job import Attempt, Job, Status
+from treadle.outcome import Kind
+from treadle.stores.base import Wanted
+from treadle.testing.enqueued import call, every_job
+from treadle.waiting import run_on_a_loop
+from treadle.worker.tick import TickReport
+from treadle.worker.worker import Worker
+
+SHOWN = 5
+
+
+def drain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: float = 30) -> TickReport:
+    """Run everything that is due, in this process: the jobs, their follow-ups, and retries that are due already.
+
+    A retry or a snooze that is due later waits: advance the clock, and drain again. Handlers declared with
+    `run="process"` run here too, so that they see what the test has patched.
+
+    Raises AssertionError if a job ended its last run here with a failure, with the traceback of each. With
+    `raising=False` the report says how many did, and `td.attempts(id)` why. Running `max_jobs` (does one enqueue
+    itself?) or for `max_seconds` is an AssertionError in any case.
+    """
+    return run_on_a_loop(adrain(td, raising=raising, max_jobs=max_jobs, max_seconds=max_seconds))
+
+
+async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_seconds: float = 30) -> TickReport:
+    """`drain` on the running event loop: async handlers may use what the test has opened on it."""
+    if max_jobs < 1 or max_seconds <= 0:
+        raise BadOption("drain", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
+    last_before = await asyncio.to_thread(_last_lease, td)
+    rescued = await asyncio.to_thread(td.rescue)
+    worker = Worker(td, concurrency=10, grace=0, max_jobs=max_jobs)
+    with _in_this_process(td):
+        async with worker:
+            try:
+                await asyncio.wait_for(worker.drained(), max_seconds)
+            except TimeoutError:
+                raise AssertionError(await asyncio.to_thread(_too_long, td, max_seconds)) from None
+    due = await asyncio.to_thread(td.store.due, Wanted(limit=1, types=dict.fromkeys(td.registry.types)))
+    if due.now and worker.claimed_total >= max_jobs:
+        raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself? Else: max_jobs=…")
+    failed = await asyncio.to_thread(_failed_since, td, last_before) if raising else []
+    if failed:
+        raise AssertionError(_failures(failed))
+    return TickReport(
+        rescued=rescued,
+        ran=worker.claimed_total,
+        completed=worker.outcomes[Kind.COMPLETED],
+        retried=worker.outcomes[Kind.RETRIED],
+        snoozed=worker.outcomes[Kind.SNOOZED],
+        failed=worker.outcomes[Kind.FAILED],
+        cancelled=worker.outcomes[Kind.CANCELLED],
+        released=worker.outcomes[Kind.RELEASED],
+        next_due_at=None if due.next_at is None else clock.to_datetime(due.next_at),
+    )
+
+
+@contextmanager
+def _in_this_process(td: Treadle) -> Generator[None]:
+    """A child process would see neither the test's patches nor its temporary database."""
+    apart = [job_type for job_type in td.registry.types.values() if job_type.run == "process"]
+    for job_type in apart:
+        job_type.run = "async" if inspect.iscoroutinefunction(job_type.handler) else "thread"
+    try:
+        yield
+    finally:
+        for job_type in apart:
+            job_type.run = "process"
+
+
+def _last_lease(td: Treadle) -> int:
+    number: int = td.store.status()["leases_given"]
+    return number
+
+
+def _failed_since(td: Treadle, lease: int) -> list[tuple[Job, Attempt]]:
+    """The jobs that failed, or wait to be retried, because of an attempt after that lease."""
+    failed: list[tuple[Job, Attempt]] = []
+    for job in every_job(td):
+        if job.status in (Status.FAILED, Status.PENDING) and job.attempts:
+            attempts = td.attempts(job.id)
+            if attempts and attempts[-1].lease > lease:
+                failed.append((job, attempts[-1]))
+    return failed
+
+
+def _failures(failed: list[tuple[Job, Attempt]]) -> str:
+    lines = [f"{len(failed)} of the jobs failed; drain(td, raising=False) lets them"]
+    for job, attempt in failed[:SHOWN]:
+        left = "failed" if job.status is Status.FAILED else f"is retried at {job.run_at.isoformat()}"
+        lines += [f"{call(job.type, job.payload)} {left} (attempt {attempt.attempt} of {job.max_attempts}):"]
+        lines += [f"    {line}" for line in (attempt.traceback or attempt.error or "").splitlines()]
+    if len(failed) > SHOWN:
+        lines.append(f"… and {len(failed) - SHOWN} more")
+    return "\n".join(lines)
+
+
+def _too_long(td: Treadle, seconds: float) -> str:
+    running = [call(job.type, job.payload) for job in every_job(td) if job.status is Status.PROCESSING]
+    return f"drain has run for {seconds:g} s; still running: {', '.join(running[:SHOWN]) or 'nothing'}"

@@ -1,0 +1,95 @@
+"""What was enqueued, and assertions that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from treadle import codec
+from treadle.app import Treadle
+from treadle.errors import BadArguments
+from treadle.filters import Filter
+from treadle.function import Enqueuer
+from treadle.job import Job
+
+PAGE = 200
+SHOWN = 20
+
+
+def enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> list[Job]:
+    """The jobs of that function or type, oldest first, whatever became of them since.
+
+    With arguments, only those that were enqueued with these values; arguments that you leave out may be anything.
+    """
+    type = job if isinstance(job, str) else job.job_type.name
+    _check_names(td, type, payload)
+    found = [job for job in every_job(td, type) if _fits(job.payload, payload)]
+    return found[::-1]
+
+
+def assert_enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> Job:
+    """The newest such job, for more checks (`.run_at`, `.tenant`); AssertionError if there is none."""
+    found = enqueued(td, job, **payload)
+    if not found:
+        raise AssertionError(f"{_asked(job, payload)} was not enqueued{_what_is(td)}")
+    return found[-1]
+
+
+def refute_enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> None:
+    """AssertionError if there is such a job."""
+    found = enqueued(td, job, **payload)
+    if found:
+        times = "once" if len(found) == 1 else f"{len(found)} times"
+        raise AssertionError(f"{_asked(job, payload)} was enqueued {times}{_what_is(td)}")
+
+
+def every_job(td: Treadle, type: str | None = None) -> Iterator[Job]:
+    """All jobs there are, newest first."""
+    cursor: str | None = None
+    while True:
+        page = td.store.jobs(Filter(types=(type,) if type is not None else ()), PAGE, cursor)
+        yield from page
+        cursor = page.next
+        if cursor is None:
+            return
+
+
+def call(type: str, payload: Mapping[str, Any]) -> str:
+    """A job as the call that it stands for."""
+    return f"{type}({', '.join(f'{name}={value!r}' for name, value in payload.items())})"
+
+
+def _asked(job: Enqueuer[...] | str, payload: Mapping[str, Any]) -> str:
+    return call(job if isinstance(job, str) else job.job_type.name, payload)
+
+
+def _what_is(td: Treadle) -> str:
+    lines = [f"  {call(job.type, job.payload)} {job.status}" for job in every_job(td)][::-1]
+    if not lines:
+        return "; nothing was"
+    more = [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
+    return "\n".join(["; this was:", *lines[:SHOWN], *more])
+
+
+def _check_names(td: Treadle, type: str, payload: Mapping[str, Any]) -> None:
+    """An argument that the handler does not take fits no job: `refute_enqueued` would be true of it for ever."""
+    known = td.registry.get(type)
+    unknown = sorted(payload.keys() - set(known.signature.names)) if known else []
+    if known and unknown:
+        raise BadArguments(type, f"unknown argument {unknown[0]!r}", f"({', '.join(known.signature.names)})")
+
+
+def _fits(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    return all(name in stored and _same(stored[name], value) for name, value in wanted.items())
+
+
+def _same(stored: Any, value: Any) -> bool:
+    """Equal, or equal once the value is JSON, as a stored one is: a datetime, say."""
+    if stored == value:
+        return True
+    try:
+        return bool(stored == codec.decode(codec.encode(value)))
+    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError):
+        return False

@@ -1,0 +1,151 @@
+"""One thing done to many jobs: counted first, then done batch by batch while somebody watches."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from treadle import clock, filters
+from treadle.bulk import Bulk
+from treadle.filters import MOST_VALUES, Filter
+from treadle.ids import is_id
+from treadle.stores.rows import Operation
+from treadle.web.api.page import Total, bound
+from treadle.web.ask import Answer, Ask
+from treadle.web.operator import fixed
+from treadle.web.problem import Problem
+from treadle.web.route import Route
+from treadle.web.site import Site
+
+Action = Literal["retry", "run_now", "cancel", "delete"]
+
+
+class BulkIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to do, and to which jobs: those that match a filter, or these."""
+
+    action: Action
+    filter: str | UnsetType = UNSET
+    ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_VALUES)] | UnsetType = UNSET
+    expected_count: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    """How many you think they are. If they are not, nothing is done."""
+    dry_run: bool = False
+    """Only count."""
+
+
+class Counted(msgspec.Struct, kw_only=True):
+    """How many jobs it would be."""
+
+    total: Total
+
+
+class OperationOut(msgspec.Struct, kw_only=True):
+    """How far it is."""
+
+    id: str
+    who: str
+    action: str
+    filter: str
+    total: int
+    done: int
+    skipped: int
+    started_at: datetime
+    updated_at: datetime
+    ended_at: datetime | None
+    error: str | None
+
+
+class Started(msgspec.Struct, kw_only=True):
+    """It has begun."""
+
+    operation_id: str
+    total: Total
+
+
+def bulk(site: Site, ask: Ask) -> Answer:
+    asked: BulkIn = ask.body
+    expected = None if asked.expected_count is UNSET or asked.dry_run else asked.expected_count
+    work = prepare(site, asked.action, _wanted(ask, asked), expected)
+    total = Total(value=work.total, relation="eq" if work.exact else "gte")
+    if asked.dry_run:
+        return Answer(data=Counted(total=total))
+    operation = start(site, ask, work)
+    headers = {"Location": ask.url(f"/api/operations/{operation.id}")}
+    return Answer(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
+
+
+def prepare(site: Site, action: str, wanted: Filter, expected: int | None) -> Bulk:
+    """Count. Raises CountMoved if another number was expected."""
+    return site.app.bulk(action, fixed(wanted, site.app.store.now()), expected=expected)
+
+
+def start(site: Site, ask: Ask, work: Bulk) -> Operation:
+    """Begin what was counted, and note who did."""
+    operation = site.operator.start(ask.who.name, work)
+    site.note(ask, work.action, operation.filter, work.total)
+    return operation
+
+
+def _wanted(ask: Ask, asked: BulkIn) -> Filter:
+    if (asked.filter is UNSET) == (asked.ids is UNSET):
+        raise Problem(400, "which jobs?", "say either filter or ids")
+    if asked.ids is not UNSET:
+        if wrong := next((id for id in asked.ids if not is_id(id)), None):
+            raise Problem(400, f"{wrong!r} is no job's id", "an id looks like 01970000-0000-7000-8000-000000000000")
+        return bound(ask, Filter(ids=tuple(asked.ids)))
+    return bound(ask, filters.parse(asked.filter if asked.filter is not UNSET else ""))
+
+
+def operation(site: Site, ask: Ask) -> Answer:
+    return Answer(data=as_out(the_operation(site, ask)))
+
+
+def the_operation(site: Site, ask: Ask) -> Operation:
+    """The operation that the path names, for those who may see it. One that has lost its process goes on here."""
+    found = site.app.store.operation(ask.path["id"])
+    if found is None or ask.who.tenant not in (None, *filters.parse(found.filter).tenants):
+        raise Problem(404, f"there is no operation {ask.path['id']!r}", "those that ended are forgotten after 30 days")
+    if not site.read_only:
+        site.operator.go_on_with(found)
+    return found
+
+
+def as_out(operation: Operation) -> OperationOut:
+    ended = operation.ended_at
+    return OperationOut(
+        id=operation.id,
+        who=operation.who,
+        action=operation.action,
+        filter=operation.filter,
+        total=operation.total,
+        done=operation.done,
+        skipped=operation.skipped,
+        started_at=clock.to_datetime(operation.started_at),
+        updated_at=clock.to_datetime(operation.updated_at),
+        ended_at=None if ended is None else clock.to_datetime(ended),
+        error=operation.error,
+    )
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/jobs/bulk",
+        do=bulk,
+        summary="Retry, cancel, delete or run now all jobs that match, in batches",
+        scope="manage",
+        body=BulkIn,
+        answers={200: Counted, 202: Started},
+        problems=(412,),
+    ),
+    Route(
+        method="GET",
+        path="/api/operations/{id}",
+        do=operation,
+        summary="How far a bulk operation is",
+        answers={200: OperationOut},
+        problems=(404,),
+    ),
+)

@@ -1,0 +1,74 @@
+"""New jobs."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from treadle.job import Job, NewJob
+from treadle.web import shown
+from treadle.web.api.shapes import Jobs, NewJobIn
+from treadle.web.ask import Answer, Ask
+from treadle.web.problem import Problem
+from treadle.web.route import Parameter, Route
+from treadle.web.site import Site
+
+MOST = 1_000
+Key = Annotated[str, Meta(min_length=1, max_length=200)]
+KEY = "A text of at most 200 characters that no other request of yours has; kept for 7 days"
+
+
+def enqueue(site: Site, ask: Ask) -> Answer:
+    """One or many, all or none. 201 if any is new, 200 if a dedupe key found them all stored already."""
+    given: list[NewJobIn] = ask.body if isinstance(ask.body, list) else [ask.body]
+    requests = [_request(site, ask, one) for one in given]
+    key: str | None = ask.query["Idempotency-Key"]
+    jobs = site.app.enqueue_many(requests) if key is None else _once(site, ask, key, requests)
+    new = {request.id for request in requests} & {job.id for job in jobs}
+    if new:
+        site.note(ask, "enqueue", _told(jobs), len(new))
+    items = [shown.job(job) for job in jobs]
+    status = 201 if new else 200
+    return Answer(status=status, data=Jobs(items=items) if isinstance(ask.body, list) else items[0])
+
+
+def _once(site: Site, ask: Ask, key: str, requests: list[NewJob]) -> list[Job]:
+    """A request that comes again with its key gets the jobs of the first. The caller is part of the key."""
+    body = hashlib.sha256(msgspec.json.encode(ask.body, order="deterministic")).hexdigest()
+    jobs, _ = site.app.store.insert_once(ask.who.tenant or "", f"{ask.who.name}: {key}", body, requests)
+    if not jobs:
+        raise Problem(409, "the jobs of this request are gone", "they were deleted or pruned; send another key")
+    return jobs
+
+
+def _request(site: Site, ask: Ask, one: NewJobIn) -> NewJob:
+    options: dict[str, Any] = one.options()
+    if (tenant := ask.who.tenant) is not None:
+        if options.get("tenant", tenant) != tenant:
+            told = f"tenant={options['tenant']!r}: {ask.who.name} is bound to the tenant {tenant!r}"
+            raise Problem(403, told, "leave tenant out")
+        options["tenant"] = tenant
+    return site.app.request(one.type, one.payload, **options)
+
+
+def _told(jobs: list[Job]) -> str:
+    """One job by its id, several by their types."""
+    return jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))
+
+
+ROUTES = (
+    Route(
+        method="POST",
+        path="/api/jobs",
+        do=enqueue,
+        summary="Store a job, or up to 1,000 of them: all or none",
+        scope="enqueue",
+        body=NewJobIn | Annotated[list[NewJobIn], Meta(min_length=1, max_length=MOST)],
+        parameters=(Parameter("Idempotency-Key", Key, KEY, where="header"),),
+        problems=(409, 422),
+        answers={200: (Job, Jobs), 201: (Job, Jobs)},
+    ),
+)

@@ -1,0 +1,61 @@
+"""Server-sent events: a hint whenever something has changed, with the counts as they are now."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response, StreamingResponse
+
+from treadle.web.ask import Ask
+from treadle.web.hub import Snapshot
+from treadle.web.problem import Problem
+from treadle.web.route import Route
+from treadle.web.site import Site
+
+KEEPALIVE = 15.0
+"""Seconds of silence after which proxies and pages should hear that the stream is alive."""
+HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
+
+
+async def events(site: Site, ask: Ask) -> Response:
+    """Those bound to a tenant get the hints without the counts, which are everybody's."""
+    if site.hub.is_full:
+        raise Problem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
+    return StreamingResponse(_stream(site, ask), media_type="text/event-stream", headers=HEADERS)
+
+
+async def _stream(site: Site, ask: Ask) -> AsyncIterator[str]:
+    """Ends when the page does, when the site does, and when whoever asked is no longer let in."""
+    subscriber = site.hub.join()
+    try:
+        yield _event(ask, await run_in_threadpool(site.hub.snapshot))
+        while await site.who(ask.request) is not None:
+            try:
+                snapshot = await subscriber.next(KEEPALIVE)
+            except TimeoutError:
+                yield ": still here\n\n"
+                continue
+            if snapshot is None:
+                return
+            yield _event(ask, snapshot)
+    finally:
+        site.hub.leave(subscriber)
+
+
+def _event(ask: Ask, snapshot: Snapshot) -> str:
+    data = snapshot if ask.who.tenant is None else {}
+    return f"event: changed\ndata: {msgspec.json.encode(data).decode()}\n\n"
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/events",
+        do=events,
+        summary="Hints of changes, as server-sent events",
+        answers={200: "text/event-stream"},
+        stream=True,
+    ),
+)

@@ -1,0 +1,65 @@
+"""For load balancers: does the process answer, and can it use its database?"""
+
+from __future__ import annotations
+
+import logging
+
+import msgspec
+
+from treadle.errors import SchemaTooOld, TreadleError
+from treadle.web.ask import Answer, Ask
+from treadle.web.problem import Problem
+from treadle.web.route import Route
+from treadle.web.site import Site
+
+log = logging.getLogger("treadle.web")
+
+
+class Health(msgspec.Struct):
+    """All is well."""
+
+    ok: bool = True
+
+
+class Ready(msgspec.Struct, kw_only=True):
+    """The database answers, and has the schema that this treadle needs."""
+
+    ok: bool = True
+    schema: int
+
+
+def healthz(site: Site, ask: Ask) -> Answer:
+    return Answer(data=Health())
+
+
+def readyz(site: Site, ask: Ask) -> Answer:
+    """At most one look a second, as it is open to all."""
+    return Answer(data=Ready(schema=site.cached("schema", 1.0, lambda: _schema(site))))
+
+
+def _schema(site: Site) -> int:
+    """Its number. What is wrong goes to the log: anybody may ask here, and need not know where our database is."""
+    store = site.app.store
+    try:
+        found, needed = store.schema(), store.newest_schema()
+        if found is None or found < needed:
+            raise SchemaTooOld(store.where, found or 0, needed)
+        store.now()
+    except TreadleError as error:
+        log.warning("not ready: %s", error)
+        raise Problem(503, "the database cannot be used", "look at the server's log, or run: treadle doctor") from None
+    return found
+
+
+ROUTES = (
+    Route(method="GET", path="/healthz", do=healthz, scope=None, summary="The process answers", answers={200: Health}),
+    Route(
+        method="GET",
+        path="/readyz",
+        do=readyz,
+        scope=None,
+        summary="The database answers, and its schema fits",
+        answers={200: Ready},
+        problems=(503,),
+    ),
+)

@@ -1,0 +1,54 @@
+"""One job: what it is, its attempts, why it is not running."""
+
+from __future__ import annotations
+
+from treadle.errors import JobNotFound
+from treadle.job import Job
+from treadle.web import shown
+from treadle.web.api.shapes import Attempts
+from treadle.web.ask import Answer, Ask
+from treadle.web.route import Route
+from treadle.web.site import Site
+from treadle.why import Why
+
+
+def the_job(site: Site, ask: Ask) -> Job:
+    """The job that the path names. One of another tenant does not exist for those who are bound to theirs."""
+    job = site.app.get(ask.path["id"])
+    if job is None or ask.who.tenant not in (None, job.tenant):
+        raise JobNotFound(ask.path["id"])
+    return job
+
+
+def get(site: Site, ask: Ask) -> Answer:
+    return Answer(data=shown.job(the_job(site, ask)))
+
+
+def attempts(site: Site, ask: Ask) -> Answer:
+    job = the_job(site, ask)
+    return Answer(data=Attempts(items=[shown.attempt(attempt) for attempt in site.app.attempts(job.id)]))
+
+
+def why(site: Site, ask: Ask) -> Answer:
+    return Answer(data=shown.why(site.app.why(the_job(site, ask).id)))
+
+
+ROUTES = (
+    Route(method="GET", path="/api/jobs/{id}", do=get, summary="One job", answers={200: Job}, problems=(404,)),
+    Route(
+        method="GET",
+        path="/api/jobs/{id}/attempts",
+        do=attempts,
+        summary="Its unsuccessful attempts, with their tracebacks",
+        answers={200: Attempts},
+        problems=(404,),
+    ),
+    Route(
+        method="GET",
+        path="/api/jobs/{id}/why",
+        do=why,
+        summary="Why it is not running: every reason that holds, the deciding one first",
+        answers={200: Why},
+        problems=(404,),
+    ),
+)

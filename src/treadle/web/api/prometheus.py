@@ -1,0 +1,88 @@
+"""/metrics: what Prometheus and its like read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from treadle.web.ask import Answer, Ask
+from treadle.web.route import Route
+from treadle.web.site import Site
+
+MEDIA = "text/plain; version=0.0.4; charset=utf-8"
+FRESH = 1.0
+"""Seconds: two scrapers cost no more than one."""
+
+Sample = tuple[dict[str, str], float]
+
+
+def metrics(site: Site, ask: Ask) -> Answer:
+    return Answer(text=site.cached("metrics", FRESH, lambda: text(site)), media=MEDIA)
+
+
+def text(site: Site) -> str:
+    """All of it. Gauges are of the database, the same in every process; counters are since this process began."""
+    lanes, workers, now = site.app.lanes(), site.app.workers(), site.app.store.now()
+    jobs = [
+        ({"queue": lane.queue, "type": lane.type, "status": status}, float(getattr(lane, status)))
+        for lane in lanes
+        for status in ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
+    ]
+    oldest: list[Sample] = [
+        ({"queue": lane.queue, "type": lane.type}, max(0.0, (now - lane.oldest_due) / 1e6))
+        for lane in lanes
+        if lane.oldest_due is not None
+    ]
+    slots = [({"worker": worker.name, "id": worker.id}, float(worker.concurrency)) for worker in workers]
+    busy = [({"worker": worker.name, "id": worker.id}, float(worker.leases)) for worker in workers]
+    silent = [({"worker": worker.name, "id": worker.id}, max(0.0, (now - worker.seen_at) / 1e6)) for worker in workers]
+    parts = [
+        _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
+        _family("treadle_oldest_due_seconds", "gauge", "How long the oldest due job has waited.", oldest),
+        _family("treadle_workers", "gauge", "Living workers.", [({}, float(len(workers)))]),
+        _family("treadle_worker_slots", "gauge", "Jobs that a worker may run at once.", slots),
+        _family("treadle_worker_busy", "gauge", "Jobs that a worker has in hand.", busy),
+        _family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
+        *_counters(site),
+    ]
+    return "".join(parts)
+
+
+def _counters(site: Site) -> Iterable[str]:
+    totals = site.meter.totals()
+    told = {
+        "runs": ("treadle_runs_total", "Attempts that ended."),
+        "failures": ("treadle_failures_total", "Attempts that ended badly."),
+        "busy": ("treadle_busy_seconds_total", "Seconds in handlers."),
+        "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),
+    }
+    for kind, (name, help) in told.items():
+        rows = [({"type": type}, value) for (type, of), value in sorted(totals.items()) if of == kind]
+        yield _family(name, "counter", f"{help} Since this process began to count.", rows)
+
+
+def _family(name: str, kind: str, help: str, samples: Iterable[Sample]) -> str:
+    lines = [f"# HELP {name} {help}", f"# TYPE {name} {kind}"]
+    lines += [f"{name}{_labels(labels)} {value:.10g}" for labels, value in samples]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(labels: dict[str, str]) -> str:
+    if not labels:
+        return ""
+    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/metrics",
+        do=metrics,
+        summary="Numbers for Prometheus",
+        for_tenants=False,
+        answers={200: "text/plain"},
+    ),
+)

@@ -1,0 +1,77 @@
+"""What every request passes first, and what every answer carries: hosts, cross-site requests, headers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.requests import Request
+
+from treadle.web.problem import Problem
+
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+SAFE = ("GET", "HEAD", "OPTIONS")
+
+
+def csp(frame_ancestors: str) -> str:
+    """Nothing from elsewhere, nothing inline, nothing evaluated."""
+    return (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}"
+    )
+
+
+def headers(frame_ancestors: str = "'none'") -> dict[str, str]:
+    """On every answer, problems too."""
+    return {
+        "Content-Security-Policy": csp(frame_ancestors),
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "X-Robots-Tag": "noindex, nofollow",
+        "Cache-Control": "no-store",
+    }
+
+
+def host_of(authority: str) -> str:
+    """The name in a Host header or an origin, without its port: `[::1]:8420` is `::1`."""
+    try:
+        return (urlsplit(f"//{authority}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def check_host(request: Request, hosts: Collection[str] | None) -> None:
+    """Against DNS rebinding: a page of somebody's own domain that resolves to this machine. None: any host."""
+    given = request.headers.get("host", "")
+    if hosts is not None and host_of(given) not in hosts:
+        raise Problem(
+            421,
+            f"this server is not known as {given!r}",
+            f"ask for it as {', '.join(sorted(hosts))}, or name it: hosts=[{host_of(given)!r}] in td.asgi(), "
+            "or --allow-host of treadle dashboard",
+        )
+
+
+def check_origin(request: Request) -> None:
+    """A change comes from our own pages, or from a program with a token: never from another site's page.
+
+    A bearer token is proof enough, since no browser sends one by itself and we allow no site to send its own.
+    """
+    if request.method in SAFE or request.headers.get("authorization", "").lower().startswith("bearer "):
+        return
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        if site in ("same-origin", "none"):
+            return
+        raise _refused(f"the request comes from another site (Sec-Fetch-Site: {site})")
+    if origin is None:
+        raise _refused("nothing says where the request comes from")
+    if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+        raise _refused(f"the request comes from {origin!r}")
+
+
+def _refused(what: str) -> Problem:
+    way_out = "use our own pages, or send a token: Authorization: Bearer …  (treadle tokens create)"
+    return Problem(403, what, way_out, code="cross-site")

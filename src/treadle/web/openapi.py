@@ -1,0 +1,136 @@
+"""The OpenAPI document, made from the table of routes and from the types that the endpoints really use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle.version import __version__
+from treadle.web.ask import Answer, Ask
+from treadle.web.problem import MEDIA, TITLES
+from treadle.web.route import Parameter, Route
+
+if TYPE_CHECKING:
+    from treadle.web.site import Site
+
+EVERY = (400, 421, 500)
+"""Problems that every route can have: a parameter that it does not take, another host, a bug."""
+SIGNED_IN = (401, 403, 503)
+"""And those of routes that need somebody to be let in, who then ask the database."""
+
+
+class ProblemDetails(msgspec.Struct):
+    """What went wrong (RFC 9457), and what to do about it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    next: str
+
+
+def document(routes: Iterable[Route], server: str) -> dict[str, Any]:
+    """OpenAPI 3.1 of those routes that are for programs."""
+    listed = [route for route in routes if not route.page]
+    types = [ProblemDetails, *_types(listed)]
+    schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
+    known = {repr(kind): schema for kind, schema in zip(types, schemas, strict=True)}
+    paths: dict[str, dict[str, Any]] = {}
+    for route in listed:
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "treadle", "version": __version__, "description": "Durable background jobs."},
+        "servers": [{"url": server or "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": components,
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _types(routes: Iterable[Route]) -> Iterator[Any]:
+    for route in routes:
+        for kind in route.answers.values():
+            yield from kind if isinstance(kind, tuple) else () if isinstance(kind, str) else (kind,)
+        yield from (parameter.type for parameter in route.parameters)
+        if route.body is not None:
+            yield route.body
+
+
+def _operation(route: Route, known: dict[str, Any]) -> dict[str, Any]:
+    """One method of one path."""
+    operation: dict[str, Any] = {
+        "operationId": _name(route),
+        "summary": route.summary,
+        "parameters": [*_path_parameters(route), *(_parameter(p, known) for p in route.parameters)],
+        "responses": _responses(route, known),
+    }
+    if route.scope is not None:
+        operation["security"] = [{"token": []}]
+        operation["description"] = f"Needs the scope `{route.scope}`."
+    if route.body is not None:
+        content = {"application/json": {"schema": known[repr(route.body)]}}
+        operation["requestBody"] = {"required": route.needs_body, "content": content}
+    return operation
+
+
+def _name(route: Route) -> str:
+    words = re.findall(r"\w+", route.path.removeprefix("/api"))
+    return "_".join([route.method.lower(), *words])
+
+
+def _path_parameters(route: Route) -> list[dict[str, Any]]:
+    text = {"type": "string", "minLength": 1}
+    return [
+        {"name": name, "in": "path", "required": True, "schema": text} for name in re.findall(r"{(\w+)}", route.path)
+    ]
+
+
+def _parameter(parameter: Parameter, known: dict[str, Any]) -> dict[str, Any]:
+    schema = dict(known[repr(parameter.type)])
+    if parameter.default is not None:
+        schema["default"] = parameter.default
+    return {"name": parameter.name, "in": parameter.where, "description": parameter.help, "schema": schema}
+
+
+def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for status, kind in route.answers.items():
+        content = {kind: {}} if isinstance(kind, str) else {"application/json": {"schema": _schema(kind, known)}}
+        found[str(status)] = {"description": route.summary, "content": content}
+    for status in sorted({*EVERY, *_of_bodies(route), *(SIGNED_IN if route.scope else ()), *route.problems}):
+        content = {MEDIA: {"schema": known[repr(ProblemDetails)]}}
+        found[str(status)] = {"description": TITLES[status], "content": content}
+    return found
+
+
+def _schema(kind: Any, known: dict[str, Any]) -> Any:
+    return {"anyOf": [known[repr(one)] for one in kind]} if isinstance(kind, tuple) else known[repr(kind)]
+
+
+def _of_bodies(route: Route) -> tuple[int, ...]:
+    return (413, 415) if route.body is not None else ()
+
+
+def get(site: Site, ask: Ask) -> Answer:
+    """The document as this site has it: without what is left out when it is read-only."""
+    from treadle.web.routes import ROUTES
+
+    listed = [route for route in ROUTES if not (site.read_only and route.changes)]
+    return Answer(data=document(listed, ask.url("")))
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/openapi.json",
+        do=get,
+        summary="This document",
+        answers={200: dict[str, Any]},
+    ),
+)

@@ -1,0 +1,144 @@
+"""What was run for whom, how long it took, how often it failed, and what it cost."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import NamedTuple
+
+from treadle.job import Usage
+from treadle.web import words
+from treadle.web.ask import Answer, Ask
+from treadle.web.pages import drawn, seen, windows
+from treadle.web.pages.windows import LONGER, Sums, Window
+from treadle.web.render import render
+from treadle.web.route import Parameter, Route
+from treadle.web.site import Site
+
+KINDS = (("type", "By type"), ("tenant", "By tenant"), ("queue", "By queue"))
+MOST = 500
+"""Rows of the table; the CSV has them all."""
+
+
+class Line(NamedTuple):
+    name: str
+    sums: Sums
+    cost: float | None
+
+
+class Asked(NamedTuple):
+    """What the address says."""
+
+    over: Window
+    by: str
+    tenant: str | None
+    type: str
+
+
+def insights(site: Site, ask: Ask) -> Answer:
+    asked, say = _asked(site, ask), words.of(ask)
+    usage = _usage(site, asked)
+    chosen = [row for row in usage if not asked.type or row.key[1] == asked.type]
+    steps = windows.by_step(chosen, asked.over)
+    lines = sorted((_line(site, name, rows) for name, rows in windows.by_key(chosen).items()), key=_most)
+
+    def stay(**changed: str) -> str:
+        kept = {"window": asked.over.key, "by": asked.by, "tenant": asked.tenant, "type": asked.type}
+        return ask.url("/insights", **(kept | changed))
+
+    return render(
+        site,
+        ask,
+        "insights.html",
+        place="insights",
+        asked=asked,
+        over=asked.over,
+        windows=[(key, key) for key in LONGER],
+        window_href=lambda key: stay(window=key),
+        kinds=_kinds(ask),
+        by_href=lambda key: stay(by=key),
+        types=sorted({row.key[1] for row in usage}),
+        tenants=sorted({row.key[2] for row in usage} - {""}) if ask.who.tenant is None else [],
+        charts=[
+            drawn.throughput(steps, asked.over, say),
+            drawn.seconds("busy", "good", [s.busy for s in steps], asked.over, say),
+            drawn.seconds("waiting", "calm", [s.waiting for s in steps], asked.over, say),
+        ],
+        lines=lines[:MOST],
+        left_out=max(0, len(lines) - MOST),
+        all=Line("", windows.total(chosen), _cost(site, windows.total(chosen))),
+        csv=ask.url("/insights.csv", window=asked.over.key, tenant=asked.tenant, type=asked.type),
+    )
+
+
+def export(site: Site, ask: Ask) -> Answer:
+    """One row per step, type, queue and tenant: all that the page adds up."""
+    asked = _asked(site, ask)
+    rows = seen.usage(site, asked.over, ("type", "queue", "tenant"), asked.tenant)
+    out = io.StringIO()
+    sheet = csv.writer(out, lineterminator="\n")
+    sheet.writerow(
+        ["from", "seconds", "type", "queue", "tenant", "runs", "failures", "busy_seconds", "waiting_seconds"]
+    )
+    for row in rows:
+        if not asked.type or row.key[0] == asked.type:
+            names = [_harmless(name) for name in row.key]
+            numbers = [row.runs, row.failures, f"{row.busy:.6f}", f"{row.waiting:.6f}"]
+            sheet.writerow([row.at.isoformat(), asked.over.step, *names, *numbers])
+    name = f"treadle-usage-{asked.over.key}.csv"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Answer(text=out.getvalue(), media="text/csv; charset=utf-8", headers=headers)
+
+
+def _harmless(name: str) -> str:
+    """A spreadsheet would run a cell that starts so."""
+    return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
+
+
+def _asked(site: Site, ask: Ask) -> Asked:
+    over = windows.window(ask.query["window"], site.app.store.now(), LONGER)
+    by = ask.query["by"] if ask.query["by"] in dict(_kinds(ask)) else "type"
+    tenant = ask.who.tenant if ask.who.tenant is not None else ask.query["tenant"] or None
+    return Asked(over, by, tenant, ask.query["type"])
+
+
+def _kinds(ask: Ask) -> list[tuple[str, str]]:
+    """Whoever is bound to a tenant has but one."""
+    return [kind for kind in KINDS if kind[0] != "tenant" or ask.who.tenant is None]
+
+
+def _usage(site: Site, asked: Asked) -> list[Usage]:
+    """By what the table groups by, type and tenant."""
+    by = tuple(dict.fromkeys((asked.by, "type", "tenant")))
+    return [_keyed(row, by, asked.by) for row in seen.usage(site, asked.over, by, asked.tenant)]
+
+
+def _keyed(row: Usage, by: tuple[str, ...], first: str) -> Usage:
+    named = dict(zip(by, row.key, strict=True))
+    key = (named[first], named["type"], named["tenant"])
+    return Usage(at=row.at, key=key, runs=row.runs, failures=row.failures, busy=row.busy, waiting=row.waiting)
+
+
+def _line(site: Site, name: str, rows: list[Usage]) -> Line:
+    sums = windows.total(rows)
+    return Line(name, sums, _cost(site, sums))
+
+
+def _cost(site: Site, sums: Sums) -> float | None:
+    return None if site.price is None else sums.busy * site.price
+
+
+def _most(line: Line) -> tuple[float, str]:
+    return -line.sums.busy, line.name
+
+
+PARAMETERS = (
+    Parameter("window", str, "1h, 6h, 24h, 7d, 30d or 90d", default="24h"),
+    Parameter("by", str, "type, tenant or queue", default="type"),
+    Parameter("tenant", str, "Of this tenant only", default=""),
+    Parameter("type", str, "Of this type only", default=""),
+)
+ROUTES = (
+    Route(method="GET", path="/insights", do=insights, summary="Usage", parameters=PARAMETERS, page=True),
+    Route(method="GET", path="/insights.csv", do=export, summary="Usage as CSV", parameters=PARAMETERS, page=True),
+)

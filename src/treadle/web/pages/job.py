@@ -1,0 +1,106 @@
+"""One job: what it is, where it is, why it is not running, and what became of each attempt."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from treadle import codec
+from treadle.filters import Filter
+from treadle.job import Attempt, Job, Status
+from treadle.web import charts, listing, shown, words
+from treadle.web.api.jobs import the_job
+from treadle.web.ask import Answer, Ask
+from treadle.web.pages import seen, timeline
+from treadle.web.pages.acts import ACTS, forbids
+from treadle.web.render import render
+from treadle.web.route import Route
+from treadle.web.site import Site
+
+SAME = ("queue", "tenant", "subject", "priority", "max_attempts")
+
+
+class Try(NamedTuple):
+    """An unsuccessful attempt, and its traceback twice: one's own frames, and all of them."""
+
+    attempt: Attempt
+    worker: str
+    own: Markup
+    whole: Markup
+    text: str
+
+
+def job(site: Site, ask: Ask) -> Answer:
+    found = the_job(site, ask)
+    history = [shown.attempt(attempt) for attempt in site.app.attempts(found.id)]
+    why = shown.why(site.app.why(found.id))
+    names = {worker.id: worker.name for worker in seen.workers(site)}
+    now = words.of(ask).now
+    parts = timeline.parts(found, history, now)
+    safe = shown.job(found)
+    return render(
+        site,
+        ask,
+        "job.html",
+        place="jobs",
+        job=safe,
+        state=words.state_of(found, now),
+        why=why,
+        parts=parts,
+        ribbon=charts.ribbon([(part.tone, part.tip, part.seconds) for part in parts], "Where its time went"),
+        tries=[_try(one, names) for one in reversed(history)],
+        names=names,
+        actions=[(act, forbids(act.key, found, now)) for act in ACTS.values()] if can_change(site, ask) else [],
+        may_clone=ask.who.may("enqueue") and not site.read_only,
+        copies=copies(ask, safe),
+        same=_same(found),
+        payload=listing.json(safe.payload),
+        result=listing.json(safe.result) if found.status is Status.COMPLETED else None,
+    )
+
+
+def _same(job: Job) -> dict[str, str]:
+    """Filters for what it has in common with others."""
+    return {
+        "type": str(Filter(types=(job.type,))),
+        "queue": str(Filter(queues=(job.queue,))),
+        "tenant": str(Filter(tenants=(job.tenant,))),
+        "subject": str(Filter(subjects=(job.subject,))),
+    }
+
+
+def can_change(site: Site, ask: Ask) -> bool:
+    """For looks only: the routes decide."""
+    return ask.who.may("manage") and not site.read_only
+
+
+def _try(attempt: Attempt, names: dict[str, str]) -> Try:
+    lines = listing.traceback(attempt.traceback or "")
+    own = listing.own(lines)
+    worker = names.get(attempt.worker_id, attempt.worker_id) or "by hand"
+    whole = listing.marked(lines) if own != lines else Markup("")
+    return Try(attempt, worker, listing.marked(own), whole, attempt.traceback or "")
+
+
+def copies(ask: Ask, job: Job) -> list[tuple[str, str]]:
+    """What can be copied: the job, and two ways to enqueue one like it."""
+    options = {name: value for name in SAME if (value := getattr(job, name)) not in ("", 0)}
+    given = "".join(f", {name}={value!r}" for name, value in options.items())
+    body = codec.encode({"type": job.type, "payload": job.payload, **options}).decode()
+    where = ask.request.url.replace(path="", query="", fragment="")
+    parts = ["curl", f"{where}{ask.url('/api/jobs')}", "-H", "Authorization: Bearer …", "--json", body]
+    return [
+        ("id", job.id),
+        ("JSON", listing.pretty(_plain(job))),
+        ("curl", " ".join(map(shlex.quote, parts))),
+        ("Python", f"td.enqueue({job.type!r}, {job.payload!r}{given})"),
+    ]
+
+
+def _plain(job: Job) -> Any:
+    return codec.decode(codec.encode(job))
+
+
+ROUTES = (Route(method="GET", path="/jobs/{id}", do=job, summary="One job", page=True),)

@@ -1,0 +1,172 @@
+"""The first page: what is going on, and what is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from treadle import clock
+from treadle.filters import Filter
+from treadle.health import Latency, is_live
+from treadle.job import Usage
+from treadle.stores.rows import LaneRow
+from treadle.units import plural, span
+from treadle.web import charts, words
+from treadle.web.ask import Answer, Ask, see
+from treadle.web.pages import drawn, seen, windows
+from treadle.web.pages.failures import groups
+from treadle.web.pages.job import can_change
+from treadle.web.pages.windows import WINDOWS, Window
+from treadle.web.render import render
+from treadle.web.route import Parameter, Route
+from treadle.web.site import Site
+
+GROUPS = (("type", "By type"), ("queue", "By queue"), ("tenant", "By tenant"))
+TENANTS = 100
+"""Shown of them, by how much they ran."""
+SPARKS = 24
+LATEST = 5
+
+
+class Tile(NamedTuple):
+    """A number that is a link."""
+
+    key: str
+    name: str
+    value: str
+    note: str
+    href: str
+    alarm: bool = False
+    icon: str = ""
+
+
+class Line(NamedTuple):
+    """A type, a queue or a tenant."""
+
+    name: str
+    filter: dict[str, str]
+    counts: dict[str, int]
+    latency: Latency | None
+    sums: windows.Sums
+    spark: Markup
+
+
+def overview(site: Site, ask: Ask) -> Answer:
+    """Of everybody's jobs. Those bound to a tenant begin with the list of theirs."""
+    if ask.who.tenant is not None:
+        return see(ask.url("/jobs"))
+    say, now = words.of(ask), site.app.store.now()
+    over = windows.window(ask.query["window"], now)
+    by = ask.query["by"] if ask.query["by"] in dict(GROUPS) else "type"
+    lanes = seen.lanes(site)
+    usage = seen.usage(site, over, (by,))
+    steps = windows.by_step(usage, over)
+    found = seen.failures(site)
+
+    def stay(**changed: str) -> str:
+        return ask.url("/", **({"window": over.key, "by": by} | changed))
+
+    return render(
+        site,
+        ask,
+        "overview.html",
+        place="overview",
+        tiles=_tiles(site, ask, lanes, now, over, steps),
+        problems=seen.problems(site),
+        charts=[drawn.throughput(steps, over, say), drawn.waits(steps, over, say), drawn.times(steps, over, say)],
+        over=over,
+        windows=[(key, key) for key in WINDOWS],
+        by=by,
+        kinds=GROUPS,
+        window_href=lambda key: stay(window=key),
+        by_href=lambda key: stay(by=key),
+        lines=_lines(site, by, lanes, usage, over),
+        groups=groups(found[:LATEST]),
+        more_groups=len(found) - LATEST,
+        may_manage=can_change(site, ask),
+    )
+
+
+def _tiles(site: Site, ask: Ask, lanes: list[LaneRow], now: int, over: Window, steps: list[windows.Sums]) -> list[Tile]:
+    workers = [worker for worker in seen.workers(site) if is_live(worker, now)]
+    slots = sum(worker.concurrency for worker in workers)
+    oldest = min((lane.oldest_due for lane in lanes if lane.oldest_due is not None and lane.queued), default=None)
+    soonest = min((lane.next_due for lane in lanes if lane.next_due is not None), default=None)
+    more = "" if all(lane.exact for lane in lanes) else "+"
+    failures = sum(step.failures for step in steps)
+
+    def tile(key: str, value: str, note: str, **more: Any) -> Tile:
+        status = {"running": "processing"}.get(key, key)
+        return Tile(key, words.SHOWN[key], value, note, ask.url("/jobs", q=f"status:{status}"), icon=key, **more)
+
+    def count(name: str) -> int:
+        return sum(getattr(lane, name) for lane in lanes)
+
+    waited = 0.0 if oldest is None else (now - oldest) / clock.SECOND
+    return [
+        tile("queued", f"{count('queued'):,}", f"oldest for {span(waited)}" if oldest else "nothing waits"),
+        tile(
+            "scheduled", f"{count('scheduled'):,}{more}", f"next {_in(soonest, now)}" if soonest else "none for later"
+        ),
+        tile("running", f"{count('processing'):,}", f"of {plural(slots, 'slot')}, {plural(len(workers), 'worker')}"),
+        tile("retrying", f"{count('retrying'):,}{more}", "after a failure"),
+        tile(
+            "failed",
+            f"{count('failed'):,}",
+            f"{plural(failures, 'failed run')} in {over.key}",
+            alarm=count("failed") > 0,
+        ),
+        tile("completed", f"{count('completed'):,}", f"{sum(s.fine for s in steps):,} in {over.key}"),
+    ]
+
+
+def _in(at: int, now: int) -> str:
+    return f"in {span((at - now) / clock.SECOND)}" if at > now else "now"
+
+
+def _lines(site: Site, by: str, lanes: list[LaneRow], usage: list[Usage], over: Window) -> list[Line]:
+    used = windows.by_key(usage)
+    latency = seen.latency(site) if by == "type" else {}
+    counts = seen.tenants(site) if by == "tenant" else _of_lanes(lanes, by)
+    names = sorted({*used, *counts}, key=lambda name: (-sum(row.runs for row in used.get(name, ())), name))[:TENANTS]
+
+    def line(name: str) -> Line:
+        rows = used.get(name, [])
+        steps = windows.by_step(rows, over)
+        spark = charts.spark(windows.thinned([s.runs for s in steps], SPARKS), f"Runs of {name or 'no tenant'}")
+        filter = {state: _filter(by, name, state) for state in ("", *words.SHOWN)}
+        return Line(name, filter, counts.get(name, {}), latency.get(name), windows.total(rows), spark)
+
+    return [line(name) for name in names]
+
+
+def _filter(by: str, name: str, state: str) -> str:
+    status = {"running": "processing"}.get(state, state)
+    fields: dict[str, Any] = {f"{by}s": (name,), "statuses": (status,) if status else ()}
+    return str(Filter(**fields))
+
+
+def _of_lanes(lanes: Iterable[LaneRow], by: str) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for lane in lanes:
+        sums = found.setdefault(getattr(lane, by), dict.fromkeys(words.SHOWN, 0))
+        for state in sums:
+            sums[state] += getattr(lane, "processing" if state == "running" else state)
+    return found
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/",
+        do=overview,
+        summary="What is going on",
+        parameters=(
+            Parameter("window", str, "1h, 6h, 24h or 7d", default="1h"),
+            Parameter("by", str, "type, queue or tenant", default="type"),
+        ),
+        page=True,
+    ),
+)

@@ -1,0 +1,63 @@
+"""What a reader may choose for themselves: zone and theme. It is kept in cookies and changes nothing for others."""
+
+from __future__ import annotations
+
+from treadle.web.ask import Answer, Ask
+from treadle.web.render import render
+from treadle.web.route import Parameter, Route
+from treadle.web.site import Site
+from treadle.web.words import THEME, ZONE, zones
+
+YEAR = 31_536_000
+
+
+def settings(site: Site, ask: Ask) -> Answer:
+    back = _back(ask)
+    return render(site, ask, "settings.html", place="settings", zones=zones(), back=back, here=back)
+
+
+def save(site: Site, ask: Ask) -> Answer:
+    """One cookie per answer: headers are a mapping, and a form sets one thing."""
+    headers = {"Location": _back(ask)}
+    zone, theme = ask.query["zone"], ask.query["theme"]
+    if zone in zones() or zone == "browser":
+        headers["Set-Cookie"] = _cookie(ask, ZONE, "" if zone == "browser" else zone)
+    elif theme in ("light", "dark", "system"):
+        headers["Set-Cookie"] = _cookie(ask, THEME, "" if theme == "system" else theme)
+    return Answer(status=303, text="", media="text/plain", headers=headers)
+
+
+def _cookie(ask: Ask, name: str, value: str) -> str:
+    age = YEAR if value else 0
+    return f"{name}={value}; Path={ask.url('/')}; Max-Age={age}; SameSite=Lax"
+
+
+def _back(ask: Ask) -> str:
+    """Where they came from, if that is a page of ours."""
+    back, home = ask.query["back"], ask.url("/")
+    ours = back.startswith(home) and not back.startswith("//") and "\\" not in back and back.isprintable()
+    return back if ours else home
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/settings",
+        do=settings,
+        summary="Zone and theme",
+        parameters=(Parameter("back", str, "Where to go back to", default=""),),
+        page=True,
+    ),
+    Route(
+        method="GET",
+        path="/settings/save",
+        do=save,
+        summary="Choose a zone or a theme",
+        parameters=(
+            Parameter("zone", str, "A time zone", default=""),
+            Parameter("theme", str, "light, dark or system", default=""),
+            Parameter("back", str, "Where to go back to", default=""),
+        ),
+        page=True,
+    ),
+)

@@ -1,0 +1,114 @@
+"""What went wrong, as RFC 9457 has it: every error is a problem with a status, a sentence and the next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from treadle import errors
+
+MEDIA = "application/problem+json"
+
+TITLES = {
+    400: "Bad request",
+    401: "Not signed in",
+    403: "Not allowed",
+    404: "Not found",
+    405: "No such method",
+    408: "Took too long",
+    409: "Conflict",
+    412: "The count has moved",
+    413: "Too large",
+    415: "Wrong kind of body",
+    421: "Wrong host",
+    422: "Another request had this key",
+    429: "Too many requests",
+    500: "Our mistake",
+    501: "Not here",
+    503: "Database not usable",
+}
+
+ALL = "see /api/openapi.json for what is possible"
+
+STATUSES: dict[type[BaseException], int] = {
+    errors.JobNotFound: 404,
+    errors.WrongStatus: 409,
+    errors.KeyHeld: 409,
+    errors.CountMoved: 412,
+    errors.PayloadTooLarge: 413,
+    errors.RequestDiffers: 422,
+    errors.StoreBusy: 503,
+    errors.StoreUnusable: 503,
+    errors.SchemaTooNew: 503,
+    errors.SchemaTooOld: 503,
+}
+"""Of each error of treadle; of one that is not here it is 400: what was asked for cannot be."""
+
+
+class Problem(Exception):
+    """Raise it anywhere below an endpoint: it is the answer."""
+
+    def __init__(
+        self,
+        status: int,
+        detail: str,
+        next: str,
+        *,
+        code: str = "",
+        headers: Mapping[str, str] | None = None,
+        **more: Any,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.next = status, detail, next
+        self.code = code or TITLES[status].lower().replace(" ", "-")
+        self.headers = dict(headers or {})
+        self.more = more
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "type": f"urn:treadle:problem:{self.code}",
+            "title": TITLES[self.status],
+            "status": self.status,
+            "detail": self.detail,
+            "next": self.next,
+            **self.more,
+        }
+
+
+def of_error(error: errors.TreadleError) -> Problem:
+    """The problem that an error of treadle is. Its text is a sentence, `; ` and the way out."""
+    status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 400)
+    text = errors.without_password(str(error))
+    detail, _, way_out = text.partition("; ")
+    code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
+    headers = {"Retry-After": "5"} if status == 503 else {}
+    return Problem(status, detail, _next(error) or way_out or ALL, code=code, headers=headers)
+
+
+def _next(error: errors.TreadleError) -> str:
+    """The library's way out is Python; here it is a request."""
+    match error:
+        case errors.JobNotFound():
+            return "it was deleted or pruned, or lives in another database; GET /api/jobs lists what there is"
+        case errors.KeyHeld():
+            return f"wait for that one, or cancel it first: POST /api/jobs/{error.holder}/cancel"
+        case errors.WrongStatus():
+            return f"see how it is: GET /api/jobs/{error.id}"
+        case errors.BadCursor():
+            return "send the next_cursor of an earlier page"
+        case errors.StoreBusy():
+            return "try again in a few seconds"
+        case _:
+            return ""
+
+
+def of_framework(status: int, detail: str, headers: Mapping[str, str] | None) -> Problem:
+    """What an `auth` of the app's own has raised."""
+    known = status if status in TITLES else 403
+    return Problem(known, detail, "sign in where this is mounted", code="refused", headers=headers)
+
+
+def unexpected() -> Problem:
+    """A bug of ours, or of a hook: what it was is in the server's log, never in the answer."""
+    return Problem(500, "something went wrong here", "look at the server's log; it has the traceback")

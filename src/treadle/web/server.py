@@ -1,0 +1,153 @@
+"""The stand-alone server: uvicorn around one mount."""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+from collections.abc import Callable, Collection, Generator
+from typing import TYPE_CHECKING
+
+import uvicorn
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from treadle.errors import BadOption
+from treadle.tokens import SESSION
+from treadle.web import guard
+from treadle.web.gate import Gate
+from treadle.web.mount import asgi
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+
+USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
+
+WAYS = f"""A dashboard that others can reach needs a way to tell who they are:
+  {USER}=me {PASSWORD}=… treadle dashboard …   a name and a password
+  treadle tokens create me --scope manage   a token, for programs; the link that is printed is for you
+  app.mount("/jobs", td.asgi(auth=…))   inside your own web app, behind its own login"""
+
+
+class Server:
+    """One mount, bound to its address and not yet serving, so that what is said of it is true."""
+
+    def __init__(
+        self,
+        app: Treadle,
+        *,
+        host: str,
+        port: int,
+        prefix: str,
+        hosts: Collection[str],
+        read_only: bool,
+        price: float | None = None,
+    ) -> None:
+        self.gate = Gate(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
+        self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
+        self._host = host
+        names = {*guard.LOOPBACK, *hosts} | (set() if is_any(host) else {host})
+        allowed = None if is_any(host) and not hosts else names
+        self.web = asgi(app, auth=self.gate, read_only=read_only, hosts=allowed, price=price)
+        self._socket = bind(host, port)
+
+    @property
+    def address(self) -> str:
+        host = "127.0.0.1" if is_any(self._host) else self._host
+        name = f"[{host}]" if ":" in host else host
+        return f"http://{name}:{self._socket.getsockname()[1]}{self._prefix}/"
+
+    @property
+    def login(self) -> str:
+        """The link that works once."""
+        return f"{self.address}?login={self.gate.code}"
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Until SIGINT or SIGTERM; `ready` is called when it answers."""
+        settings = uvicorn.Config(
+            Prefixed(self.web, self._prefix) if self._prefix else self.web,
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            lifespan="on",
+            timeout_graceful_shutdown=2,
+        )
+        server = Told(settings, ready, self.web.site.close)
+        server.run([self._socket])
+
+
+class Prefixed:
+    """Under a prefix, whether the proxy in front takes it off or not, and without a proxy too."""
+
+    def __init__(self, app: ASGIApp, prefix: str) -> None:
+        self._app = app
+        self._prefix = prefix
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            path = scope["path"]
+            whole = path if f"{path}/".startswith(f"{self._prefix}/") else self._prefix + path
+            scope = {**scope, "root_path": self._prefix, "path": whole}
+        await self._app(scope, receive, send)
+
+
+class Told(uvicorn.Server):
+    """Says when it is ready, and ends open streams when it is to stop: it would wait for them."""
+
+    def __init__(self, settings: uvicorn.Config, ready: Callable[[], None], stopping: Callable[[], None]) -> None:
+        super().__init__(settings)
+        self._ready, self._stopping = ready, stopping
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        """A signal is how one stops it, and no failure: uvicorn would raise it again when it has stopped."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        self._stopping()
+        await super().shutdown(sockets)
+
+
+def knows_who(app: Treadle) -> bool:
+    """Whether others could be told apart: by a password, or by a token."""
+    if os.environ.get(USER) and os.environ.get(PASSWORD):
+        return True
+    if app.store.schema() != app.store.newest_schema():  # it has no tokens, or cannot be used yet
+        return False
+    return any(not token.name.startswith(SESSION) for token in app.store.tokens())
+
+
+def is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def is_any(host: str) -> bool:
+    return host in ("0.0.0.0", "::", "")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((host, port))
+    except OSError as error:
+        listening.close()
+        raise BadOption(
+            "host, port", (host, port), f"{error.strerror}; choose another: --port 0 is any free one"
+        ) from None
+    return listening

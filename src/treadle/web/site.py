@@ -1,0 +1,128 @@
+"""All that one mount has: its app, its settings, its caches. There is nothing beside it: two mounts never mix."""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from anyio import CapacityLimiter
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+
+from treadle.errors import TreadleError
+from treadle.stores.rows import AuditRow
+from treadle.web import auth as authentication
+from treadle.web.ask import Answer, Ask
+from treadle.web.auth import Auth
+from treadle.web.bearer import holder, secret_of
+from treadle.web.gate import Gate
+from treadle.web.hub import Hub
+from treadle.web.meter import Meter
+from treadle.web.operator import Operator
+from treadle.web.principal import Principal
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+
+
+SLOW = 16
+"""Slow requests at once, such as ticks. More of them wait."""
+
+log = logging.getLogger("treadle.web")
+
+
+class Site:
+    """One mount of the dashboard and the API."""
+
+    def __init__(
+        self,
+        app: Treadle,
+        auth: Auth | Gate,
+        *,
+        read_only: bool = False,
+        hosts: Collection[str] | None = None,
+        frame_ancestors: str = "'none'",
+        title: str = "treadle",
+        price: float | None = None,
+    ) -> None:
+        self.app = app
+        self.gate = auth if isinstance(auth, Gate) else None
+        self.auth: Auth = authentication.nobody if isinstance(auth, Gate) else auth
+        self.read_only = read_only
+        self.hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
+        self.frame_ancestors = frame_ancestors
+        self.title = title
+        self.price = price
+        """Of a second in a handler, for the insights."""
+        self.slow = CapacityLimiter(SLOW)
+        self.operator = Operator(app)
+        self.hub = Hub(app)
+        self.meter = Meter(app)
+        self._cached: dict[Any, tuple[float, float, Any]] = {}
+        self._lock = threading.Lock()
+        self._locks: dict[Any, threading.Lock] = {}
+
+    @property
+    def way_in(self) -> str:
+        """What somebody can do who is not let in."""
+        where = "use the link that treadle dashboard printed" if self.gate else "sign in where this is mounted"
+        return f"send a token: Authorization: Bearer …  (treadle tokens create), or {where}"
+
+    @property
+    def challenge(self) -> str:
+        kind = "Basic" if self.gate and self.gate.has_password else "Bearer"
+        return f'{kind} realm="treadle", charset="UTF-8"'
+
+    async def enter(self, request: Request) -> Answer | None:
+        """An answer to somebody who comes by a login link."""
+        return await run_in_threadpool(self.gate.enter, self, request) if self.gate else None
+
+    async def who(self, request: Request) -> Principal | None:
+        """Who asks, if they are let in: by a token of ours, else as the mount's `auth` says."""
+        if (secret := secret_of(request)) is not None:
+            return await run_in_threadpool(holder, self, secret)
+        if self.gate is not None:
+            return await run_in_threadpool(self.gate.who, self, request)
+        return await authentication.ask(self.auth, request)
+
+    def note(self, ask: Ask, action: str, what: str, count: int = 1) -> None:
+        """Write down who changed what."""
+        row = AuditRow(who=ask.who.name, action=action, what=what, count=count, tenant=ask.who.tenant or "")
+        try:
+            self.app.store.audit(row)
+        except TreadleError as error:  # the change is made, and saying that it failed would have it repeated
+            log.error("not written to the audit: %r: %s", row, error)
+
+    def close(self) -> None:
+        """End what runs in the background."""
+        self.operator.close()
+        self.hub.close()
+
+    def cached(self, key: Any, seconds: float, make: Callable[[], Any], *, share: float = 1.0) -> Any:
+        """What `make` gave at most `seconds` ago. Of several who ask at once, one makes it and all get it.
+
+        `share`: what takes long is kept longer, so that no more than this part of the time is spent on making it.
+        """
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            made, until, value = self._cached.get(key, (-math.inf, -math.inf, None))
+            began = time.monotonic()
+            if began <= until:
+                self.hub.showed(made, until)
+                return value
+            value = make()
+            ended = time.monotonic()
+            self._keep(key, value, began, ended + max(seconds, (ended - began) / share if share < 1 else 0))
+            return value
+
+    def _keep(self, key: Any, value: Any, made: float, until: float) -> None:
+        with self._lock:
+            if len(self._cached) > 1_000:  # keys come from requests: they must not pile up
+                self._cached.clear()
+                self._locks.clear()
+            self._cached[key] = (made, until, value)

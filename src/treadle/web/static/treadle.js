@@ -1,0 +1,258 @@
+// All that pages do beyond links and forms: live updates, dialogs, shortcuts, copying, zone and theme.
+"use strict";
+(() => {
+  const html = document.documentElement;
+  const root = html.dataset.root;
+  const $ = (selector, within = document) => within.querySelector(selector);
+  const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+  const main = () => $("#main");
+  const dialog = $("#dialog");
+  const keep = {
+    get: (name) => { try { return localStorage.getItem(`treadle.${name}`); } catch { return null; } },
+    set: (name, value) => { try { localStorage.setItem(`treadle.${name}`, value); } catch { /* private mode */ } },
+  };
+  const cookie = (name, value) => {
+    const age = value ? 31536000 : 0;
+    document.cookie = `treadle_${name}=${value}; path=${root}; max-age=${age}; samesite=lax`;
+  };
+
+  // Times that are told from now go on while the page is open. The same words as units.span in Python.
+  const span = (seconds) => {
+    if (seconds < 0.9995) return `${Math.max(0, Math.round(seconds * 1000))}ms`;
+    if (seconds < 9.95) return `${seconds.toFixed(1)}s`;
+    const whole = Math.round(seconds);
+    for (const [unit, next, size, small] of [["d", "h", 86400, 3600], ["h", "m", 3600, 60], ["m", "s", 60, 1]]) {
+      if (whole < size) continue;
+      const rest = Math.floor((whole % size) / small);
+      return `${Math.floor(whole / size)}${unit}` + (rest ? ` ${rest}${next}` : "");
+    }
+    return `${whole}s`;
+  };
+  const tick = () => {
+    for (const time of $$("time[data-ago], time[data-for]")) {
+      const seconds = (Date.parse(time.dateTime) - Date.now()) / 1000;
+      const text = "for" in time.dataset ? span(-seconds) : Math.abs(seconds) < 0.5 ? "now" : seconds > 0 ? `in ${span(seconds)}` : `${span(-seconds)} ago`;
+      if (time.textContent !== text) time.textContent = text;
+    }
+  };
+
+  // Morph: make `have` look like `want`, keeping the nodes, and with them focus, scrolling, ticks and open details.
+  const key = (node) => (node.getAttribute && node.getAttribute("id")) || ""; // a form's .id may be a field of that name
+  const same = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
+  const morph = (have, want) => {
+    if (have.nodeType !== Node.ELEMENT_NODE) {
+      if (have.nodeValue !== want.nodeValue) have.nodeValue = want.nodeValue;
+      return;
+    }
+    const own = (name) => (name === "open" && have.nodeName === "DETAILS") || (name === "hidden" && "js" in have.dataset);
+    for (const { name } of [...have.attributes]) if (!want.hasAttribute(name) && !own(name)) have.removeAttribute(name);
+    for (const { name, value } of want.attributes) if (!own(name) && have.getAttribute(name) !== value) have.setAttribute(name, value);
+    const wanted = new Set([...want.children].map(key));
+    for (const child of [...have.children]) if (key(child) && !wanted.has(key(child))) child.remove();
+    const keyed = new Map([...have.children].filter(key).map((child) => [key(child), child]));
+    let at = have.firstChild;
+    for (const next of [...want.childNodes]) {
+      let found = key(next) ? keyed.get(key(next)) : at && same(at, next) ? at : null;
+      if (found && !same(found, next)) found = null;
+      if (!found) { have.insertBefore(document.importNode(next, true), at); continue; }
+      if (found === at) at = at.nextSibling; else have.insertBefore(found, at);
+      morph(found, next);
+    }
+    while (at) { const gone = at; at = at.nextSibling; gone.remove(); }
+  };
+
+  // Live: hints say that something has changed; the page is fetched again and morphed.
+  const badge = $("#live");
+  let source = null, busy = false, again = false, missed = 0, last = Date.now(), connected = null, timer = 0;
+  const paused = () => keep.get("live") === "off";
+  const typing = (element) => element && /^(INPUT|TEXTAREA|SELECT)$/.test(element.nodeName) && element.type !== "checkbox";
+  const held = () => dialog.open || typing(document.activeElement) || $("#main input[name=id]:checked, #all-matching:checked");
+  const kept = () => paused() || held(); // as it is
+  const show = () => {
+    if (!main().dataset.topics) return;
+    const state = connected === null ? "off" : !connected ? "reconnecting" : paused() || (held() && missed) ? "paused" : "live";
+    badge.hidden = false;
+    badge.dataset.state = state;
+    const word = { off: "Live", live: "Live", paused: "Paused", reconnecting: "Reconnecting" }[state];
+    $("span", badge).textContent = state === "paused" && missed ? `${word} · ${missed} update${missed > 1 ? "s" : ""}` : word;
+    badge.setAttribute("aria-label", `${word}: live updates`);
+  };
+  const refresh = async () => {
+    if (busy) { again = true; return; }
+    busy = true; last = Date.now();
+    try {
+      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const fresh = $("#main", page);
+      connected = true;
+      if (kept()) missed += 1; // somebody began to work with it meanwhile
+      else if (answer.ok && fresh && fresh.dataset.topics) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
+    } catch { connected = false; }
+    busy = false; show();
+    if (again) { again = false; hint(); }
+  };
+  const hint = () => {
+    if (kept()) { missed += 1; show(); return; }
+    clearTimeout(timer);
+    timer = setTimeout(() => (kept() ? (missed += 1, show()) : refresh()), Math.max(0, last + 750 - Date.now()));
+  };
+  const connect = () => {
+    if (source || document.hidden || !main().dataset.topics) return;
+    source = new EventSource(`${root}api/events`);
+    source.onopen = () => { connected = true; show(); };
+    source.addEventListener("changed", hint); // the first comes at once: what changed since the page was made
+    source.onerror = () => {
+      connected = false; show();
+      if (source && source.readyState === EventSource.CLOSED) { // refused: look every few seconds instead
+        source = null;
+        setTimeout(() => { if (!kept()) refresh(); connect(); }, 5000);
+      }
+    };
+  };
+  const disconnect = () => { if (source) source.close(); source = null; };
+  const released = () => setTimeout(() => { if (missed && !kept()) refresh(); else show(); }, 50);
+  const toggle = () => {
+    keep.set("live", paused() ? "on" : "off");
+    if (missed && !kept()) refresh(); else show();
+  };
+
+  // Rows: what is selected, and which one the keys are on.
+  const rows = () => $$("#main tr[data-href]");
+  let cursor = "";
+  const row = () => document.getElementById(cursor);
+  const settle = () => {
+    for (const element of $$("[data-js]")) element.hidden = false;
+    for (const one of rows()) one.classList.toggle("cursor", one.id === cursor);
+    selection();
+  };
+  const selection = () => {
+    const boxes = $$("#main input[name=id]"), chosen = boxes.filter((box) => box.checked).length;
+    const all = $("#all-matching"), count = $("#selected");
+    if (!count) return;
+    count.textContent = chosen ? `${chosen} selected` : "Select";
+    $("#all").checked = boxes.length > 0 && chosen === boxes.length;
+    $("#all").indeterminate = chosen > 0 && chosen < boxes.length;
+    for (const button of $$("[data-needs-rows]")) button.disabled = !chosen && !(all && all.checked);
+  };
+  const step = (by) => {
+    const list = rows(), at = list.findIndex((one) => one.id === cursor);
+    const next = list[Math.min(list.length - 1, Math.max(0, at < 0 ? 0 : at + by))];
+    if (!next) return;
+    cursor = next.id;
+    settle();
+    next.scrollIntoView({ block: "nearest" });
+  };
+  const mark = () => { const box = row() && $("input[name=id]", row()); if (box) { box.checked = !box.checked; selection(); released(); } };
+
+  // Dialogs: the page that asks, shown over this one.
+  let opener = null, asking = false;
+  const ask = async (url) => {
+    if (asking) return;
+    asking = true; opener = document.activeElement;
+    dialog.replaceChildren();
+    try {
+      const answer = await fetch(url, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) });
+      const form = $("#confirm", new DOMParser().parseFromString(await answer.text(), "text/html"));
+      if (!form) { location.href = url; return; }
+      form.classList.remove("panel");
+      dialog.replaceChildren(document.importNode(form, true));
+      dialog.showModal();
+      ($("[autofocus]", dialog) || dialog).focus();
+      show();
+    } catch { location.href = url; } finally { asking = false; }
+  };
+  const help = () => { opener = document.activeElement; dialog.replaceChildren($("#help").content.cloneNode(true)); dialog.showModal(); };
+  dialog.addEventListener("close", () => { if (opener && opener.isConnected) opener.focus(); released(); });
+  dialog.addEventListener("click", (event) => { if (event.target === dialog) dialog.close(); });
+
+  const toast = (text) => {
+    const line = document.createElement("p");
+    line.textContent = text;
+    $("#toasts").append(line);
+    setTimeout(() => line.remove(), 2500);
+  };
+  const copy = async (text) => {
+    try { await navigator.clipboard.writeText(text); } catch { // not a secure context
+      const area = document.createElement("textarea");
+      area.value = text; document.body.append(area); area.select(); document.execCommand("copy"); area.remove();
+    }
+    toast("Copied");
+  };
+  const theme = () => {
+    const now = html.dataset.theme || "", next = { "": "light", light: "dark", dark: "" }[now];
+    if (next) html.dataset.theme = next; else delete html.dataset.theme;
+    cookie("theme", next);
+    toast(`Theme: ${next || "as the system"}`);
+  };
+  const here = () => { try { return Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC"; } catch { return "UTC"; } };
+  const zone = () => { // the first visit, or the browser has moved
+    $("[data-browser]").textContent = `Browser (${here()})`;
+    const mine = `treadle_zone=browser:${here()}`;
+    if (html.dataset.zone && html.dataset.zone !== "browser") return;
+    $("#zone").value = "browser";
+    if (document.cookie.split("; ").includes(mine)) return;
+    cookie("zone", `browser:${here()}`);
+    if (here() !== "UTC") refresh();
+  };
+
+  document.addEventListener("click", (event) => {
+    const on = (selector) => event.target.closest(selector);
+    let found;
+    if ((found = on("[data-copy]"))) copy(found.dataset.copy);
+    else if ((found = on("a[data-dialog]")) && !event.metaKey && !event.ctrlKey) { event.preventDefault(); ask(found.href); }
+    else if ((found = on("[data-close]")) && dialog.open) { event.preventDefault(); dialog.close(); }
+    else if (on("#live")) toggle();
+    else if (on("#theme")) theme();
+  });
+  document.addEventListener("submit", (event) => {
+    const form = event.target;
+    if (!form.matches("form[data-dialog]")) return;
+    event.preventDefault();
+    ask(`${form.getAttribute("action")}?${new URLSearchParams(new FormData(form, event.submitter))}`);
+  });
+  document.addEventListener("change", (event) => {
+    const box = event.target;
+    if (box.id === "all") for (const one of $$("#main input[name=id]")) one.checked = box.checked;
+    if (box.id === "zone") { cookie("zone", box.value === "browser" ? `browser:${here()}` : box.value); location.reload(); }
+    if (box.id === "keys") keep.set("keys", box.checked ? "on" : "off");
+    if ("submit" in box.dataset) box.form.requestSubmit();
+    selection(); released();
+  });
+  document.addEventListener("focusout", released);
+  document.addEventListener("visibilitychange", () => { if (document.hidden) disconnect(); else connect(); });
+  addEventListener("pagehide", disconnect);
+  addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
+
+  // Shortcuts. What changes jobs is upper-case, and asks first.
+  let going = 0;
+  const act = (key, name) => {
+    const button = $(`[data-key="${key}"]`);
+    if (button) { ask(button.href); return; }
+    const box = row() && $("input[name=id]", row());
+    if (box && !$("#main input[name=id]:checked, #all-matching:checked")) { box.checked = true; selection(); }
+    const bulk = $(`[data-testid=bulk-${name}]`);
+    if (bulk && !bulk.disabled) bulk.form.requestSubmit(bulk);
+  };
+  const KEYS = {
+    "/": () => { const box = $("#filter"); if (box) { box.focus(); box.select(); } else location.href = `${root}jobs`; },
+    j: () => step(1), k: () => step(-1), x: mark, r: toggle, t: theme, "?": help, g: () => { going = Date.now(); },
+    Enter: () => { if (row()) location.href = row().dataset.href; },
+    R: () => act("R", "retry"), C: () => act("C", "cancel"), D: () => act("D", "delete"),
+  };
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "Escape" && typing(event.target)) event.target.blur();
+    if (event.ctrlKey || event.metaKey || event.altKey || asking || dialog.open || typing(event.target) || keep.get("keys") === "off") return;
+    const place = Date.now() - going < 1000 && $(`[data-go="${event.key}"]`);
+    going = 0;
+    if (place) { location.href = place.href; return; }
+    if (event.key === "Enter" && event.target.closest("a, button, summary, input")) return;
+    if (!KEYS[event.key]) return;
+    event.preventDefault();
+    KEYS[event.key]();
+  });
+
+  $("#theme").hidden = false;
+  if ($("#keys")) $("#keys").checked = keep.get("keys") !== "off";
+  settle(); tick(); zone(); connect(); show();
+  setInterval(() => { if (!document.hidden) tick(); }, 1000);
+})();

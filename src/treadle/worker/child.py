@@ -1,0 +1,224 @@
+"""Handlers in child processes, which can be killed, and which die alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import ctypes
+import importlib
+import inspect
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from treadle.backoff import backoff_delay
+from treadle.context import Run
+from treadle.errors import TreadleError, UnknownType
+from treadle.function import JobFunction
+from treadle.job import Claimed, Progress
+from treadle.outcome import Crash, Outcome, after_crash, decide
+from treadle.stores import open_store
+from treadle.worker import host
+from treadle.worker.log import log
+from treadle.worker.runner import run_async, run_sync
+
+if TYPE_CHECKING:
+    from multiprocessing.context import SpawnProcess
+
+    from treadle.app import Treadle
+    from treadle.registry import JobType
+    from treadle.worker.board import Board
+    from treadle.worker.slots import Running
+
+_spawn = multiprocessing.get_context("spawn")
+
+
+class Answer(msgspec.Struct, array_like=True):
+    """What a child says: progress on the way, and at the end an outcome (None: the lease was lost)."""
+
+    started: bool = False
+    progress: Progress | None = None
+    outcome: Outcome | None = None
+    broken: str | None = None
+
+
+class Places(NamedTuple):
+    """Where a child finds an attempt's handler, and the app that it belongs to."""
+
+    handler: str
+    app: str
+    name: str
+    """The app's name in its module; '' if it has none."""
+
+
+START_SECONDS = 300.0
+"""How long a child may take to import the app."""
+NOT_STARTED = "its process did not start within {:g} s: does a module of the app wait for something when imported?"
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode_answer = msgspec.msgpack.Decoder(Answer).decode
+_decode_attempt = msgspec.msgpack.Decoder(tuple[Places, str, Claimed]).decode
+
+
+def can_run(job_type: JobType) -> bool:
+    """Whether a child could find the handler again: by its module and a name at the top of it."""
+    return _find(sys.modules.get(job_type.handler.__module__), job_type.name) is not None
+
+
+def home_of(app: Treadle) -> tuple[str, str]:
+    """The module in which an app is known, and its name there; two empty texts if there is none."""
+    for module in list(sys.modules):
+        for name, value in _names(sys.modules.get(module)):
+            if value is app:
+                return module, name
+    return "", ""
+
+
+class Child:
+    """A slot's child process. It is started when first needed, and again after it was killed or died."""
+
+    def __init__(self, app: Treadle, board: Board) -> None:
+        self._home = home_of(app)
+        self._board = board
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+
+    def __call__(self, running: Running) -> Outcome | None:
+        """Have the child run one attempt, and wait for what it says."""
+        run, job_type = running.run, running.job_type
+        process, pipe = self._started()
+        running.kill = process.kill
+        self._board.start(run.claimed.number, apart=True)
+        try:
+            if running.why is None:
+                pipe.send_bytes(_encode((Places(job_type.handler.__module__, *self._home), run.store.url, run.claimed)))
+            else:
+                process.kill()
+            if not pipe.poll(START_SECONDS):
+                self.close()
+                return decide(run.claimed, Crash(NOT_STARTED.format(START_SECONDS)), job_type.backoff)
+            while True:
+                answer = _decode_answer(pipe.recv_bytes())
+                if answer.started:
+                    running.started()
+                elif answer.progress is not None:
+                    run.report(run.claimed, answer.progress)
+                elif answer.broken is not None:
+                    return decide(run.claimed, Crash(answer.broken), job_type.backoff)
+                else:
+                    return answer.outcome
+        except (EOFError, OSError):
+            return self._died(running)
+        finally:
+            running.kill = None
+            if running.why is not None:  # it is being killed, perhaps just after its answer: the next has a new one
+                self.close()
+
+    def _started(self) -> tuple[SpawnProcess, Connection]:
+        if self._process is None or self._pipe is None or not self._process.is_alive():
+            self.close()
+            self._pipe, theirs = _spawn.Pipe()
+            self._process = _spawn.Process(target=_main, args=(theirs, os.getpid()), daemon=True)
+            self._process.start()
+            theirs.close()
+        return self._process, self._pipe
+
+    def _died(self, running: Running) -> Outcome | None:
+        """The child is gone: because we killed it, or by its handler's doing."""
+        process = self._process
+        assert process is not None
+        process.join(1)
+        process.kill()  # should it live on without its pipe, it is of no use
+        process.join()
+        how, run = how_it_ended(process.exitcode), running.run
+        self.close()
+        if running.why is not None:
+            return running.stopped()
+        log.warning("job %s (%s): its process %s", run.claimed.id, run.claimed.type, how)
+        delay = backoff_delay(running.job_type.backoff, run.claimed.attempt)
+        return after_crash(run.claimed, f"its process {how}", alone=True, delay=delay)
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+        if self._process is not None:
+            self._process.kill()
+            self._process.join()
+        self._pipe = self._process = None
+
+
+def how_it_ended(code: int | None) -> str:
+    """An exit code in words."""
+    if code is None or code >= 0:
+        return f"exited with {code}"
+    with contextlib.suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"
+
+
+def _main(pipe: Connection, parent: int) -> None:
+    """The child: one attempt after another, until the pipe closes."""
+    host.be_killed_first(1000)  # our worker knows whom to charge for our death, and nobody would for its own
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            pipe.send_bytes(_encode(_attempt(pipe, *_decode_attempt(pipe.recv_bytes()))))
+
+
+def _attempt(pipe: Connection, places: Places, url: str, claimed: Claimed) -> Answer:
+    try:
+        app, function = _import(places, claimed.type)
+        if app.store.url != url:  # the worker was started on another database than the module names
+            app.use(open_store(url))
+    except BaseException as error:
+        return Answer(broken=f"its process could not import {places.handler}: {type(error).__name__}: {error}")
+
+    def report(_: Claimed, progress: Progress) -> None:
+        pipe.send_bytes(_encode(Answer(progress=progress)))
+
+    run, job_type = Run(claimed, app.store, report), function.job_type
+    pipe.send_bytes(_encode(Answer(started=True)))
+    with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
+        if inspect.iscoroutinefunction(job_type.handler):
+            return Answer(outcome=asyncio.run(run_async(run, job_type)))
+        return Answer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
+
+
+def _import(places: Places, type: str) -> tuple[Treadle, JobFunction[..., ..., Any]]:
+    """The app and the job, in this process."""
+    app: Treadle | None = getattr(importlib.import_module(places.app), places.name) if places.name else None
+    function = _find(importlib.import_module(places.handler), type)
+    if function is None:
+        raise UnknownType(type, ())
+    if function.app is None and app is not None:  # the worker's own code has included it
+        app.include(function.registry)
+    if function.app is None:
+        raise TreadleError(f"the app of {type!r} has no name at the top of a module")
+    return function.app, function
+
+
+def _find(module: Any, type: str) -> JobFunction[..., ..., Any] | None:
+    """The job of that type among a module's names."""
+    return next((v for _, v in _names(module) if isinstance(v, JobFunction) and v.job_type.name == type), None)
+
+
+def _names(module: Any) -> list[tuple[str, Any]]:
+    return list(getattr(module, "__dict__", {}).items())
+
+
+def _die_with(parent: int) -> None:
+    """A killed worker cannot kill its children. On Linux the kernel does; else they notice that they are orphans."""
+    with contextlib.suppress(AttributeError):
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)

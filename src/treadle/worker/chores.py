@@ -1,0 +1,95 @@
+"""The small periodic duties of every worker: rescue, fold, reconcile, prune. There is no leader to lose."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from treadle import clock
+from treadle.errors import TreadleError
+from treadle.filters import Filter
+from treadle.job import Status
+from treadle.worker import host
+from treadle.worker.log import log
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.registry import JobType
+    from treadle.stores.base import Store
+
+PRUNED = (Status.COMPLETED, Status.CANCELLED)
+"""What is pruned by default. A failed job stays until somebody has looked at it."""
+CHUNK = 500
+PAGE = 100
+
+
+async def do_chores(app: Treadle, every: float) -> None:
+    """Do each chore now and then, until cancelled. One that fails is tried again, and holds up no other."""
+    chores: list[tuple[Callable[[], int], float]] = [
+        (app.store.rescue, every),
+        (app.store.fold, 2 * every),
+        (lambda: _prune(app), 12 * every),
+        (app.reconcile, 60 * every),
+    ]
+    # Not in the loop's own pool: handlers may fill that, and a rescue must not wait for them.
+    threads = ThreadPoolExecutor(len(chores), "treadle-chores")
+    try:
+        await asyncio.gather(*(_repeat(chore, seconds, threads) for chore, seconds in chores))
+    finally:
+        threads.shutdown(wait=False)
+
+
+async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExecutor) -> None:
+    loop = asyncio.get_running_loop()
+    while True:
+        try:
+            await loop.run_in_executor(threads, chore)
+        except TreadleError as error:
+            log.warning("a chore has to wait: %s", error)
+        except Exception:
+            log.exception("a chore failed")
+        await asyncio.sleep(every * random.uniform(0.8, 1.2))
+
+
+def bury_the_local_dead(store: Store) -> int:
+    """Return the jobs of workers whose process on this machine is gone, without waiting for their heartbeat."""
+    returned = 0
+    for worker in store.workers():
+        if host.is_dead(worker.host, one_machine=store.one_machine):
+            returned += store.bury(worker.id, "its process is gone", beats=worker.beats)
+    return returned
+
+
+def reconcile(store: Store, types: Mapping[str, JobType]) -> int:
+    """Complete what is done: page after page of the jobs that are not completed, as `already_done` sees them."""
+    unfinished = tuple(status for status in Status if status is not Status.COMPLETED)
+    completed = 0
+    for name, job_type in types.items():
+        if job_type.already_done is None:
+            continue
+        cursor: str | None = None
+        while True:
+            page = store.jobs(Filter(statuses=unfinished, types=(name,)), PAGE, cursor)
+            done = job_type.already_done(page.jobs) if page.jobs else ()
+            completed += store.complete([job.id for job in done]) if done else 0
+            cursor = page.next
+            if cursor is None:
+                break
+    return completed
+
+
+def prune(store: Store, statuses: Sequence[Status], age: float) -> Generator[int]:
+    """Delete what ended longer than `age` seconds ago, in small transactions that let others write in between."""
+    while deleted := store.prune(statuses, clock.seconds(age), CHUNK):
+        yield deleted
+        if deleted < CHUNK:
+            return
+
+
+def _prune(app: Treadle) -> int:
+    if app.retention is None:  # all jobs are kept; their usage by the minute is not
+        return sum(prune(app.store, (), 0))
+    return sum(prune(app.store, PRUNED, app.retention.total_seconds()))

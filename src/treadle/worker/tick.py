@@ -1,0 +1,61 @@
+"""One bounded pass of a worker, for cron and serverless callers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle import clock
+from treadle.errors import BadOption
+from treadle.outcome import Kind
+from treadle.stores.base import Wanted
+from treadle.waiting import run_on_a_loop
+from treadle.worker.chores import bury_the_local_dead
+from treadle.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+
+
+class TickReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a tick did, and when it is worth calling again."""
+
+    ok: bool = True
+    rescued: int = 0
+    ran: int = 0
+    completed: int = 0
+    retried: int = 0
+    snoozed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    released: int = 0
+    next_due_at: datetime | None = None
+    """When the next job is due; a time in the past means now."""
+
+
+def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
+    """Rescue, claim at most `max_jobs` within `max_seconds`, run them here; what has not ended then is released."""
+    if max_jobs < 1 or max_seconds <= 0:
+        raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
+    rescued = bury_the_local_dead(app.store) + app.rescue()  # the worker would do the former too, and not tell
+    worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
+    run_on_a_loop(_pass(worker, max_seconds))
+    due = app.store.due(Wanted(limit=1, types=dict.fromkeys(app.registry.types)))
+    counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in Kind}
+    next_at = clock.now() if due.now else due.next_at
+    return TickReport(
+        rescued=rescued,
+        ran=worker.claimed_total,
+        next_due_at=None if next_at is None else clock.to_datetime(next_at),
+        **counts,
+    )
+
+
+async def _pass(worker: Worker, max_seconds: float) -> None:
+    async with worker:
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(worker.drained(), max_seconds)
