@@ -1,0 +1,247 @@
+CREATE SCHEMA IF NOT EXISTS treadle;
+
+-- 0001_core
+
+-- One row that never changes says what a job is; one row that moves says where it is.
+-- Times are whole microseconds since 1970. Tenant and subject are '' where there is none.
+-- Every unique index has the tenant in it, so that no tenant can learn from a collision what another one has.
+
+-- 'schema' is the newest migration, 'oldest' the oldest schema whose treadle can still work here: a migration that
+-- only adds leaves that as it is.
+CREATE TABLE treadle.meta (
+    key   text PRIMARY KEY,
+    value bigint NOT NULL
+);
+INSERT INTO treadle.meta VALUES ('schema', 1), ('oldest', 1);
+
+-- The fence: no two leases ever share a number.
+CREATE SEQUENCE treadle.lease;
+
+-- What was asked for. Written once.
+CREATE TABLE treadle.jobs (
+    id           uuid NOT NULL,
+    type         text COLLATE "C" NOT NULL,
+    queue        text COLLATE "C" NOT NULL,
+    tenant       text COLLATE "C" NOT NULL,
+    subject      text COLLATE "C" NOT NULL,
+    payload      json NOT NULL,
+    priority     integer NOT NULL,
+    max_attempts integer NOT NULL,
+    dedupe       text COLLATE "C",
+    traceparent  text,
+    created_at   bigint NOT NULL,
+    PRIMARY KEY (id, tenant)
+);
+CREATE INDEX jobs_by_tenant ON treadle.jobs (tenant, id) WHERE tenant <> '';
+CREATE INDEX jobs_by_subject ON treadle.jobs (subject, id) WHERE subject <> '';
+
+-- Waiting. Rows live for a short while here and in `leases`: vacuum must come often, and by their number alone.
+CREATE TABLE treadle.ready (
+    id         uuid NOT NULL,
+    queue      text COLLATE "C" NOT NULL,
+    type       text COLLATE "C" NOT NULL,
+    tenant     text COLLATE "C" NOT NULL,
+    priority   integer NOT NULL,
+    run_at     bigint NOT NULL,
+    attempts   integer NOT NULL,
+    snoozes    integer NOT NULL,
+    suspicion  integer NOT NULL,
+    updated_at bigint NOT NULL,
+    PRIMARY KEY (id, tenant)
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 1);
+
+-- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority).
+CREATE INDEX ready_in_order ON treadle.ready (queue, type, priority DESC, run_at, id);
+
+-- In hand. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
+CREATE TABLE treadle.leases (
+    id         uuid NOT NULL,
+    lease      bigint NOT NULL,
+    queue      text COLLATE "C" NOT NULL,
+    type       text COLLATE "C" NOT NULL,
+    tenant     text COLLATE "C" NOT NULL,
+    attempt    integer NOT NULL,
+    snoozes    integer NOT NULL,
+    suspicion  integer NOT NULL,
+    worker     text NOT NULL,  -- '' for a lease taken by hand, which lives by its deadline alone
+    run_at     bigint NOT NULL,
+    started_at bigint NOT NULL,
+    deadline   bigint,
+    cancel     integer NOT NULL DEFAULT 0,
+    fraction   double precision,
+    message    text,
+    PRIMARY KEY (id, tenant)
+) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+        autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 1);
+
+-- Ended.
+CREATE TABLE treadle.finished (
+    id           uuid NOT NULL,
+    lease        bigint NOT NULL,  -- 0 if no attempt ended it
+    status       text COLLATE "C" NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled')),
+    queue        text COLLATE "C" NOT NULL,
+    type         text COLLATE "C" NOT NULL,
+    tenant       text COLLATE "C" NOT NULL,
+    attempts     integer NOT NULL,
+    worker       text NOT NULL,
+    run_at       bigint NOT NULL,
+    started_at   bigint,
+    completed_at bigint NOT NULL,
+    result       json,
+    error        text,
+    PRIMARY KEY (id, tenant)
+) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
+CREATE INDEX finished_otherwise ON treadle.finished (status, id) WHERE status <> 'completed';
+
+-- One row per unsuccessful attempt; not per snooze or release.
+CREATE TABLE treadle.attempts (
+    id         uuid NOT NULL,
+    tenant     text COLLATE "C" NOT NULL,
+    lease      bigint NOT NULL,
+    attempt    integer NOT NULL,
+    worker     text NOT NULL,
+    started_at bigint NOT NULL,
+    ended_at   bigint NOT NULL,
+    outcome    text NOT NULL,
+    error      text,
+    traceback  text,
+    PRIMARY KEY (id, tenant, lease)
+);
+
+-- A dedupe key is held from enqueue until a final status.
+CREATE TABLE treadle.dedupe (
+    tenant text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    id     uuid NOT NULL,
+    PRIMARY KEY (tenant, key)
+);
+
+-- What the workers publish of each type; the last worker started wins. A claim of a limited type locks its row.
+CREATE TABLE treadle.types (
+    type         text COLLATE "C" PRIMARY KEY,
+    queue        text COLLATE "C" NOT NULL,
+    priority     integer NOT NULL,
+    max_attempts integer NOT NULL,
+    concurrency  integer,
+    timeout      bigint,
+    updated_at   bigint NOT NULL
+);
+
+-- One incarnation of a process that claims and runs. Its `beats` stand still when it does.
+CREATE TABLE treadle.workers (
+    id          text PRIMARY KEY,
+    name        text NOT NULL,
+    beats       bigint NOT NULL,
+    started_at  bigint NOT NULL,
+    seen_at     bigint NOT NULL,
+    concurrency integer NOT NULL,
+    queues      text NOT NULL,  -- JSON; [] for all
+    types       text NOT NULL,  -- JSON
+    host        text NOT NULL,  -- JSON: what tells this process from every other
+    version     text NOT NULL
+) WITH (fillfactor = 50);
+
+-- Counts and usage: appended to by the transaction that moved the rows, so that no two of them meet in a row, and
+-- folded by a chore. What they add up to is exact at every commit.
+CREATE TABLE treadle.tallies (
+    status text COLLATE "C" NOT NULL,
+    type   text COLLATE "C" NOT NULL,
+    queue  text COLLATE "C" NOT NULL,
+    count  bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+
+CREATE TABLE treadle.usage (
+    minute   bigint NOT NULL,  -- its first second since 1970
+    type     text COLLATE "C" NOT NULL,
+    queue    text COLLATE "C" NOT NULL,
+    tenant   text COLLATE "C" NOT NULL,
+    runs     bigint NOT NULL,
+    failures bigint NOT NULL,
+    busy     bigint NOT NULL,  -- microseconds in a handler
+    waiting  bigint NOT NULL   -- microseconds between due and started
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
+CREATE INDEX usage_by_minute ON treadle.usage (minute);
+
+-- The parts put together again, for people. It shows what its reader may see, and no more.
+CREATE VIEW treadle.job WITH (security_invoker = true) AS
+WITH placed (id, tenant, status, run_at, attempts, worker_id, updated_at, started_at, completed_at, error, result, progress) AS (
+    SELECT id, tenant, 'pending', run_at, attempts, NULL, updated_at, NULL::bigint, NULL::bigint,
+           CASE WHEN attempts > 0 OR suspicion > 0 THEN
+                (SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
+                  ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision
+      FROM treadle.ready r
+    UNION ALL
+    SELECT id, tenant, 'processing', run_at, attempt, nullif(worker, ''), started_at, started_at, NULL, NULL, NULL,
+           fraction
+      FROM treadle.leases
+    UNION ALL
+    SELECT id, tenant, status, run_at, attempts, nullif(worker, ''), completed_at, started_at, completed_at, error,
+           result, NULL
+      FROM treadle.finished
+)
+SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
+       to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.worker_id,
+       to_timestamp(j.created_at / 1e6) AS created_at, to_timestamp(p.updated_at / 1e6) AS updated_at,
+       to_timestamp(p.started_at / 1e6) AS started_at, to_timestamp(p.completed_at / 1e6) AS completed_at,
+       p.error, p.result, p.progress
+  FROM placed p JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant;
+
+-- 0002_dashboard
+
+-- What the HTTP API and the dashboard need. It only adds: a treadle of schema 1 works on beside it.
+
+-- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
+CREATE INDEX ready_again ON treadle.ready (id) WHERE attempts > 0;
+
+-- Who changed what, by the API or the dashboard.
+CREATE TABLE treadle.audit (
+    id     uuid NOT NULL,
+    at     bigint NOT NULL,
+    who    text NOT NULL,
+    action text NOT NULL,
+    what   text NOT NULL,  -- a job's id, a filter, a name
+    count  bigint NOT NULL,
+    tenant text COLLATE "C" NOT NULL,
+    PRIMARY KEY (id, tenant)
+);
+
+-- Who may use the API. Of a token only its hash is kept.
+CREATE TABLE treadle.tokens (
+    hash       text PRIMARY KEY,
+    name       text NOT NULL,
+    scopes     text NOT NULL,  -- JSON
+    bound_to   text NOT NULL,  -- the only tenant that it sees; '' for all
+    created_at bigint NOT NULL,
+    expires_at bigint
+);
+CREATE UNIQUE INDEX tokens_by_name ON treadle.tokens (name);
+
+-- One thing done to many jobs, batch by batch, newest first.
+CREATE TABLE treadle.operations (
+    id         uuid PRIMARY KEY,
+    who        text NOT NULL,
+    action     text NOT NULL,
+    filter     text NOT NULL,
+    total      bigint NOT NULL,
+    done       bigint NOT NULL,
+    skipped    bigint NOT NULL,
+    position   text,           -- the job that the last batch ended with
+    started_at bigint NOT NULL,
+    updated_at bigint NOT NULL,
+    ended_at   bigint,
+    error      text
+);
+
+-- Requests that were answered, by the key that their sender gave them: a repeated one is not carried out again.
+CREATE TABLE treadle.requests (
+    tenant text COLLATE "C" NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    hash   text NOT NULL,
+    ids    text NOT NULL,  -- JSON
+    at     bigint NOT NULL,
+    PRIMARY KEY (tenant, key)
+);
+CREATE INDEX requests_by_time ON treadle.requests (at);
+
+UPDATE treadle.meta SET value = 2 WHERE key = 'schema';

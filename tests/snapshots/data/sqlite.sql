@@ -1,0 +1,260 @@
+-- 0001_core
+
+-- One row that never changes says what a job is; one row that moves says where it is.
+-- Times are whole microseconds since 1970. Tenant and subject are '' where there is none.
+
+CREATE TABLE treadle_meta (
+    key   TEXT PRIMARY KEY,
+    value INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- 'schema' is the newest migration, 'oldest' the oldest schema whose treadle can still work here: a migration that
+-- only adds leaves that as it is. 'lease' counts all leases, 'clock' is the latest time that was ever written.
+INSERT INTO treadle_meta VALUES ('schema', 1), ('oldest', 1), ('lease', 0), ('clock', 0);
+
+-- What was asked for. Written once.
+CREATE TABLE treadle_jobs (
+    id           TEXT PRIMARY KEY,
+    type         TEXT NOT NULL,
+    queue        TEXT NOT NULL,
+    tenant       TEXT NOT NULL,
+    subject      TEXT NOT NULL,
+    payload      TEXT NOT NULL,
+    priority     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    dedupe       TEXT,
+    traceparent  TEXT,
+    created_at   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX treadle_jobs_by_tenant ON treadle_jobs (tenant, id) WHERE tenant <> '';
+CREATE INDEX treadle_jobs_by_subject ON treadle_jobs (subject, id) WHERE subject <> '';
+
+-- Waiting.
+CREATE TABLE treadle_ready (
+    id         TEXT PRIMARY KEY,
+    queue      TEXT NOT NULL,
+    type       TEXT NOT NULL,
+    tenant     TEXT NOT NULL,
+    priority   INTEGER NOT NULL,
+    run_at     INTEGER NOT NULL,
+    attempts   INTEGER NOT NULL,
+    snoozes    INTEGER NOT NULL,
+    suspicion  INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority).
+CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC, run_at, id);
+
+-- In hand. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
+CREATE TABLE treadle_leases (
+    id         TEXT PRIMARY KEY,
+    lease      INTEGER NOT NULL,
+    queue      TEXT NOT NULL,
+    type       TEXT NOT NULL,
+    tenant     TEXT NOT NULL,
+    attempt    INTEGER NOT NULL,
+    snoozes    INTEGER NOT NULL,
+    suspicion  INTEGER NOT NULL,
+    worker     TEXT NOT NULL,  -- '' for a lease taken by hand, which lives by its deadline alone
+    run_at     INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    deadline   INTEGER,
+    cancel     INTEGER NOT NULL DEFAULT 0,
+    fraction   REAL,
+    message    TEXT
+) STRICT, WITHOUT ROWID;
+
+-- Ended.
+CREATE TABLE treadle_finished (
+    id           TEXT PRIMARY KEY,
+    lease        INTEGER NOT NULL,  -- 0 if no attempt ended it
+    status       TEXT NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled')),
+    queue        TEXT NOT NULL,
+    type         TEXT NOT NULL,
+    tenant       TEXT NOT NULL,
+    attempts     INTEGER NOT NULL,
+    worker       TEXT NOT NULL,
+    run_at       INTEGER NOT NULL,
+    started_at   INTEGER,
+    completed_at INTEGER NOT NULL,
+    result       TEXT,
+    error        TEXT
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX treadle_finished_otherwise ON treadle_finished (status, id) WHERE status <> 'completed';
+
+-- One row per unsuccessful attempt; not per snooze or release.
+CREATE TABLE treadle_attempts (
+    id         TEXT NOT NULL,
+    lease      INTEGER NOT NULL,
+    attempt    INTEGER NOT NULL,
+    worker     TEXT NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at   INTEGER NOT NULL,
+    outcome    TEXT NOT NULL,
+    error      TEXT,
+    traceback  TEXT,
+    PRIMARY KEY (id, lease)
+) STRICT, WITHOUT ROWID;
+
+-- A dedupe key is held from enqueue until a final status.
+CREATE TABLE treadle_dedupe (
+    tenant TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    id     TEXT NOT NULL,
+    PRIMARY KEY (tenant, key)
+) STRICT, WITHOUT ROWID;
+
+-- What the workers publish of each type; the last worker started wins.
+CREATE TABLE treadle_types (
+    type         TEXT PRIMARY KEY,
+    queue        TEXT NOT NULL,
+    priority     INTEGER NOT NULL,
+    max_attempts INTEGER NOT NULL,
+    concurrency  INTEGER,
+    timeout      INTEGER,
+    updated_at   INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- One incarnation of a process that claims and runs. Its `beats` stand still when it does.
+CREATE TABLE treadle_workers (
+    id          TEXT PRIMARY KEY,
+    name        TEXT NOT NULL,
+    beats       INTEGER NOT NULL,
+    started_at  INTEGER NOT NULL,
+    seen_at     INTEGER NOT NULL,
+    concurrency INTEGER NOT NULL,
+    queues      TEXT NOT NULL,  -- JSON; [] for all
+    types       TEXT NOT NULL,  -- JSON
+    host        TEXT NOT NULL,  -- JSON: what tells this process from every other
+    version     TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Counts and usage, kept by the transaction that moved the rows: exact at every commit. One writer at a time is a
+-- fact of SQLite, so there is nothing to keep apart per worker, and nothing to fold.
+CREATE TABLE treadle_tallies (
+    status TEXT NOT NULL,
+    type   TEXT NOT NULL,
+    queue  TEXT NOT NULL,
+    count  INTEGER NOT NULL,
+    PRIMARY KEY (status, type, queue)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE treadle_usage (
+    minute   INTEGER NOT NULL,  -- its first second since 1970
+    type     TEXT NOT NULL,
+    queue    TEXT NOT NULL,
+    tenant   TEXT NOT NULL,
+    runs     INTEGER NOT NULL,
+    failures INTEGER NOT NULL,
+    busy     INTEGER NOT NULL,  -- microseconds in a handler
+    waiting  INTEGER NOT NULL,  -- microseconds between due and started
+    PRIMARY KEY (minute, type, queue, tenant)
+) STRICT, WITHOUT ROWID;
+
+-- The parts put together again, for people.
+CREATE VIEW treadle_job AS
+WITH placed (id, status, run_at, attempts, worker_id, updated_at, started_at, completed_at, error, result, progress) AS (
+    SELECT id, 'pending', run_at, attempts, NULL, updated_at, NULL, NULL,
+           CASE WHEN attempts > 0 OR suspicion > 0 THEN
+                (SELECT error FROM treadle_attempts a WHERE a.id = r.id ORDER BY lease DESC LIMIT 1) END, NULL, NULL
+      FROM treadle_ready r
+    UNION ALL
+    SELECT id, 'processing', run_at, attempt, nullif(worker, ''), started_at, started_at, NULL, NULL, NULL, fraction
+      FROM treadle_leases
+    UNION ALL
+    SELECT id, status, run_at, attempts, nullif(worker, ''), completed_at, started_at, completed_at, error, result, NULL
+      FROM treadle_finished
+)
+SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.run_at / 1e6, 'unixepoch') AS run_at,
+       p.attempts, j.max_attempts, p.worker_id,
+       strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.updated_at / 1e6, 'unixepoch') AS updated_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.started_at / 1e6, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', p.completed_at / 1e6, 'unixepoch') AS completed_at,
+       p.error, p.result, p.progress
+  FROM placed p JOIN treadle_jobs j ON j.id = p.id;
+
+-- 0002_dashboard
+
+-- What the HTTP API and the dashboard need. It only adds: a treadle of schema 1 works on beside it.
+
+-- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
+CREATE INDEX treadle_ready_again ON treadle_ready (id) WHERE attempts > 0;
+
+-- Who changed what, by the API or the dashboard.
+CREATE TABLE treadle_audit (
+    id     TEXT PRIMARY KEY,
+    at     INTEGER NOT NULL,
+    who    TEXT NOT NULL,
+    action TEXT NOT NULL,
+    what   TEXT NOT NULL,  -- a job's id, a filter, a name
+    count  INTEGER NOT NULL,
+    tenant TEXT NOT NULL
+) STRICT, WITHOUT ROWID;
+
+-- Who may use the API. Of a token only its hash is kept.
+CREATE TABLE treadle_tokens (
+    hash       TEXT PRIMARY KEY,
+    name       TEXT NOT NULL,
+    scopes     TEXT NOT NULL,  -- JSON
+    bound_to   TEXT NOT NULL,  -- the only tenant that it sees; '' for all
+    created_at INTEGER NOT NULL,
+    expires_at INTEGER
+) STRICT, WITHOUT ROWID;
+CREATE UNIQUE INDEX treadle_tokens_by_name ON treadle_tokens (name);
+
+-- One thing done to many jobs, batch by batch, newest first.
+CREATE TABLE treadle_operations (
+    id         TEXT PRIMARY KEY,
+    who        TEXT NOT NULL,
+    action     TEXT NOT NULL,
+    filter     TEXT NOT NULL,
+    total      INTEGER NOT NULL,
+    done       INTEGER NOT NULL,
+    skipped    INTEGER NOT NULL,
+    position   TEXT,           -- the job that the last batch ended with
+    started_at INTEGER NOT NULL,
+    updated_at INTEGER NOT NULL,
+    ended_at   INTEGER,
+    error      TEXT
+) STRICT, WITHOUT ROWID;
+
+-- Requests that were answered, by the key that their sender gave them: a repeated one is not carried out again.
+CREATE TABLE treadle_requests (
+    tenant TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    hash   TEXT NOT NULL,
+    ids    TEXT NOT NULL,  -- JSON
+    at     INTEGER NOT NULL,
+    PRIMARY KEY (tenant, key)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX treadle_requests_by_time ON treadle_requests (at);
+
+-- The parts put together again, for people. Each part is looked up by the job's id, so that joined with tables of yours
+-- it reads the jobs that you join and no others; a union of the parts would be made anew from all jobs for each query.
+DROP VIEW treadle_job;
+CREATE VIEW treadle_job AS
+SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
+       CASE WHEN r.id IS NOT NULL THEN 'pending' WHEN l.id IS NOT NULL THEN 'processing' ELSE f.status END AS status,
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.run_at, l.run_at, f.run_at) / 1e6, 'unixepoch') AS run_at,
+       coalesce(r.attempts, l.attempt, f.attempts) AS attempts, j.max_attempts,
+       nullif(coalesce(l.worker, f.worker), '') AS worker_id,
+       strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.updated_at, l.started_at, f.completed_at) / 1e6, 'unixepoch')
+           AS updated_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(l.started_at, f.started_at) / 1e6, 'unixepoch') AS started_at,
+       strftime('%Y-%m-%dT%H:%M:%fZ', f.completed_at / 1e6, 'unixepoch') AS completed_at,
+       CASE WHEN r.attempts > 0 OR r.suspicion > 0
+            THEN (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1)
+            ELSE f.error END AS error,
+       f.result, l.fraction AS progress
+  FROM treadle_jobs j
+  LEFT JOIN treadle_ready r ON r.id = j.id
+  LEFT JOIN treadle_leases l ON l.id = j.id
+  LEFT JOIN treadle_finished f ON f.id = j.id;
+
+UPDATE treadle_meta SET value = 2 WHERE key = 'schema';

@@ -1,0 +1,83 @@
+"""The database that the commands look at: a fixed set of jobs, one or more in each status, and one worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import treadle
+from tests.cli.helpers import enlist
+from treadle import Treadle
+from treadle.job import Progress
+from treadle.stores.base import TypePolicy, Wanted
+
+APP = """from treadle import Treadle
+
+td = Treadle()
+
+@td.job
+def mail(to: str = ""): pass
+
+@td.job
+def count(to: int): return {"to": to}
+
+@td.job(max_attempts=1)
+def boom():
+    raise RuntimeError("boom")
+"""
+HOUR = 3600
+
+
+def furnish(folder: Path) -> dict[str, str]:
+    """Everything that a command may find in its working directory; the ids of the jobs, by their names here."""
+    (folder / "shop.py").write_text(APP)
+    (folder / "broken.py").write_text("import nothing_of_that_name\n")
+    (folder / "foreign.db").write_text("This is no database, and longer than a header. " * 10)
+    td = Treadle(f"sqlite:///{folder}/treadle.db")
+    td.store.open()
+    td.store.publish([TypePolicy(type="resize", queue="images", concurrency=1)])
+    ids = {**_ended(td), **_in_hand(td), **_waiting(td)}
+    td.close()
+    return ids
+
+
+def newest(folder: Path) -> str:
+    """The id of the job that was stored last."""
+    td = Treadle(f"sqlite:///{folder}/treadle.db")
+    job = td.jobs(limit=1)[0]
+    td.close()
+    return job.id
+
+
+def _ended(td: Treadle) -> dict[str, str]:
+    done = td.enqueue("report", {"day": "sunday"}, tenant="acme", subject="order-1")
+    td.claim(types=["report"])[0].complete({"rows": 3, "file": None})
+    failed = td.enqueue("mail", {"to": "bob@example.org"}, max_attempts=2)
+    for _ in range(2):
+        td.claim(types=["mail"])[0].fail(ConnectionError("refused"), retry_in=0)
+    cancelled = td.enqueue("mail", {"to": "eve@example.org"}, tenant="acme", dedupe="letter")
+    td.cancel(cancelled.id)
+    return {"completed": done.id, "failed": failed.id, "cancelled": cancelled.id}
+
+
+def _in_hand(td: Treadle) -> dict[str, str]:
+    """One that the worker has, and one that was claimed by hand."""
+    worker = enlist(td, "host-1", "mail", "report", "resize", version=treadle.__version__)
+    processing = td.enqueue("resize", {"image": "1.png"}, queue="images")
+    [held] = td.store.claim(worker.id, Wanted(limit=1, types={"resize": None}))
+    td.store.report([(held, Progress(0.5, "half of it"))])
+    claimed = td.enqueue("import", {"file": "a.csv"})
+    td.claim(types=["import"], lease=HOUR)
+    return {"processing": processing.id, "claimed": claimed.id}
+
+
+def _waiting(td: Treadle) -> dict[str, str]:
+    retrying = td.enqueue("report", {"day": "monday"}, tenant="globex")
+    td.claim(types=["report"])[0].fail(ConnectionError("refused"), retry_in=HOUR)
+    letter = {"to": "ada@example.org", "late": True}
+    made = {
+        "queued": td.enqueue("mail", {"to": "ada@example.org"}, priority=5, tenant="acme", subject="order-1"),
+        "scheduled": td.enqueue("mail", letter, delay=HOUR, tenant="acme", dedupe="letter"),
+        "blocked": td.enqueue("resize", {"image": "2.png"}, queue="images"),
+        "secret": td.enqueue("login", {"user": "ada", "auth": {"password": "hunter2"}}),
+    }
+    return {"retrying": retrying.id, **{name: job.id for name, job in made.items()}}
