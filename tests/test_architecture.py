@@ -36,7 +36,18 @@ PURE = {
     "why",
 }
 """No I/O, no store, no worker: data and decisions."""
-MIDDLE = {"bulk", "context", "desk", "function", "group", "lease", "registry", "telling", "tracing", "waiting"}
+MIDDLE = {
+    "bulk",
+    "context",
+    "management",
+    "function",
+    "group_commit",
+    "lease",
+    "registry",
+    "hooks",
+    "tracing",
+    "results",
+}
 """What an app is made of. Of a store it knows the contract only."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}
 """Uses everything; used by nobody."""
@@ -160,17 +171,17 @@ SQL = re.compile(
 OWN_SQL = {
     "stores.sqlite.statements": "that is what it is for",
     "stores.postgres.statements": "that is what it is for",
-    "stores.postgres.server": "that is what it is for: what a file does not need",
-    "stores.postgres.checkup": "asks the server about itself, not about jobs",
+    "stores.postgres.session_sql": "that is what it is for: what a file does not need",
+    "stores.postgres.diagnostics": "asks the server about itself, not about jobs",
     "stores.postgres.tenants": "acts for a tenant, before any statement on jobs",
-    "stores.postgres.upgrade": "empties the tables of a database for tests",
+    "stores.postgres.schema": "empties the tables of a database for tests",
     "stores.postgres.roles": "gives rights, to roles and on tables whose names cannot be bound",
     "stores.sql.search": "a list is filtered by what was asked for; values are bound",
-    "stores.sql.terms": "the conditions of a filter; values are bound",
-    "stores.sqlite.upgrade": "asks for the schema of a database that may not have our tables",
+    "stores.sql.filter_sql": "the conditions of a filter; values are bound",
+    "stores.sqlite.schema": "asks for the schema of a database that may not have our tables",
     "cli.bench": "measures the database below us, and fills it",
 }
-BUILT_SQL = {"stores.sql.search", "stores.sql.terms", "cli.bench"}
+BUILT_SQL = {"stores.sql.search", "stores.sql.filter_sql", "cli.bench"}
 """May put more than constants into a statement."""
 
 

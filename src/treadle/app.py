@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 from treadle import clock, codec
 from treadle.backoff import DEFAULT
 from treadle.context import current_run
-from treadle.desk import Desk, statuses
 from treadle.errors import BadArguments, BadOption, MissingExtra
 from treadle.events import Hooks
 from treadle.function import Options, checked, make_request
-from treadle.group import AsyncGroup, Group
-from treadle.job import Claimed, Job, NewJob, Status
+from treadle.group_commit import AsyncGroupCommit, GroupCommit
+from treadle.hooks import dispatch_now
+from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.lease import Lease
+from treadle.management import Management, statuses
 from treadle.registry import Registry
+from treadle.results import warn_if_on_loop
 from treadle.settings import checked_name, database_url
 from treadle.stores import open_store
-from treadle.stores.base import Store, TypePolicy, Wanted
-from treadle.stores.borrowed import is_async, lend
-from treadle.telling import tell_here
+from treadle.stores.base import ClaimRequest, Store, TypePolicy
+from treadle.stores.user_connections import is_async, lend
 from treadle.tracing import Tracing, atraced, traced
-from treadle.waiting import warn_on_a_loop
 from treadle.worker.chores import PRUNED, prune, reconcile
 from treadle.worker.tick import TickReport, tick
 from treadle.worker.worker import Worker
@@ -41,7 +41,7 @@ SILENT = 60 * clock.SECOND
 COUNTED_BY = ("status", "type", "queue", "tenant", "subject")
 
 
-class Treadle(Desk):
+class Treadle(Management):
     """Durable background jobs in one database.
 
     `url`: `sqlite:///jobs.db`; default `$TREADLE_URL`, else `sqlite:///treadle.db`.
@@ -81,8 +81,10 @@ class Treadle(Desk):
 
     def _start_over(self) -> None:
         self._pid = os.getpid()
-        self._group = Group(self.store.insert_groups)
-        self._groups: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroup] = weakref.WeakKeyDictionary()
+        self._group = GroupCommit(self.store.insert_groups)
+        self._groups: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroupCommit] = (
+            weakref.WeakKeyDictionary()
+        )
         self.wakers.clear()
 
     def close(self) -> None:
@@ -110,7 +112,7 @@ class Treadle(Desk):
         known = self.registry.get(type)
         if known is not None:
             return make_request(known.policy, known.dedupe, known.signature.encode(arguments), options)
-        text = codec.faithful(dict(arguments), type, type)
+        text = codec.to_json_exact(dict(arguments), type, type)
         return make_request(self._policy(checked_name("type", type)), None, text, options)
 
     def enqueue_many(self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False) -> list[Job]:
@@ -133,7 +135,7 @@ class Treadle(Desk):
             return self.store.insert(jobs, connection)
         if self._joins_the_run(options):
             return self._follow_up(jobs)
-        warn_on_a_loop()
+        warn_if_on_loop()
         stored = self.store.insert(jobs) if self._may_wait(jobs) else self._own_group().insert(jobs)
         self._wake()
         return stored
@@ -172,15 +174,15 @@ class Treadle(Desk):
         """Whether these may have to wait for somebody's transaction: then nobody else should wait with them."""
         return self.store.keys_may_wait and any(job.dedupe is not None for job in jobs)
 
-    def _own_async_group(self) -> AsyncGroup:
+    def _own_async_group(self) -> AsyncGroupCommit:
         self._own_group()
         loop = asyncio.get_running_loop()
         group = self._groups.get(loop)
         if group is None:
-            group = self._groups[loop] = AsyncGroup(self.store.insert_groups)
+            group = self._groups[loop] = AsyncGroupCommit(self.store.insert_groups)
         return group
 
-    def _own_group(self) -> Group:
+    def _own_group(self) -> GroupCommit:
         """After a fork, the parent's callers are not ours to wait for."""
         if self._pid != os.getpid():
             self._start_over()
@@ -263,11 +265,11 @@ class Treadle(Desk):
             raise BadOption("claim", (n, lease), "at least 1 job, for more than 0 seconds")
         until = clock.seconds(lease)
         kinds = None if types is None else dict.fromkeys(types, until)
-        claimed = self.store.claim("", Wanted(limit=n, types=kinds, queues=tuple(queues), lease_for=until))
-        tell_here(self.hooks, self.hooks.started(claimed, ""))
+        claimed = self.store.claim("", ClaimRequest(limit=n, types=kinds, queues=tuple(queues), lease_for=until))
+        dispatch_now(self.hooks, self.hooks.started(claimed, ""))
         return [self._lease(c) for c in claimed]
 
-    def _lease(self, claimed: Claimed) -> Lease:
+    def _lease(self, claimed: ClaimedJob) -> Lease:
         job = self.store.get(claimed.id)
         assert job is not None
         known = self.registry.get(claimed.type)

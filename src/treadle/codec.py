@@ -36,7 +36,7 @@ def to_json(value: Any, type: str, where: str) -> str:
     return data.decode()
 
 
-def faithful(value: Any, type: str, where: str) -> str:
+def to_json_exact(value: Any, type: str, where: str) -> str:
     """`value` as JSON text, refused unless plain JSON gives back the same value."""
     text = to_json(value, type, where)
     if decode(text) != value:
@@ -49,7 +49,7 @@ def result_to_json(value: Any, type: str) -> str | None:
     return None if value is None else to_json(value, type, "the result")
 
 
-def clipped(text: str | None, limit: int = MAX_ERROR) -> str | None:
+def clip(text: str | None, limit: int = MAX_ERROR) -> str | None:
     """Error text that every database takes: no NUL, no lone surrogate, not endless. The end matters most."""
     if text is None:
         return None

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle import codec
 from treadle.errors import BadOption, TransactionOver
-from treadle.job import Claimed, NewJob, Progress
-from treadle.outcome import COMPLETED, Kind, Outcome
+from treadle.job import ClaimedJob, NewJob, Progress
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind
 
 if TYPE_CHECKING:
     from treadle.stores.base import Store
@@ -26,7 +26,7 @@ class Run:
 
     __slots__ = ("cancelled", "claimed", "ended", "follow_ups", "report", "result", "store", "written")
 
-    def __init__(self, claimed: Claimed, store: Store, report: Callable[[Claimed, Progress], None]) -> None:
+    def __init__(self, claimed: ClaimedJob, store: Store, report: Callable[[ClaimedJob, Progress], None]) -> None:
         self.claimed = claimed
         self.store = store
         self.report = report
@@ -41,7 +41,7 @@ class Run:
         if result is None and not self.follow_ups:
             return COMPLETED
         text = codec.result_to_json(result, self.claimed.type)
-        return Outcome(Kind.COMPLETED, result=text, follow_ups=tuple(self.follow_ups))
+        return Outcome(OutcomeKind.COMPLETED, result=text, follow_ups=tuple(self.follow_ups))
 
 
 class Context:
@@ -105,7 +105,7 @@ class Context:
         """Say how far the work is, from 0 to 1. Cheap: the worker stores the newest about once a second."""
         if not 0 <= fraction <= 1:
             raise BadOption("progress", fraction, "a fraction of the work, from 0 to 1")
-        text = codec.clipped(str(message), 500) or ""
+        text = codec.clip(str(message), 500) or ""
         self._run.report(self._run.claimed, Progress(float(fraction), text))
 
     @contextmanager
@@ -153,4 +153,4 @@ def _ending(run: Run) -> Generator[Any]:
     except BaseException:
         del run.follow_ups[before:]  # rolled back with the block, even if the handler goes on
         raise
-    run.written = Outcome(Kind.COMPLETED, written=True)
+    run.written = Outcome(OutcomeKind.COMPLETED, written=True)

@@ -11,8 +11,8 @@ import msgspec
 
 from treadle import clock, codec
 from treadle.errors import BadOption, UnknownEvent
-from treadle.job import Claimed
-from treadle.outcome import Kind, Outcome
+from treadle.job import ClaimedJob
+from treadle.outcome import Outcome, OutcomeKind
 
 EventName = Literal[
     "job_started",
@@ -26,7 +26,7 @@ EventName = Literal[
 """A start, and an end for each kind of outcome."""
 
 NAMES: tuple[EventName, ...] = get_args(EventName)
-_OUTCOMES: dict[Kind, EventName] = {Kind(name.removeprefix("job_")): name for name in NAMES[1:]}
+_OUTCOMES: dict[OutcomeKind, EventName] = {OutcomeKind(name.removeprefix("job_")): name for name in NAMES[1:]}
 ERROR = 1_000
 """Characters of an error that an event carries: many events may wait for a slow hook."""
 
@@ -102,17 +102,19 @@ class Hooks:
         """Whether anybody is to be told of this."""
         return event in self.plain or event in self.asynchronous
 
-    def started(self, claimed: Iterable[Claimed], worker: str) -> list[Event]:
+    def started(self, claimed: Iterable[ClaimedJob], worker: str) -> list[Event]:
         """What to tell of a claim."""
         return [_event("job_started", c, worker) for c in claimed] if self.wants("job_started") else []
 
-    def ended(self, written: Iterable[tuple[Claimed, Outcome]], at: int | None, worker: str) -> list[Event]:
+    def ended(self, written: Iterable[tuple[ClaimedJob, Outcome]], at: int | None, worker: str) -> list[Event]:
         """What to tell of outcomes that were committed. `at`: None if that is still to be found out."""
-        wanted: dict[Kind, EventName] = {kind: _OUTCOMES[kind] for kind in Kind if self.wants(_OUTCOMES[kind])}
+        wanted: dict[OutcomeKind, EventName] = {
+            kind: _OUTCOMES[kind] for kind in OutcomeKind if self.wants(_OUTCOMES[kind])
+        }
         return [_event(wanted[o.kind], c, worker, at, o.error) for c, o in written if o.kind in wanted]
 
 
-def _event(name: EventName, c: Claimed, worker: str, at: int | None = None, error: str | None = None) -> Event:
+def _event(name: EventName, c: ClaimedJob, worker: str, at: int | None = None, error: str | None = None) -> Event:
     return Event(
         name=name,
         id=c.id,
@@ -128,5 +130,5 @@ def _event(name: EventName, c: Claimed, worker: str, at: int | None = None, erro
         ended_at=None if at is None else clock.to_datetime(at),
         busy=0.0 if at is None else max(0, at - c.started_at) / clock.SECOND,
         waiting=max(0, c.started_at - c.run_at) / clock.SECOND,
-        error=codec.clipped(error, ERROR),
+        error=codec.clip(error, ERROR),
     )

@@ -83,7 +83,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     def __repr__(self) -> str:
         return f"Filter({str(self)!r})"
 
-    def but(self, **fields: Any) -> Filter:
+    def replace(self, **fields: Any) -> Filter:
         """The same with these fields instead."""
         return msgspec.structs.replace(self, **fields)
 
@@ -122,7 +122,7 @@ def parse(text: str) -> Filter:
     return found
 
 
-def of(wanted: str | Filter | None) -> Filter:
+def to_filter(wanted: str | Filter | None) -> Filter:
     """A filter, given as text, as one, or not at all."""
     if isinstance(wanted, Filter):
         return wanted
@@ -145,15 +145,15 @@ def _with(wanted: Filter, term: str) -> Filter:
     key, colon, rest = term.partition(":")
     if not colon:
         if is_id(term):
-            return wanted.but(ids=(*wanted.ids, term))
+            return wanted.replace(ids=(*wanted.ids, term))
         raise BadFilter(term, f"write key:value, for example type:{term.strip(chr(34))}; keys are {', '.join(KEYS)}")
     values = tuple(_values(term, rest))
     if key.startswith("payload."):
-        return wanted.but(payload=(*wanted.payload, (_path(term, key), tuple(value.text for value in values))))
+        return wanted.replace(payload=(*wanted.payload, (_path(term, key), tuple(value.text for value in values))))
     if key == "attempt":
-        return wanted.but(attempts=(*wanted.attempts, tuple(_compared(term, value.text) for value in values)))
+        return wanted.replace(attempts=(*wanted.attempts, tuple(_compared(term, value.text) for value in values)))
     if key == "error":
-        return wanted.but(errors=(*wanted.errors, tuple(value.text for value in values)))
+        return wanted.replace(errors=(*wanted.errors, tuple(value.text for value in values)))
     if key in ("since", "until"):
         return _once(wanted, term, key, _read_moment(term, rest))
     if key in NAMED:
@@ -164,7 +164,7 @@ def _with(wanted: Filter, term: str) -> Filter:
 def _once(wanted: Filter, term: str, field: str, value: Any) -> Filter:
     if getattr(wanted, field) not in (None, ()):
         raise BadFilter(term, f"{term.partition(':')[0]} stands twice: commas mean or, as in status:failed,pending")
-    return wanted.but(**{field: value})
+    return wanted.replace(**{field: value})
 
 
 class _Value(NamedTuple):
@@ -234,7 +234,7 @@ def is_index(part: str) -> bool:
 
 def _read_moment(term: str, text: str) -> Moment:
     text = text.strip('"')
-    ago = units.parsed(text)
+    ago = units.parse_duration(text)
     if ago is not None and ago < 10**10:
         return round(ago, 6)  # no store has finer times
     try:

@@ -9,12 +9,12 @@ import msgspec
 
 from treadle import clock
 from treadle.filters import Filter
-from treadle.units import plural, span
+from treadle.units import format_duration, plural
 
 if TYPE_CHECKING:
     from treadle.job import Usage
     from treadle.stores.base import WorkerRow
-    from treadle.stores.rows import LaneRow, Sampled
+    from treadle.stores.rows import QueueStats, Sampled
 
 SILENT = 20.0
 """Seconds without a heartbeat after which a worker counts as lost. It beats every 5."""
@@ -101,7 +101,7 @@ OFTEN = 5
 
 
 def problems(
-    lanes: Sequence[LaneRow], workers: Sequence[WorkerRow], lately: Sequence[Usage], now: int
+    lanes: Sequence[QueueStats], workers: Sequence[WorkerRow], lately: Sequence[Usage], now: int
 ) -> list[Problem]:
     """What people should know first. `lately`: usage of the last quarter of an hour, by type."""
     living = live(workers, now)
@@ -116,7 +116,7 @@ def problems(
 
 
 def _lost(worker: WorkerRow, now: int) -> Problem:
-    silent = span(silence(worker, now))
+    silent = format_duration(silence(worker, now))
     text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} in its hands"
     return Problem(
         code="lost_worker",
@@ -126,14 +126,14 @@ def _lost(worker: WorkerRow, now: int) -> Problem:
     )
 
 
-def _nobody(due: Sequence[LaneRow]) -> Problem:
+def _nobody(due: Sequence[QueueStats]) -> Problem:
     waiting = sum(lane.queued for lane in due)
     verb = "waits" if waiting == 1 else "wait"
     text = f"{plural(waiting, 'job')} {verb} and no worker is running"
     return Problem(code="no_worker", text=text, next="start one: treadle worker app:td", filter="status:queued")
 
 
-def _of_lane(lane: LaneRow, living: Sequence[WorkerRow], now: int) -> Problem | None:
+def _of_lane(lane: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem | None:
     filter = str(Filter(statuses=("queued",), types=(lane.type,), queues=(lane.queue,)))
     jobs = f'{plural(lane.queued, "job")} of type "{lane.type}"' + _in_queue(lane.queue)
     verb = "waits" if lane.queued == 1 else "wait"
@@ -148,7 +148,8 @@ def _of_lane(lane: LaneRow, living: Sequence[WorkerRow], now: int) -> Problem | 
         next = f"its limit of {lane.limit} is full: raise concurrency=, or make its runs shorter"
     else:
         next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
-    return Problem(code="slow", text=f"{jobs} {verb}, the oldest for {span(waited)}", next=next, filter=filter)
+    text = f"{jobs} {verb}, the oldest for {format_duration(waited)}"
+    return Problem(code="slow", text=text, next=next, filter=filter)
 
 
 def _failing(used: Usage) -> Problem | None:

@@ -110,7 +110,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Claimed(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A job in hand, with all that is needed to run it and to settle it. Its number is the fence."""
 
     id: str

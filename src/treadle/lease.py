@@ -9,9 +9,9 @@ from treadle import clock, codec
 from treadle.backoff import DEFAULT, Backoff
 from treadle.errors import BadOption, LeaseLost
 from treadle.events import Hooks
-from treadle.job import Claimed, Job
-from treadle.outcome import RELEASED, Fail, Kind, Outcome, Retry, Snooze, decide
-from treadle.telling import tell_here
+from treadle.hooks import dispatch_now
+from treadle.job import ClaimedJob, Job
+from treadle.outcome import RELEASED, Fail, Outcome, OutcomeKind, Retry, Snooze, decide
 
 if TYPE_CHECKING:
     from treadle.stores.base import Store
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 class Lease:
     """A job in your hands until its deadline. Settle it with `complete`, `fail`, `snooze` or `release`."""
 
-    def __init__(self, job: Job, claimed: Claimed, store: Store, hooks: Hooks, backoff: Backoff = DEFAULT) -> None:
+    def __init__(self, job: Job, claimed: ClaimedJob, store: Store, hooks: Hooks, backoff: Backoff = DEFAULT) -> None:
         self.job = job
         self._claimed = claimed
         self._store = store
@@ -39,7 +39,7 @@ class Lease:
 
     def complete(self, result: Any = None) -> None:
         """The work is done. Raises LeaseLost if the job is no longer yours."""
-        self._settle(Outcome(Kind.COMPLETED, result=codec.result_to_json(result, self._claimed.type)))
+        self._settle(Outcome(OutcomeKind.COMPLETED, result=codec.result_to_json(result, self._claimed.type)))
 
     def fail(self, error: BaseException | str, *, retry_in: float | None = None) -> None:
         """The attempt failed. It is retried after `retry_in` seconds (else as its type's backoff says) while it has
@@ -85,4 +85,4 @@ class Lease:
         settled = self._store.settle([(self._claimed, outcome)])
         if settled.lost:
             raise LeaseLost(self._claimed.id, self._claimed.number)
-        tell_here(self._hooks, self._hooks.ended(settled.written, settled.at, ""))
+        dispatch_now(self._hooks, self._hooks.ended(settled.written, settled.at, ""))

@@ -11,10 +11,10 @@ import msgspec
 from treadle import clock, codec
 from treadle.backoff import LONGEST, Backoff, backoff_delay
 from treadle.errors import BadOption
-from treadle.job import Claimed, NewJob, Status, Suspicion
+from treadle.job import ClaimedJob, NewJob, Status, Suspicion
 
 
-class Kind(StrEnum):
+class OutcomeKind(StrEnum):
     COMPLETED = "completed"
     RETRIED = "retried"
     SNOOZED = "snoozed"
@@ -30,15 +30,19 @@ class Kind(StrEnum):
         return _FINAL.get(self)
 
 
-UNSUCCESSFUL = frozenset((Kind.RETRIED, Kind.FAILED))
+UNSUCCESSFUL = frozenset((OutcomeKind.RETRIED, OutcomeKind.FAILED))
 """The ends of an attempt that are kept with its job."""
-_FINAL = {Kind.COMPLETED: Status.COMPLETED, Kind.FAILED: Status.FAILED, Kind.CANCELLED: Status.CANCELLED}
+_FINAL = {
+    OutcomeKind.COMPLETED: Status.COMPLETED,
+    OutcomeKind.FAILED: Status.FAILED,
+    OutcomeKind.CANCELLED: Status.CANCELLED,
+}
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
     """How an attempt ended. The runner returns it, the store writes it down."""
 
-    kind: Kind
+    kind: OutcomeKind
     result: str | None = None
     delay: int = 0
     """Microseconds until the job is due again, if it goes back to wait."""
@@ -89,25 +93,25 @@ class TimedOut(Exception):
         return cls(f"timed out after {seconds:g} s")
 
 
-COMPLETED = Outcome(Kind.COMPLETED)
-RELEASED = Outcome(Kind.RELEASED, charged=0)
-CANCELLED = Outcome(Kind.CANCELLED, error="cancelled", charged=0)
+COMPLETED = Outcome(OutcomeKind.COMPLETED)
+RELEASED = Outcome(OutcomeKind.RELEASED, charged=0)
+CANCELLED = Outcome(OutcomeKind.CANCELLED, error="cancelled", charged=0)
 
 
-def decide(claimed: Claimed, error: BaseException, backoff: Backoff) -> Outcome:
+def decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outcome:
     """What an exception makes of the attempt that raised it."""
     if isinstance(error, Snooze):
         return _snoozed(claimed, error)
     text, trace = _describe(error)
     spent = claimed.attempt >= claimed.max_attempts
     if spent or isinstance(error, Fail):
-        return Outcome(Kind.FAILED, error=text, traceback=trace)
+        return Outcome(OutcomeKind.FAILED, error=text, traceback=trace)
     own = error.delay if isinstance(error, Retry) else None
     delay = backoff_delay(backoff, claimed.attempt) if own is None else clock.seconds(own)
-    return Outcome(Kind.RETRIED, delay=delay, error=text, traceback=trace)
+    return Outcome(OutcomeKind.RETRIED, delay=delay, error=text, traceback=trace)
 
 
-def after_crash(claimed: Claimed, reason: str, *, alone: bool, outside: bool = False, delay: int = 0) -> Outcome:
+def after_crash(claimed: ClaimedJob, reason: str, *, alone: bool, outside: bool = False, delay: int = 0) -> Outcome:
     """What the death of its process makes of an attempt.
 
     A job that ran alone did it. One of several may be innocent: it is given its attempt back and runs again in a
@@ -116,17 +120,17 @@ def after_crash(claimed: Claimed, reason: str, *, alone: bool, outside: bool = F
     """
     if not alone and not outside and claimed.suspicion == Suspicion.NONE:
         text = f"{reason}; it ran beside others and runs again alone"
-        return Outcome(Kind.RETRIED, error=text, suspicion=Suspicion.SUSPECTED, charged=0)
+        return Outcome(OutcomeKind.RETRIED, error=text, suspicion=Suspicion.SUSPECTED, charged=0)
     earlier = 1 if claimed.suspicion == Suspicion.SUSPECTED and not outside else 0
-    kind = Kind.FAILED if claimed.attempt + earlier >= claimed.max_attempts else Kind.RETRIED
+    kind = OutcomeKind.FAILED if claimed.attempt + earlier >= claimed.max_attempts else OutcomeKind.RETRIED
     suspicion = None if outside else Suspicion.GUILTY
     return Outcome(kind, delay=delay, error=reason, suspicion=suspicion, charged=1 + earlier)
 
 
-def _snoozed(claimed: Claimed, snooze: Snooze) -> Outcome:
+def _snoozed(claimed: ClaimedJob, snooze: Snooze) -> Outcome:
     if snooze.at_most is not None and claimed.snoozes >= snooze.at_most:
-        return Outcome(Kind.FAILED, error=f"still not ready after {claimed.snoozes} snoozes")
-    return Outcome(Kind.SNOOZED, delay=clock.seconds(snooze.seconds), charged=0)
+        return Outcome(OutcomeKind.FAILED, error=f"still not ready after {claimed.snoozes} snoozes")
+    return Outcome(OutcomeKind.SNOOZED, delay=clock.seconds(snooze.seconds), charged=0)
 
 
 def _describe(error: BaseException) -> tuple[str, str | None]:
@@ -138,7 +142,7 @@ def _describe(error: BaseException) -> tuple[str, str | None]:
     name = type(error).__name__
     own = isinstance(error, Fail | Retry | Crash | TimedOut)
     text = message if own and message else f"{name}: {message}" if message else name
-    return codec.clipped(text) or name, codec.clipped(_trace(error))
+    return codec.clip(text) or name, codec.clip(_trace(error))
 
 
 def _trace(error: BaseException) -> str | None:

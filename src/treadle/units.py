@@ -9,7 +9,7 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 
 
-def parsed(text: str) -> float | None:
+def parse_duration(text: str) -> float | None:
     """A duration in seconds, or None if it is none."""
     text = text.strip().lower()
     try:
@@ -22,7 +22,7 @@ def parsed(text: str) -> float | None:
     return sum(float(number) * _SECONDS[unit] for number, unit in _PART.findall(text))
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """A duration in at most two units."""
     seconds = max(0.0, seconds)
     if seconds < 0.9995:
@@ -37,24 +37,24 @@ def span(seconds: float) -> str:
     return f"{whole}s"
 
 
-def relative(moment: datetime, now: datetime | None = None) -> str:
+def format_relative(moment: datetime, now: datetime | None = None) -> str:
     """`12s ago`, `in 5m`, `now`."""
     seconds = (moment - (now or datetime.now(UTC))).total_seconds()
     if abs(seconds) < 0.5:
         return "now"
-    return f"in {span(seconds)}" if seconds > 0 else f"{span(-seconds)} ago"
+    return f"in {format_duration(seconds)}" if seconds > 0 else f"{format_duration(-seconds)} ago"
 
 
 def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 
 
-def local(moment: datetime) -> str:
+def format_local(moment: datetime) -> str:
     """The date and the time of day here, to the millisecond."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
-def size(number: float) -> str:
+def format_bytes(number: float) -> str:
     """Bytes, in thousands."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000 or unit == "GB":

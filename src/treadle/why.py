@@ -56,7 +56,7 @@ class Why(msgspec.Struct, frozen=True, kw_only=True):
         return "\n".join(f"{reason.text}; {reason.way_out}" for reason in self.reasons)
 
 
-class Living(msgspec.Struct, frozen=True, kw_only=True):
+class WorkerSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """What must be known of a worker: what it takes, and when it last beat."""
 
     id: str
@@ -69,12 +69,12 @@ class Living(msgspec.Struct, frozen=True, kw_only=True):
         return not self.queues or queue in self.queues
 
 
-class Situation(msgspec.Struct, frozen=True, kw_only=True):
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """All that the answer depends on, at one moment of the database."""
 
     job: Job
     now: int
-    workers: tuple[Living, ...]
+    workers: tuple[WorkerSnapshot, ...]
     limit: int | None = None
     """How many jobs of its type may run at once."""
     holders: dict[str, int] = {}
@@ -85,7 +85,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
     deadline: int | None = None
 
 
-def explain(situation: Situation) -> Why:
+def explain(situation: JobFacts) -> Why:
     """Every reason that holds."""
     job = situation.job
     if job.status.is_final:
@@ -114,7 +114,7 @@ def _ended(job: Job) -> Iterator[Reason]:
     yield Reason(code=Code.FINISHED, text=text, way_out=way_out, data={"status": job.status})
 
 
-def _in_hand(situation: Situation) -> Iterator[Reason]:
+def _in_hand(situation: JobFacts) -> Iterator[Reason]:
     job, now = situation.job, situation.now
     holder = next((worker for worker in situation.workers if worker.id == job.worker_id), None)
     if situation.deadline is not None and situation.deadline < now:
@@ -148,7 +148,7 @@ def _in_hand(situation: Situation) -> Iterator[Reason]:
     )
 
 
-def _waiting(situation: Situation) -> Iterator[Reason]:
+def _waiting(situation: JobFacts) -> Iterator[Reason]:
     job, now = situation.job, situation.now
     living = [worker for worker in situation.workers if now - worker.seen_at <= SILENT]
     due_in = clock.from_datetime(job.run_at) - now
@@ -188,7 +188,7 @@ def _waiting(situation: Situation) -> Iterator[Reason]:
         )
 
 
-def _nobody(job: Job, living: Sequence[Living]) -> list[Reason]:
+def _nobody(job: Job, living: Sequence[WorkerSnapshot]) -> list[Reason]:
     """Why no worker that lives would take it, whenever it is due."""
     if not living:
         way_out = "start one: treadle worker app:td"
@@ -217,13 +217,13 @@ def _nobody(job: Job, living: Sequence[Living]) -> list[Reason]:
     ]
 
 
-def _holders(situation: Situation) -> str:
+def _holders(situation: JobFacts) -> str:
     names = {worker.id: worker.name for worker in situation.workers}
     told = [f"{n} by {names.get(id, id) or 'hand'}" for id, n in sorted(situation.holders.items())]
     return ", ".join(told[:3]) + (f" and {len(told) - 3} more" if len(told) > 3 else "")
 
 
-def _name(worker: Living | None, id: str | None) -> str:
+def _name(worker: WorkerSnapshot | None, id: str | None) -> str:
     return worker.name if worker is not None else str(id)
 
 

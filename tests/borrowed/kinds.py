@@ -25,7 +25,7 @@ from psycopg.rows import dict_row
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
-from treadle.stores.borrowed import borrow, is_async, lend
+from treadle.stores.user_connections import borrow, is_async, lend
 
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # all tests run on a loop
 if not settings.configured:

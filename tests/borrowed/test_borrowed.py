@@ -10,7 +10,7 @@ import pytest
 
 from tests.borrowed.kinds import ASYNC, KINDS, done
 from treadle.errors import BadConnection
-from treadle.stores.borrowed import aborrow, borrow, identity, is_async, savepoint, sqlstate
+from treadle.stores.user_connections import aborrow, borrow, identity, is_async, savepoint, sqlstate
 
 INSERT = "INSERT INTO orders VALUES (CAST(%(id)s AS bigint), %(note)s::text) RETURNING id, note"
 every_kind = pytest.mark.parametrize("kind", KINDS)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.borrowed.kinds import ASYNC, KINDS, done
 from tests.borrowed.test_borrowed import INSERT, on_a_loop, orders
-from treadle.stores.borrowed import lend, savepoint
+from treadle.stores.user_connections import lend, savepoint
 
 KEPT_TO_A_TASK = "async_scoped_session, asyncpg"
 """Another task would have another session."""

@@ -9,7 +9,7 @@ from tests.borrowed.test_borrowed import every_kind, on_a_loop, orders
 from treadle import Treadle
 from treadle.job import Status
 from treadle.stores import open_store
-from treadle.stores.base import Wanted
+from treadle.stores.base import ClaimRequest
 
 ORDER = "INSERT INTO orders VALUES (1, 'theirs')"
 
@@ -43,7 +43,7 @@ async def enqueue(ship, kind, user, order, **options):
 
 
 def claim(store):
-    return store.claim("", Wanted(limit=10))
+    return store.claim("", ClaimRequest(limit=10))
 
 
 @every_kind

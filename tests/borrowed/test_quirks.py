@@ -15,7 +15,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 from tests.borrowed.kinds import engine_url, with_asyncpg, with_django, with_psycopg, with_psycopg2, with_psycopg_async
 from tests.borrowed.test_borrowed import failing, insert, on_a_loop, orders
 from treadle.errors import BadConnection
-from treadle.stores.borrowed import borrow, lend
+from treadle.stores.user_connections import borrow, lend
 
 
 @pytest.mark.parametrize("autocommit", [False, True])

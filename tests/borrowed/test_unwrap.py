@@ -14,8 +14,8 @@ from sqlalchemy import orm
 from tests.borrowed import kinds
 from tests.conformance.helpers import new_job
 from treadle.errors import BadConnection
-from treadle.stores.borrowed import unwrap
 from treadle.stores.sqlite.store import SQLiteStore
+from treadle.stores.user_connections import unwrap
 
 aliases = itertools.count(1)
 

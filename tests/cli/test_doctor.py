@@ -9,7 +9,7 @@ import pytest
 from tests.cli.helpers import enlist
 from treadle import Treadle, clock
 from treadle.cli import checks, checks_sqlite
-from treadle.stores.base import TypePolicy, Wanted
+from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.sqlite.store import SQLiteStore
 
 
@@ -132,7 +132,7 @@ def test_jobs_past_their_timeout_are_a_problem(found, td):
     td.store.publish([TypePolicy(type="mail", timeout=1_000_000)])
     earlier = Treadle(f"sqlite:///{td.store.where}", clock=lambda: clock.now() - clock.seconds(60))
     earlier.enqueue("mail")
-    earlier.store.claim(worker.id, Wanted(limit=1, types={"mail": 1_000_000}))
+    earlier.store.claim(worker.id, ClaimRequest(limit=1, types={"mail": 1_000_000}))
     earlier.close()
     assert found("leases") == [("problem", "1 jobs are past their timeout and still held")]
 
@@ -140,7 +140,7 @@ def test_jobs_past_their_timeout_are_a_problem(found, td):
 def test_jobs_of_workers_that_no_longer_exist_are_a_problem(found, td):
     worker = enlist(td, "host-1", "mail")
     td.enqueue("mail")
-    td.store.claim(worker.id, Wanted(limit=1))
+    td.store.claim(worker.id, ClaimRequest(limit=1))
     connection = sqlite3.connect(td.store.where, isolation_level=None)
     connection.execute("DELETE FROM treadle_workers")
     connection.close()

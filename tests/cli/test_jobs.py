@@ -99,12 +99,12 @@ def test_a_job_is_shown_with_all_there_is_to_know(treadle, td):
 
 def test_a_job_in_hand_shows_its_progress(treadle, td):
     from treadle.job import Progress
-    from treadle.stores.base import Wanted
+    from treadle.stores.base import ClaimRequest
 
     worker = enlist(td, "host-1", "mail")
     job = td.enqueue("mail")
-    [claimed] = td.store.claim(worker.id, Wanted(limit=1))
-    td.store.report([(claimed, Progress(0.62, "page 31 of 50"))])
+    [claimed] = td.store.claim(worker.id, ClaimRequest(limit=1))
+    td.store.save_progress([(claimed, Progress(0.62, "page 31 of 50"))])
     shown = treadle("jobs", "show", job.id).stdout
     assert "62% page 31 of 50" in shown
     assert "started on worker host-1" in shown

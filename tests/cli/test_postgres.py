@@ -17,7 +17,7 @@ from treadle import Treadle, clock
 from treadle.cli import checks_postgres
 from treadle.stores import migrate
 from treadle.stores.base import WorkerRow
-from treadle.stores.postgres import checkup
+from treadle.stores.postgres import diagnostics
 from treadle.stores.postgres.store import PostgresStore
 
 PASSWORD = "hunter2-is-secret"
@@ -308,7 +308,7 @@ def test_autovacuum_that_is_off_for_a_table_is_a_problem(found, td, url):
     ],
 )
 def test_what_the_server_says_is_told(found, td, monkeypatch, settings, check, level, code):
-    real = checkup.checkup
+    real = diagnostics.checkup
 
     def said(database: Any) -> Any:
         answer = real(database)
@@ -317,7 +317,7 @@ def test_what_the_server_says_is_told(found, td, monkeypatch, settings, check, l
         more = {name: value for name, value in settings.items() if name not in kinds}
         return msgspec.structs.replace(answer, **changes, settings={**answer.settings, **more})
 
-    monkeypatch.setattr(checkup, "checkup", said)
+    monkeypatch.setattr(diagnostics, "checkup", said)
     assert level == found(check, code=code)[0]
 
 
@@ -340,7 +340,7 @@ def test_a_role_that_lacks_a_right_is_told_which(found, td, url, monkeypatch):
 
 def test_notifications_are_tried_for_real(td, monkeypatch):
     assert td.store.checkup().hears
-    monkeypatch.setattr(checkup, "HEARD_WITHIN", 0.1)
+    monkeypatch.setattr(diagnostics, "HEARD_WITHIN", 0.1)
     monkeypatch.setattr(type(td.store.database), "connect", _deaf(type(td.store.database).connect))
     assert not td.store.checkup().hears
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.cli.helpers import completed, enlist, failed, processing
-from treadle.stores.base import TypePolicy, Wanted
+from treadle.stores.base import ClaimRequest, TypePolicy
 
 HEADS = ["TYPE", "QUEUED", "SCHEDULED", "RETRYING", "PROCESSING", "COMPLETED", "FAILED", "OLDEST", "P95", "RUN"]
 
@@ -107,7 +107,7 @@ def test_workers_are_shown_with_their_heartbeat_and_what_they_do(treadle, td):
     enlist(td, "host-2", seconds_ago=60)
     for type in ("mail", "mail", "resize"):
         td.enqueue(type, queue="fast")
-    td.store.claim(one.id, Wanted(limit=3))
+    td.store.claim(one.id, ClaimRequest(limit=3))
 
     _, lost, alive = treadle("workers").stdout.splitlines()
 
@@ -121,7 +121,7 @@ def test_workers_as_json_are_as_the_api_has_them(as_json, td):
     one = enlist(td, "host-1", "mail")
     enlist(td, "host-2", seconds_ago=60)
     td.enqueue("mail")
-    td.store.claim(one.id, Wanted(limit=3))
+    td.store.claim(one.id, ClaimRequest(limit=3))
 
     workers = {worker["name"]: worker for worker in as_json("workers")["items"]}
 

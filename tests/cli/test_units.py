@@ -24,12 +24,12 @@ from treadle.cli import output
     ],
 )
 def test_durations_are_read(text, seconds):
-    assert pytest.approx(seconds) == units.parsed(text)
+    assert pytest.approx(seconds) == units.parse_duration(text)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "m", "5x", "5m nonsense", "inf", "nan", "1e400"])
 def test_what_is_no_duration_is_none(text):
-    assert units.parsed(text) is None
+    assert units.parse_duration(text) is None
 
 
 @pytest.mark.parametrize(
@@ -47,14 +47,14 @@ def test_what_is_no_duration_is_none(text):
     ],
 )
 def test_spans_are_written_in_two_units(seconds, text):
-    assert text == units.span(seconds)
+    assert text == units.format_duration(seconds)
 
 
 def test_moments_are_relative_to_now():
     now = datetime(2026, 11, 1, tzinfo=UTC)
-    assert units.relative(now + timedelta(minutes=5), now) == "in 5m"
-    assert units.relative(now - timedelta(seconds=12), now) == "12s ago"
-    assert units.relative(now, now) == "now"
+    assert units.format_relative(now + timedelta(minutes=5), now) == "in 5m"
+    assert units.format_relative(now - timedelta(seconds=12), now) == "12s ago"
+    assert units.format_relative(now, now) == "now"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_moments_are_relative_to_now():
     [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (14_000_000, "14 MB"), (85e9, "85 GB"), (5e12, "5000 GB")],
 )
 def test_sizes_are_written_in_thousands(number, text):
-    assert text == units.size(number)
+    assert text == units.format_bytes(number)
 
 
 @pytest.mark.parametrize(("value", "most", "length"), [(0, 10, 0), (1, 10_000, 1), (5, 10, 6), (10, 10, 12), (0, 0, 0)])

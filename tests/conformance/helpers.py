@@ -16,17 +16,17 @@ from treadle import clock
 from treadle.clock import SECOND
 from treadle.filters import Filter
 from treadle.ids import new_id
-from treadle.job import Claimed, Job, NewJob, Status, Suspicion
-from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
-from treadle.stores.base import TypePolicy, Wanted, WorkerRow
+from treadle.job import ClaimedJob, Job, NewJob, Status, Suspicion
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
+from treadle.stores.base import ClaimRequest, TypePolicy, WorkerRow
 
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 DAY = 24 * HOUR
 
-RETRIED = Outcome(Kind.RETRIED, error="ValueError: not today", traceback="Traceback: …")
-FAILED = Outcome(Kind.FAILED, error="Fail: no use", traceback="Traceback: …")
-SNOOZED = Outcome(Kind.SNOOZED, charged=0)
+RETRIED = Outcome(OutcomeKind.RETRIED, error="ValueError: not today", traceback="Traceback: …")
+FAILED = Outcome(OutcomeKind.FAILED, error="Fail: no use", traceback="Traceback: …")
+SNOOZED = Outcome(OutcomeKind.SNOOZED, charged=0)
 EVERY_OUTCOME = (COMPLETED, RETRIED, FAILED, SNOOZED, CANCELLED, RELEASED)
 FINAL_OUTCOMES = (COMPLETED, FAILED, CANCELLED)
 
@@ -67,11 +67,11 @@ def put_many(store: Any, n: int, type: str = "noop", **options: Any) -> list[Job
     return store.insert([new_job(type, **options) for _ in range(n)])
 
 
-def take(store: Any, limit: int = 100, worker: str = "", **wanted: Any) -> list[Claimed]:
-    return store.claim(worker, Wanted(limit=limit, **wanted))
+def take(store: Any, limit: int = 100, worker: str = "", **wanted: Any) -> list[ClaimedJob]:
+    return store.claim(worker, ClaimRequest(limit=limit, **wanted))
 
 
-def put_and_take(store: Any, worker: str = "", lease_for: int | None = None, **options: Any) -> Claimed:
+def put_and_take(store: Any, worker: str = "", lease_for: int | None = None, **options: Any) -> ClaimedJob:
     """A job in hand."""
     job = put(store, **options)
     (claimed,) = take(store, worker=worker, lease_for=lease_for)
@@ -79,7 +79,7 @@ def put_and_take(store: Any, worker: str = "", lease_for: int | None = None, **o
     return claimed
 
 
-def settle_one(store: Any, claimed: Claimed, outcome: Outcome) -> bool:
+def settle_one(store: Any, claimed: ClaimedJob, outcome: Outcome) -> bool:
     """Whether the outcome was taken."""
     return not store.settle([(claimed, outcome)]).lost
 

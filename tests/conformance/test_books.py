@@ -146,7 +146,7 @@ def test_one_of_those_who_see_an_operation_stand_still_goes_on_with_it(store, op
     seen = store.operation(begun(store, position=new_id()))
     clock.advance(60)
 
-    assert [False, True] == sorted(handle.take_over(seen) for handle in (store, open_store()))
+    assert [False, True] == sorted(handle.resume_operation(seen) for handle in (store, open_store()))
 
     assert clock() == store.operation(seen.id).updated_at
 
@@ -155,11 +155,11 @@ def test_an_operation_that_was_given_up_has_ended(store, clock):
     id = begun(store, position=new_id())
     position = store.operation(id).position
 
-    store.give_up(id, "the disk is full")
+    store.fail_operation(id, "the disk is full")
 
     ended = store.operation(id)
     assert ("the disk is full", clock(), position) == (ended.error, ended.ended_at, ended.position)
-    assert not store.take_over(ended)
+    assert not store.resume_operation(ended)
     assert Batch(0, 0, None) == store.batch("cancel", PENDING, None, 3, id)
 
 

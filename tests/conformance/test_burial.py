@@ -24,7 +24,7 @@ def test_a_buried_workers_job_is_returned_and_its_attempt_spent(store):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
 
-    assert 1 == store.bury("w1", "the process died")
+    assert 1 == store.declare_dead("w1", "the process died")
 
     job = store.get(claimed.id)
     assert (Status.PENDING, 1, "the process died") == (job.status, job.attempts, job.error)
@@ -36,7 +36,7 @@ def test_a_crash_in_the_last_attempt_fails_the_job(store):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1", max_attempts=1)
 
-    store.bury("w1", "the process died")
+    store.declare_dead("w1", "the process died")
 
     job = store.get(claimed.id)
     assert (Status.FAILED, 1, "the process died") == (job.status, job.attempts, job.error)
@@ -48,7 +48,7 @@ def test_a_job_that_kills_every_worker_ends_after_its_last_attempt(store):
     for i in range(3):
         worker = enlist(store, f"w{i}")
         take(store, worker=worker)
-        store.bury(worker, f"crash {i}")
+        store.declare_dead(worker, f"crash {i}")
 
     assert (Status.FAILED, 3) == place_of(store, job.id)
     assert ["crash 0", "crash 1", "crash 2"] == [attempt.error for attempt in store.attempts(job.id)]
@@ -60,7 +60,7 @@ def test_a_worker_that_beats_again_is_not_buried(store):
     seen = store.beat("w1").workers["w1"]
     store.beat("w1")
 
-    assert 0 == store.bury("w1", "stood still", beats=seen)
+    assert 0 == store.declare_dead("w1", "stood still", beats=seen)
 
     assert Status.PROCESSING == store.get(claimed.id).status
     assert settle_one(store, claimed, COMPLETED)
@@ -71,7 +71,7 @@ def test_a_worker_whose_count_stands_still_is_buried(store):
     put_and_take(store, worker="w1")
     seen = store.beat("w1").workers["w1"]
 
-    assert 1 == store.bury("w1", "stood still", beats=seen)
+    assert 1 == store.declare_dead("w1", "stood still", beats=seen)
     assert [] == store.workers()
 
 
@@ -80,7 +80,7 @@ def test_only_jobs_that_had_started_are_charged_for_a_crash(store):
     put_many(store, 3)
     running, *queued = take(store, worker="w1")
 
-    assert 3 == store.bury("w1", "the process died", started={running.number})
+    assert 3 == store.declare_dead("w1", "the process died", started={running.number})
 
     assert [(Status.PENDING, 0)] * 2 == [place_of(store, id) for id in ids(queued)]
     assert (Status.PENDING, 1) == place_of(store, running.id)
@@ -92,7 +92,7 @@ def test_nobody_is_charged_if_nothing_had_started(store):
     put_many(store, 2)
     claimed = take(store, worker="w1")
 
-    store.bury("w1", "the process died", started=())
+    store.declare_dead("w1", "the process died", started=())
 
     assert [(Status.PENDING, 0)] * 2 == [place_of(store, id) for id in ids(claimed)]
     assert [Suspicion.NONE] * 2 == [c.suspicion for c in take(store)]
@@ -105,7 +105,7 @@ def test_a_job_that_ran_alone_is_guilty(store):
     take(store, worker="w1")
     running = min(store.beat("w1").mine)
 
-    store.bury("w1", "the process died", started={running})
+    store.declare_dead("w1", "the process died", started={running})
 
     by_number = {c.attempt: c.suspicion for c in take(store)}
     assert {2: Suspicion.GUILTY, 1: Suspicion.NONE} == by_number
@@ -116,7 +116,7 @@ def test_jobs_that_ran_beside_each_other_are_suspects_and_not_charged(store):
     put_many(store, 2)
     claimed = take(store, worker="w1")
 
-    store.bury("w1", "the process died")
+    store.declare_dead("w1", "the process died")
 
     assert [(Status.PENDING, 0)] * 2 == [place_of(store, id) for id in ids(claimed)]
     assert [Suspicion.SUSPECTED] * 2 == [c.suspicion for c in take(store)]
@@ -127,11 +127,11 @@ def test_a_suspect_that_crashes_alone_pays_for_both_crashes(store):
     enlist(store, "w1")
     put_many(store, 2, max_attempts=9)
     guilty, innocent = take(store, worker="w1")
-    store.bury("w1", "crash")
+    store.declare_dead("w1", "crash")
     enlist(store, "w2")
     take(store, 1, worker="w2")
 
-    store.bury("w2", "crash again")
+    store.declare_dead("w2", "crash again")
 
     assert (Status.PENDING, 2) == place_of(store, guilty.id)
     assert (Status.PENDING, 0) == place_of(store, innocent.id)
@@ -141,11 +141,11 @@ def test_a_suspect_with_two_attempts_fails_at_its_second_crash(store):
     enlist(store, "w1")
     put_many(store, 2, max_attempts=2)
     guilty, innocent = take(store, worker="w1")
-    store.bury("w1", "crash")
+    store.declare_dead("w1", "crash")
     enlist(store, "w2")
     take(store, 1, worker="w2")
 
-    store.bury("w2", "crash again")
+    store.declare_dead("w2", "crash again")
 
     assert (Status.FAILED, 2) == place_of(store, guilty.id)
     settle_one(store, take(store)[0], COMPLETED)
@@ -158,7 +158,7 @@ def test_suspects_that_crash_together_again_are_both_charged(store):
     for worker in ("w1", "w2"):
         enlist(store, worker)
         claimed = take(store, worker=worker)
-        store.bury(worker, "crash")
+        store.declare_dead(worker, "crash")
 
     assert [(Status.FAILED, 2)] * 2 == [place_of(store, id) for id in ids(claimed)]
 
@@ -169,7 +169,7 @@ def test_nobody_is_suspected_when_the_worker_was_killed_from_outside(store):
     put_many(store, 2)
     claimed = take(store, worker="w1")
 
-    store.bury("w1", "killed", outside=True)
+    store.declare_dead("w1", "killed", outside=True)
 
     assert [(Status.PENDING, 1)] * 2 == [place_of(store, id) for id in ids(claimed)]
     assert [Suspicion.NONE] * 2 == [c.suspicion for c in take(store)]
@@ -178,7 +178,7 @@ def test_nobody_is_suspected_when_the_worker_was_killed_from_outside(store):
 def test_a_manual_retry_clears_the_suspicion(store):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1", max_attempts=1)
-    store.bury("w1", "crash")
+    store.declare_dead("w1", "crash")
 
     store.retry(claimed.id)
 
@@ -190,7 +190,7 @@ def test_a_cancelled_job_of_a_dead_worker_is_cancelled(store):
     claimed = put_and_take(store, worker="w1")
     store.cancel(claimed.id)
 
-    store.bury("w1", "the process died")
+    store.declare_dead("w1", "the process died")
 
     assert Status.CANCELLED == store.get(claimed.id).status
 
@@ -198,9 +198,9 @@ def test_a_cancelled_job_of_a_dead_worker_is_cancelled(store):
 def test_a_worker_is_buried_once_and_its_grave_stays_closed(store):
     enlist(store, "w1")
     put_and_take(store, worker="w1")
-    store.bury("w1", "the process died")
+    store.declare_dead("w1", "the process died")
 
-    assert 0 == store.bury("w1", "again")
+    assert 0 == store.declare_dead("w1", "again")
     with pytest.raises(WorkerLost):
         take(store, worker="w1")
 
@@ -210,7 +210,7 @@ def test_burying_one_worker_leaves_the_others_alone(store):
     enlist(store, "w2")
     theirs = put_and_take(store, worker="w2")
 
-    assert 0 == store.bury("w1", "the process died")
+    assert 0 == store.declare_dead("w1", "the process died")
 
     assert ["w2"] == ids(store.workers())
     assert settle_one(store, theirs, COMPLETED)
@@ -221,5 +221,5 @@ def test_a_worker_that_is_gone_is_buried_again_for_what_was_left_in_its_name(sto
     claimed = put_and_take(store, worker="w1")
     by_hand("DELETE FROM treadle_workers")
 
-    assert 1 == store.bury("w1", "gone")
+    assert 1 == store.declare_dead("w1", "gone")
     assert Status.PENDING == store.get(claimed.id).status

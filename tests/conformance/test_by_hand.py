@@ -99,7 +99,7 @@ def test_a_running_job_deleted_by_hand_takes_no_slot_for_ever(store, by_hand):
     gone = put_and_take(store, worker="w1")
     put(store)
     delete_job(by_hand, gone.id)
-    store.bury("w1", "the process died")
+    store.declare_dead("w1", "the process died")
 
     store.rescue()
 

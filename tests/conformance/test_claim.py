@@ -22,7 +22,7 @@ from treadle.clock import SECOND, to_datetime
 from treadle.errors import WorkerLost
 from treadle.job import Status
 from treadle.outcome import COMPLETED
-from treadle.stores.base import Due, Wanted
+from treadle.stores.base import ClaimRequest, Due
 
 
 def test_a_claimed_job_has_all_that_is_needed_to_run_it(store, clock):
@@ -180,7 +180,7 @@ def test_a_worker_that_never_registered_claims_nothing(store):
 
 def test_a_worker_that_was_declared_dead_claims_nothing(store):
     enlist(store, "w1")
-    store.bury("w1", "stood still")
+    store.declare_dead("w1", "stood still")
     job = put(store)
 
     with pytest.raises(WorkerLost):
@@ -190,20 +190,20 @@ def test_a_worker_that_was_declared_dead_claims_nothing(store):
 
 
 def test_nothing_is_due_in_an_empty_store(store):
-    assert Due(False, None) == store.due(Wanted(limit=1))
+    assert Due(False, None) == store.due(ClaimRequest(limit=1))
 
 
 def test_due_tells_that_there_is_something_to_claim(store):
     put(store)
 
-    assert store.due(Wanted(limit=1)).now
+    assert store.due(ClaimRequest(limit=1)).now
 
 
 def test_due_tells_when_the_next_job_will_be(store, clock):
     for seconds in (90, 30, 60):
         put(store, f"after_{seconds}", delay=seconds * SECOND, priority=-seconds)
 
-    assert Due(False, clock() + 30 * SECOND, 30.0) == store.due(Wanted(limit=1))
+    assert Due(False, clock() + 30 * SECOND, 30.0) == store.due(ClaimRequest(limit=1))
 
 
 def test_due_looks_only_at_what_would_be_claimed(store, clock):
@@ -211,7 +211,7 @@ def test_due_looks_only_at_what_would_be_claimed(store, clock):
     put(store, "ours", queue="elsewhere")
     put(store, "ours", delay=HOUR)
 
-    due = store.due(Wanted(limit=1, types={"ours": None}, queues=("default",)))
+    due = store.due(ClaimRequest(limit=1, types={"ours": None}, queues=("default",)))
 
     assert Due(False, clock() + HOUR, 3600.0) == due
 
@@ -221,9 +221,9 @@ def test_a_full_type_is_not_due(store):
     put_many(store, 2)
     (claimed,) = take(store)
 
-    assert not store.due(Wanted(limit=1)).now
+    assert not store.due(ClaimRequest(limit=1)).now
     settle_one(store, claimed, COMPLETED)
-    assert store.due(Wanted(limit=1)).now
+    assert store.due(ClaimRequest(limit=1)).now
 
 
 def test_looking_for_due_jobs_takes_no_lock(open_store):
@@ -232,4 +232,4 @@ def test_looking_for_due_jobs_takes_no_lock(open_store):
     put(ours)
 
     with writing(ours):
-        assert theirs.due(Wanted(limit=1)).now
+        assert theirs.due(ClaimRequest(limit=1)).now

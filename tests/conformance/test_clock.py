@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.conformance.helpers import HOUR, enlist, ids, put, put_and_take, settle_one, take
 from treadle.clock import to_datetime
 from treadle.outcome import COMPLETED
-from treadle.stores.base import Wanted
+from treadle.stores.base import ClaimRequest
 
 
 def test_a_job_for_the_future_is_never_early(store, clock):
@@ -25,7 +25,7 @@ def test_nothing_is_due_for_ever_after_a_step_back(store, clock):
     clock.step_back(3600)
     take(store)
 
-    assert not store.due(Wanted(limit=1)).now
+    assert not store.due(ClaimRequest(limit=1)).now
 
 
 def test_a_job_for_the_future_waits_though_the_clock_stepped_back(store, clock):

@@ -20,7 +20,7 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle.outcome import COMPLETED
-from treadle.stores.postgres import server
+from treadle.stores.postgres import session_sql
 
 PLACE = "minute, type, queue, tenant"
 SUMS = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
@@ -53,20 +53,20 @@ def test_folding_changes_no_sum(store, clock):
     work(store, clock)
     before = books(store)
 
-    store.fold()
+    store.compact()
     assert before == books(store)
 
     work(store, clock, ("c",))
     again = books(store)
-    store.fold()
-    store.fold()
+    store.compact()
+    store.compact()
     assert again == books(store)
 
 
 def test_folding_leaves_a_row_for_each_sum(store, clock):
     work(store, clock)
 
-    left = store.fold()
+    left = store.compact()
 
     counts, used = books(store)
     assert (len(used), len(counts)) == (rows(store, "usage"), len([c for c in counts if c["count"]]))
@@ -76,7 +76,7 @@ def test_folding_leaves_a_row_for_each_sum(store, clock):
 def test_sums_that_are_nothing_are_folded_away(store):
     store.delete(put(store).id)
 
-    store.fold()
+    store.compact()
 
     assert [] == store.counts(()).rows
     assert not on_postgres(store) or 0 == rows(store, "tallies")
@@ -88,7 +88,7 @@ def test_usage_of_an_hour_ago_is_kept_as_it_is(store, clock):
     finish(store, COMPLETED)
     before = usage(store)
 
-    store.fold()
+    store.compact()
 
     assert 2 == len(before)
     assert before == usage(store)
@@ -99,7 +99,7 @@ def test_in_a_file_there_is_nothing_to_fold(store, clock):
     work(store, clock)
     before = store.changes(), rows(store, "tallies"), books(store)
 
-    assert 0 == store.fold()
+    assert 0 == store.compact()
 
     assert before == (store.changes(), rows(store, "tallies"), books(store))
 
@@ -111,11 +111,11 @@ def test_sums_are_exact_while_somebody_folds(store, clock, end):
     before = books(store)
 
     with psycopg.connect(store.url) as folder:
-        folder.execute(server.FOLDING)
-        folder.execute(server.FOLD_TALLIES)
-        folder.execute(server.FOLD_USAGE.replace(":since", "0"))
+        folder.execute(session_sql.FOLDING)
+        folder.execute(session_sql.FOLD_TALLIES)
+        folder.execute(session_sql.FOLD_USAGE.replace(":since", "0"))
         assert before == books(store)
-        assert 0 == store.fold()
+        assert 0 == store.compact()
 
         work(store, clock, ("c",))
         meanwhile = books(store)
@@ -124,7 +124,7 @@ def test_sums_are_exact_while_somebody_folds(store, clock, end):
 
     assert before != meanwhile
     assert meanwhile == books(store)
-    store.fold()
+    store.compact()
     assert meanwhile == books(store)
 
 
@@ -140,13 +140,13 @@ def test_several_who_fold_at_once_count_nothing_twice(open_store):
             handles[0].settle([(c, COMPLETED) for c in take(handles[0])])
         working.clear()
 
-    def fold(store):
+    def compact(store):
         while working.is_set():
-            store.fold()
+            store.compact()
             total = sum(row["count"] for row in store.counts(()).rows)
             assert total % 2 == 0, total
 
-    answers = at_once(move, *(lambda store=store: fold(store) for store in handles[1:]))
+    answers = at_once(move, *(lambda store=store: compact(store) for store in handles[1:]))
 
     assert [None] * 3 == answers
     assert [{"status": "completed", "count": 2 * rounds}] == handles[0].counts(("status",)).rows

@@ -21,7 +21,7 @@ from tests.conformance.helpers import (
 from treadle.clock import SECOND
 from treadle.errors import LeaseLost
 from treadle.job import Progress, Status
-from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
 
 by_kind = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda outcome: outcome.kind.value)
 
@@ -30,7 +30,7 @@ def lose(store, **options):
     """A lease whose worker was buried, and the lease that its job has now."""
     enlist(store, "dead")
     stale = put_and_take(store, worker="dead", **options)
-    store.bury("dead", "stood still")
+    store.declare_dead("dead", "stood still")
     (current,) = take(store)
     assert stale.id == current.id
     return stale, current
@@ -52,7 +52,7 @@ def test_a_worker_that_lost_its_lease_cannot_settle_the_job(store, outcome):
 def test_a_worker_that_lost_its_lease_cannot_settle_a_waiting_job(store, outcome):
     enlist(store, "dead")
     stale = put_and_take(store, worker="dead")
-    store.bury("dead", "stood still")
+    store.declare_dead("dead", "stood still")
     before = snapshot(store)
 
     assert not settle_one(store, stale, outcome)
@@ -93,16 +93,16 @@ def test_follow_ups_of_a_lost_lease_are_not_stored(store):
     stale, _ = lose(store)
     follow_up = new_job("next")
 
-    settle_one(store, stale, Outcome(Kind.COMPLETED, follow_ups=(follow_up,)))
+    settle_one(store, stale, Outcome(OutcomeKind.COMPLETED, follow_ups=(follow_up,)))
 
     assert None is store.get(follow_up.id)
 
 
 def test_a_worker_that_lost_its_lease_cannot_report_progress(store):
     stale, current = lose(store)
-    store.report([(current, Progress(0.5, "half"))])
+    store.save_progress([(current, Progress(0.5, "half"))])
 
-    store.report([(stale, Progress(0.9, "nearly"))])
+    store.save_progress([(stale, Progress(0.9, "nearly"))])
 
     assert Progress(0.5, "half") == store.get(current.id).progress
 
@@ -130,7 +130,7 @@ def test_an_outcome_that_was_written_before_is_not_lost(store, outcome):
 
 def test_a_repeated_completion_stores_its_follow_ups_once(store):
     claimed = put_and_take(store)
-    outcome = Outcome(Kind.COMPLETED, follow_ups=(new_job("next"),))
+    outcome = Outcome(OutcomeKind.COMPLETED, follow_ups=(new_job("next"),))
     settle_one(store, claimed, outcome)
 
     assert settle_one(store, claimed, outcome)
@@ -141,7 +141,7 @@ def test_a_job_that_the_rescuer_failed_is_lost_for_its_late_completer(store):
     """It ended under the very number of the late one, but not by its word."""
     enlist(store, "dead")
     stale = put_and_take(store, worker="dead", max_attempts=1)
-    store.bury("dead", "stood still")
+    store.declare_dead("dead", "stood still")
 
     assert Status.FAILED == store.get(stale.id).status
     assert not settle_one(store, stale, COMPLETED)
@@ -171,7 +171,7 @@ def test_a_worker_whose_job_was_reconciled_has_lost_it(store, outcome):
 def test_a_late_completer_of_a_job_that_failed_and_was_reconciled_has_lost_it(store):
     enlist(store, "dead")
     stale = put_and_take(store, worker="dead", max_attempts=1)
-    store.bury("dead", "stood still")
+    store.declare_dead("dead", "stood still")
     store.complete([stale.id])
 
     assert not settle_one(store, stale, COMPLETED)
@@ -180,15 +180,15 @@ def test_a_late_completer_of_a_job_that_failed_and_was_reconciled_has_lost_it(st
 def test_the_newest_progress_is_shown(store):
     first, second = (put_and_take(store) for _ in range(2))
 
-    store.report([(first, Progress(0.1)), (second, Progress(0.4, "waiting"))])
-    store.report([(first, Progress(0.2, "on it"))])
+    store.save_progress([(first, Progress(0.1)), (second, Progress(0.4, "waiting"))])
+    store.save_progress([(first, Progress(0.2, "on it"))])
 
     assert [Progress(0.2, "on it"), Progress(0.4, "waiting")] == [store.get(c.id).progress for c in (first, second)]
 
 
 def test_progress_is_gone_when_the_attempt_is(store):
     claimed = put_and_take(store)
-    store.report([(claimed, Progress(0.9))])
+    store.save_progress([(claimed, Progress(0.9))])
 
     settle_one(store, claimed, RETRIED)
     assert None is store.get(claimed.id).progress
@@ -197,7 +197,7 @@ def test_progress_is_gone_when_the_attempt_is(store):
 
 
 def test_reporting_nothing_is_nothing(store):
-    store.report([])
+    store.save_progress([])
     assert not store.settle([]).lost
 
 

@@ -48,7 +48,7 @@ def test_the_slots_of_a_buried_worker_are_free(store):
     put_many(store, 4)
     take(store, worker="w1")
 
-    store.bury("w1", "the process died")
+    store.declare_dead("w1", "the process died")
 
     assert 2 == len(take(store))
 

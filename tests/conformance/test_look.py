@@ -13,10 +13,10 @@ from treadle import Treadle
 from treadle.clock import MINUTE, SECOND, to_datetime
 from treadle.errors import BadOption
 from treadle.job import Count
-from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
-from treadle.stores.sql import look
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
+from treadle.stores.sql import stats
 
-LATER = Outcome(Kind.RETRIED, error="TimeoutError: no answer", delay=600 * SECOND)
+LATER = Outcome(OutcomeKind.RETRIED, error="TimeoutError: no answer", delay=600 * SECOND)
 
 
 @pytest.fixture
@@ -31,12 +31,12 @@ def desk(store, clock):
 
 
 def lane_of(store, queue, type):
-    [lane] = [lane for lane in store.lanes() if (lane.queue, lane.type) == (queue, type)]
+    [lane] = [lane for lane in store.queue_stats() if (lane.queue, lane.type) == (queue, type)]
     return lane
 
 
 def test_without_jobs_there_are_no_lanes(store):
-    assert [] == store.lanes()
+    assert [] == store.queue_stats()
 
 
 def test_a_lane_has_what_waits_runs_and_has_ended(store):
@@ -58,7 +58,7 @@ def test_lanes_are_by_queue_and_type(store):
     for queue, type in (("b", "x"), ("a", "y"), ("a", "x")):
         put(store, type, queue=queue)
 
-    assert [("a", "x"), ("a", "y"), ("b", "x")] == [(lane.queue, lane.type) for lane in store.lanes()]
+    assert [("a", "x"), ("a", "y"), ("b", "x")] == [(lane.queue, lane.type) for lane in store.queue_stats()]
 
 
 def test_the_oldest_and_the_next_are_found_at_every_priority(store, clock):
@@ -200,21 +200,21 @@ def test_the_newest_jobs_tell_how_long_they_waited_and_ran(store, clock, desk):
         settle_one(store, claimed, COMPLETED if ran < 3 else FAILED)
     store.cancel(put(store).id)  # which never ran
 
-    assert [("mail", "q", 5 * SECOND, ran * SECOND) for ran in (3, 2, 1)] == store.sample()
+    assert [("mail", "q", 5 * SECOND, ran * SECOND) for ran in (3, 2, 1)] == store.latency_sample()
     assert (3, 5.0, 2.0, 3.0) == tuple(
         getattr(desk.latency()["mail"], n) for n in ("jobs", "wait_p50", "run_p50", "run_p95")
     )
 
 
 def test_many_that_never_ran_are_not_all_read_to_find_one_that_did(store, monkeypatch):
-    monkeypatch.setattr(look, "SAMPLED_FROM", 5)
+    monkeypatch.setattr(stats, "SAMPLED_FROM", 5)
     finish(store, COMPLETED)
     for _ in range(4):
         store.cancel(put(store).id)
 
-    assert 1 == len(store.sample())
+    assert 1 == len(store.latency_sample())
     store.cancel(put(store).id)
-    assert [] == store.sample()
+    assert [] == store.latency_sample()
 
 
 def test_failures_are_grouped_by_type_and_error_the_latest_first(store, clock, desk):
@@ -223,7 +223,7 @@ def test_failures_are_grouped_by_type_and_error_the_latest_first(store, clock, d
     for type in ("mail", "resize"):
         for error in errors:
             clock.advance(1)
-            made[type, error] = finish(store, Outcome(Kind.FAILED, error=error), type=type)
+            made[type, error] = finish(store, Outcome(OutcomeKind.FAILED, error=error), type=type)
     finish(store, COMPLETED), finish(store, CANCELLED)
     settle_one(store, [put(store), *take(store)][1], RETRIED)
 
@@ -276,7 +276,7 @@ def test_a_count_beyond_what_was_asked_for_says_at_least(store, desk):
 
 
 def test_a_search_that_is_cut_short_counts_at_least_so_many(store, desk, monkeypatch):
-    monkeypatch.setattr("treadle.desk.SEARCHED", 3)
+    monkeypatch.setattr("treadle.management.SEARCHED", 3)
     put_many(store, 5, payload='{"n":1}')
 
     assert Count(3, False) == desk.count("payload.n:1")

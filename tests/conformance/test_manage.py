@@ -22,7 +22,7 @@ from treadle.clock import to_datetime
 from treadle.errors import JobNotFound, WrongStatus
 from treadle.ids import new_id
 from treadle.job import Status
-from treadle.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
 
 ended = pytest.mark.parametrize("outcome", [COMPLETED, FAILED, CANCELLED], ids=lambda outcome: outcome.kind.value)
 
@@ -213,7 +213,7 @@ def test_work_that_exists_completes_jobs_of_every_status(store, clock):
 
 
 def test_what_was_completed_before_is_left_as_it_was(store, clock):
-    job = finish(store, Outcome(Kind.COMPLETED, result="1"))
+    job = finish(store, Outcome(OutcomeKind.COMPLETED, result="1"))
     clock.advance(5)
 
     assert 0 == store.complete([job.id, new_id()])
@@ -264,7 +264,7 @@ def test_a_job_for_later_runs_now(store, clock):
 
 def test_a_job_that_waits_for_its_retry_runs_now_and_keeps_its_attempts(store):
     claimed = put_and_take(store)
-    settle_one(store, claimed, Outcome(Kind.RETRIED, delay=HOUR, error="later"))
+    settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, delay=HOUR, error="later"))
 
     assert (Status.PENDING, 1) == (store.run_now(claimed.id).status, store.get(claimed.id).attempts)
     assert 2 == take(store)[0].attempt
@@ -301,7 +301,7 @@ def test_a_job_in_hand_runs_already(store):
 
 def test_a_job_that_waits_for_its_retry_is_not_retried_but_run_now(store):
     claimed = put_and_take(store)
-    settle_one(store, claimed, Outcome(Kind.RETRIED, delay=HOUR, error="later"))
+    settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, delay=HOUR, error="later"))
 
     with pytest.raises(WrongStatus, match=r"to wait no longer: td\.run_now"):
         store.retry(claimed.id)

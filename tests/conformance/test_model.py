@@ -34,15 +34,15 @@ from tests.conformance.helpers import (
 from treadle import stores
 from treadle.clock import SECOND
 from treadle.errors import KeyHeld, WrongStatus
-from treadle.job import Claimed, Status, Suspicion, can_retry
-from treadle.outcome import COMPLETED, RELEASED, Kind, Outcome
+from treadle.job import ClaimedJob, Status, Suspicion, can_retry
+from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 
 TYPES, QUEUES, TENANTS, WORKERS = ("a", "b"), ("q", "r"), ("", "t"), ("w1", "w2", "")
 LIMITS = {"b": 2}
 OUTCOMES = (
     *EVERY_OUTCOME,
-    Outcome(Kind.RETRIED, delay=5 * SECOND, error="later"),
-    Outcome(Kind.COMPLETED, result="[1]"),
+    Outcome(OutcomeKind.RETRIED, delay=5 * SECOND, error="later"),
+    Outcome(OutcomeKind.COMPLETED, result="[1]"),
 )
 
 
@@ -80,7 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.store: Any = stores.open_store(self.new_url(), clock=self.clock)
         self.jobs: dict[str, Known] = {}
-        self.leases: list[Claimed] = []  # every one there ever was, stale ones too
+        self.leases: list[ClaimedJob] = []  # every one there ever was, stale ones too
         self.workers = {name: name for name in WORKERS}
         self.runs = 0
 
@@ -119,21 +119,21 @@ class StoreMachine(RuleBasedStateMachine):
         """A lease that is held ends so."""
         k = self.jobs[id]
         stopped = k.cancelled and not outcome.kind.final
-        kind = Kind.CANCELLED if stopped else outcome.kind
-        self.runs += kind is not Kind.RELEASED
+        kind = OutcomeKind.CANCELLED if stopped else outcome.kind
+        self.runs += kind is not OutcomeKind.RELEASED
         k = replace(
             k,
             attempts=k.attempts - 1 + (0 if stopped else outcome.charged),
             cancelled=False,
-            failures=k.failures + (kind in (Kind.RETRIED, Kind.FAILED)),
+            failures=k.failures + (kind in (OutcomeKind.RETRIED, OutcomeKind.FAILED)),
         )
         if kind.final:
             ended = (k.number, kind.final)
             self.jobs[id] = replace(k, status=kind.final, ended_by=ended, completed_at=self.clock())
             return
         suspicion = k.suspicion if outcome.suspicion is None else outcome.suspicion
-        run_at = k.run_at if kind is Kind.RELEASED else self.clock() + outcome.delay
-        snoozes = k.snoozes + (kind is Kind.SNOOZED)
+        run_at = k.run_at if kind is OutcomeKind.RELEASED else self.clock() + outcome.delay
+        snoozes = k.snoozes + (kind is OutcomeKind.SNOOZED)
         k = replace(k, suspicion=suspicion, run_at=run_at, snoozes=snoozes)
         self.jobs[id] = replace(k, status=Status.PENDING, worker="")
 
@@ -187,17 +187,17 @@ class StoreMachine(RuleBasedStateMachine):
             before = known is not None and known.ended_by == (claimed.number, outcome.kind.final)
             assert ([] if before else [claimed]) == lost
 
-    def holds(self, c: Claimed) -> bool:
+    def holds(self, c: ClaimedJob) -> bool:
         k = self.jobs.get(c.id)
         return k is not None and k.status is Status.PROCESSING and k.number == c.number
 
     @rule(worker=st.sampled_from(WORKERS[:2]), outside=st.booleans(), data=st.data())
-    def bury(self, worker: str, outside: bool, data: st.DataObject) -> None:
+    def declare_dead(self, worker: str, outside: bool, data: st.DataObject) -> None:
         name = self.workers[worker]
         held = {id: k for id, k in self.jobs.items() if k.status is Status.PROCESSING and k.worker == name}
         started = data.draw(st.sets(st.sampled_from(sorted(k.number for k in held.values())))) if held else set()
 
-        assert len(held) == self.store.bury(name, "crash", started=started, outside=outside)
+        assert len(held) == self.store.declare_dead(name, "crash", started=started, outside=outside)
 
         for id, k in held.items():
             self.end(id, self.after_crash(k, len(started) == 1, outside) if k.number in started else RELEASED)
@@ -205,12 +205,12 @@ class StoreMachine(RuleBasedStateMachine):
 
     def after_crash(self, k: Known, alone: bool, outside: bool) -> Outcome:
         if outside:
-            kind = Kind.FAILED if k.attempts >= k.max_attempts else Kind.RETRIED
+            kind = OutcomeKind.FAILED if k.attempts >= k.max_attempts else OutcomeKind.RETRIED
             return Outcome(kind)
         if not alone and k.suspicion == Suspicion.NONE:
-            return Outcome(Kind.RETRIED, suspicion=Suspicion.SUSPECTED, charged=0)
+            return Outcome(OutcomeKind.RETRIED, suspicion=Suspicion.SUSPECTED, charged=0)
         charged = 2 if k.suspicion == Suspicion.SUSPECTED else 1
-        kind = Kind.FAILED if k.attempts - 1 + charged >= k.max_attempts else Kind.RETRIED
+        kind = OutcomeKind.FAILED if k.attempts - 1 + charged >= k.max_attempts else OutcomeKind.RETRIED
         return Outcome(kind, suspicion=Suspicion.GUILTY, charged=charged)
 
     @precondition(lambda self: self.jobs)
@@ -283,8 +283,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock.advance(seconds)
 
     @rule()
-    def fold(self) -> None:
-        self.store.fold()
+    def compact(self) -> None:
+        self.store.compact()
 
     # What must always be true
 

@@ -19,11 +19,11 @@ from tests.conformance.helpers import (
 )
 from treadle.clock import SECOND
 from treadle.errors import StoreUnusable
-from treadle.outcome import COMPLETED, RELEASED, Kind, Outcome
+from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.stores.postgres import cursor
 from treadle.stores.postgres.connection import Database
 from treadle.stores.postgres.cursor import Cursors
-from treadle.stores.sql.find import Lane
+from treadle.stores.sql.claim_order import Lane
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -130,7 +130,7 @@ def test_what_was_retried_comes_after_what_waited_longer(begun):
 
 def test_what_an_outcome_put_off_is_found_when_it_is_due(begun, clock):
     ours, theirs, claimed, waiting = begun
-    assert settle_one(theirs, claimed[0], Outcome(Kind.RETRIED, delay=5 * SECOND, error="later"))
+    assert settle_one(theirs, claimed[0], Outcome(OutcomeKind.RETRIED, delay=5 * SECOND, error="later"))
     assert waiting == ids(take(ours))
 
     clock.advance(5)

@@ -19,7 +19,7 @@ from treadle.filters import Filter, parse
 from treadle.ids import first_id_of, new_id
 from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
-from treadle.stores.postgres import server
+from treadle.stores.postgres import session_sql
 from treadle.stores.postgres import statements as sql
 from treadle.stores.sql import search
 
@@ -104,7 +104,7 @@ def statistics(filled, request) -> str:
 def explain(statistics, request) -> Iterator[Explain]:
     with psycopg.connect(statistics, autocommit=True) as connection:
         connection.execute(f"SET plan_cache_mode = {PLANS[request.param]}")
-        connection.execute(server.BEGIN)
+        connection.execute(session_sql.BEGIN)
         yield Explain(connection)
         connection.execute("ROLLBACK")
 

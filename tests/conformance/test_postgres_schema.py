@@ -13,7 +13,7 @@ from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import everything, put
 from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from treadle.stores import migrate
-from treadle.stores.postgres import server, upgrade
+from treadle.stores.postgres import schema, session_sql
 from treadle.stores.postgres.store import PostgresStore
 
 PACKAGE = "treadle.stores.postgres"
@@ -75,7 +75,7 @@ def test_the_printed_script_makes_the_same_tables(store, run, postgres_databases
     other = postgres_databases.fresh()
     try:
         with psycopg.connect(other) as by_script:
-            by_script.execute(upgrade.schema_sql())
+            by_script.execute(schema.schema_sql())
             made = by_script.execute(COLUMNS).fetchall()
     finally:
         postgres_databases.drop(other)
@@ -85,7 +85,7 @@ def test_the_printed_script_makes_the_same_tables(store, run, postgres_databases
 
 
 def test_a_database_made_by_the_printed_script_is_used_as_it_is(store, run):
-    run(upgrade.schema_sql())
+    run(schema.schema_sql())
 
     job = put(store)
 
@@ -95,11 +95,11 @@ def test_a_database_made_by_the_printed_script_is_used_as_it_is(store, run):
 def test_who_comes_while_another_makes_the_tables_waits_and_uses_them(store, run, postgres_url):
     """He has seen that there are none, and his session remembers it."""
     with psycopg.connect(postgres_url) as maker, ThreadPoolExecutor(1) as thread:
-        maker.execute(server.UPGRADING)
+        maker.execute(session_sql.UPGRADING)
         opened = thread.submit(put, store)
         while not run(WAITS_FOR_THE_MAKER).fetchone():
             assert not opened.done()
-        maker.execute(upgrade.schema_sql())
+        maker.execute(schema.schema_sql())
         maker.commit()
 
         job = opened.result(30)

@@ -31,7 +31,7 @@ from treadle.errors import LeaseLost, WorkerLost, WrongStatus
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.outcome import COMPLETED, RELEASED
-from treadle.stores.base import Wanted
+from treadle.stores.base import ClaimRequest
 
 
 def test_racing_claims_never_share_a_job(open_store):
@@ -63,7 +63,7 @@ def test_racing_claims_never_exceed_a_limit(open_store):
             highest.append(len(store.jobs(Filter(statuses=(Status.PROCESSING,)), 100)))
             store.settle([(c, COMPLETED) for c in claimed])
             done += len(claimed)
-            if not claimed and not store.due(Wanted(limit=1)).now and not _waiting(store):
+            if not claimed and not store.due(ClaimRequest(limit=1)).now and not _waiting(store):
                 return done
 
     done = at_once(*(lambda store=handles[i % 2]: work(store) for i in range(4)))
@@ -107,7 +107,7 @@ def test_of_racing_settlements_each_job_ends_once(open_store):
         claimed = put_and_take(ours, worker=worker, max_attempts=1)
         calls = (
             lambda c=claimed: settle_one(ours, c, COMPLETED),
-            lambda w=worker: theirs.bury(w, "the process died"),
+            lambda w=worker: theirs.declare_dead(w, "the process died"),
             lambda c=claimed: theirs.cancel(c.id),
         )
         completed, rescued, cancelled = at_once(*calls)
@@ -124,7 +124,9 @@ def test_a_worker_that_is_buried_while_it_claims_has_the_jobs_or_learns_of_its_d
         worker = enlist(ours, f"w{i}")
         job = put(ours)
 
-        claimed, buried = at_once(lambda w=worker: take(ours, worker=w), lambda w=worker: theirs.bury(w, "gone"))
+        claimed, buried = at_once(
+            lambda w=worker: take(ours, worker=w), lambda w=worker: theirs.declare_dead(w, "gone")
+        )
 
         if isinstance(claimed, WorkerLost):
             assert 0 == buried
@@ -148,7 +150,7 @@ def test_verbs_of_all_kinds_in_threads_leave_the_books_in_balance(open_store):
             for verb, id in zip(("cancel", "retry", "retry"), everyone[round * 2 + i :], strict=False):
                 with suppress(WrongStatus):
                     getattr(store, verb)(id)
-        store.bury(worker, "stopped")
+        store.declare_dead(worker, "stopped")
 
     answers = at_once(*(lambda i=i: churn(i) for i in range(4)))
 
@@ -189,11 +191,11 @@ def test_a_transaction_shuts_out_those_who_would_take_the_job(open_store):
     claimed = put_and_take(ours, worker="w1")
     inside, buried = threading.Event(), []
 
-    def bury():
+    def declare_dead():
         inside.wait()
-        buried.append(theirs.bury("w1", "stood still"))
+        buried.append(theirs.declare_dead("w1", "stood still"))
 
-    rescuer = threading.Thread(target=bury)
+    rescuer = threading.Thread(target=declare_dead)
     rescuer.start()
     with ours.transaction(claimed, lambda: COMPLETED):
         inside.set()

@@ -23,7 +23,7 @@ from tests.conformance.helpers import (
 from treadle.filters import Filter
 from treadle.ids import new_id
 from treadle.job import Progress, Status
-from treadle.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
 from treadle.stores.sql import read
 
 
@@ -31,7 +31,7 @@ def one_of_each(store, **options):
     """A job in each status, by that status."""
     take(store)  # what others left waiting is not in our way then
     jobs = {
-        Status.COMPLETED: finish(store, Outcome(Kind.COMPLETED, result='{"n":1}'), **options),
+        Status.COMPLETED: finish(store, Outcome(OutcomeKind.COMPLETED, result='{"n":1}'), **options),
         Status.FAILED: finish(store, FAILED, **options),
         Status.CANCELLED: finish(store, CANCELLED, **options),
         Status.PROCESSING: put_and_take(store, **options),
@@ -204,15 +204,15 @@ def test_what_is_gone_is_not_counted_as_nothing(store):
 def test_progress_is_shown_while_the_job_runs(store):
     claimed = put_and_take(store)
 
-    store.report([(claimed, Progress(0.25, "a quarter"))])
+    store.save_progress([(claimed, Progress(0.25, "a quarter"))])
 
     assert Progress(0.25, "a quarter") == store.jobs(Filter(statuses=(Status.PROCESSING,)), 1)[0].progress
 
 
 def test_the_last_error_is_shown_while_the_job_waits(store):
     claimed = put_and_take(store)
-    settle_one(store, claimed, Outcome(Kind.RETRIED, error="first"))
-    settle_one(store, take(store)[0], Outcome(Kind.RETRIED, error="second"))
+    settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, error="first"))
+    settle_one(store, take(store)[0], Outcome(OutcomeKind.RETRIED, error="second"))
 
     assert "second" == store.get(claimed.id).error
     assert "second" == store.jobs(Filter(statuses=(Status.PENDING,)), 1)[0].error

@@ -125,7 +125,7 @@ def test_snoozed_and_retried_jobs_carry_nothing_over_to_the_next_worker(store):
     (claimed,) = take(store, worker="w1")
     settle_one(store, claimed, RETRIED)
 
-    assert 0 == store.bury("w1", "stopped")
+    assert 0 == store.declare_dead("w1", "stopped")
     assert (Status.PENDING, 1) == place_of(store, claimed.id)
 
 
@@ -134,7 +134,7 @@ def test_the_time_of_a_suspect_does_not_run_while_it_waits_for_a_process_of_its_
     enlist(store, "dead")
     put_many(store, 2)
     take(store, worker="dead", types={"noop": 60 * SECOND})
-    store.bury("dead", "it crashed")
+    store.declare_dead("dead", "it crashed")
     enlist(store, "w1")
 
     [first] = take(store, 1, worker="w1", types={"noop": 60 * SECOND})

@@ -29,7 +29,7 @@ from tests.conformance.helpers import (
 )
 from treadle.clock import SECOND, to_datetime
 from treadle.job import Status, Suspicion
-from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Kind, Outcome
+from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
 
 
 def test_a_completed_job_keeps_its_result(store, clock):
@@ -37,7 +37,7 @@ def test_a_completed_job_keeps_its_result(store, clock):
     began = clock()
     clock.advance(3)
 
-    settle_one(store, claimed, Outcome(Kind.COMPLETED, result='{"tiles":[1,2]}'))
+    settle_one(store, claimed, Outcome(OutcomeKind.COMPLETED, result='{"tiles":[1,2]}'))
 
     job = store.get(claimed.id)
     assert (Status.COMPLETED, {"tiles": [1, 2]}, None) == (job.status, job.result, job.error)
@@ -47,7 +47,7 @@ def test_a_completed_job_keeps_its_result(store, clock):
 
 @pytest.mark.parametrize("result", [None, "null", '"text"', "0", "false", "[]", '"\\"quoted\\""', '"日本"'])
 def test_every_kind_of_result_comes_back(store, result):
-    job = finish(store, Outcome(Kind.COMPLETED, result=result))
+    job = finish(store, Outcome(OutcomeKind.COMPLETED, result=result))
 
     expected = {None: None, "null": None, "0": 0, "false": False, "[]": []}
     assert expected.get(result, (result or "").replace("\\", "")[1:-1]) == job.result
@@ -63,7 +63,7 @@ def test_a_completed_job_counts_its_attempt_and_leaves_no_record_of_failure(stor
 def test_a_failed_attempt_waits_for_its_delay_and_is_spent(store, clock):
     claimed = put_and_take(store)
 
-    settle_one(store, claimed, Outcome(Kind.RETRIED, delay=30 * SECOND, error="boom"))
+    settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, delay=30 * SECOND, error="boom"))
 
     job = store.get(claimed.id)
     assert (Status.PENDING, 1, "boom") == (job.status, job.attempts, job.error)
@@ -130,7 +130,7 @@ def test_a_snoozed_job_counts_its_snoozes(store, clock):
     claimed = put_and_take(store)
     for snoozes in range(3):
         assert snoozes == claimed.snoozes
-        settle_one(store, claimed, Outcome(Kind.SNOOZED, delay=20 * SECOND, charged=0))
+        settle_one(store, claimed, Outcome(OutcomeKind.SNOOZED, delay=20 * SECOND, charged=0))
         assert [] == take(store)
         clock.advance(20)
         (claimed,) = take(store)
@@ -162,21 +162,21 @@ def test_a_released_job_has_its_old_place_in_the_line(store, clock):
 
 def test_suspicion_is_kept_unless_the_outcome_says_otherwise(store):
     claimed = put_and_take(store)
-    settle_one(store, claimed, Outcome(Kind.RETRIED, suspicion=Suspicion.GUILTY))
+    settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, suspicion=Suspicion.GUILTY))
     for outcome in (RETRIED, SNOOZED, RELEASED):
         (claimed,) = take(store)
         assert Suspicion.GUILTY == claimed.suspicion
         settle_one(store, claimed, outcome)
 
     (claimed,) = take(store)
-    settle_one(store, claimed, Outcome(Kind.RETRIED, suspicion=Suspicion.NONE))
+    settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, suspicion=Suspicion.NONE))
     assert Suspicion.NONE == take(store)[0].suspicion
 
 
 def test_an_outcome_may_charge_more_than_one_attempt(store):
     claimed = put_and_take(store, max_attempts=9)
 
-    settle_one(store, claimed, Outcome(Kind.RETRIED, charged=2))
+    settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, charged=2))
 
     assert 2 == store.get(claimed.id).attempts
 
@@ -226,7 +226,7 @@ def test_follow_ups_are_stored_with_the_completion(store):
     claimed = put_and_take(store)
     follow_ups = (new_job("analyze", tenant="acme"), new_job("tile", delay=HOUR))
 
-    settle_one(store, claimed, Outcome(Kind.COMPLETED, follow_ups=follow_ups))
+    settle_one(store, claimed, Outcome(OutcomeKind.COMPLETED, follow_ups=follow_ups))
 
     assert [Status.PENDING] * 2 == [store.get(id).status for id in ids(follow_ups)]
     assert [follow_ups[0].id] == ids(take(store))
@@ -237,7 +237,7 @@ def test_a_follow_up_whose_key_is_held_is_not_stored_twice(store):
     claimed = put_and_take(store)
     follow_up = new_job("analyze", dedupe="k")
 
-    assert settle_one(store, claimed, Outcome(Kind.COMPLETED, follow_ups=(follow_up,)))
+    assert settle_one(store, claimed, Outcome(OutcomeKind.COMPLETED, follow_ups=(follow_up,)))
 
     assert None is store.get(follow_up.id)
     assert Status.PENDING == store.get(holder.id).status
@@ -248,7 +248,7 @@ def test_a_follow_up_takes_the_key_that_its_own_parent_held(store):
     claimed = put_and_take(store, dedupe="k")
     follow_up = new_job(dedupe="k")
 
-    settle_one(store, claimed, Outcome(Kind.COMPLETED, follow_ups=(follow_up,)))
+    settle_one(store, claimed, Outcome(OutcomeKind.COMPLETED, follow_ups=(follow_up,)))
 
     assert Status.PENDING == store.get(follow_up.id).status
 
@@ -256,7 +256,7 @@ def test_a_follow_up_takes_the_key_that_its_own_parent_held(store):
 def test_a_settlement_that_cannot_be_written_leaves_everything_in_hand(store):
     put_many(store, 2)
     first, second = take(store)
-    broken = Outcome(Kind.COMPLETED, follow_ups=(new_job(priority=UNSTORABLE),))
+    broken = Outcome(OutcomeKind.COMPLETED, follow_ups=(new_job(priority=UNSTORABLE),))
 
     with pytest.raises(CANNOT_BE_STORED):
         store.settle([(first, COMPLETED), (second, broken)])
@@ -275,7 +275,9 @@ def test_a_settlement_says_what_it_wrote_and_when(store, clock):
 
     settled = store.settle([(kept, RETRIED), (cancelled, RETRIED), (gone, RETRIED)])
 
-    assert [(kept.id, Kind.RETRIED), (cancelled.id, Kind.CANCELLED)] == [(c.id, o.kind) for c, o in settled.written]
+    assert [(kept.id, OutcomeKind.RETRIED), (cancelled.id, OutcomeKind.CANCELLED)] == [
+        (c.id, o.kind) for c, o in settled.written
+    ]
     assert [gone] == settled.lost
     assert to_datetime(settled.at) == store.get(cancelled.id).completed_at
 
@@ -348,6 +350,6 @@ def test_a_result_of_every_alphabet_comes_back_as_it_was(store):
     claimed = put_and_take(store, payload=json.dumps({"a": text}))
 
     assert {"a": text} == json.loads(claimed.payload)
-    assert settle_one(store, claimed, Outcome(Kind.COMPLETED, result=json.dumps(text)))
+    assert settle_one(store, claimed, Outcome(OutcomeKind.COMPLETED, result=json.dumps(text)))
 
     assert ({"a": text}, text) == (store.get(claimed.id).payload, store.get(claimed.id).result)

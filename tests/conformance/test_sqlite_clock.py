@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.helpers import RETRIED, SNOOZED, enlist, finish, ids, put, put_and_take, settle_one, take
 from treadle.clock import SECOND
 from treadle.outcome import COMPLETED, RELEASED
-from treadle.stores.base import Wanted
+from treadle.stores.base import ClaimRequest
 
 pytestmark = pytest.mark.only("sqlite")
 
@@ -36,7 +36,7 @@ def test_due_tells_of_an_immediate_job_though_the_clock_stepped_back(store, cloc
     put(store)
     clock.step_back(3600)
 
-    assert store.due(Wanted(limit=1)).now
+    assert store.due(ClaimRequest(limit=1)).now
 
 
 def test_a_retried_job_runs_though_the_clock_stepped_back(store, clock):
@@ -75,7 +75,7 @@ def test_a_rescued_job_runs_though_the_clock_stepped_back(store, clock):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
     clock.advance(7200)
-    store.bury("w1", "the process died")
+    store.declare_dead("w1", "the process died")
 
     clock.step_back(3600)
 

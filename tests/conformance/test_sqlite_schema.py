@@ -8,7 +8,7 @@ import pytest
 
 from tests.conformance.helpers import put
 from treadle.stores import migrate
-from treadle.stores.sqlite import upgrade
+from treadle.stores.sqlite import schema
 
 pytestmark = pytest.mark.only("sqlite")
 
@@ -22,12 +22,12 @@ def test_making_a_handle_makes_no_file(open_store):
 def test_the_printed_script_makes_the_same_tables(store, folder):
     store.open()
     by_script = sqlite3.connect(folder / "script.db")
-    by_script.executescript(upgrade.schema_sql())
+    by_script.executescript(schema.schema_sql())
     ours = sqlite3.connect(store.path)
 
-    schema = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
+    listed = "SELECT type, name, sql FROM sqlite_master ORDER BY name"
 
-    assert by_script.execute(schema).fetchall() == ours.execute(schema).fetchall()
+    assert by_script.execute(listed).fetchall() == ours.execute(listed).fetchall()
     by_script.close()
     ours.close()
 

@@ -21,7 +21,7 @@ from tests.conformance.helpers import (
 )
 from treadle.errors import LeaseLost, TransactionOver
 from treadle.job import Status
-from treadle.outcome import COMPLETED, RELEASED, Kind, Outcome
+from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.stores.sqlite import store as sqlite_store
 
 
@@ -29,7 +29,9 @@ def test_the_users_rows_and_the_completion_are_committed_together(store, users):
     claimed = put_and_take(store)
     follow_up = new_job("next")
 
-    with store.transaction(claimed, lambda: Outcome(Kind.COMPLETED, result="7", follow_ups=(follow_up,))) as connection:
+    with store.transaction(
+        claimed, lambda: Outcome(OutcomeKind.COMPLETED, result="7", follow_ups=(follow_up,))
+    ) as connection:
         connection.execute("INSERT INTO orders VALUES (1)")
         assert ([], Status.PROCESSING, None) == (orders(store), store.get(claimed.id).status, store.get(follow_up.id))
 
@@ -42,7 +44,7 @@ def test_the_outcome_is_asked_for_when_the_block_is_over(store):
     claimed = put_and_take(store)
     result = []
 
-    with store.transaction(claimed, lambda: Outcome(Kind.COMPLETED, result=result[0])):
+    with store.transaction(claimed, lambda: Outcome(OutcomeKind.COMPLETED, result=result[0])):
         result.append('"set inside"')
 
     assert "set inside" == store.get(claimed.id).result
@@ -86,11 +88,11 @@ def test_nothing_is_written_if_the_outcome_cannot_be_told(store, users):
 
 
 def lost_by_burial(store, claimed):
-    store.bury("w1", "stood still")
+    store.declare_dead("w1", "stood still")
 
 
 def lost_to_another(store, claimed):
-    store.bury("w1", "stood still")
+    store.declare_dead("w1", "stood still")
     take(store)
 
 

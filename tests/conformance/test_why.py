@@ -24,12 +24,12 @@ from tests.conformance.helpers import (
 from treadle.clock import SECOND
 from treadle.ids import new_id
 from treadle.job import Status
-from treadle.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
 from treadle.why import MOST, Code, explain
 
 
 def why(store, id):
-    return explain(store.situation(id))
+    return explain(store.job_facts(id))
 
 
 def codes(store, id):
@@ -65,7 +65,7 @@ def test_it_is_not_due_yet(store):
 def test_it_waits_to_be_retried(store):
     worker = a_worker(store)
     claimed = put_and_take(store, worker=worker)
-    settle_one(store, claimed, Outcome(Kind.RETRIED, delay=40 * SECOND, error="ValueError: not today"))
+    settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, delay=40 * SECOND, error="ValueError: not today"))
 
     text = deciding(store, claimed.id).text
 
@@ -226,8 +226,8 @@ def test_all_that_holds_is_told_the_deciding_one_first(store):
 
 
 def test_an_unknown_job_has_no_situation(store):
-    assert store.situation(new_id()) is None
-    assert store.situation("no id") is None
+    assert store.job_facts(new_id()) is None
+    assert store.job_facts("no id") is None
 
 
 def test_the_answer_is_data(store):

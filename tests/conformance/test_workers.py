@@ -85,7 +85,7 @@ def test_cancelled_leases_are_told_without_a_lock(open_store):
 
 def test_a_worker_that_was_declared_dead_learns_it_when_it_beats(store):
     enlist(store, "w1")
-    store.bury("w1", "stood still")
+    store.declare_dead("w1", "stood still")
 
     with pytest.raises(WorkerLost) as lost:
         store.beat("w1")

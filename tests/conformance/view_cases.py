@@ -7,7 +7,7 @@ from typing import Any
 from tests.conformance.helpers import FAILED, RETRIED, FakeClock, enlist, put, put_many, settle_one, take
 from treadle.clock import SECOND
 from treadle.job import Progress
-from treadle.outcome import CANCELLED, Kind, Outcome
+from treadle.outcome import CANCELLED, Outcome, OutcomeKind
 
 OPTIONS: dict[str, Any] = {"queue": "q", "tenant": "t", "subject": "s", "payload": '{"a":1}', "priority": 3}
 CASES = (
@@ -22,7 +22,7 @@ CASES = (
     "cancelled",
     "cancelled while waiting",
 )
-_ENDS = {"completed": Outcome(Kind.COMPLETED, result='{"n":1}'), "failed": FAILED, "cancelled": CANCELLED}
+_ENDS = {"completed": Outcome(OutcomeKind.COMPLETED, result='{"n":1}'), "failed": FAILED, "cancelled": CANCELLED}
 
 
 def make(store: Any, clock: FakeClock, case: str) -> str:
@@ -38,11 +38,11 @@ def make(store: Any, clock: FakeClock, case: str) -> str:
     claimed = take(store, worker="" if case == "by hand" else worker)
     clock.advance(1.5)
     if case == "processing":
-        store.report([(claimed[0], Progress(0.5, "half"))])
+        store.save_progress([(claimed[0], Progress(0.5, "half"))])
     elif case == "retrying":
-        settle_one(store, claimed[0], Outcome(Kind.RETRIED, delay=SECOND, error="boom"))
+        settle_one(store, claimed[0], Outcome(OutcomeKind.RETRIED, delay=SECOND, error="boom"))
     elif case == "suspect":
-        store.bury(worker, "crash")
+        store.declare_dead(worker, "crash")
     elif case == "retried by hand":
         settle_one(store, claimed[0], FAILED)
         store.retry(job.id)

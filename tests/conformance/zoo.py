@@ -11,8 +11,8 @@ from tests.conformance.helpers import FAILED, RETRIED, SECOND, FakeClock, enlist
 from treadle import clock as time
 from treadle.filters import Filter, Moment, Text, is_index
 from treadle.filters import matches as is_one_of
-from treadle.job import Claimed, Job, Status
-from treadle.outcome import CANCELLED, COMPLETED, Kind, Outcome
+from treadle.job import ClaimedJob, Job, Status
+from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
 
 STATES = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
 ODD = ("it's", 'say "hi"', "100%", "100x", "a_b", "aXb", "a\\b", "Ünï", "ünï", "*", "a,b c", "😀")
@@ -35,8 +35,8 @@ PAYLOADS = (
     '{"a\\\\b":1,"é":2,"%":3,"-1":4,"0":6}',
 )
 
-LATER = Outcome(Kind.RETRIED, error="TimeoutError: no answer from 10.0.0.1", delay=600 * SECOND)
-FAILED_ODDLY = Outcome(Kind.FAILED, error="ValueError: 100% of \\ 'it' Was É")
+LATER = Outcome(OutcomeKind.RETRIED, error="TimeoutError: no answer from 10.0.0.1", delay=600 * SECOND)
+FAILED_ODDLY = Outcome(OutcomeKind.FAILED, error="ValueError: 100% of \\ 'it' Was É")
 
 
 def fill(store: Any, clock: FakeClock) -> None:
@@ -74,11 +74,11 @@ def _make(store: Any, state: str, worker: str = "", **options: Any) -> None:
     assert settle_one(store, claimed, outcomes[state])
 
 
-def _claim(store: Any, job: Job, worker: str) -> Claimed:
+def _claim(store: Any, job: Job, worker: str) -> ClaimedJob:
     """Just that one, and not what waits before it."""
     held = take(store, worker=worker, types={job.type: None}, queues=(job.queue,))
     [claimed] = [claimed for claimed in held if claimed.id == job.id]
-    store.settle([(other, Outcome(Kind.RELEASED, charged=0)) for other in held if other is not claimed])
+    store.settle([(other, Outcome(OutcomeKind.RELEASED, charged=0)) for other in held if other is not claimed])
     return claimed
 
 

@@ -12,9 +12,9 @@ from tests.servers.front import Front
 from treadle.errors import StoreUnusable
 from treadle.outcome import COMPLETED
 from treadle.stores.libsql.hrana import Stream
-from treadle.stores.libsql.place import read
 from treadle.stores.libsql.server import Server, Untrusted
 from treadle.stores.libsql.store import LibSQLStore
+from treadle.stores.libsql.url import read
 
 
 def leading_to(base):

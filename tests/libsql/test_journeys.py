@@ -9,7 +9,7 @@ import pytest
 from tests.conformance.helpers import enlist, new_job, put_many, take
 from treadle import Treadle
 from treadle.outcome import COMPLETED
-from treadle.stores.base import Wanted
+from treadle.stores.base import ClaimRequest
 from treadle.stores.libsql.hrana import _names
 from treadle.stores.libsql.store import LibSQLStore
 from treadle.worker.slots import AsyncSlots
@@ -57,7 +57,7 @@ def test_a_settle_is_two(store):
 def test_a_look_of_an_idle_worker_is_one_and_a_beat_is_two(store):
     worker = enlist(store)
 
-    assert 1 == journeys(store, lambda: store.due(Wanted(limit=1)))[0]
+    assert 1 == journeys(store, lambda: store.due(ClaimRequest(limit=1)))[0]
     assert 1 == journeys(store, lambda: store.cancelled(worker))[0]
     assert 1 == journeys(store, lambda: store.counts(("status",)).rows)[0]
     assert 2 == journeys(store, lambda: store.beat(worker))[0]

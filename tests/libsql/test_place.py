@@ -6,14 +6,14 @@ import pytest
 
 from treadle import Treadle
 from treadle.errors import BadURL
-from treadle.stores.libsql import place
+from treadle.stores.libsql import url
 
 TOKEN = "eyJhbGciOi.secret.signature"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost", "jobs.localhost"])
 def test_on_this_machine_a_token_may_go_without_tls(host):
-    assert TOKEN == place.read(f"libsql+http://{host}:8080?authToken={TOKEN}").token
+    assert TOKEN == url.read(f"libsql+http://{host}:8080?authToken={TOKEN}").token
 
 
 @pytest.mark.parametrize("host", ["10.0.0.7", "sqld", "jobs.example", "[fd00::1]", "localhost.example", "0.0.0.0"])
@@ -29,7 +29,7 @@ def test_no_token_goes_to_another_machine_without_tls(host, variable, monkeypatc
 
 
 def test_it_may_if_the_url_says_so_or_if_there_is_none():
-    assert TOKEN == place.read(f"libsql+http://sqld:8080?authToken={TOKEN}&tokenInClear=1").token
-    assert None is place.read("libsql+http://sqld:8080").token
+    assert TOKEN == url.read(f"libsql+http://sqld:8080?authToken={TOKEN}&tokenInClear=1").token
+    assert None is url.read("libsql+http://sqld:8080").token
     with pytest.raises(BadURL):
-        place.read(f"libsql+http://sqld:8080?authToken={TOKEN}&tokenInClear=0")
+        url.read(f"libsql+http://sqld:8080?authToken={TOKEN}&tokenInClear=0")

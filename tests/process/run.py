@@ -15,7 +15,7 @@ import signal
 import sys
 
 from treadle.errors import WorkerLost
-from treadle.worker.board import VARIABLE, Board
+from treadle.worker.inflight import VARIABLE, Inflight
 from treadle.worker.supervisor import supervise
 from treadle.worker.worker import Worker
 
@@ -45,7 +45,7 @@ def main() -> int:
     module = options.pop("module", "tests.process.handlers")
     if processes and VARIABLE not in os.environ:
         return supervise([sys.executable, "-m", "tests.process.run"], processes, 2 * options["concurrency"])
-    board = Board.inherited()
+    board = Inflight.inherited()
     app = importlib.import_module(module).td
     return (DeafWorker if deaf else Worker)(app, board=board, **options).run()
 

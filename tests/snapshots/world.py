@@ -8,7 +8,7 @@ import treadle
 from tests.cli.helpers import enlist
 from treadle import Treadle
 from treadle.job import Progress
-from treadle.stores.base import TypePolicy, Wanted
+from treadle.stores.base import ClaimRequest, TypePolicy
 
 APP = """from treadle import Treadle
 
@@ -63,8 +63,8 @@ def _in_hand(td: Treadle) -> dict[str, str]:
     """One that the worker has, and one that was claimed by hand."""
     worker = enlist(td, "host-1", "mail", "report", "resize", version=treadle.__version__)
     processing = td.enqueue("resize", {"image": "1.png"}, queue="images")
-    [held] = td.store.claim(worker.id, Wanted(limit=1, types={"resize": None}))
-    td.store.report([(held, Progress(0.5, "half of it"))])
+    [held] = td.store.claim(worker.id, ClaimRequest(limit=1, types={"resize": None}))
+    td.store.save_progress([(held, Progress(0.5, "half of it"))])
     claimed = td.enqueue("import", {"file": "a.csv"})
     td.claim(types=["import"], lease=HOUR)
     return {"processing": processing.id, "claimed": claimed.id}

@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from treadle.errors import BadConnection
-from treadle.stores.borrowed import borrow, is_async, savepoint, sqlstate, unwrap
-from treadle.stores.borrowed.placeholders import numbered
+from treadle.stores.user_connections import borrow, is_async, savepoint, sqlstate, unwrap
+from treadle.stores.user_connections.placeholders import numbered
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_no_driver_is_imported():
     import subprocess
 
     drivers = ("psycopg", "psycopg2", "asyncpg", "sqlalchemy", "django")
-    code = f"import sys, treadle.stores.borrowed; assert not set({drivers!r}) & set(sys.modules)"
+    code = f"import sys, treadle.stores.user_connections; assert not set({drivers!r}) & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 

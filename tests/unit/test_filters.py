@@ -22,8 +22,8 @@ from treadle.filters import (
     Filter,
     Prefix,
     matches,
-    of,
     parse,
+    to_filter,
 )
 from treadle.ids import new_id
 
@@ -126,8 +126,8 @@ def test_an_error_shows_the_term_and_not_the_whole_filter() -> None:
 
 
 def test_a_filter_may_come_as_text_as_itself_or_not_at_all() -> None:
-    assert of("status:failed") == of(Filter(statuses=("failed",)))
-    assert of(None) == of("") == EVERYTHING
+    assert to_filter("status:failed") == to_filter(Filter(statuses=("failed",)))
+    assert to_filter(None) == to_filter("") == EVERYTHING
 
 
 def test_terms_are_for_people() -> None:

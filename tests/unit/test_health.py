@@ -12,16 +12,16 @@ from treadle.filters import parse
 from treadle.health import LONG, OFTEN, SILENT, Problem, handles, is_live, latencies, problems, silence, unhandled
 from treadle.job import Usage
 from treadle.stores.base import WorkerRow
-from treadle.stores.rows import LaneRow, Sampled
+from treadle.stores.rows import QueueStats, Sampled
 
 NOW = 1_800_000_000 * SECOND
 
 
-def lane(queued: int = 1, waited: float = 1, queue: str = "default", type: str = "mail", **row: Any) -> LaneRow:
+def lane(queued: int = 1, waited: float = 1, queue: str = "default", type: str = "mail", **row: Any) -> QueueStats:
     counts = {"scheduled": 0, "retrying": 0, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0}
     due = NOW - int(waited * SECOND) if queued else None
     places = {"oldest_due": due, "next_due": None, "limit": None, "exact": True}
-    return LaneRow(**{"queue": queue, "type": type, "queued": queued, **counts, **places, **row})
+    return QueueStats(**{"queue": queue, "type": type, "queued": queued, **counts, **places, **row})
 
 
 def worker(name: str = "w", *types: str, silent: float = 0, queues: tuple[str, ...] = (), leases: int = 0) -> WorkerRow:
@@ -41,7 +41,7 @@ def used(runs: int, failures: int) -> Usage:
     return Usage(at=datetime(2026, 1, 1, tzinfo=UTC), key=("mail",), runs=runs, failures=failures, busy=1, waiting=1)
 
 
-def found(*lanes: LaneRow, workers: Any = (), lately: Any = ()) -> list[Problem]:
+def found(*lanes: QueueStats, workers: Any = (), lately: Any = ()) -> list[Problem]:
     every = problems(lanes, workers, lately, NOW)
     for problem in every:
         assert problem.next
@@ -82,7 +82,7 @@ def test_one_job_waits() -> None:
         ),
     ],
 )
-def test_nobody_handles_it(one: LaneRow, who: WorkerRow, text: str) -> None:
+def test_nobody_handles_it(one: QueueStats, who: WorkerRow, text: str) -> None:
     [problem] = found(one, workers=[who])
 
     assert (problem.code, problem.text) == ("unhandled", text)

@@ -10,14 +10,14 @@ from treadle import codec
 from treadle.backoff import LONGEST, exponential, fixed
 from treadle.clock import SECOND
 from treadle.errors import BadOption
-from treadle.job import Claimed, Status, Suspicion
+from treadle.job import ClaimedJob, Status, Suspicion
 from treadle.outcome import (
     CANCELLED,
     COMPLETED,
     RELEASED,
     Crash,
     Fail,
-    Kind,
+    OutcomeKind,
     Retry,
     Snooze,
     TimedOut,
@@ -27,7 +27,9 @@ from treadle.outcome import (
 
 
 def claimed(attempt=1, max_attempts=3, snoozes=0, suspicion=Suspicion.NONE):
-    return Claimed("id", 7, "noop", "default", "", "", "{}", attempt, max_attempts, snoozes, suspicion, 0, 0, None, 0)
+    return ClaimedJob(
+        "id", 7, "noop", "default", "", "", "{}", attempt, max_attempts, snoozes, suspicion, 0, 0, None, 0
+    )
 
 
 def raised(error):
@@ -41,12 +43,12 @@ def raised(error):
 @pytest.mark.parametrize(
     ("kind", "final"),
     [
-        (Kind.COMPLETED, Status.COMPLETED),
-        (Kind.FAILED, Status.FAILED),
-        (Kind.CANCELLED, Status.CANCELLED),
-        (Kind.RETRIED, None),
-        (Kind.SNOOZED, None),
-        (Kind.RELEASED, None),
+        (OutcomeKind.COMPLETED, Status.COMPLETED),
+        (OutcomeKind.FAILED, Status.FAILED),
+        (OutcomeKind.CANCELLED, Status.CANCELLED),
+        (OutcomeKind.RETRIED, None),
+        (OutcomeKind.SNOOZED, None),
+        (OutcomeKind.RELEASED, None),
     ],
 )
 def test_each_kind_knows_whether_it_is_the_end(kind, final):
@@ -60,7 +62,7 @@ def test_only_what_ran_to_an_end_of_its_own_is_charged():
 def test_an_error_is_retried_after_the_backoff_for_the_failures_so_far():
     outcome = decide(claimed(attempt=2), ValueError("no"), exponential(base=30, cap=600))
 
-    assert (Kind.RETRIED, 60 * SECOND, "ValueError: no", 1) == (
+    assert (OutcomeKind.RETRIED, 60 * SECOND, "ValueError: no", 1) == (
         outcome.kind,
         outcome.delay,
         outcome.error,
@@ -71,23 +73,23 @@ def test_an_error_is_retried_after_the_backoff_for_the_failures_so_far():
 def test_an_error_in_the_last_attempt_fails_the_job():
     outcome = decide(claimed(attempt=3, max_attempts=3), ValueError("no"), fixed(1))
 
-    assert (Kind.FAILED, "ValueError: no") == (outcome.kind, outcome.error)
+    assert (OutcomeKind.FAILED, "ValueError: no") == (outcome.kind, outcome.error)
 
 
 def test_a_job_with_one_attempt_is_never_retried():
-    assert Kind.FAILED == decide(claimed(max_attempts=1), Retry("again"), fixed(1)).kind
+    assert OutcomeKind.FAILED == decide(claimed(max_attempts=1), Retry("again"), fixed(1)).kind
 
 
 def test_fail_ends_the_job_with_attempts_left():
     outcome = decide(claimed(), Fail("no such podcast"), fixed(1))
 
-    assert (Kind.FAILED, "no such podcast") == (outcome.kind, outcome.error)
+    assert (OutcomeKind.FAILED, "no such podcast") == (outcome.kind, outcome.error)
 
 
 def test_retry_says_when():
     outcome = decide(claimed(), Retry("rate limited", delay=90), fixed(1))
 
-    assert (Kind.RETRIED, 90 * SECOND, "rate limited") == (outcome.kind, outcome.delay, outcome.error)
+    assert (OutcomeKind.RETRIED, 90 * SECOND, "rate limited") == (outcome.kind, outcome.delay, outcome.error)
 
 
 def test_retry_without_a_delay_uses_the_backoff():
@@ -117,20 +119,20 @@ def test_a_delay_that_cannot_be_is_refused_where_it_is_asked_for(make, seconds):
 def test_a_backoff_that_raises_does_not_cost_the_job_its_retry():
     outcome = decide(claimed(), ValueError(), lambda failures: 1 / 0)
 
-    assert Kind.RETRIED == outcome.kind
+    assert OutcomeKind.RETRIED == outcome.kind
     assert outcome.delay > 0
 
 
 def test_a_snooze_burns_no_attempt():
     outcome = decide(claimed(attempt=3, max_attempts=3), Snooze(20), fixed(1))
 
-    assert (Kind.SNOOZED, 20 * SECOND, 0, None) == (outcome.kind, outcome.delay, outcome.charged, outcome.error)
+    assert (OutcomeKind.SNOOZED, 20 * SECOND, 0, None) == (outcome.kind, outcome.delay, outcome.charged, outcome.error)
 
 
 def test_after_its_last_snooze_a_job_fails():
     outcomes = [decide(claimed(snoozes=n), Snooze(20, at_most=3), fixed(1)) for n in range(4)]
 
-    assert [Kind.SNOOZED] * 3 + [Kind.FAILED] == [outcome.kind for outcome in outcomes]
+    assert [OutcomeKind.SNOOZED] * 3 + [OutcomeKind.FAILED] == [outcome.kind for outcome in outcomes]
     assert "still not ready after 3 snoozes" == outcomes[-1].error
 
 
@@ -193,7 +195,7 @@ def test_an_endless_error_text_is_clipped():
 def test_a_job_that_ran_alone_is_guilty_and_charged():
     outcome = after_crash(claimed(), "died", alone=True)
 
-    assert (Kind.RETRIED, Suspicion.GUILTY, 1, "died") == (
+    assert (OutcomeKind.RETRIED, Suspicion.GUILTY, 1, "died") == (
         outcome.kind,
         outcome.suspicion,
         outcome.charged,
@@ -204,17 +206,17 @@ def test_a_job_that_ran_alone_is_guilty_and_charged():
 def test_one_of_several_is_suspected_and_not_charged():
     outcome = after_crash(claimed(attempt=3, max_attempts=3), "died", alone=False)
 
-    assert (Kind.RETRIED, Suspicion.SUSPECTED, 0) == (outcome.kind, outcome.suspicion, outcome.charged)
+    assert (OutcomeKind.RETRIED, Suspicion.SUSPECTED, 0) == (outcome.kind, outcome.suspicion, outcome.charged)
 
 
 @pytest.mark.parametrize("alone", [True, False])
 def test_a_suspect_that_crashes_again_pays_for_both(alone):
     outcome = after_crash(claimed(attempt=1, max_attempts=3, suspicion=Suspicion.SUSPECTED), "died", alone=alone)
 
-    assert (Kind.RETRIED, Suspicion.GUILTY, 2) == (outcome.kind, outcome.suspicion, outcome.charged)
+    assert (OutcomeKind.RETRIED, Suspicion.GUILTY, 2) == (outcome.kind, outcome.suspicion, outcome.charged)
 
 
-@pytest.mark.parametrize(("attempt", "kind"), [(1, Kind.RETRIED), (2, Kind.FAILED)])
+@pytest.mark.parametrize(("attempt", "kind"), [(1, OutcomeKind.RETRIED), (2, OutcomeKind.FAILED)])
 def test_both_crashes_count_towards_the_last_attempt(attempt, kind):
     suspect = claimed(attempt=attempt, max_attempts=3, suspicion=Suspicion.SUSPECTED)
 
@@ -225,14 +227,14 @@ def test_both_crashes_count_towards_the_last_attempt(attempt, kind):
 def test_the_guilty_is_charged_once_for_each_crash(alone):
     outcome = after_crash(claimed(attempt=3, max_attempts=3, suspicion=Suspicion.GUILTY), "died", alone=alone)
 
-    assert (Kind.FAILED, 1) == (outcome.kind, outcome.charged)
+    assert (OutcomeKind.FAILED, 1) == (outcome.kind, outcome.charged)
 
 
 @pytest.mark.parametrize("suspicion", list(Suspicion))
 def test_a_crash_from_outside_costs_an_attempt_and_changes_no_suspicion(suspicion):
     outcome = after_crash(claimed(suspicion=suspicion), "killed", alone=False, outside=True)
 
-    assert (Kind.RETRIED, None, 1) == (outcome.kind, outcome.suspicion, outcome.charged)
+    assert (OutcomeKind.RETRIED, None, 1) == (outcome.kind, outcome.suspicion, outcome.charged)
 
 
 @given(st.integers(1, 10), st.lists(st.booleans(), min_size=30))
@@ -245,8 +247,8 @@ def test_nothing_that_crashes_loops_for_ever(max_attempts, company):
         outcome = after_crash(claimed(attempts + 1, max_attempts, suspicion=suspicion), "died", alone=alone)
         attempts += outcome.charged
         suspicion = outcome.suspicion
-        if outcome.kind is Kind.FAILED:
+        if outcome.kind is OutcomeKind.FAILED:
             break
 
-    assert Kind.FAILED == outcome.kind
+    assert OutcomeKind.FAILED == outcome.kind
     assert crashes <= max_attempts + 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from treadle.errors import BadURL, StoreUnusable
-from treadle.stores.sqlite.place import NETWORK_FILE_SYSTEMS, check, file_system, path_of
+from treadle.stores.sqlite.url import NETWORK_FILE_SYSTEMS, check, file_system, path_of
 
 
 def test_three_slashes_are_relative_and_four_absolute(tmp_path, monkeypatch):

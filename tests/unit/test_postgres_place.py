@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from treadle import BadURL
-from treadle.stores.postgres import place
+from treadle.stores.postgres import url as postgres_url
 
 
 @pytest.mark.parametrize(
@@ -21,14 +21,14 @@ from treadle.stores.postgres import place
     ],
 )
 def test_the_password_is_not_shown(url, shown):
-    conninfo, where = place.read(url)
+    conninfo, where = postgres_url.read(url)
     assert shown == where
     assert "application_name=treadle" in conninfo
 
 
 @pytest.mark.parametrize("name", ["oauth_client_secret", "scram_client_key", "scram_server_key"])
 def test_secrets_that_only_a_newer_libpq_knows_are_not_shown(name):
-    assert "postgresql://db/shop?user=me" == place.shown(f"postgresql://db/shop?{name}=secret&user=me")
+    assert "postgresql://db/shop?user=me" == postgres_url.shown(f"postgresql://db/shop?{name}=secret&user=me")
 
 
 @pytest.mark.parametrize(
@@ -42,9 +42,9 @@ def test_secrets_that_only_a_newer_libpq_knows_are_not_shown(name):
 )
 def test_an_error_does_not_show_it_either(url):
     with pytest.raises(BadURL) as raised:
-        place.read(url)
+        postgres_url.read(url)
     assert "sec" not in str(raised.value)
 
 
 def test_what_the_url_says_wins_over_our_defaults():
-    assert "connect_timeout=60" in place.read("postgresql://db/shop?connect_timeout=60")[0]
+    assert "connect_timeout=60" in postgres_url.read("postgresql://db/shop?connect_timeout=60")[0]

@@ -14,7 +14,7 @@ from treadle import Treadle
 from treadle.bulk import Bulk
 from treadle.ids import new_id
 from treadle.stores.rows import Operation
-from treadle.web import operator
+from treadle.web import bulk_runner
 
 
 def ended(client: TestClient, id: str) -> dict[str, Any]:
@@ -114,7 +114,7 @@ def test_an_operation_whose_process_died_is_gone_on_with(
     client: TestClient, td: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancelled(td, 120)
-    work = Bulk(td.store, "retry", operator.filters.parse("status:cancelled"))
+    work = Bulk(td.store, "retry", bulk_runner.filters.parse("status:cancelled"))
     operation = Operation(new_id(), "somebody", "retry", "status:cancelled", 120, position=work.position)
     td.store.start_operation(operation)
     work.operation = operation.id
@@ -122,10 +122,10 @@ def test_an_operation_whose_process_died_is_gone_on_with(
     before = client.get(f"/api/operations/{operation.id}").json()
     assert 0 < before["done"] < 120
     assert before["ended_at"] is None
-    monkeypatch.setattr(operator, "ABANDONED", -1)
+    monkeypatch.setattr(bulk_runner, "ABANDONED", -1)
     assert ended(client, operation.id)["done"] == 120
 
 
 def test_since_means_since_the_operation_began(td: Treadle) -> None:
-    fixed = operator.fixed(operator.filters.parse("since:1h status:failed"), 3_600_000_000)
+    fixed = bulk_runner.fixed(bulk_runner.filters.parse("since:1h status:failed"), 3_600_000_000)
     assert str(fixed) == "status:failed since:1970-01-01T00:00:00Z"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from treadle.units import span
+from treadle.units import format_duration
 from treadle.web import charts
 from treadle.web.charts import Scale, Series
 
@@ -104,7 +104,7 @@ def test_axes_end_at_round_numbers(value: float, top: float) -> None:
     ],
 )
 def test_axes_of_durations_end_at_round_durations(value: float, told: str) -> None:
-    assert span(charts.nice_seconds(value)) == told
+    assert format_duration(charts.nice_seconds(value)) == told
 
 
 @given(st.floats(min_value=1e-6, max_value=1e12))

@@ -21,7 +21,7 @@ from treadle import Treadle, tokens
 from treadle.stores.rows import Token
 from treadle.web import Principal
 from treadle.web.api import events
-from treadle.web.ask import Ask
+from treadle.web.http import Ask
 
 SOON = 2.0
 """Seconds within which a page has to hear of a change."""

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.web.conftest import Connect
 from treadle import Treadle
 from treadle.testing import ManualClock
-from treadle.web.meter import Meter
+from treadle.web.counters import Counters
 
 
 @pytest.fixture
@@ -110,7 +110,7 @@ def test_counters_only_go_up_however_long_they_run(tmp_path: Path) -> None:
     @td.job
     def good() -> None: ...
 
-    meter = Meter(td)
+    meter = Counters(td)
     for minutes in range(6):
         time.advance(60)
         good.enqueue()

@@ -16,7 +16,7 @@ from tests.web.test_bulk import ended
 from treadle import Treadle, tokens
 from treadle.stores.rows import Token
 from treadle.web.auth import nobody
-from treadle.web.hub import Hub
+from treadle.web.broadcaster import Broadcaster
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -80,7 +80,7 @@ def test_pages_hear_of_what_others_do(td: Treadle) -> None:
     td.store.open()
 
     async def listen() -> list[float]:
-        hub, times = Hub(td), []
+        hub, times = Broadcaster(td), []
         subscriber = hub.join()
         for pending in (1, 2, 3):  # the best of them: the machine has other things to do
             await asyncio.to_thread(other.enqueue, "a")

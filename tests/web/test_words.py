@@ -12,11 +12,11 @@ from starlette.testclient import TestClient
 
 from treadle import Treadle
 from treadle.job import Attempt, Job, Status
-from treadle.web import listing, words
+from treadle.web import formatting, highlight
+from treadle.web.formatting import Formatter
 from treadle.web.pages import timeline
 from treadle.web.pages.clone import restored
 from treadle.web.pages.windows import window
-from treadle.web.words import Words
 
 NOON = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -58,17 +58,17 @@ def an_attempt(n: int, start: float, end: float, outcome: str = "retried") -> At
 
 
 def test_a_moment_is_told_in_the_readers_zone_with_its_offset() -> None:
-    tokyo = Words(NOON, zone="Asia/Tokyo")
+    tokyo = Formatter(NOON, zone="Asia/Tokyo")
     assert tokyo.at(NOON) == (
         '<time datetime="2026-07-01T21:00:00.000+09:00" title="2026-07-01T21:00:00.000+09:00" data-abs>'
         "2026-07-01 21:00:00</time>"
     )
-    assert ">5m ago<" in Words(NOON).ago(at(-300))
-    assert ">in 5m<" in Words(NOON).ago(at(300))
+    assert ">5m ago<" in Formatter(NOON).ago(at(-300))
+    assert ">in 5m<" in Formatter(NOON).ago(at(300))
 
 
 def test_times_within_sentences_are_told_in_the_readers_zone_and_the_rest_is_escaped() -> None:
-    told = Words(NOON, zone="Asia/Tokyo").localized("it failed at 2026-07-01 12:00:00 UTC: <b>")
+    told = Formatter(NOON, zone="Asia/Tokyo").localized("it failed at 2026-07-01 12:00:00 UTC: <b>")
     assert "2026-07-01 21:00:00</time> JST: &lt;b&gt;" in told
 
 
@@ -115,7 +115,7 @@ def test_a_choice_is_kept_in_a_cookie_and_leads_back_to_pages_of_ours_only(clien
     ],
 )
 def test_a_state_is_finer_than_a_status(fields: dict[str, Any], state: str) -> None:
-    assert words.state_of(a_job(**fields), NOON) == state
+    assert formatting.state_of(a_job(**fields), NOON) == state
 
 
 @pytest.mark.parametrize(
@@ -130,11 +130,11 @@ def test_a_state_is_finer_than_a_status(fields: dict[str, Any], state: str) -> N
     ],
 )
 def test_a_share_is_all_or_nothing_only_if_it_is(part: int, whole: int, told: str) -> None:
-    assert words.share(part, whole) == told
+    assert formatting.share(part, whole) == told
 
 
 def test_json_is_exact_and_escaped() -> None:
-    told = listing.json({"n": 9007199254740993, "<b>": "</script>", "token": "•••", "x": None})
+    told = highlight.json({"n": 9007199254740993, "<b>": "</script>", "token": "•••", "x": None})
     assert '<span class="j-num">9007199254740993</span>' in told
     assert "&lt;/script&gt;" in told
     assert "<b>" not in told
@@ -154,8 +154,8 @@ ConnectionError: refused
 
 
 def test_a_traceback_shows_ones_own_frames_first() -> None:
-    lines = listing.traceback(TRACE)
-    assert [line.text.strip() for line in listing.own(lines)] == [
+    lines = highlight.traceback(TRACE)
+    assert [line.text.strip() for line in highlight.own(lines)] == [
         'File "/srv/app/mail.py", line 12, in send',
         "connect(host)",
         "ConnectionError: refused",
@@ -164,8 +164,8 @@ def test_a_traceback_shows_ones_own_frames_first() -> None:
 
 
 def test_a_traceback_of_libraries_only_is_shown_whole() -> None:
-    lines = [line for line in listing.traceback(TRACE) if line.kind != "own"]
-    assert listing.own(lines) == lines
+    lines = [line for line in highlight.traceback(TRACE) if line.kind != "own"]
+    assert highlight.own(lines) == lines
 
 
 def test_a_life_has_no_gaps_and_adds_up() -> None:
@@ -208,4 +208,4 @@ def test_a_window_ends_with_the_step_of_now() -> None:
 def test_ids_of_one_moment_stay_apart_when_they_are_cut(tmp_path: Path) -> None:
     td = Treadle(f"sqlite:///{tmp_path}/unused.db")
     ids = [td.request("a").id for _ in range(50)]
-    assert len({words.short(id) for id in ids}) == 50
+    assert len({formatting.short(id) for id in ids}) == 50

@@ -104,7 +104,7 @@ def test_what_needs_no_settling_is_not_noted_when_it_has_ended(td: Treadle, bloc
         eventually(lambda: not noted(background))
         waits.enqueue()
         [number] = eventually(lambda: noted(background))
-        td.store.bury(background.worker.id, "it was silent")
+        td.store.declare_dead(background.worker.id, "it was silent")
         eventually(lambda: number not in noted(background))
         assert not blocked.asked.is_set()
         blocked.let_go.set()

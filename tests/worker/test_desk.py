@@ -87,9 +87,9 @@ async def _ask(td: Treadle) -> None:
 
     assert [job.id] == [found.id for found in await td.ajobs("type:mail")]
     assert "1" == str(await td.acount("status:scheduled"))
-    assert 1 == (await td.atabs())["scheduled"].value
+    assert 1 == (await td.acounts_by_state())["scheduled"].value
     assert [{"type": "mail", "count": 1}] == await td.acounts(("type",))
-    assert 1 == (await td.alanes())[0].scheduled
+    assert 1 == (await td.aqueue_stats())[0].scheduled
     assert ([], {}, [], []) == (
         await td.ausage(),
         await td.alatency(),

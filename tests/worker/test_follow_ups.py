@@ -13,7 +13,7 @@ import pytest
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, eventually, now, place, working
 from treadle import Context, Fail, Job, Snooze, Status, Treadle, WaitsForItself
-from treadle.stores.base import Due, Wanted
+from treadle.stores.base import ClaimRequest, Due
 from treadle.testing import ManualClock, drain, enqueued
 
 
@@ -261,7 +261,7 @@ def test_a_tick_runs_the_follow_ups_of_a_transaction_that_commits_while_it_looks
 
     due, looks = td.store.due, count(1)
 
-    def slow(wanted: Wanted) -> Due:
+    def slow(wanted: ClaimRequest) -> Due:
         found = due(wanted)
         if next(looks) > 1:  # after the first, a tick looks again in any case
             looked.set()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.worker.helpers import eventually
-from treadle.group import Group
+from treadle.group_commit import GroupCommit
 from treadle.ids import new_id
 from treadle.job import Job, NewJob
 from treadle.stores.base import Inserted
@@ -32,7 +32,7 @@ def request(type: str) -> NewJob:
     return NewJob(id=new_id(), type=type)
 
 
-def caller(group: Group, type: str, answers: list[list[Job]]) -> threading.Thread:
+def caller(group: GroupCommit, type: str, answers: list[list[Job]]) -> threading.Thread:
     thread = threading.Thread(target=lambda: answers.append(group.insert([request(type)])), daemon=True)
     thread.start()
     return thread
@@ -41,7 +41,7 @@ def caller(group: Group, type: str, answers: list[list[Job]]) -> threading.Threa
 @pytest.mark.parametrize("while_led", [False, True], ids=["before its group is closed", "while its group is stored"])
 def test_a_caller_that_is_interrupted_leaves_nobody_waiting(while_led: bool) -> None:
     gate, answers = Gate(), list[list[Job]]()
-    group = Group(gate.insert_groups)
+    group = GroupCommit(gate.insert_groups)
     threads = [caller(group, "leads", answers)]
     eventually(lambda: gate.groups == [["leads"]])
 

@@ -36,8 +36,8 @@ def names(events: list[Event]) -> list[tuple[str, str]]:
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little patience with hooks."""
-    monkeypatch.setattr("treadle.telling.FAREWELL", 0.05)
-    monkeypatch.setattr("treadle.telling.BACKLOG", 3)
+    monkeypatch.setattr("treadle.hooks.CLOSE_SECONDS", 0.05)
+    monkeypatch.setattr("treadle.hooks.BACKLOG", 3)
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ def test_the_outcome_of_a_lost_lease_is_not_told(td: Treadle) -> None:
     def loses(ctx: Context) -> int:
         if ctx.attempt == 1:
             (worker,) = td.workers()
-            td.store.bury(worker.id, "a test says so")
+            td.store.declare_dead(worker.id, "a test says so")
         return ctx.attempt
 
     events = told(td)
@@ -278,7 +278,7 @@ def test_a_hook_that_hangs_stops_no_job_and_no_worker(
 def test_hooks_that_fell_behind_hear_of_what_comes_after(
     td: Treadle, monkeypatch: pytest.MonkeyPatch, hang: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("treadle.telling.BACKLOG", 3)
+    monkeypatch.setattr("treadle.hooks.BACKLOG", 3)
     heard: list[Event] = []
 
     @td.job
@@ -309,7 +309,7 @@ def test_without_a_hook_nothing_is_made_for_it(td: Treadle, monkeypatch: pytest.
         raise AssertionError("nobody wants to know")
 
     monkeypatch.setattr("treadle.events._event", never)
-    monkeypatch.setattr("treadle.telling._Aside._serve", never)
+    monkeypatch.setattr("treadle.hooks._Aside._serve", never)
     quick.enqueue()
     assert drain(td).completed == 1
     td.on("job_failed", never)

@@ -8,7 +8,7 @@ from typing import Any
 
 from treadle.errors import StoreUnusable
 from treadle.stores.base import Beat
-from treadle.worker.keeper import Keeper
+from treadle.worker.heartbeat import Heartbeat
 
 
 class OutForAMoment:
@@ -31,7 +31,7 @@ class OutForAMoment:
 def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> None:
     """A server that restarts as often as a worker beats could else silence one of two who live."""
     store: Any = OutForAMoment()
-    keeper = Keeper(store, 3.0, heard=lambda _: None, lost=lambda _: None)
+    keeper = Heartbeat(store, 3.0, heard=lambda _: None, lost=lambda _: None)
     keeper.start("a")
     assert store.second.wait(30)
     keeper.stop()

@@ -17,12 +17,12 @@ from tests.worker import process_jobs
 from tests.worker.helpers import Background, ended, eventually, is_processing, now, place, working
 from treadle import Context, Job, Status, Treadle, WrongStatus
 from treadle.context import Run
-from treadle.outcome import Kind
-from treadle.stores.base import Wanted
+from treadle.outcome import OutcomeKind
+from treadle.stores.base import ClaimRequest
 from treadle.testing import drain
 from treadle.worker import child
-from treadle.worker.board import Board
-from treadle.worker.slots import Running, Why
+from treadle.worker.inflight import Inflight
+from treadle.worker.slots import RunningAttempt, StopReason
 
 
 def is_alive(pid: int) -> bool:
@@ -131,7 +131,7 @@ def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_chil
 
 
 def deadline_of(td: Treadle, job: Job) -> int | None:
-    situation = td.store.situation(job.id)
+    situation = td.store.job_facts(job.id)
     return situation.deadline if situation else None
 
 
@@ -164,22 +164,22 @@ def test_a_child_that_never_starts_is_an_error_that_says_so(
 
 def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(in_children: Treadle) -> None:
     """A timeout, or a cancel, may come when the answer is on its way."""
-    run, job_type = child.Child(in_children, Board.create(10)), process_jobs.own_pid.job_type
+    run, job_type = child.Child(in_children, Inflight.create(10)), process_jobs.own_pid.job_type
     for _ in range(5):
         process_jobs.own_pid.enqueue(), process_jobs.own_pid.enqueue()
         first, second = (
-            Running(Run(claimed, in_children.store, lambda *_: None), job_type)
-            for claimed in in_children.store.claim("", Wanted(limit=2))
+            RunningAttempt(Run(claimed, in_children.store, lambda *_: None), job_type)
+            for claimed in in_children.store.claim("", ClaimRequest(limit=2))
         )
 
-        def kill_it_late(first: Running = first) -> None:
+        def kill_it_late(first: RunningAttempt = first) -> None:
             assert run._pipe is not None
             assert run._pipe.poll(60)
-            first.stop(Why.CANCELLED)
+            first.stop(StopReason.CANCELLED)
 
         first.started = kill_it_late
         outcomes = [run(first), run(second)]
-        assert [outcome and outcome.kind for outcome in outcomes] == [Kind.COMPLETED] * 2
+        assert [outcome and outcome.kind for outcome in outcomes] == [OutcomeKind.COMPLETED] * 2
     run.close()
 
 
@@ -422,7 +422,7 @@ def test_a_worker_that_was_declared_dead_drops_its_jobs_and_goes_on_under_a_new_
         job = wait.enqueue()
         eventually(lambda: runs)
         first = background.worker.id
-        td.store.bury(first, "it was silent")
+        td.store.declare_dead(first, "it was silent")
         assert td.result(job.id) == "done"
         assert [row.id for row in td.workers()] == [background.worker.id]
         assert background.worker.id != first

@@ -164,7 +164,7 @@ def test_a_worker_that_lost_the_job_writes_nothing(td: Treadle, words: Words) ->
     with working(td, beat=0.05) as background:
         job = work.enqueue()
         assert began.wait(15)
-        td.store.bury(background.worker.id, "it was silent")
+        td.store.declare_dead(background.worker.id, "it was silent")
         assert ended(td, job).status is Status.COMPLETED
         go.set()  # the first attempt goes on, long after the second has ended
     assert words() == ["attempt 2"]
@@ -180,7 +180,7 @@ def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(td: Treadle, word
     @td.job(backoff=0)
     def work(ctx: Context) -> None:
         if ctx.attempt == 1:
-            td.store.bury(background.worker.id, "it was silent")
+            td.store.declare_dead(background.worker.id, "it was silent")
         try:
             with ctx.transaction() as connection:
                 connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")

@@ -12,9 +12,9 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from treadle import filters
 from treadle.bulk import Bulk
+from treadle.cli.app_loader import database
 from treadle.cli.base import Shared
 from treadle.cli.errors import CONFLICT, PROBLEMS, Problem
-from treadle.cli.target import database
 from treadle.job import Count
 from treadle.units import plural
 

@@ -15,7 +15,7 @@ from treadle.cli.output import clean
 from treadle.health import SILENT, live, silence
 from treadle.job import Job, Status
 from treadle.stores.base import RECLAIM_AFTER
-from treadle.units import plural, span
+from treadle.units import format_duration, plural
 from treadle.worker import host
 
 if TYPE_CHECKING:
@@ -55,7 +55,7 @@ def _schema(status: Mapping[str, Any]) -> Finding:
 def _workers(living: list[WorkerRow], now: int) -> Finding:
     if not living:
         return Finding("workers", Level.OK, "no worker is running, and no job is due")
-    newest = span(min(silence(worker, now) for worker in living))
+    newest = format_duration(min(silence(worker, now) for worker in living))
     return Finding("workers", Level.OK, f"{plural(len(living), 'worker')}, newest heartbeat {newest} ago")
 
 
@@ -65,7 +65,7 @@ def _lost(app: Treadle, workers: list[WorkerRow], now: int) -> Iterator[Finding]
             continue
         dead = host.is_dead(worker.host, one_machine=app.store.one_machine)
         gone = "its process is gone" if dead else "its process hangs, is paused, or out of reach"
-        last = f"its last heartbeat was {span(silence(worker, now))} ago"
+        last = f"its last heartbeat was {format_duration(silence(worker, now))} ago"
         text = f"worker {clean(worker.name)} is lost with {worker.leases} jobs in hand: {last}, {gone}"
         yield Finding(
             "lost", Level.PROBLEM, text, "any worker returns its jobs: treadle worker app:td, or treadle tick"

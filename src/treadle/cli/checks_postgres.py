@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.cli.finding import Finding, Level
 from treadle.cli.output import clean
-from treadle.units import plural, span
+from treadle.units import format_duration, plural
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
-    from treadle.stores.postgres.checkup import Checkup
+    from treadle.stores.postgres.diagnostics import Diagnostics
 
 LONG_TRANSACTION = 600.0
 """Seconds. While it is open, no row that died since can be removed, and claims step over more and more of them."""
@@ -23,7 +23,7 @@ WRONG_CLOCK = 5.0
 
 def checks(app: Treadle, status: Mapping[str, Any], *, quick: bool) -> Iterator[Finding]:
     """All of the server, by what it says of itself."""
-    found: Checkup = app.store.checkup()  # type: ignore[attr-defined]  # of this store alone
+    found: Diagnostics = app.store.checkup()  # type: ignore[attr-defined]  # of this store alone
     yield Finding("server", Level.OK, f"PostgreSQL {clean(found.settings['server_version'])}")
     yield _role(found)
     yield _durable(found)
@@ -35,7 +35,7 @@ def checks(app: Treadle, status: Mapping[str, Any], *, quick: bool) -> Iterator[
     yield _clock(found)
 
 
-def _role(found: Checkup) -> Finding:
+def _role(found: Diagnostics) -> Finding:
     role = clean(found.role)
     if found.lacking:
         lacks = ", ".join(found.lacking[:3]) + (", …" if len(found.lacking) > 3 else "")
@@ -45,7 +45,7 @@ def _role(found: Checkup) -> Finding:
     return Finding("role", Level.OK, f"role {role} may do what a worker does{more}")
 
 
-def _durable(found: Checkup) -> Finding:
+def _durable(found: Diagnostics) -> Finding:
     names = ("fsync", "full_page_writes", "synchronous_commit")
     off = [name for name in names if found.settings[name] == "off"]
     if not off:
@@ -56,7 +56,7 @@ def _durable(found: Checkup) -> Finding:
     return Finding("durable", Level.WARNING, text, "turn it on, unless the jobs can be made again")
 
 
-def _vacuum(found: Checkup) -> Finding:
+def _vacuum(found: Diagnostics) -> Finding:
     if found.settings["autovacuum"] != "on":
         text = "autovacuum is off: tables of a queue fill up with dead rows within hours"
         return Finding("autovacuum", Level.PROBLEM, text, "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()")
@@ -67,18 +67,19 @@ def _vacuum(found: Checkup) -> Finding:
     return Finding("autovacuum", Level.OK, "autovacuum on")
 
 
-def _transactions(found: Checkup) -> Finding:
+def _transactions(found: Diagnostics) -> Finding:
     seconds, who, how = found.oldest or (0.0, "", "")
     if seconds >= LONG_TRANSACTION:
-        text = f"a transaction is open for {span(seconds)} ({clean(who)}): dead rows stay, and claims get slower"
+        age = format_duration(seconds)
+        text = f"a transaction is open for {age} ({clean(who)}): dead rows stay, and claims get slower"
         return Finding("transactions", Level.WARNING, text, f"end it: {clean(how)}")
     if not found.sees_all_sessions:
         text = "no long transaction of this role; those of others are hidden from it"
         return Finding("transactions", Level.OK, text, f"GRANT pg_read_all_stats TO {clean(found.role)}")
-    return Finding("transactions", Level.OK, f"oldest transaction {span(seconds)}")
+    return Finding("transactions", Level.OK, f"oldest transaction {format_duration(seconds)}")
 
 
-def _dead(found: Checkup) -> Finding:
+def _dead(found: Diagnostics) -> Finding:
     many = {table: n for table, n in found.dead_rows.items() if n > MANY_DEAD}
     if not many:
         return Finding("dead rows", Level.OK, f"{sum(found.dead_rows.values()):,} dead rows where jobs come and go")
@@ -87,7 +88,7 @@ def _dead(found: Checkup) -> Finding:
     return Finding("dead rows", Level.WARNING, text, way_out)
 
 
-def _sessions(found: Checkup) -> Finding:
+def _sessions(found: Diagnostics) -> Finding:
     most = int(found.settings["max_connections"])
     text = f"{plural(found.sessions, 'connection')} of {most}"
     if found.sessions < most * MANY_SESSIONS:
@@ -96,7 +97,7 @@ def _sessions(found: Checkup) -> Finding:
     return Finding("connections", level, f"{text} are taken", "fewer processes, a pooler, or a higher max_connections")
 
 
-def _listen(found: Checkup) -> Finding:
+def _listen(found: Diagnostics) -> Finding:
     if found.hears:
         return Finding("listen", Level.OK, "notifications arrive")
     text = "notifications do not arrive, so that idle workers look for jobs once a second"
@@ -104,9 +105,9 @@ def _listen(found: Checkup) -> Finding:
     return Finding("listen", Level.WARNING, text, way_out)
 
 
-def _clock(found: Checkup) -> Finding:
+def _clock(found: Diagnostics) -> Finding:
     if abs(found.skew) < WRONG_CLOCK:
         return Finding("clock", Level.OK, "the server's clock is this host's, to within seconds")
     side = "ahead of" if found.skew > 0 else "behind"
-    text = f"the server's clock is {span(abs(found.skew))} {side} this host's, and decides when jobs are due"
+    text = f"the server's clock is {format_duration(abs(found.skew))} {side} this host's, and decides when jobs are due"
     return Finding("clock", Level.WARNING, text, "mend the time (NTP) on one of them; delay= is right in any case")

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.cli.finding import Finding, Level
 from treadle.cli.output import clean
-from treadle.stores.sqlite.place import NETWORK_FILE_SYSTEMS
-from treadle.units import size
+from treadle.stores.sqlite.url import NETWORK_FILE_SYSTEMS
+from treadle.units import format_bytes
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -77,7 +77,7 @@ def _sqlite(version: str) -> Finding:
 
 
 def _log(status: Mapping[str, Any]) -> Finding:
-    length = size(status["log_bytes"])
+    length = format_bytes(status["log_bytes"])
     if status["log_bytes"] < LONG_LOG:
         return Finding("log", Level.OK, f"write-ahead log of {length}")
     way_out = "end it: a forgotten transaction, a database browser, a backup that hangs"
@@ -89,6 +89,7 @@ def _log(status: Mapping[str, Any]) -> Finding:
 def _disk(status: Mapping[str, Any]) -> Finding:
     free = shutil.disk_usage(Path(status["where"]).parent).free
     if free >= LITTLE_DISK:
-        return Finding("space", Level.OK, f"{size(free)} free on its disk")
+        return Finding("space", Level.OK, f"{format_bytes(free)} free on its disk")
     level = Level.PROBLEM if free < TOO_LITTLE_DISK else Level.WARNING
-    return Finding("space", level, f"only {size(free)} free on its disk", "make room: treadle db prune --older-than 1d")
+    text = f"only {format_bytes(free)} free on its disk"
+    return Finding("space", level, text, "make room: treadle db prune --older-than 1d")

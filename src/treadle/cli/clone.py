@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from treadle.cli import hidden
+from treadle.cli import reveal
+from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.enqueue import parsed
-from treadle.cli.target import database
 from treadle.errors import JobNotFound
 
 HELP = """Store a new job like that one, and print its id.
@@ -19,7 +19,7 @@ KEY=VALUE and KEY:=JSON change its payload; all else of it stays.
 @command("clone", help=HELP)
 @click.argument("id")
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
-@hidden.reveals
+@reveal.reveals
 @pass_shared
 def clone(shared: Shared, id: str, pairs: tuple[str, ...]) -> None:
     app = database(shared)
@@ -28,7 +28,7 @@ def clone(shared: Shared, id: str, pairs: tuple[str, ...]) -> None:
         raise JobNotFound(id)
     new = app.clone(id, {**old.payload, **parsed(pairs)} if pairs else None)
     if shared.json:
-        shared.data(hidden.job(shared, new))
+        shared.data(reveal.job(shared, new))
         return
     shared.note(("✓ ", "green"), f"{new.type} {new.id} stored in queue {new.queue}, like {old.id}")
     shared.print(new.id)

@@ -8,9 +8,9 @@ import click
 
 from treadle.app import Treadle
 from treadle.cli import logs
+from treadle.cli.app_loader import load_app, must_be_ready, url_of
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.errors import Problem
-from treadle.cli.target import load_app, must_be_ready, url_of
 
 HELP = """The dashboard and the HTTP API, until stopped.
 

@@ -10,10 +10,10 @@ import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from treadle import units
+from treadle.cli.app_loader import database, url_of
 from treadle.cli.base import Group, Shared, pass_shared
 from treadle.cli.errors import Problem
-from treadle.cli.target import database, url_of
-from treadle.cli.types import Duration
+from treadle.cli.params import Duration
 from treadle.job import Status
 from treadle.stores import open_store
 from treadle.worker.chores import PRUNED, prune
@@ -28,15 +28,15 @@ An owner; workers, who see every tenant; and producers, who see one tenant at a 
 """
 NAME_ONE = "name one: --db postgresql://…"
 STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
-    ("bytes", "size", units.size),
-    ("log_bytes", "log", units.size),
+    ("bytes", "size", units.format_bytes),
+    ("log_bytes", "log", units.format_bytes),
     ("leases_given", "leases given", "{:,}".format),
     ("journal_mode", "journal", str),
     ("synchronous", "synchronous", str),
     ("sqlite_version", "SQLite", str),
     ("file_system", "file system", lambda kind: kind or "unknown"),
     ("server_version", "PostgreSQL", str),
-    ("oldest_transaction_seconds", "oldest transaction", units.span),
+    ("oldest_transaction_seconds", "oldest transaction", units.format_duration),
     ("dead_rows", "dead rows", "{:,}".format),
 ]
 FINAL = [status.value for status in Status if status.is_final]

@@ -19,9 +19,9 @@ import click
 
 from treadle.app import Treadle
 from treadle.cli import demo_live, demo_show
+from treadle.cli.app_loader import url_to_show
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.errors import PROBLEMS, Problem
-from treadle.cli.target import url_to_show
 from treadle.job import NewJob
 from treadle.settings import URL_VARIABLE, database_url
 from treadle.stores import open_store
@@ -45,7 +45,7 @@ def demo(shared: Shared, keep: bool, dashboard: bool | None) -> None:
     signal.signal(signal.SIGTERM, _interrupt)  # so that the workers are stopped, too
     with _place(shared, keep) as url:
         app = Treadle(url)
-        stage = demo_show.Stage(shared, app)
+        stage = demo_show.DemoScreen(shared, app)
         app.enqueue_many(_requests(app))
         stage.opened(url)
         with contextlib.ExitStack() as stack:
@@ -74,7 +74,7 @@ def _requests(app: Treadle) -> list[NewJob]:
     return [app.request(type, payload) for type, payload in wanted]
 
 
-def _watch(app: Treadle, stage: demo_show.Stage, supervisor: subprocess.Popen[bytes]) -> None:
+def _watch(app: Treadle, stage: demo_show.DemoScreen, supervisor: subprocess.Popen[bytes]) -> None:
     """Look until all is done, and kill a worker when a third is."""
     deadline, watching = time.monotonic() + PATIENCE, True
     while watching:
@@ -90,7 +90,7 @@ def _watch(app: Treadle, stage: demo_show.Stage, supervisor: subprocess.Popen[by
         watching = bool(seen.total - seen.completed - seen.ended_otherwise)
 
 
-def _kill_one(app: Treadle, stage: demo_show.Stage) -> None:
+def _kill_one(app: Treadle, stage: demo_show.DemoScreen) -> None:
     """kill -9 a worker that has jobs in hand. It is stopped first, so that what it holds can be read exactly."""
     for worker in app.workers():
         if not worker.leases:

@@ -16,7 +16,7 @@ from treadle.settings import URL_VARIABLE
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
-    from treadle.cli.demo_show import Stage
+    from treadle.cli.demo_show import DemoScreen
 
 COMMAND = [sys.executable, "-m", "treadle", "dashboard", "treadle.cli.demo_app:td", "--port", "0"]
 PAUSE = 0.5
@@ -24,7 +24,7 @@ PAUSE = 0.5
 
 
 @contextlib.contextmanager
-def dashboard(stage: Stage, url: str, others: dict[str, str], browse: bool) -> Generator[bool]:
+def dashboard(stage: DemoScreen, url: str, others: dict[str, str], browse: bool) -> Generator[bool]:
     """Whether it is up. Without `treadle[web]` it is not, and that is no reason to fail."""
     process = subprocess.Popen(
         COMMAND,
@@ -55,7 +55,7 @@ def has_desktop() -> bool:
     return sys.platform == "darwin" or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def keep_up(app: Treadle, stage: Stage) -> None:
+def keep_up(app: Treadle, stage: DemoScreen) -> None:
     """A few jobs now and then, some of which fail, until Ctrl-C."""
     dice, number = random.Random(2), 0
     with contextlib.suppress(KeyboardInterrupt):

@@ -52,7 +52,7 @@ class Report(msgspec.Struct, kw_only=True):
     database: str | None = None
 
 
-class Stage:
+class DemoScreen:
     """The audience sees what the database says."""
 
     def __init__(self, shared: Shared, app: Treadle) -> None:

@@ -6,11 +6,11 @@ from collections import Counter
 
 import click
 
+from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.checks import checks
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.finding import Finding, Level
-from treadle.cli.target import database
 from treadle.units import plural
 
 MARKS = {Level.OK: ("✓ ", "green"), Level.WARNING: ("⚠ ", "yellow"), Level.PROBLEM: ("✗ ", "red")}

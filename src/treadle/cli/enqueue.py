@@ -11,11 +11,11 @@ import click
 import msgspec
 
 from treadle import units
+from treadle.cli.app_loader import database, load_app
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.errors import USAGE, Problem, code_of
 from treadle.cli.output import pretty
-from treadle.cli.target import database, load_app
-from treadle.cli.types import Duration, Moment
+from treadle.cli.params import Duration, Moment
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
 from treadle.health import handles, live
 
@@ -88,7 +88,7 @@ def _json(pair: str, text: str) -> Any:
 def _tell(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
     """Where the job is, and whether anybody is there to run it."""
     now = datetime.now(UTC)
-    when = f"due {units.relative(max(job.run_at, now), now)}"
+    when = f"due {units.format_relative(max(job.run_at, now), now)}"
     how = f"{job.status} already: a job with this key" if existed else f"stored in queue {job.queue}, {when}"
     shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}")
     shared.note((f"  in {app.store.where}", "dim"))

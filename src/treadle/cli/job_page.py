@@ -28,7 +28,7 @@ def print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mappi
     _block(shared, pretty(job.payload))
     _heading(shared, "Timeline")
     for moment, text, style in _timeline(job, history, names):
-        shared.print("  ", (units.local(moment), "dim"), "  ", (text, style))
+        shared.print("  ", (units.format_local(moment), "dim"), "  ", (text, style))
     if any(attempt.traceback for attempt in history):
         _heading(shared, "Tracebacks")
         for attempt in history:
@@ -61,7 +61,7 @@ def _block(shared: Shared, text: str, indent: str = "  ") -> None:
 def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> list[Line]:
     lines: list[Line] = [(job.created_at, "created", "")]
     for attempt in history:
-        lasted = units.span((attempt.ended_at - attempt.started_at).total_seconds())
+        lasted = units.format_duration((attempt.ended_at - attempt.started_at).total_seconds())
         by = f"on {_who(attempt.worker_id, names)}"
         error = f": {clean(attempt.error)}" if attempt.error else ""
         style = "red" if attempt.outcome == "failed" else "yellow"
@@ -71,10 +71,11 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
     if job.started_at and job.started_at not in told:
         lines.append((job.started_at, f"attempt {job.attempts or 1} started on {_who(job.worker_id, names)}", ""))
     if job.completed_at:
-        lasted = f" after {units.span((job.completed_at - job.started_at).total_seconds())}" if job.started_at else ""
+        seconds = (job.completed_at - job.started_at).total_seconds() if job.started_at else None
+        lasted = "" if seconds is None else f" after {units.format_duration(seconds)}"
         lines.append((job.completed_at, f"{MARKS[job.status]} {job.status}{lasted}", STYLES[job.status]))
     elif job.status is Status.PENDING:
-        lines.append((job.run_at, f"due ({units.relative(job.run_at)})", STYLES["pending"]))
+        lines.append((job.run_at, f"due ({units.format_relative(job.run_at)})", STYLES["pending"]))
     return sorted(lines, key=lambda line: line[0])
 
 

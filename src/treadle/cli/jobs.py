@@ -12,12 +12,12 @@ import msgspec
 from rich.text import Text
 
 from treadle import filters, units
-from treadle.cli import hidden, output
+from treadle.cli import output, reveal
+from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared
 from treadle.cli.clone import clone
 from treadle.cli.errors import Problem
 from treadle.cli.job_page import print_job
-from treadle.cli.target import database
 from treadle.cli.verbs import verbs
 from treadle.cli.why import why
 from treadle.errors import JobNotFound
@@ -51,7 +51,7 @@ def jobs() -> None:
 @click.option("--subject", help="What it is about.")
 @click.option("-n", "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many.")
 @click.option("--cursor", help="Go on after this job: the cursor that the page before ended with.")
-@hidden.reveals
+@reveal.reveals
 @pass_shared
 def ls(
     shared: Shared,
@@ -66,7 +66,7 @@ def ls(
     given = {"status": statuses or None, **named}
     filter = both(filters.parse(" ".join(words)), {name: value for name, value in given.items() if value is not None})
     page = app.jobs(filter, limit=limit, cursor=cursor)
-    items = [hidden.job(shared, job) for job in page]
+    items = [reveal.job(shared, job) for job in page]
     if shared.json:
         _print_json(shared, app, filter, page, items)
         return
@@ -86,7 +86,7 @@ def both(filter: Filter, given: Mapping[str, Any]) -> Filter:
     for name in given:
         if getattr(filter, NAMED[name]):
             raise Problem(f"{name} stands in the filter, and --{name} is given", "Say it once.")
-    return filter.but(**fields)
+    return filter.replace(**fields)
 
 
 def _print_json(shared: Shared, app: Treadle, filter: Filter, page: Page, items: list[Job]) -> None:
@@ -123,11 +123,11 @@ def _when(job: Job, now: datetime) -> str:
     """The moment that matters in its status."""
     if job.status is Status.PROCESSING:
         done = f" {job.progress.fraction:.0%}" if job.progress else ""
-        return f"for {units.span((now - (job.started_at or now)).total_seconds())}{done}"
+        return f"for {units.format_duration((now - (job.started_at or now)).total_seconds())}{done}"
     if job.status is Status.PENDING:
         late = (now - job.run_at).total_seconds()
-        return f"due for {units.span(late)}" if late > 0 else units.relative(job.run_at, now)
-    return units.relative(job.completed_at or job.updated_at, now)
+        return f"due for {units.format_duration(late)}" if late > 0 else units.format_relative(job.run_at, now)
+    return units.format_relative(job.completed_at or job.updated_at, now)
 
 
 def _next_page(filter: Filter, limit: int, cursor: str) -> str:
@@ -138,15 +138,15 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 
 @command("show", help="All there is to know of a job: payload, timeline, attempts with tracebacks, result.")
 @click.argument("id")
-@hidden.reveals
+@reveal.reveals
 @pass_shared
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
     found = app.get(id)
     if found is None:
         raise JobNotFound(id)
-    job = hidden.job(shared, found)
-    history = [hidden.attempt(shared, attempt) for attempt in app.attempts(id)]
+    job = reveal.job(shared, found)
+    history = [reveal.attempt(shared, attempt) for attempt in app.attempts(id)]
     if shared.json:
         shared.data({**msgspec.structs.asdict(job), "history": history})
     else:

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from treadle import clock, units
 from treadle.cli import output
+from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared
-from treadle.cli.target import database
-from treadle.stores.rows import LaneRow
+from treadle.stores.rows import QueueStats
 
 COUNTS = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
 
@@ -26,7 +26,7 @@ def queues() -> None:
 @pass_shared
 def ls(shared: Shared) -> None:
     app = database(shared)
-    lanes, now = app.lanes(), app.store.now()
+    lanes, now = app.queue_stats(), app.store.now()
     if shared.json:
         shared.data({"items": [as_json(lane) for lane in lanes]})
     elif lanes:
@@ -35,7 +35,7 @@ def ls(shared: Shared) -> None:
         shared.note("no jobs")
 
 
-def _table(lanes: list[LaneRow], now: int) -> output.Grid:
+def _table(lanes: list[QueueStats], now: int) -> output.Grid:
     names = [name.upper() for name in COUNTS]
     table = output.table("QUEUE", "TYPE", *names, "LIMIT", "OLDEST", "NEXT", right=(*names, "LIMIT", "OLDEST", "NEXT"))
     for lane in lanes:
@@ -49,14 +49,14 @@ def _table(lanes: list[LaneRow], now: int) -> output.Grid:
 
 def oldest(due: int | None, now: int) -> str:
     """How long what is due has waited."""
-    return "-" if due is None else units.span((now - due) / clock.SECOND)
+    return "-" if due is None else units.format_duration((now - due) / clock.SECOND)
 
 
 def _next(due: int | None, now: int) -> str:
-    return "-" if due is None else f"in {units.span((due - now) / clock.SECOND)}"
+    return "-" if due is None else f"in {units.format_duration((due - now) / clock.SECOND)}"
 
 
-def as_json(lane: LaneRow) -> dict[str, Any]:
+def as_json(lane: QueueStats) -> dict[str, Any]:
     times = {name: getattr(lane, name) for name in ("oldest_due", "next_due")}
     moments = {name: None if at is None else clock.to_datetime(at) for name, at in times.items()}
     return {**msgspec.structs.asdict(lane), **moments}

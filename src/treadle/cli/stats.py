@@ -11,10 +11,10 @@ import click
 
 from treadle import units
 from treadle.cli import output
+from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.queues import as_json
 from treadle.cli.stats_table import by_type
-from treadle.cli.target import database
 from treadle.health import Problem, live, unhandled
 from treadle.job import Status
 
@@ -45,7 +45,7 @@ def _as_json(app: Treadle) -> dict[str, Any]:
         "totals": {status.value: 0 for status in Status} | _sums(counts),
         "workers": {"live": len(living), "lost": len(workers) - len(living)},
         "unhandled": [lane._asdict() for lane in unhandled(counts, living)],
-        "queues": [as_json(lane) for lane in app.lanes()],
+        "queues": [as_json(lane) for lane in app.queue_stats()],
         "latency": app.latency(),
         "problems": app.problems(),
         "database": app.store.status(),
@@ -54,7 +54,7 @@ def _as_json(app: Treadle) -> dict[str, Any]:
 
 
 def _print(shared: Shared, app: Treadle) -> None:
-    lanes, workers, now = app.lanes(), app.workers(), app.store.now()
+    lanes, workers, now = app.queue_stats(), app.workers(), app.store.now()
     living = live(workers, now)
     if lanes:
         output.show(shared, by_type(lanes, app.latency(), living, now, bars=shared.out.is_terminal))
@@ -78,7 +78,7 @@ def _print_problems(shared: Shared, problems: Sequence[Problem]) -> None:
 def _summary(totals: Mapping[str, int], living: int, lost: int, place: Mapping[str, Any]) -> str:
     parts = [f"{totals[state]:,} {state}" for state in ("queued", "processing")]
     parts.append(units.plural(living, "worker") + (f" ({lost} lost)" if lost else ""))
-    size = f" ({units.size(place['bytes'])})" if "bytes" in place else ""
+    size = f" ({units.format_bytes(place['bytes'])})" if "bytes" in place else ""
     parts.append(f"{place['store']} {place['where']}{size}")
     return " · ".join(parts)
 

@@ -11,11 +11,11 @@ from treadle.cli import output
 from treadle.cli.queues import COUNTS, oldest
 from treadle.health import Latency, handles
 from treadle.stores.base import WorkerRow
-from treadle.stores.rows import LaneRow
+from treadle.stores.rows import QueueStats
 
 
 def by_type(
-    lanes: Sequence[LaneRow], latency: Mapping[str, Latency], living: Sequence[WorkerRow], now: int, *, bars: bool
+    lanes: Sequence[QueueStats], latency: Mapping[str, Latency], living: Sequence[WorkerRow], now: int, *, bars: bool
 ) -> output.Grid:
     """The columns that say something. A bar is as long as its type's share of the longest queue."""
     types = {lane.type: [other for other in lanes if other.type == lane.type] for lane in lanes}
@@ -31,7 +31,7 @@ def by_type(
         if bars and most:
             cells.insert(1, Text(output.bar(count["queued"], most), style="cyan"))
         due = min((lane.oldest_due for lane in types[type] if lane.oldest_due is not None), default=None)
-        speed = units.span(latency[type].run_p95) if type in latency else "-"
+        speed = units.format_duration(latency[type].run_p95) if type in latency else "-"
         cells += [Text(oldest(due, now)), Text(speed)]
         cells += [Text(warnings[type], style="yellow")] if any(warnings.values()) else []
         table.add_row(output.named(type), *cells)
@@ -44,7 +44,7 @@ def _empty(shown: Sequence[str], *, bars: bool, warned: bool) -> output.Grid:
     return output.table(*heads, right=(*names, "OLDEST", "P95 RUN"))
 
 
-def _warning(lanes: Sequence[LaneRow], living: Sequence[WorkerRow]) -> str:
+def _warning(lanes: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
     """Where nobody works at all, that is told once, below."""
     for lane in lanes if living else ():
         if lane.queued and not any(handles(worker, lane.queue, lane.type) for worker in living):

@@ -6,11 +6,11 @@ import click
 
 from treadle import units
 from treadle.cli import logs
+from treadle.cli.app_loader import app_name, load_app
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.errors import PROBLEMS
-from treadle.cli.target import app_name, load_app
-from treadle.cli.types import Duration
-from treadle.outcome import Kind
+from treadle.cli.params import Duration
+from treadle.outcome import OutcomeKind
 
 
 @command("tick", help="Run what is due, once, and end: for cron and serverless. Exits with 1 if a job failed for good.")
@@ -28,12 +28,12 @@ def tick(shared: Shared, target: str | None, app: str | None, max_jobs: int, max
     if shared.json:
         shared.data(report)
     else:
-        kinds = {kind.value: getattr(report, kind.value) for kind in Kind}
+        kinds = {kind.value: getattr(report, kind.value) for kind in OutcomeKind}
         parts = [f"{count} {kind}" for kind, count in kinds.items() if count]
         parts += [f"{report.rescued} rescued"] if report.rescued else []
         shared.print(f"ran {units.plural(report.ran, 'job')}", f": {', '.join(parts)}" if parts else "")
         if report.next_due_at:
-            shared.note((f"next due {units.relative(report.next_due_at)}", "dim"))
+            shared.note((f"next due {units.format_relative(report.next_due_at)}", "dim"))
         shared.note((f"in {treadle.store.where}", "dim"))
     if report.failed:
         click.get_current_context().exit(PROBLEMS)

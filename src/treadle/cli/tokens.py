@@ -8,10 +8,10 @@ from rich.text import Text
 from treadle import clock, units
 from treadle import tokens as secrets
 from treadle.cli import output
+from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, pass_shared
 from treadle.cli.errors import CONFLICT, NOT_FOUND, Problem
-from treadle.cli.target import database
-from treadle.cli.types import Duration
+from treadle.cli.params import Duration
 from treadle.settings import checked_name
 from treadle.stores.rows import Token
 
@@ -73,7 +73,7 @@ def ls(shared: Shared) -> None:
             Text(output.clean(token.name)),
             Text(", ".join(token.scopes)),
             Text(output.clean(token.tenant) or "all"),
-            Text(units.relative(clock.to_datetime(token.created_at))),
+            Text(units.format_relative(clock.to_datetime(token.created_at))),
             Text(_expiry(token), style="red" if expired else ""),
         )
     output.show(shared, table)
@@ -89,7 +89,7 @@ def revoke(shared: Shared, name: str) -> None:
 
 
 def _expiry(token: Token) -> str:
-    return "never" if token.expires_at is None else units.relative(clock.to_datetime(token.expires_at))
+    return "never" if token.expires_at is None else units.format_relative(clock.to_datetime(token.expires_at))
 
 
 def _at(moment: int | None) -> object:

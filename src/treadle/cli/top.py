@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 import click
 from rich.live import Live
 
-from treadle.cli import glance
+from treadle.cli import top_view
+from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.target import database
-from treadle.cli.types import Duration
+from treadle.cli.params import Duration
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -34,9 +34,9 @@ Where stdout is no terminal, it shows one look and ends.
 def top(shared: Shared, interval: float) -> None:
     app = database(shared)
     if shared.json:
-        shared.data(glance.as_json(glance.look(app)))
+        shared.data(top_view.as_json(top_view.look(app)))
     elif not shared.out.is_terminal:
-        shared.print_wide(glance.draw(glance.look(app), rows=200), 160)
+        shared.print_wide(top_view.draw(top_view.look(app), rows=200), 160)
     else:
         with keys() as pressed:
             _watch(app, shared, max(0.1, interval), pressed)
@@ -48,7 +48,7 @@ def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[flo
     with Live(console=shared.out, screen=True, auto_refresh=False) as screen:
         while True:
             note = "paused: p goes on" if paused else ""
-            screen.update(glance.draw(glance.look(app), shared.out.height, note), refresh=True)
+            screen.update(top_view.draw(top_view.look(app), shared.out.height, note), refresh=True)
             key = pressed(interval)
             while paused and key not in ("p", "q"):
                 key = pressed(interval)

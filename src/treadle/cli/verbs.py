@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle.cli import hidden
+from treadle.cli import reveal
+from treadle.cli.app_loader import database
 from treadle.cli.base import Command, Shared, command, pass_shared
 from treadle.cli.bulk import Verb, bulk, confirm
 from treadle.cli.errors import PROBLEMS, Problem, explained
-from treadle.cli.target import database
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Job, Status
 
@@ -39,7 +39,7 @@ def _command(verb: Verb, help: str, told: Callable[[Job], str]) -> Command:
     @click.argument("which", metavar="ID... | FILTER", nargs=-1, required=True)
     @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
     @click.option("--expect", type=click.IntRange(0), metavar="N", help="Do nothing unless just so many match.")
-    @hidden.reveals
+    @reveal.reveals
     @pass_shared
     def run(shared: Shared, which: tuple[str, ...], yes: bool, expect: int | None) -> None:
         if is_filter(which):
@@ -88,4 +88,4 @@ def _each(app: Treadle, action: str, id: str) -> tuple[str, Job | Problem]:
 def _as_json(shared: Shared, id: str, result: Job | Problem) -> dict[str, Any]:
     if isinstance(result, Problem):
         return {"id": id, "ok": False, "error": result.message, "exit_code": result.exit_code}
-    return {"id": id, "ok": True, "job": hidden.job(shared, result)}
+    return {"id": id, "ok": True, "job": reveal.job(shared, result)}

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import click
 
-from treadle.cli import hidden
+from treadle.cli import reveal
+from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.output import clean, status
-from treadle.cli.target import database
 
 
 @command("why", help="Why a job is not running: every reason that holds, the deciding one first.")
 @click.argument("id")
-@hidden.reveals
+@reveal.reveals
 @pass_shared
 def why(shared: Shared, id: str) -> None:
-    answer = hidden.why(shared, database(shared).why(id))
+    answer = reveal.why(shared, database(shared).why(id))
     if shared.json:
         shared.data(answer)
         return

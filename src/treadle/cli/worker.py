@@ -15,11 +15,11 @@ import click
 import treadle as package
 from treadle import units
 from treadle.cli import logs
+from treadle.cli.app_loader import app_name, load_app
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.errors import Problem
-from treadle.cli.target import app_name, load_app
-from treadle.cli.types import Duration
-from treadle.worker.board import VARIABLE, Board
+from treadle.cli.params import Duration
+from treadle.worker.inflight import VARIABLE, Inflight
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -81,7 +81,7 @@ def _work(
     types = sorted(app.registry.types)
     if not types:
         raise Problem(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
-    board = Board.inherited()
+    board = Inflight.inherited()
     if burst or not (board and board.in_turn):  # else it waits for the database, as those do who work
         app.store.open()
     from_queues = f" · queues {', '.join(queues)}" if queues else ""

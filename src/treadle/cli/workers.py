@@ -8,8 +8,8 @@ from rich.text import Text
 
 from treadle import clock, units
 from treadle.cli import output
+from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.target import database
 from treadle.health import is_live, silence
 from treadle.stores.base import WorkerRow
 
@@ -37,8 +37,8 @@ def workers(shared: Shared) -> None:
 
 
 def _cells(worker: WorkerRow, now: int) -> list[Text]:
-    alive, quiet = is_live(worker, now), units.span(silence(worker, now))
-    up = units.span((now - worker.started_at) / clock.SECOND)
+    alive, quiet = is_live(worker, now), units.format_duration(silence(worker, now))
+    up = units.format_duration((now - worker.started_at) / clock.SECOND)
     return [
         Text.assemble(("● ", "green") if alive else ("◌ ", "red"), output.clean(worker.name)),
         Text(f"{worker.leases}/{worker.concurrency}"),
@@ -54,7 +54,8 @@ def _cells(worker: WorkerRow, now: int) -> list[Text]:
 def _doing(worker: WorkerRow, now: int) -> str:
     """Each type that it has in hand, how many of it, and for how long the first."""
     parts = (
-        f"{output.clean(type)}{TIMES.format(count) if count > 1 else ''} for {units.span((now - since) / clock.SECOND)}"
+        f"{output.clean(type)}{TIMES.format(count) if count > 1 else ''}"
+        f" for {units.format_duration((now - since) / clock.SECOND)}"
         for type, count, since in worker.doing
     )
     return ", ".join(parts)

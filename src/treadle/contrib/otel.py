@@ -16,7 +16,7 @@ from treadle.context import Run
 from treadle.errors import MissingExtra, TreadleError
 from treadle.events import Event, EventName
 from treadle.job import NewJob
-from treadle.outcome import Kind, Outcome
+from treadle.outcome import Outcome, OutcomeKind
 from treadle.version import __version__
 
 try:
@@ -116,7 +116,7 @@ def _of_run(run: Run) -> dict[str, str | int]:
 def _tell(span: trace.Span, outcome: Outcome | None) -> None:
     """How the attempt ended; None: its lease was lost."""
     span.set_attribute("treadle.outcome", "lost" if outcome is None else outcome.kind.value)
-    if outcome is None or outcome.kind not in (Kind.RETRIED, Kind.FAILED):
+    if outcome is None or outcome.kind not in (OutcomeKind.RETRIED, OutcomeKind.FAILED):
         return
     message = outcome.error or ""
     exception = {"exception.message": message, "exception.stacktrace": outcome.traceback or ""}
@@ -163,7 +163,7 @@ def _measure(td: Treadle, meter: metrics.Meter) -> None:
         "messaging.process.duration", "s", "From the claim to the outcome", explicit_bucket_boundaries_advisory=SECONDS
     )
     waiting = meter.create_histogram(
-        "treadle.waiting", "s", "From when it was due to the claim", explicit_bucket_boundaries_advisory=SECONDS
+        "treadle.results", "s", "From when it was due to the claim", explicit_bucket_boundaries_advisory=SECONDS
     )
 
     def measure(event: Event) -> None:

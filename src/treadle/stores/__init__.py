@@ -5,8 +5,8 @@ from __future__ import annotations
 from treadle.clock import Clock, now
 from treadle.errors import BadOption, MissingExtra
 from treadle.stores.base import Store
-from treadle.stores.libsql.place import SCHEMES as LIBSQL_SCHEMES
 from treadle.stores.libsql.store import LibSQLStore
+from treadle.stores.libsql.url import SCHEMES as LIBSQL_SCHEMES
 from treadle.stores.sqlite.store import SQLiteStore
 
 

@@ -12,16 +12,16 @@ from typing import Any, Protocol
 import msgspec
 
 from treadle.filters import Filter
-from treadle.job import Attempt, Claimed, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
+from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from treadle.outcome import Outcome
-from treadle.stores.rows import AuditRow, Batch, Counted, LaneRow, Operation, Sampled, Token
-from treadle.why import Situation
+from treadle.stores.rows import AuditRow, Batch, Counted, Operation, QueueStats, Sampled, Token
+from treadle.why import JobFacts
 
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which anybody may reclaim a job."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Which jobs a claimer would take."""
 
     limit: int
@@ -94,9 +94,9 @@ class Settled(msgspec.Struct, frozen=True):
 
     at: int
     """When, by the database's time."""
-    written: Sequence[tuple[Claimed, Outcome]] = ()
+    written: Sequence[tuple[ClaimedJob, Outcome]] = ()
     """As it was written: a job that somebody has cancelled does not go back to wait."""
-    lost: list[Claimed] = []
+    lost: list[ClaimedJob] = []
     """Those whose lease was lost: nothing of them was written."""
 
 
@@ -197,11 +197,11 @@ class Store(Protocol):
         ...
 
     # Claim and settle
-    def due(self, wanted: Wanted) -> Due:
+    def due(self, wanted: ClaimRequest) -> Due:
         """Whether `claim` would find something. Takes no lock."""
         ...
 
-    def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
+    def claim(self, worker: str, wanted: ClaimRequest) -> list[ClaimedJob]:
         """Take up to `wanted.limit` due jobs for `worker`, most urgent first: priority, then run_at, then id.
 
         No job is ever in two hands, no type over its limit. Each job's attempt counts from now on.
@@ -209,21 +209,21 @@ class Store(Protocol):
         """
         ...
 
-    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> Settled:
+    def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
         """Write down how these attempts ended, together, as far as their leases are held. An outcome that was written
         before (a repeated commit) is not lost."""
         ...
 
-    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> AbstractContextManager[Any]:
+    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> AbstractContextManager[Any]:
         """A connection whose transaction ends with the job's outcome. Raises LeaseLost, and rolls back, if the job
         is no longer the caller's."""
         ...
 
-    def report(self, progress: Sequence[tuple[Claimed, Progress]]) -> None:
+    def save_progress(self, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
         """Store the newest progress of jobs in hand; of a lost lease nothing is written."""
         ...
 
-    def extend(self, claimed: Claimed, until: int) -> Claimed:
+    def extend(self, claimed: ClaimedJob, until: int) -> ClaimedJob:
         """Move a deadline, given in microseconds from the database's now. Raises LeaseLost."""
         ...
 
@@ -244,7 +244,7 @@ class Store(Protocol):
         """Give back the leases of these numbers, which the worker does not know that it has, without charge."""
         ...
 
-    def bury(
+    def declare_dead(
         self,
         worker: str,
         reason: str,
@@ -277,7 +277,7 @@ class Store(Protocol):
         """The job as it is now."""
         ...
 
-    def situation(self, id: str) -> Situation | None:
+    def job_facts(self, id: str) -> JobFacts | None:
         """All that `why` needs to know of a job, at a bounded cost; None if there is no such job."""
         ...
 
@@ -296,7 +296,7 @@ class Store(Protocol):
         """
         ...
 
-    def lanes(self) -> list[LaneRow]:
+    def queue_stats(self) -> list[QueueStats]:
         """What waits, runs and has ended, by queue and type. At a bounded cost."""
         ...
 
@@ -304,7 +304,7 @@ class Store(Protocol):
         """What was run from one second to another, in steps of so many, by some of type, queue and tenant."""
         ...
 
-    def sample(self) -> list[Sampled]:
+    def latency_sample(self) -> list[Sampled]:
         """How long the newest jobs waited and ran."""
         ...
 
@@ -337,7 +337,7 @@ class Store(Protocol):
         """The work of these jobs exists: whatever their status, they are completed now. How many were not before."""
         ...
 
-    def fold(self) -> int:
+    def compact(self) -> int:
         """Add up what was counted piece by piece, where it is. How many rows are left of that."""
         ...
 
@@ -374,11 +374,11 @@ class Store(Protocol):
         """An operation begins."""
         ...
 
-    def take_over(self, operation: Operation) -> bool:
+    def resume_operation(self, operation: Operation) -> bool:
         """Go on with one that stands still. False if it has moved since, or somebody else was first."""
         ...
 
-    def give_up(self, id: str, error: str) -> None:
+    def fail_operation(self, id: str, error: str) -> None:
         """It ends here, for a reason."""
         ...
 

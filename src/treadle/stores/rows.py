@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 
-class LaneRow(msgspec.Struct, frozen=True, kw_only=True):
+class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs of one type in one queue."""
 
     queue: str

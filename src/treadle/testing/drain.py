@@ -11,10 +11,10 @@ from treadle import clock
 from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.job import Attempt, Job, Status
-from treadle.outcome import Kind
-from treadle.stores.base import Wanted
+from treadle.outcome import OutcomeKind
+from treadle.results import run_on_a_loop
+from treadle.stores.base import ClaimRequest
 from treadle.testing.enqueued import call, every_job
-from treadle.waiting import run_on_a_loop
 from treadle.worker.tick import TickReport
 from treadle.worker.worker import Worker
 
@@ -47,7 +47,7 @@ async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max
                 await asyncio.wait_for(worker.drained(), max_seconds)
             except TimeoutError:
                 raise AssertionError(await asyncio.to_thread(_too_long, td, max_seconds)) from None
-    due = await asyncio.to_thread(td.store.due, Wanted(limit=1, types=dict.fromkeys(td.registry.types)))
+    due = await asyncio.to_thread(td.store.due, ClaimRequest(limit=1, types=dict.fromkeys(td.registry.types)))
     if due.now and worker.claimed_total >= max_jobs:
         raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself? Else: max_jobs=…")
     failed = await asyncio.to_thread(_failed_since, td, last_before) if raising else []
@@ -56,12 +56,12 @@ async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max
     return TickReport(
         rescued=rescued,
         ran=worker.claimed_total,
-        completed=worker.outcomes[Kind.COMPLETED],
-        retried=worker.outcomes[Kind.RETRIED],
-        snoozed=worker.outcomes[Kind.SNOOZED],
-        failed=worker.outcomes[Kind.FAILED],
-        cancelled=worker.outcomes[Kind.CANCELLED],
-        released=worker.outcomes[Kind.RELEASED],
+        completed=worker.outcomes[OutcomeKind.COMPLETED],
+        retried=worker.outcomes[OutcomeKind.RETRIED],
+        snoozed=worker.outcomes[OutcomeKind.SNOOZED],
+        failed=worker.outcomes[OutcomeKind.FAILED],
+        cancelled=worker.outcomes[OutcomeKind.CANCELLED],
+        released=worker.outcomes[OutcomeKind.RELEASED],
         next_due_at=None if due.next_at is None else clock.to_datetime(due.next_at),
     )
 

@@ -15,8 +15,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from treadle.errors import TreadleError
-from treadle.web import guard, problem, read
-from treadle.web.ask import Answer, Ask
+from treadle.web import parsing, problem, security
+from treadle.web.http import Answer, Ask
 from treadle.web.principal import NOBODY, Principal
 from treadle.web.problem import Problem
 from treadle.web.problem_page import problem_page
@@ -36,8 +36,8 @@ class WebApp:
         for route in self.routes:
             paths.setdefault(route.path, {})[route.method] = route
         first = sorted(paths, key=lambda path: ("{" in path, path))  # /jobs/tick before /jobs/{id}
-        found = [Path(path, Door(site, paths[path]), methods=list(paths[path])) for path in first]
-        self._router = routing.Router(found, redirect_slashes=False, default=Door(site, {}))
+        found = [Path(path, PathHandler(site, paths[path]), methods=list(paths[path])) for path in first]
+        self._router = routing.Router(found, redirect_slashes=False, default=PathHandler(site, {}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -64,7 +64,7 @@ class Path(routing.Route):
         await self.app(scope, receive, send)
 
 
-class Door:
+class PathHandler:
     """The methods of one path. Without any, it is where paths lead that do not exist."""
 
     def __init__(self, site: Site, routes: dict[str, Route]) -> None:
@@ -78,7 +78,7 @@ class Door:
             response = await self._respond(request)
         except ClientDisconnect:
             return
-        for name, value in guard.headers(self._site.frame_ancestors).items():
+        for name, value in security.headers(self._site.frame_ancestors).items():
             response.headers.setdefault(name, value)
         response.headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
         await response(scope, receive, send)
@@ -86,8 +86,8 @@ class Door:
     async def _respond(self, request: Request) -> Response:
         ask = Ask(request=request, route=self._route(request), who=NOBODY)
         try:
-            guard.check_host(request, self._site.hosts)
-            guard.check_origin(request)
+            security.check_host(request, self._site.hosts)
+            security.check_origin(request)
             self._must_exist(request)
             if (entered := await self._site.enter(request)) is not None:
                 return respond(entered)
@@ -145,11 +145,11 @@ def allow(site: Site, route: Route, who: Principal | None) -> None:
 async def complete(ask: Ask) -> Ask:
     """The same with its parameters, and what it brings."""
     route, request = ask.route, ask.request
-    values: dict[str, Any] = {"path": request.path_params, "query": read.query(route, request)}
+    values: dict[str, Any] = {"path": request.path_params, "query": parsing.query(route, request)}
     if route.body is not None:
-        values["body"] = await read.body(route, request)
+        values["body"] = await parsing.body(route, request)
     elif route.page and route.changes:
-        values["form"] = await read.form(request)
+        values["form"] = await parsing.form(request)
     return msgspec.structs.replace(ask, **values)
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from treadle.web.ask import Answer, Ask
+from treadle.web.http import Answer, Ask
 from treadle.web.problem import Problem
 from treadle.web.route import Parameter, Route
 

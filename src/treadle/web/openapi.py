@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle.version import __version__
-from treadle.web.ask import Answer, Ask
+from treadle.web.http import Answer, Ask
 from treadle.web.problem import MEDIA, TITLES
 from treadle.web.route import Parameter, Route
 

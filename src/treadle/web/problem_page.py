@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from treadle.web.ask import Answer, Ask
+from treadle.web.http import Answer, Ask
 from treadle.web.problem import TITLES, Problem
 from treadle.web.render import render
 

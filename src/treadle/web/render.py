@@ -10,8 +10,8 @@ import jinja2
 
 from treadle.version import __version__
 from treadle.web import files
-from treadle.web.ask import Answer, Ask, html
-from treadle.web.pages.said import said
+from treadle.web.http import Answer, Ask, html
+from treadle.web.pages.template_globals import said
 
 if TYPE_CHECKING:
     from treadle.web.site import Site

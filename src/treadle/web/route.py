@@ -10,7 +10,7 @@ import msgspec
 if TYPE_CHECKING:
     from starlette.responses import Response
 
-    from treadle.web.ask import Answer, Ask
+    from treadle.web.http import Answer, Ask
     from treadle.web.site import Site
 
 Endpoint = Callable[["Site", "Ask"], "Answer"]

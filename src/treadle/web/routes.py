@@ -23,27 +23,27 @@ from __future__ import annotations
 
 from treadle.web import files, openapi
 from treadle.web.api import (
+    actions,
     audit,
     bulk,
     enqueue,
     events,
     health,
     insights,
+    job_list,
     jobs,
-    page,
     prometheus,
     stats,
     tick,
-    verbs,
     workers,
 )
 from treadle.web.pages.table import PAGES
 from treadle.web.route import Route
 
 API = (
-    *page.ROUTES,
+    *job_list.ROUTES,
     *jobs.ROUTES,
-    *verbs.ROUTES,
+    *actions.ROUTES,
     *enqueue.ROUTES,
     *bulk.ROUTES,
     *tick.ROUTES,

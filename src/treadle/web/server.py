@@ -15,8 +15,8 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from treadle.errors import BadOption
 from treadle.tokens import SESSION
-from treadle.web import guard
-from treadle.web.gate import Gate
+from treadle.web import security
+from treadle.web.login import Login
 from treadle.web.mount import asgi
 
 if TYPE_CHECKING:
@@ -44,10 +44,10 @@ class Server:
         read_only: bool,
         price: float | None = None,
     ) -> None:
-        self.gate = Gate(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
+        self.gate = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
         self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         self._host = host
-        names = {*guard.LOOPBACK, *hosts} | (set() if is_any(host) else {host})
+        names = {*security.LOOPBACK, *hosts} | (set() if is_any(host) else {host})
         allowed = None if is_any(host) and not hosts else names
         self.web = asgi(app, auth=self.gate, read_only=read_only, hosts=allowed, price=price)
         self._socket = bind(host, port)
@@ -73,7 +73,7 @@ class Server:
             lifespan="on",
             timeout_graceful_shutdown=2,
         )
-        server = Told(settings, ready, self.web.site.close)
+        server = SignallingServer(settings, ready, self.web.site.close)
         server.run([self._socket])
 
 
@@ -92,7 +92,7 @@ class Prefixed:
         await self._app(scope, receive, send)
 
 
-class Told(uvicorn.Server):
+class SignallingServer(uvicorn.Server):
     """Says when it is ready, and ends open streams when it is to stop: it would wait for them."""
 
     def __init__(self, settings: uvicorn.Config, ready: Callable[[], None], stopping: Callable[[], None]) -> None:

@@ -16,13 +16,13 @@ from starlette.requests import Request
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web import auth as authentication
-from treadle.web.ask import Answer, Ask
 from treadle.web.auth import Auth
 from treadle.web.bearer import holder, secret_of
-from treadle.web.gate import Gate
-from treadle.web.hub import Hub
-from treadle.web.meter import Meter
-from treadle.web.operator import Operator
+from treadle.web.broadcaster import Broadcaster
+from treadle.web.bulk_runner import BulkRunner
+from treadle.web.counters import Counters
+from treadle.web.http import Answer, Ask
+from treadle.web.login import Login
 from treadle.web.principal import Principal
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Site:
     def __init__(
         self,
         app: Treadle,
-        auth: Auth | Gate,
+        auth: Auth | Login,
         *,
         read_only: bool = False,
         hosts: Collection[str] | None = None,
@@ -50,8 +50,8 @@ class Site:
         price: float | None = None,
     ) -> None:
         self.app = app
-        self.gate = auth if isinstance(auth, Gate) else None
-        self.auth: Auth = authentication.nobody if isinstance(auth, Gate) else auth
+        self.gate = auth if isinstance(auth, Login) else None
+        self.auth: Auth = authentication.nobody if isinstance(auth, Login) else auth
         self.read_only = read_only
         self.hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
         self.frame_ancestors = frame_ancestors
@@ -59,9 +59,9 @@ class Site:
         self.price = price
         """Of a second in a handler, for the insights."""
         self.slow = CapacityLimiter(SLOW)
-        self.operator = Operator(app)
-        self.hub = Hub(app)
-        self.meter = Meter(app)
+        self.operator = BulkRunner(app)
+        self.hub = Broadcaster(app)
+        self.meter = Counters(app)
         self._cached: dict[Any, tuple[float, float, Any]] = {}
         self._lock = threading.Lock()
         self._locks: dict[Any, threading.Lock] = {}

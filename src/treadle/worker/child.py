@@ -23,7 +23,7 @@ from treadle.backoff import backoff_delay
 from treadle.context import Run
 from treadle.errors import TreadleError, UnknownType
 from treadle.function import JobFunction
-from treadle.job import Claimed, Progress
+from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Crash, Outcome, after_crash, decide
 from treadle.stores import open_store
 from treadle.worker import host
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from treadle.app import Treadle
     from treadle.registry import JobType
-    from treadle.worker.board import Board
-    from treadle.worker.slots import Running
+    from treadle.worker.inflight import Inflight
+    from treadle.worker.slots import RunningAttempt
 
 _spawn = multiprocessing.get_context("spawn")
 
@@ -50,7 +50,7 @@ class Answer(msgspec.Struct, array_like=True):
     broken: str | None = None
 
 
-class Places(NamedTuple):
+class ImportPath(NamedTuple):
     """Where a child finds an attempt's handler, and the app that it belongs to."""
 
     handler: str
@@ -65,7 +65,7 @@ NOT_STARTED = "its process did not start within {:g} s: does a module of the app
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode_answer = msgspec.msgpack.Decoder(Answer).decode
-_decode_attempt = msgspec.msgpack.Decoder(tuple[Places, str, Claimed]).decode
+_decode_attempt = msgspec.msgpack.Decoder(tuple[ImportPath, str, ClaimedJob]).decode
 
 
 def can_run(job_type: JobType) -> bool:
@@ -85,13 +85,13 @@ def home_of(app: Treadle) -> tuple[str, str]:
 class Child:
     """A slot's child process. It is started when first needed, and again after it was killed or died."""
 
-    def __init__(self, app: Treadle, board: Board) -> None:
+    def __init__(self, app: Treadle, board: Inflight) -> None:
         self._home = home_of(app)
         self._board = board
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
 
-    def __call__(self, running: Running) -> Outcome | None:
+    def __call__(self, running: RunningAttempt) -> Outcome | None:
         """Have the child run one attempt, and wait for what it says."""
         run, job_type = running.run, running.job_type
         process, pipe = self._started()
@@ -99,7 +99,9 @@ class Child:
         self._board.start(run.claimed.number, apart=True)
         try:
             if running.why is None:
-                pipe.send_bytes(_encode((Places(job_type.handler.__module__, *self._home), run.store.url, run.claimed)))
+                pipe.send_bytes(
+                    _encode((ImportPath(job_type.handler.__module__, *self._home), run.store.url, run.claimed))
+                )
             else:
                 process.kill()
             if not pipe.poll(START_SECONDS):
@@ -131,7 +133,7 @@ class Child:
             theirs.close()
         return self._process, self._pipe
 
-    def _died(self, running: Running) -> Outcome | None:
+    def _died(self, running: RunningAttempt) -> Outcome | None:
         """The child is gone: because we killed it, or by its handler's doing."""
         process = self._process
         assert process is not None
@@ -166,7 +168,7 @@ def how_it_ended(code: int | None) -> str:
 
 def _main(pipe: Connection, parent: int) -> None:
     """The child: one attempt after another, until the pipe closes."""
-    host.be_killed_first(1000)  # our worker knows whom to charge for our death, and nobody would for its own
+    host.raise_oom_score(1000)  # our worker knows whom to charge for our death, and nobody would for its own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
@@ -174,7 +176,7 @@ def _main(pipe: Connection, parent: int) -> None:
             pipe.send_bytes(_encode(_attempt(pipe, *_decode_attempt(pipe.recv_bytes()))))
 
 
-def _attempt(pipe: Connection, places: Places, url: str, claimed: Claimed) -> Answer:
+def _attempt(pipe: Connection, places: ImportPath, url: str, claimed: ClaimedJob) -> Answer:
     try:
         app, function = _import(places, claimed.type)
         if app.store.url != url:  # the worker was started on another database than the module names
@@ -182,7 +184,7 @@ def _attempt(pipe: Connection, places: Places, url: str, claimed: Claimed) -> An
     except BaseException as error:
         return Answer(broken=f"its process could not import {places.handler}: {type(error).__name__}: {error}")
 
-    def report(_: Claimed, progress: Progress) -> None:
+    def report(_: ClaimedJob, progress: Progress) -> None:
         pipe.send_bytes(_encode(Answer(progress=progress)))
 
     run, job_type = Run(claimed, app.store, report), function.job_type
@@ -193,7 +195,7 @@ def _attempt(pipe: Connection, places: Places, url: str, claimed: Claimed) -> An
         return Answer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
 
 
-def _import(places: Places, type: str) -> tuple[Treadle, JobFunction[..., ..., Any]]:
+def _import(places: ImportPath, type: str) -> tuple[Treadle, JobFunction[..., ..., Any]]:
     """The app and the job, in this process."""
     app: Treadle | None = getattr(importlib.import_module(places.app), places.name) if places.name else None
     function = _find(importlib.import_module(places.handler), type)

@@ -30,7 +30,7 @@ async def do_chores(app: Treadle, every: float) -> None:
     """Do each chore now and then, until cancelled. One that fails is tried again, and holds up no other."""
     chores: list[tuple[Callable[[], int], float]] = [
         (app.store.rescue, every),
-        (app.store.fold, 2 * every),
+        (app.store.compact, 2 * every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
     ]
@@ -59,7 +59,7 @@ def bury_the_local_dead(store: Store) -> int:
     returned = 0
     for worker in store.workers():
         if host.is_dead(worker.host, one_machine=store.one_machine):
-            returned += store.bury(worker.id, "its process is gone", beats=worker.beats)
+            returned += store.declare_dead(worker.id, "its process is gone", beats=worker.beats)
     return returned
 
 

@@ -83,7 +83,7 @@ def memory_counters(groups: str) -> list[str]:
     ]
 
 
-def be_killed_first(by: int = 100) -> None:
+def raise_oom_score(by: int = 100) -> None:
     """When the kernel wants memory it may kill more than the one who took it: then us before our parent.
 
     The more so, the higher `by` is. With 1000 it takes us whoever else is there, be we as small as we may.

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import logging
 
-from treadle.job import Claimed
-from treadle.outcome import Kind, Outcome
+from treadle.job import ClaimedJob
+from treadle.outcome import Outcome, OutcomeKind
 from treadle.redact import redact_text
 
 log = logging.getLogger("treadle")
 
 
-def named(claimed: Claimed) -> tuple[str, str]:
+def job_ref(claimed: ClaimedJob) -> tuple[str, str]:
     """How a job is called in every line: by id and type."""
     return claimed.id, claimed.type
 
 
-def tell(claimed: Claimed, outcome: Outcome) -> None:
+def log_outcome(claimed: ClaimedJob, outcome: Outcome) -> None:
     """One line for how an attempt ended."""
-    if outcome.kind is Kind.RETRIED:
+    if outcome.kind is OutcomeKind.RETRIED:
         log.warning(
-            "job %s (%s) retrying in %gs: %s", *named(claimed), outcome.delay / 1e6, redact_text(outcome.error or "")
+            "job %s (%s) retrying in %gs: %s", *job_ref(claimed), outcome.delay / 1e6, redact_text(outcome.error or "")
         )
-    elif outcome.kind is Kind.FAILED:
+    elif outcome.kind is OutcomeKind.FAILED:
         log.error(
             "job %s (%s) failed after %d attempts: %s",
-            *named(claimed),
+            *job_ref(claimed),
             claimed.attempt,
             redact_text(outcome.error or ""),
         )
     else:
-        log.info("job %s (%s) %s", *named(claimed), outcome.kind)
+        log.info("job %s (%s) %s", *job_ref(claimed), outcome.kind)

@@ -8,14 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from treadle.errors import StoreBusy, StoreUnusable
-from treadle.job import Claimed
+from treadle.job import ClaimedJob
 from treadle.outcome import Fail, Outcome, decide
-from treadle.worker.log import log, named
+from treadle.worker.log import job_ref, log
 
 if TYPE_CHECKING:
     from treadle.stores.base import Settled, Store
 
-Ended = tuple[Claimed, Outcome]
+Ended = tuple[ClaimedJob, Outcome]
 
 PAUSE = 0.5
 """Seconds to wait before a store that could not be used is tried again."""
@@ -39,7 +39,7 @@ class Settler:
         self._more = asyncio.Event()
         self._none_left = asyncio.Event()
 
-    def add(self, claimed: Claimed, outcome: Outcome) -> None:
+    def add(self, claimed: ClaimedJob, outcome: Outcome) -> None:
         self._waiting.append((claimed, outcome))
         self._more.set()
 
@@ -84,7 +84,7 @@ class Settler:
             settled = await self._write([_failed(ended[0][0], error)])
         self._written(settled)
         for claimed in settled.lost:
-            log.warning("job %s (%s): the lease was lost, its outcome was not written", *named(claimed))
+            log.warning("job %s (%s): the lease was lost, its outcome was not written", *job_ref(claimed))
 
     async def _write(self, ended: Sequence[Ended]) -> Settled:
         """Settle, however long the store cannot be used: an outcome is kept until it is written."""
@@ -97,7 +97,7 @@ class Settler:
                 await asyncio.sleep(PAUSE)
 
 
-def _failed(claimed: Claimed, error: Exception) -> Ended:
-    log.error("job %s (%s) could not be settled", *named(claimed), exc_info=error)
+def _failed(claimed: ClaimedJob, error: Exception) -> Ended:
+    log.error("job %s (%s) could not be settled", *job_ref(claimed), exc_info=error)
     fail = Fail(f"its outcome could not be stored: {type(error).__name__}: {error}")
     return claimed, decide(claimed, fail, lambda _: 0)

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 from treadle.context import Run
 from treadle.outcome import CANCELLED, RELEASED, Outcome, TimedOut, decide
 from treadle.worker.child import Child
-from treadle.worker.log import log, named
+from treadle.worker.log import job_ref, log
 from treadle.worker.runner import run_async, run_sync
 
 if TYPE_CHECKING:
     from treadle.registry import JobType
     from treadle.tracing import Tracing
-    from treadle.worker.board import Board
+    from treadle.worker.inflight import Inflight
 
 
-class Why(Enum):
+class StopReason(Enum):
     """Why the worker stops an attempt before its handler has ended."""
 
     CANCELLED = "cancelled"
@@ -36,7 +36,7 @@ class Why(Enum):
 def _nothing() -> None: ...
 
 
-class Running:
+class RunningAttempt:
     """One attempt in a slot."""
 
     __slots__ = ("ended", "job_type", "kill", "run", "started", "timer", "why")
@@ -44,7 +44,7 @@ class Running:
     def __init__(self, run: Run, job_type: JobType) -> None:
         self.run = run
         self.job_type = job_type
-        self.why: Why | None = None
+        self.why: StopReason | None = None
         self.kill: Callable[[], object] | None = None
         """Ends the handler by force, where that can be done: not in a thread."""
         self.started: Callable[[], object] = _nothing
@@ -52,7 +52,7 @@ class Running:
         self.ended = False
         self.timer: asyncio.TimerHandle | None = None
 
-    def stop(self, why: Why) -> None:
+    def stop(self, why: StopReason) -> None:
         """Make the handler end, or at least tell it. What it did not finish has the outcome that `why` says."""
         if self.ended or self.why is not None:
             return
@@ -63,14 +63,14 @@ class Running:
 
     def stopped(self) -> Outcome | None:
         """The outcome of an attempt that was stopped; None if the job is no longer ours to settle."""
-        if self.why is Why.CANCELLED:
+        if self.why is StopReason.CANCELLED:
             return CANCELLED
-        if self.why is Why.TIMED_OUT and self.job_type.timeout is not None:
+        if self.why is StopReason.TIMED_OUT and self.job_type.timeout is not None:
             return decide(self.run.claimed, TimedOut.after(self.job_type.timeout), self.job_type.backoff)
-        return RELEASED if self.why is Why.RELEASED else None
+        return RELEASED if self.why is StopReason.RELEASED else None
 
 
-Ended = Callable[[Running, Outcome | None], None]
+Ended = Callable[[RunningAttempt, Outcome | None], None]
 
 
 class AsyncSlots:
@@ -83,17 +83,17 @@ class AsyncSlots:
     YIELD_AFTER = 0.005
     """Seconds after which handlers that never wait let the rest of the loop run."""
 
-    def __init__(self, ended: Ended, board: Board, tracing: Tracing | None) -> None:
+    def __init__(self, ended: Ended, board: Inflight, tracing: Tracing | None) -> None:
         self._ended = ended
         self._board = board
         self._tracing = tracing
-        self._inbox: deque[Running] = deque()
+        self._inbox: deque[RunningAttempt] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._context = contextvars.copy_context()
         self._waking = False
 
-    def put(self, running: Running) -> None:
+    def put(self, running: RunningAttempt) -> None:
         self._inbox.append(running)
         self._wake()
 
@@ -131,7 +131,7 @@ class AsyncSlots:
             self._idle.append(idle)
             await idle
 
-    async def _run(self, running: Running, task: asyncio.Task[None]) -> bool:
+    async def _run(self, running: RunningAttempt, task: asyncio.Task[None]) -> bool:
         """Whether the Task is as good as new afterwards."""
         if running.why is not None:
             self._ended(running, running.stopped())
@@ -145,10 +145,10 @@ class AsyncSlots:
                 outcome = await self._attempt(running)
                 tell(outcome)
         running.ended = True
-        self._ended(running, None if running.why is Why.LOST else outcome)
+        self._ended(running, None if running.why is StopReason.LOST else outcome)
         return not task.cancelling()
 
-    async def _attempt(self, running: Running) -> Outcome | None:
+    async def _attempt(self, running: RunningAttempt) -> Outcome | None:
         try:
             return await run_async(running.run, running.job_type)
         except asyncio.CancelledError:
@@ -161,7 +161,7 @@ class AsyncSlots:
             task.cancel()
 
 
-Execute = Callable[[Running], Outcome | None]
+Execute = Callable[[RunningAttempt], Outcome | None]
 
 
 class ThreadSlots:
@@ -176,13 +176,13 @@ class ThreadSlots:
         self._limit = limit
         self._tracing = tracing
         self._loop = asyncio.get_running_loop()
-        self._inbox: queue.SimpleQueue[Running | None] = queue.SimpleQueue()
-        self._outbox: deque[tuple[Running, Outcome | None]] = deque()
+        self._inbox: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
+        self._outbox: deque[tuple[RunningAttempt, Outcome | None]] = deque()
         self._told = False
         self._busy = 0
         self._threads: list[threading.Thread] = []
 
-    def put(self, running: Running) -> None:
+    def put(self, running: RunningAttempt) -> None:
         self._busy += 1
         if len(self._threads) < min(self._busy, self._limit):
             thread = threading.Thread(target=self._serve, name=f"treadle-slot-{len(self._threads)}", daemon=True)
@@ -204,7 +204,7 @@ class ThreadSlots:
         if isinstance(execute, Child):
             execute.close()
 
-    def _attempt(self, execute: Execute, running: Running) -> Outcome | None:
+    def _attempt(self, execute: Execute, running: RunningAttempt) -> Outcome | None:
         if self._tracing is None:
             return _surely(execute, running)
         with self._tracing.running(running.run) as tell:
@@ -218,26 +218,26 @@ class ThreadSlots:
             running, outcome = self._outbox.popleft()
             self._busy -= 1
             running.ended = True
-            self._ended(running, None if running.why is Why.LOST else outcome)
+            self._ended(running, None if running.why is StopReason.LOST else outcome)
 
     def close(self) -> None:
         for _ in self._threads:
             self._inbox.put(None)
 
 
-def _surely(execute: Execute, running: Running) -> Outcome | None:
+def _surely(execute: Execute, running: RunningAttempt) -> Outcome | None:
     """An outcome, even if we are to blame: a slot that dies would take its jobs out of sight."""
     try:
         return execute(running)
     except BaseException as error:
-        log.exception("job %s (%s) could not be run", *named(running.run.claimed))
+        log.exception("job %s (%s) could not be run", *job_ref(running.run.claimed))
         return decide(running.run.claimed, error, running.job_type.backoff)
 
 
-def in_this_thread(board: Board) -> Execute:
+def in_this_thread(board: Inflight) -> Execute:
     """Run attempts where they are."""
 
-    def execute(running: Running) -> Outcome | None:
+    def execute(running: RunningAttempt) -> Outcome | None:
         board.start(running.run.claimed.number)
         running.started()
         # In a copy: what the handler leaves in context variables must not reach the next one on this thread.

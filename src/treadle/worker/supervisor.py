@@ -16,8 +16,8 @@ from typing import NamedTuple
 from treadle.errors import TreadleError
 from treadle.stores import open_store
 from treadle.worker import host
-from treadle.worker.board import VARIABLE, Board, Owner
 from treadle.worker.child import how_it_ended
+from treadle.worker.inflight import VARIABLE, Inflight, Owner
 from treadle.worker.log import log
 from treadle.worker.settler import PAUSE
 from treadle.worker.worker import WORN_OUT
@@ -27,7 +27,7 @@ SHORT_LIFE = 1.0
 LONGEST_PAUSE = 2.0
 
 
-class Death(NamedTuple):
+class DeadWorker(NamedTuple):
     """A worker that has died, and whose jobs are still in its hands."""
 
     owner: Owner
@@ -35,11 +35,11 @@ class Death(NamedTuple):
     started: frozenset[int]
     outside: bool
 
-    def bury(self) -> bool:
+    def declare_dead(self) -> bool:
         """Return its jobs. False if the store cannot be used now."""
         store = open_store(self.owner.url)
         try:
-            returned = store.bury(
+            returned = store.declare_dead(
                 self.owner.worker, f"its worker {self.how}", started=self.started, outside=self.outside
             )
             log.warning("a worker process %s; %d jobs returned", self.how, returned)
@@ -51,12 +51,12 @@ class Death(NamedTuple):
         return True
 
 
-class Seat:
+class ProcessSlot:
     """One place for a worker process: the board that outlives it, and who sits there now."""
 
     def __init__(self, command: Sequence[str], cells: int) -> None:
         self._command = list(command)
-        self.board = Board.create(cells)
+        self.board = Inflight.create(cells)
         self.process: subprocess.Popen[bytes] | None = None
         self.vacant_until: float | None = 0.0
         """When to start the next worker here; None: never again."""
@@ -84,11 +84,11 @@ class Seat:
         self._pause = 0.0 if lived > SHORT_LIFE else min(LONGEST_PAUSE, max(0.05, self._pause * 2))
         self.vacant_until = time.monotonic() + self._pause if again else None
 
-    def death(self, owner: Owner, code: int) -> Death:
+    def death(self, owner: Owner, code: int) -> DeadWorker:
         """What is to be done for a worker that has died: only what it had started is charged."""
         outside = self._from_outside(code)
         started = self.board.started(apart=outside)  # what ran in a child of its own did not kill the worker
-        return Death(owner, how_it_ended(code), frozenset(started), outside)
+        return DeadWorker(owner, how_it_ended(code), frozenset(started), outside)
 
     def _from_outside(self, code: int) -> bool:
         """A SIGKILL is somebody's decision, unless the kernel's for want of memory: that may be a job's doing."""
@@ -100,10 +100,10 @@ class Supervisor:
     """Starts workers, starts them again, and stops them together."""
 
     def __init__(self, command: Sequence[str], processes: int, cells: int) -> None:
-        self._seats = [Seat(command, cells) for _ in range(processes)]
+        self._seats = [ProcessSlot(command, cells) for _ in range(processes)]
         self._stopping = False
         self._anybody_worked = False
-        self._unburied: list[Death] = []
+        self._unburied: list[DeadWorker] = []
         self._bury_again_at = 0.0
 
     def run(self) -> int:
@@ -148,8 +148,8 @@ class Supervisor:
             seat.leave(code, again=code != 0)
         return 0
 
-    def _bury(self, death: Death) -> None:
-        if not death.bury():
+    def _bury(self, death: DeadWorker) -> None:
+        if not death.declare_dead():
             self._unburied.append(death)
             self._bury_again_at = time.monotonic() + PAUSE
 

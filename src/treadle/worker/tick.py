@@ -11,9 +11,9 @@ import msgspec
 
 from treadle import clock
 from treadle.errors import BadOption
-from treadle.outcome import Kind
-from treadle.stores.base import Wanted
-from treadle.waiting import run_on_a_loop
+from treadle.outcome import OutcomeKind
+from treadle.results import run_on_a_loop
+from treadle.stores.base import ClaimRequest
 from treadle.worker.chores import bury_the_local_dead
 from treadle.worker.worker import Worker
 
@@ -44,8 +44,8 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     rescued = bury_the_local_dead(app.store) + app.rescue()  # the worker would do the former too, and not tell
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     run_on_a_loop(_pass(worker, max_seconds))
-    due = app.store.due(Wanted(limit=1, types=dict.fromkeys(app.registry.types)))
-    counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in Kind}
+    due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
+    counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in OutcomeKind}
     next_at = clock.now() if due.now else due.next_at
     return TickReport(
         rescued=rescued,

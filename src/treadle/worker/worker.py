@@ -13,21 +13,21 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
-from treadle.job import Claimed
-from treadle.outcome import Kind, Outcome
+from treadle.hooks import HookDispatcher
+from treadle.job import ClaimedJob
+from treadle.outcome import Outcome, OutcomeKind
 from treadle.settings import at_least_one
-from treadle.stores.base import Beat, Settled, Wanted
-from treadle.telling import Teller
+from treadle.stores.base import Beat, ClaimRequest, Settled
 from treadle.worker import host
-from treadle.worker.arrival import arrive
-from treadle.worker.board import Board
 from treadle.worker.chores import do_chores
-from treadle.worker.hands import Hands
-from treadle.worker.keeper import Keeper
-from treadle.worker.log import log, tell
+from treadle.worker.executor import Executor
+from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.inflight import Inflight
+from treadle.worker.log import log, log_outcome
+from treadle.worker.register import register
 from treadle.worker.settler import PAUSE, Ended, Settler
 from treadle.worker.signals import run_loop, until_signalled
-from treadle.worker.slots import Why
+from treadle.worker.slots import StopReason
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -61,7 +61,7 @@ class Worker:
         grace: float = 30.0,
         beat: float = 5.0,
         max_jobs: int | None = None,
-        board: Board | None = None,
+        board: Inflight | None = None,
     ) -> None:
         self.app = app
         self.store = app.store
@@ -72,12 +72,12 @@ class Worker:
         self.grace = grace
         self.id = ""
         self.claimed_total = 0
-        self.outcomes: dict[Kind, int] = dict.fromkeys(Kind, 0)
+        self.outcomes: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
         self._every = beat
         self._max_jobs = max_jobs
         self._supervised = board is not None
         self._claiming = False
-        self._board = board or Board.create(2 * self.concurrency)
+        self._board = board or Inflight.create(2 * self.concurrency)
         self._verbose = log.isEnabledFor(logging.INFO)
         self._hurry = asyncio.Event()
         self._stop: asyncio.Event | None = None
@@ -99,7 +99,7 @@ class Worker:
     async def _run(self) -> int:
         supervisor = self._board.supervisor
         if self._supervised:
-            host.be_killed_first()
+            host.raise_oom_score()
         self._stop = stop = until_signalled(again=self.hurry)
         async with self:
             while not stop.is_set() and not self._worn_out() and supervisor in (None, os.getppid()):
@@ -118,9 +118,9 @@ class Worker:
         self._claimer = ThreadPoolExecutor(1, "treadle-claim")
         self._watcher = ThreadPoolExecutor(1, "treadle-watch")
         self._settler = Settler(self.store, self._written, self._settled)
-        self._teller = Teller(self.app.hooks, self.store.now)
-        self._hands = Hands(self.app, self.concurrency, self._board, self._ended, self._freed.set)
-        self._keeper = Keeper(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
+        self._teller = HookDispatcher(self.app.hooks, self.store.now)
+        self._hands = Executor(self.app, self.concurrency, self._board, self._ended, self._freed.set)
+        self._keeper = Heartbeat(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
         await self._arrive_in_time()
         self._watch = await self._in(self._watcher, self.store.watch)
         self._keeper.start(self.id)
@@ -145,7 +145,7 @@ class Worker:
         return wanted and self._board.in_turn
 
     def _arrive(self) -> None:
-        self.id = arrive(self.app, self._board, self.name, self.concurrency, self.queues)
+        self.id = register(self.app, self._board, self.name, self.concurrency, self.queues)
         self._types = {
             name: None if job_type.run == "process" else job_type.policy.timeout  # a child may take long to start
             for name, job_type in self.app.registry.types.items()
@@ -172,7 +172,7 @@ class Worker:
     async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
         await claim
         await self._hands_free(self.grace, self._hurry)
-        self._hands.stop(Why.RELEASED)
+        self._hands.stop(StopReason.RELEASED)
         await self._hands_free(1.0)
         self._hands.let_go()
         await self._settler.none_left()
@@ -198,7 +198,7 @@ class Worker:
         self._keeper.stop()
         self._watch.close()
         with contextlib.suppress(TreadleError):
-            self.store.bury(self.id, "its worker stopped", started=())
+            self.store.declare_dead(self.id, "its worker stopped", started=())
             self._board.clear()  # so that the supervisor knows this exit from one that a handler made
         self._hands.close()
         for thread in (self._claimer, self._settler.thread, self._watcher):
@@ -255,7 +255,7 @@ class Worker:
                 self._tell_if_idle()
         return room
 
-    async def _claim(self, limit: int) -> list[Claimed]:
+    async def _claim(self, limit: int) -> list[ClaimedJob]:
         try:
             claimed = await self._in(self._claimer, self.store.claim, self.id, self._wanted(limit))
         except WorkerLost as error:
@@ -271,8 +271,8 @@ class Worker:
         await asyncio.sleep(PAUSE)
         return []
 
-    def _wanted(self, limit: int) -> Wanted:
-        return Wanted(limit=limit, types=self._types, queues=self.queues)
+    def _wanted(self, limit: int) -> ClaimRequest:
+        return ClaimRequest(limit=limit, types=self._types, queues=self.queues)
 
     async def _until_due(self) -> None:
         """Wait until there may be something to claim: a hint, a job that becomes due, or the next poll."""
@@ -305,12 +305,12 @@ class Worker:
 
     # Run and settle
 
-    def _ended(self, claimed: Claimed, outcome: Outcome | None) -> None:
+    def _ended(self, claimed: ClaimedJob, outcome: Outcome | None) -> None:
         """A slot is free; its outcome, if there is one to write, will be settled with those that pile up meanwhile."""
         if outcome is not None:
             self.outcomes[outcome.kind] += 1
-            if outcome.kind is not Kind.COMPLETED or self._verbose:
-                tell(claimed, outcome)
+            if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
+                log_outcome(claimed, outcome)
         if outcome is None or outcome.written:
             self._board.end(claimed.number)
             if outcome is not None and self.app.hooks:
@@ -342,9 +342,9 @@ class Worker:
 
     async def _look_at_flags(self) -> None:
         if progress := self._hands.newest_progress():
-            await self._in(self._settler.thread, self.store.report, progress)
+            await self._in(self._settler.thread, self.store.save_progress, progress)
         for number in await self._in(self._settler.thread, self.store.cancelled, self.id):
-            self._hands.stop(Why.CANCELLED, number)
+            self._hands.stop(StopReason.CANCELLED, number)
 
     def _heard(self, beat: Beat) -> None:
         """What the heartbeat found in our name: cancelled jobs, leases we do not know of, and leases that are gone."""
@@ -358,10 +358,10 @@ class Worker:
             self._unheld = unheld
         for number, cancelled in beat.mine.items():
             if cancelled:
-                self._hands.stop(Why.CANCELLED, number)
+                self._hands.stop(StopReason.CANCELLED, number)
         missing = {number for number in running.keys() - beat.mine.keys() if not running[number].run.written}
         for number in missing & self._missing:
-            self._hands.stop(Why.LOST, number)
+            self._hands.stop(StopReason.LOST, number)
         self._missing = missing
 
     def _lost(self, worker: str) -> None:
@@ -373,7 +373,7 @@ class Worker:
             return
         self._reborn = True
         try:
-            self._hands.stop(Why.LOST)
+            self._hands.stop(StopReason.LOST)
             await self._in(self._claimer, self._arrive)
             self._keeper.worker = self.id
             log.warning("worker %s goes on as %s", self.name, self.id)

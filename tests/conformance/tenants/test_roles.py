@@ -24,11 +24,11 @@ from tests.servers.binaries import sources
 from tests.servers.fixtures import new_server
 from treadle import BadOption, StoreUnusable, Treadle
 from treadle.outcome import COMPLETED
-from treadle.stores.base import Wanted
+from treadle.stores.base import ClaimRequest
 from treadle.stores.postgres import roles
 from treadle.stores.postgres.roles import Roles
+from treadle.stores.postgres.schema import newest_schema
 from treadle.stores.postgres.store import PostgresStore
-from treadle.stores.postgres.upgrade import newest_schema
 
 # What the roles are
 
@@ -103,7 +103,7 @@ def test_an_owner_who_is_no_superuser_may_give_rights_and_goes_on_working(server
         store.give_rights(Roles())
 
         assert before.id == store.get(before.id).id
-        assert [before.id, put(store).id] == [c.id for c in store.claim("", Wanted(limit=10))]
+        assert [before.id, put(store).id] == [c.id for c in store.claim("", ClaimRequest(limit=10))]
         assert newest_schema() == store.upgrade()
         store.close()
 
@@ -177,7 +177,7 @@ def test_workers_and_the_owner_work_for_every_tenant(place, role):
     lease.complete("done")
     assert {"a", "b", ""} == {row["tenant"] for row in td.counts(("tenant",))}
     assert "postgresql" == td.store.status()["store"]
-    td.store.fold()
+    td.store.compact()
     assert 5 == sum(row["count"] for row in td.counts())
     assert 0 == td.rescue()
     assert 5 == td.store.prune(["completed", "failed", "cancelled"], -(10**9), 100)

@@ -27,7 +27,7 @@ from treadle.ids import new_id
 def test_a_producer_sees_its_own_tenant_everywhere_and_no_other(place, store):
     fill(store, "acme"), fill(store, "other")
     put(store)  # of nobody
-    store.fold()
+    store.compact()
     own = {}
     for table in [*tables_of_tenants(place.admin), "job"]:
         with as_producer(place, "acme") as connection:

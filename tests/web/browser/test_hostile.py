@@ -36,7 +36,7 @@ def poison(td: Treadle, text: str) -> dict[str, str]:
             except ValueError as error:
                 lease.fail(Fail(f"{text} password=hunter2").with_traceback(error.__traceback__))
         elif state == "running":
-            td.store.report([(lease._claimed, Progress(0.5, text))])
+            td.store.save_progress([(lease._claimed, Progress(0.5, text))])
         elif state == "completed":
             lease.complete({text: text, "api_key": "hunter2"})
         else:

@@ -7,14 +7,14 @@ import re
 from playwright.sync_api import Page, expect
 
 from tests.web.browser.conftest import Desk, Visitor
-from treadle.units import parsed
+from treadle.units import parse_duration
 
 
 def seconds(page: Page, which: str) -> float:
     """What the timeline's entries of a kind add up to."""
     texts = page.get_by_test_id("timeline").locator("li", has_text=re.compile(which)).all_inner_texts()
     found = [re.search(r"((?:[\d.]+(?:ms|[dhms])\s?)+)$", text.splitlines()[0]) for text in texts]
-    return sum(parsed(match[1]) or 0 for match in found if match)
+    return sum(parse_duration(match[1]) or 0 for match in found if match)
 
 
 def test_a_failure_shows_every_attempt_and_a_retry_adds_one(desk: Desk, visit: Visitor) -> None:
@@ -35,7 +35,9 @@ def test_a_failure_shows_every_attempt_and_a_retry_adds_one(desk: Desk, visit: V
         expect(attempt.get_by_test_id("traceback")).to_contain_text("in connect")
         expect(attempt.get_by_test_id("traceback")).not_to_contain_text("treadle/worker")
     expect(page.get_by_test_id("payload")).to_contain_text("9007199254740993")
-    whole = parsed(page.get_by_test_id("timeline").locator(".panel-head p").inner_text().removesuffix(" in all"))
+    whole = parse_duration(
+        page.get_by_test_id("timeline").locator(".panel-head p").inner_text().removesuffix(" in all")
+    )
     assert whole is not None
     assert abs(seconds(page, "Waited") + seconds(page, "Attempt") - whole) <= 0.05 * whole + 0.1
     expect(page.get_by_test_id("why")).to_contain_text("after 3 attempts of 3")

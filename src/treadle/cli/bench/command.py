@@ -146,7 +146,7 @@ def _place(db: str | None, directory: str | None) -> Generator[Any]:
 
 def _find(db: str | None, directory: str | None) -> Any:
     from treadle.stores import open_store
-    from treadle.stores.sqlite.place import path_of
+    from treadle.stores.sqlite.url import path_of
 
     if db is None or db.startswith("sqlite:"):
         from treadle.cli.bench.sqlite.place import SQLitePlace

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from treadle.clock import SECOND, Clock
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionOver
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
-from treadle.stores.libsql.place import Place
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
-from treadle.stores.sqlite import moves, statements
+from treadle.stores.libsql.url import Place
+from treadle.stores.sqlite import statements, transitions
 
 T = TypeVar("T")
 
@@ -70,7 +70,7 @@ class Transaction:
     """Statements on one stream. They pile up until the answer of one is wanted, and travel together."""
 
     sql = statements
-    moves = moves
+    moves = transitions
 
     def __init__(self, stream: Stream, now: int, *, begins: bool = True) -> None:
         self.stream = stream

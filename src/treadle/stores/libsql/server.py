@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from treadle.stores.libsql.place import Place, is_loopback
+from treadle.stores.libsql.url import Place, is_loopback
 
 PATH = "/v2/pipeline"
 NEITHER_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}

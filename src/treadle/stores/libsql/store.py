@@ -9,16 +9,16 @@ from typing import Any, TypeVar
 
 from treadle.clock import Clock, now
 from treadle.errors import BadConnection, LeaseLost, StoreUnusable
-from treadle.job import Claimed, Job, NewJob
+from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
-from treadle.stores.libsql.block import Connection, own_error
 from treadle.stores.libsql.connection import BLOCK, Database, Duplicate, Transaction
-from treadle.stores.libsql.place import read as read_url
 from treadle.stores.libsql.server import NoResult
+from treadle.stores.libsql.url import read as read_url
+from treadle.stores.libsql.user_transaction import Connection, own_error
 from treadle.stores.sql import settle
 from treadle.stores.sqlite import statements as sql
-from treadle.stores.sqlite.tables import OLDEST_SQLITE, SQLiteTables
-from treadle.stores.sqlite.upgrade import newest_schema, schema_in, upgrade
+from treadle.stores.sqlite.dialect import OLDEST_SQLITE, SQLiteTables
+from treadle.stores.sqlite.schema import newest_schema, schema_in, upgrade
 
 T = TypeVar("T")
 
@@ -115,7 +115,7 @@ class LibSQLStore(SQLiteTables[Database]):
     # Settle
 
     @contextmanager
-    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[Connection]:
+    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Connection]:
         database = self.database
         with database.block() as tx:
             yield Connection(tx, database)

@@ -17,7 +17,7 @@ from psycopg.pq import TransactionStatus
 
 from treadle.clock import Clock
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable
-from treadle.stores.postgres import moves, server, statements
+from treadle.stores.postgres import session_sql, statements, transitions
 from treadle.stores.postgres.cursor import Cursors
 
 T = TypeVar("T")
@@ -90,7 +90,7 @@ class Transaction:
     """A connection, and the moment at which all of it happens: the server's, unless the store has a clock."""
 
     sql = statements
-    moves = moves
+    moves = transitions
 
     def __init__(self, connection: Any, clock: Clock | None, cursors: Cursors, now: int | None = None) -> None:
         self.connection = connection
@@ -102,7 +102,7 @@ class Transaction:
     @property
     def now(self) -> int:
         if self._now is None:
-            self._now = int(self.value(server.NOW))
+            self._now = int(self.value(session_sql.NOW))
         return self._now
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
@@ -147,7 +147,7 @@ class Database:
         try:
             connection = Connection.connect(self._conninfo, autocommit=True)
             connection.answer_within = ANSWER_SECONDS
-            if connection.execute(server.WHO_ANSWERS).fetchone() != (connection.info.backend_pid,):
+            if connection.execute(session_sql.WHO_ANSWERS).fetchone() != (connection.info.backend_pid,):
                 # A pooler has greeted us. A statement that we prepare in one session may be another's in the next.
                 connection.prepare_threshold = None
         except psycopg.Error as error:
@@ -189,7 +189,7 @@ class Database:
     @contextmanager
     def begun(self, connection: Connection, how: LiteralString | None = None) -> Generator[Transaction]:
         """A transaction that is rolled back unless it is committed in the block."""
-        rows = connection.execute(how or server.BEGIN)
+        rows = connection.execute(how or session_sql.BEGIN)
         while rows.nextset():
             pass
         (now, *_) = rows.fetchone() or (None,)
@@ -211,7 +211,7 @@ class Database:
         """Take steps that only read, all of one moment."""
         for last in (False, True):
             try:
-                with self.borrow(pool) as connection, self.begun(connection, server.BEGIN_TO_READ) as tx:
+                with self.borrow(pool) as connection, self.begun(connection, session_sql.BEGIN_TO_READ) as tx:
                     return steps(tx)
             except psycopg.Error as error:
                 if last or not isinstance(error, psycopg.OperationalError):
@@ -252,7 +252,7 @@ class Database:
         for queue in tx.queues:
             if now - self._told.get(queue, -QUIET) >= QUIET:
                 self._told[queue] = now
-                tx.execute(server.TELL, {"channel": CHANNEL, "queue": queue})
+                tx.execute(session_sql.TELL, {"channel": CHANNEL, "queue": queue})
 
     def close(self) -> None:
         for pool in self._pools.values():

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 
-from treadle.stores.sql.find import Lane
+from treadle.stores.sql.claim_order import Lane
 
 START = (-(1 << 63), "00000000-0000-0000-0000-000000000000")
 Position = tuple[int, str]

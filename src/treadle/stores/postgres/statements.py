@@ -138,7 +138,7 @@ SET_SCHEMA = "UPDATE treadle.meta SET value = :number WHERE key = 'schema'"
 _CLAIMED = """l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
 
-# Put jobs in hand: of each lane the first due ones that nobody else is about to take. The answer is as Claimed has it.
+# Put jobs in hand: of each lane the first due ones that nobody else is about to take. The answer is as ClaimedJob is.
 # A suspect may have to wait for a process of its own: its time runs from then on.
 # [[queue, type, priority, limit, run_at, id, deadline], …]
 INSERT_LEASES = f"""
@@ -172,7 +172,7 @@ SELECT {_CLAIMED} FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = 
 
 DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
 
-# As Claimed has it: a worker's leases, and those long past their deadline.
+# As ClaimedJob has it: a worker's leases, and those long past their deadline.
 LEASES_OF_WORKER = f"""
 SELECT json_build_array({_CLAIMED})::text
   FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant

@@ -13,17 +13,18 @@ from psycopg.pq import TransactionStatus
 from treadle.clock import MINUTE, Clock, now
 from treadle.errors import BadConnection, LeaseLost, StoreUnusable, TransactionOver
 from treadle.filters import EVERYTHING, Filter
-from treadle.job import Claimed, Job, NewJob, Page
+from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
-from treadle.stores.borrowed import Borrowed, borrow, identity, savepoint
-from treadle.stores.postgres import checkup, place, roles, server, tenants
+from treadle.stores.postgres import diagnostics, roles, session_sql, tenants
 from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import url as postgres_url
 from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, POOLS, Database, Transaction
 from treadle.stores.postgres.listen import Watch
-from treadle.stores.postgres.upgrade import EMPTY, check, newest_schema, schema, schema_sql, upgrade
+from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Counted
 from treadle.stores.sql import insert, search, settle
 from treadle.stores.sql.store import SQLStore
+from treadle.stores.user_connections import Borrowed, borrow, identity, savepoint
 
 T = TypeVar("T")
 
@@ -74,7 +75,7 @@ class PostgresStore(SQLStore[Database]):
     def __init__(self, url: str, *, clock: Clock = now) -> None:
         super().__init__()
         self.url = url
-        self._conninfo, self.where = place.read(url)
+        self._conninfo, self.where = postgres_url.read(url)
         self._clock = None if clock is now else clock
         self._inherited: list[Database] = []  # kept, since closing a parent's connections would end its sessions
 
@@ -125,14 +126,14 @@ class PostgresStore(SQLStore[Database]):
     def now(self) -> int:
         return self._read("other", lambda tx: int(tx.now))
 
-    def checkup(self) -> checkup.Checkup:
+    def checkup(self) -> diagnostics.Diagnostics:
         """What `treadle doctor` asks the server about itself."""
-        return checkup.checkup(self.database)
+        return diagnostics.checkup(self.database)
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
             meta = dict(tx.execute(sql.META).fetchall())
-            size, oldest, given, dead = tx.execute(server.STATUS).fetchone()
+            size, oldest, given, dead = tx.execute(session_sql.STATUS).fetchone()
             return {
                 "store": "postgresql",
                 "where": self.where,
@@ -148,7 +149,7 @@ class PostgresStore(SQLStore[Database]):
         return self.database.read("read", steps)
 
     def changes(self) -> int:
-        number: int = self.database.read("read", lambda tx: tx.value(server.CHANGES))
+        number: int = self.database.read("read", lambda tx: tx.value(session_sql.CHANGES))
         return number
 
     def watch(self) -> Watch:
@@ -190,7 +191,7 @@ class PostgresStore(SQLStore[Database]):
             tx = Transaction(_Answers(theirs), self._clock, database.cursors)
             yield tx
             for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
-                tx.execute(server.TELL, {"channel": CHANNEL, "queue": queue})
+                tx.execute(session_sql.TELL, {"channel": CHANNEL, "queue": queue})
 
     _identity: str | None = None
 
@@ -221,11 +222,11 @@ class PostgresStore(SQLStore[Database]):
     # Settle
 
     @contextmanager
-    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[Any]:
+    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Any]:
         database = self.database
         with database.borrow("apart") as connection:
             with database.begun(connection) as tx:
-                connection.execute(server.NO_LIMITS)
+                connection.execute(session_sql.NO_LIMITS)
                 connection.answer_within = None
                 yield connection
                 connection.answer_within = ANSWER_SECONDS
@@ -243,13 +244,14 @@ class PostgresStore(SQLStore[Database]):
 
     # Chores
 
-    def fold(self) -> int:
+    def compact(self) -> int:
         def steps(tx: Transaction) -> int:
-            if not tx.value(server.FOLDING):
+            if not tx.value(session_sql.FOLDING):
                 return 0
             since = tx.now // MINUTE * 60 - 3600
             folded: int = (
-                tx.execute(server.FOLD_TALLIES).rowcount + tx.execute(server.FOLD_USAGE, {"since": since}).rowcount
+                tx.execute(session_sql.FOLD_TALLIES).rowcount
+                + tx.execute(session_sql.FOLD_USAGE, {"since": since}).rowcount
             )
             return folded
 

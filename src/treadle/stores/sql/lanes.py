@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from typing import NamedTuple
 
 from treadle.job import Status
-from treadle.stores.rows import LaneRow
+from treadle.stores.rows import QueueStats
 from treadle.stores.sql.transaction import Transaction
 
 MOST = 10_001
@@ -26,7 +26,7 @@ class _Again(NamedTuple):
     later: int
 
 
-def lanes(tx: Transaction) -> list[LaneRow]:
+def lanes(tx: Transaction) -> list[QueueStats]:
     """How many wait is tallied. How many of those wait for a later time is counted, in ranges of the index."""
     tx.execute(tx.sql.SNAPSHOT)  # what is counted is some of what is tallied
     try:
@@ -35,7 +35,7 @@ def lanes(tx: Transaction) -> list[LaneRow]:
         tx.execute(tx.sql.SNAPSHOT_OVER)
 
 
-def _lanes(tx: Transaction) -> list[LaneRow]:
+def _lanes(tx: Transaction) -> list[QueueStats]:
     levels: dict[tuple[str, str], list[_Level]] = defaultdict(list)
     found = tx.execute(tx.sql.LEVELS, {"now": tx.now, "most": MOST, "levels": LEVELS + 1}).fetchall()
     for queue, type, *level in found[:LEVELS]:
@@ -54,11 +54,11 @@ def _lanes(tx: Transaction) -> list[LaneRow]:
 
 def _lane(
     lane: tuple[str, str], tally: Counter[str], levels: list[_Level], again: int, limit: int | None, *, whole: bool
-) -> LaneRow:
+) -> QueueStats:
     pending = tally[Status.PENDING]
     later = min(sum(level.later for level in levels), pending)
     retrying = min(again, later)
-    return LaneRow(
+    return QueueStats(
         queue=lane[0],
         type=lane[1],
         queued=pending - later,

@@ -12,7 +12,7 @@ from treadle.ids import first_id_of
 from treadle.job import Job, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import Batch
-from treadle.stores.sql import books, read, search
+from treadle.stores.sql import read, search, web_records
 from treadle.stores.sql.insert import as_json, take_key, tally
 from treadle.stores.sql.rescue import decode_claimed
 from treadle.stores.sql.settle import settle
@@ -89,7 +89,7 @@ ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
 def batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None) -> Batch:
     if operation is None:
         return _batch(tx, action, wanted, before, limit)
-    before = books.position(tx, operation)
+    before = web_records.position(tx, operation)
     if before is None:
         return Batch(0, 0, None)
     batch = _batch(tx, action, wanted, before, limit)
@@ -101,7 +101,7 @@ def _batch(tx: Transaction, action: str, wanted: Filter, before: str | None, lim
     """Held, and looked at once more, a job can no longer become one that was not meant."""
     page = search.jobs(tx, wanted, limit, before)
     held = [job.id for job in page if _is_held(tx, job.id)]
-    meant = search.jobs(tx, wanted.but(ids=tuple(held)), limit, None).jobs if held else []
+    meant = search.jobs(tx, wanted.replace(ids=tuple(held)), limit, None).jobs if held else []
     done = sum(_done(tx, ACTIONS[action], job.id) for job in meant)
     return Batch(done, len(page) - done, page.next)
 
@@ -152,7 +152,7 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     rows = tx.execute(tx.sql.PRUNABLE, wanted).fetchall() if statuses else []
     old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
     tx.execute(tx.sql.PRUNE_USAGE, old)
-    books.prune(tx)
+    web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
         tally(tx, [(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])

@@ -8,14 +8,14 @@ from collections.abc import Collection, Sequence
 import msgspec
 
 from treadle.errors import WorkerLost
-from treadle.job import Claimed, Status
-from treadle.outcome import RELEASED, Kind, Outcome, after_crash
+from treadle.job import ClaimedJob, Status
+from treadle.outcome import RELEASED, Outcome, OutcomeKind, after_crash
 from treadle.stores.base import RECLAIM_AFTER, Beat
 from treadle.stores.sql.insert import tally
 from treadle.stores.sql.settle import settle_held
 from treadle.stores.sql.transaction import Ended, Transaction
 
-decode_claimed = msgspec.json.Decoder(Claimed).decode
+decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
 
 
 def beat(tx: Transaction, worker: str) -> Beat:
@@ -34,7 +34,7 @@ def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> in
     return _settled(tx, unheld)
 
 
-def bury(
+def declare_dead(
     tx: Transaction,
     worker: str,
     reason: str,
@@ -67,7 +67,7 @@ def rescue(tx: Transaction, silent_for: int | None = None) -> int:
     if silent_for is not None:
         tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
     dead = [row[0] for row in tx.execute(tx.sql.LEASES_OF_THE_DEAD)]
-    rescued = sum(bury(tx, worker, "its worker was lost") for worker in dead)
+    rescued = sum(declare_dead(tx, worker, "its worker was lost") for worker in dead)
     long_ago = {"grace": RECLAIM_AFTER, "now": tx.now}
     overdue = [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OVERDUE, long_ago)]
     rescued += _settled(tx, [(c, _overdue(c)) for c in overdue])
@@ -86,10 +86,10 @@ def forget(tx: Transaction, counted_as: Status) -> None:
         tally(tx, [(counted_as, type, queue, -n) for (type, queue), n in gone.items()])
 
 
-def leases_of(tx: Transaction, worker: str) -> list[Claimed]:
+def leases_of(tx: Transaction, worker: str) -> list[ClaimedJob]:
     return [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OF_WORKER, {"worker": worker})]
 
 
-def _overdue(claimed: Claimed) -> Outcome:
-    kind = Kind.FAILED if claimed.attempt >= claimed.max_attempts else Kind.RETRIED
+def _overdue(claimed: ClaimedJob) -> Outcome:
+    kind = OutcomeKind.FAILED if claimed.attempt >= claimed.max_attempts else OutcomeKind.RETRIED
     return Outcome(kind, error="it was stuck: its deadline passed and nobody settled it")

@@ -16,7 +16,7 @@ from treadle.ids import first_id_of
 from treadle.job import Job, Page, Status
 from treadle.stores.rows import Counted
 from treadle.stores.sql import lanes, read
-from treadle.stores.sql.terms import STATE, STATUS, Term, at_moment, conditions, where
+from treadle.stores.sql.filter_sql import STATE, STATUS, Term, at_moment, conditions, where
 from treadle.stores.sql.transaction import Transaction
 
 SEARCHED = 20_000
@@ -102,11 +102,11 @@ def _sources(tx: Transaction, wanted: Filter) -> Iterator[Source]:
     if one or not wanted.statuses:  # the indexes by tenant and subject are on the jobs themselves
         yield _source(tx, wanted, "j", tx.sql.FROM_ALL, [])
         return
-    states, any_status = set(wanted.statuses), wanted.but(statuses=())
+    states, any_status = set(wanted.statuses), wanted.replace(statuses=())
     waiting = () if Status.PENDING in states else tuple(state for state in WAITING if state in states)
     if waiting or Status.PENDING in states:
         again: list[Term] = [("r.attempts > 0", {})] if waiting == ("retrying",) else []  # an index has just those
-        yield _source(tx, wanted.but(statuses=waiting), "r", tx.sql.FROM_PENDING, again)
+        yield _source(tx, wanted.replace(statuses=waiting), "r", tx.sql.FROM_PENDING, again)
     if Status.PROCESSING in states:
         yield _source(tx, any_status, "l", tx.sql.FROM_PROCESSING, [])
     for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
@@ -181,7 +181,7 @@ def _counted(tx: Transaction, source: Source, by: Sequence[str], end: str | None
 
 def _is_tallied(by: Sequence[str], wanted: Filter) -> bool:
     """Whether only status, type and queue matter."""
-    plain = wanted.but(statuses=(), types=(), queues=()) == EVERYTHING
+    plain = wanted.replace(statuses=(), types=(), queues=()) == EVERYTHING
     return plain and {"status", "state", "type", "queue"} >= set(by)
 
 

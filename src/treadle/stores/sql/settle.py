@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from treadle.clock import MINUTE
-from treadle.job import Claimed, Status
-from treadle.outcome import UNSUCCESSFUL, Kind, Outcome
+from treadle.job import ClaimedJob, Status
+from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import Settled
 from treadle.stores.sql.insert import as_json, insert, tally
 from treadle.stores.sql.transaction import Ended, Transaction
@@ -53,11 +53,11 @@ def still_held(ended: Sequence[Ended], held: Mapping[int, int]) -> Sequence[Ende
 def _minding_cancel(outcome: Outcome, cancelled: int) -> Outcome:
     """A completion that came first wins; a cancelled job does not go back to wait."""
     if cancelled and outcome.kind.final is None:
-        return Outcome(Kind.CANCELLED, error=outcome.error or "cancelled", charged=0)
+        return Outcome(OutcomeKind.CANCELLED, error=outcome.error or "cancelled", charged=0)
     return outcome
 
 
-def _lost(tx: Transaction, ended: Sequence[Ended]) -> list[Claimed]:
+def _lost(tx: Transaction, ended: Sequence[Ended]) -> list[ClaimedJob]:
     rows = as_json([(c.id, c.number, outcome.kind.final) for c, outcome in ended])
     before = {row[0] for row in tx.execute(tx.sql.WRITTEN_BEFORE, {"rows": rows})}
     return [c for c, _ in ended if c.number not in before]
@@ -74,7 +74,7 @@ def _follow(tx: Transaction, ended: Sequence[Ended]) -> None:
 def count(tx: Transaction, ended: Iterable[Ended]) -> None:
     """Tallies and usage, from what was just written. This runs for every job, so it adds up first."""
     now = tx.now
-    sums: dict[tuple[Kind, str, str, str], list[int]] = {}
+    sums: dict[tuple[OutcomeKind, str, str, str], list[int]] = {}
     for c, outcome in ended:
         place = (outcome.kind, c.type, c.queue, c.tenant)
         sum = sums.get(place)
@@ -88,7 +88,7 @@ def count(tx: Transaction, ended: Iterable[Ended]) -> None:
     for (kind, type, queue, tenant), (runs, busy, waiting) in sums.items():
         moved[kind.final or Status.PENDING, type, queue] += runs
         moved[Status.PROCESSING, type, queue] -= runs
-        if kind is not Kind.RELEASED:
+        if kind is not OutcomeKind.RELEASED:
             failures = runs if kind in UNSUCCESSFUL else 0
             usage.append((now // MINUTE * 60, type, queue, tenant, runs, failures, max(0, busy), max(0, waiting)))
     tally(tx, [(*place, n) for place, n in moved.items()])
@@ -96,7 +96,7 @@ def count(tx: Transaction, ended: Iterable[Ended]) -> None:
         tx.execute(tx.sql.USE, {"rows": as_json(usage)})
 
 
-def waiting_again(now: int, claimed: Claimed, outcome: Outcome) -> tuple[int | None, int, int, int | None]:
+def waiting_again(now: int, claimed: ClaimedJob, outcome: Outcome) -> tuple[int | None, int, int, int | None]:
     """How a job goes back to wait: its run_at (None: as it was), attempts charged, 1 if snoozed, its suspicion."""
-    run_at = None if outcome.kind is Kind.RELEASED else now + outcome.delay
-    return run_at, outcome.charged, int(outcome.kind is Kind.SNOOZED), outcome.suspicion
+    run_at = None if outcome.kind is OutcomeKind.RELEASED else now + outcome.delay
+    return run_at, outcome.charged, int(outcome.kind is OutcomeKind.SNOOZED), outcome.suspicion

@@ -14,15 +14,15 @@ import msgspec
 from treadle.errors import CommitUnknown, JobNotFound, LeaseLost, StoreBusy, StoreUnusable
 from treadle.filters import EVERYTHING, Filter
 from treadle.ids import is_id
-from treadle.job import Attempt, Claimed, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
+from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from treadle.outcome import Outcome
-from treadle.stores.base import Beat, Due, Inserted, Settled, TypePolicy, Wanted, WorkerRow
-from treadle.stores.rows import AuditRow, Batch, Counted, LaneRow, Operation, Sampled, Token
-from treadle.stores.sql import books, insert, lanes, look, manage, read, rescue, search, settle, situation
+from treadle.stores.base import Beat, ClaimRequest, Due, Inserted, Settled, TypePolicy, WorkerRow
+from treadle.stores.rows import AuditRow, Batch, Counted, Operation, QueueStats, Sampled, Token
+from treadle.stores.sql import diagnosis, insert, lanes, manage, read, rescue, search, settle, stats, web_records
+from treadle.stores.sql.fork_safe import D, PerProcess
 from treadle.stores.sql.insert import Insert, as_json
-from treadle.stores.sql.per_process import D, PerProcess
 from treadle.stores.sql.transaction import Transaction
-from treadle.why import Situation
+from treadle.why import JobFacts
 
 T = TypeVar("T")
 
@@ -111,16 +111,16 @@ class SQLStore(PerProcess[D]):
 
     # Claim and settle
 
-    def due(self, wanted: Wanted) -> Due:
+    def due(self, wanted: ClaimRequest) -> Due:
         return self._read("claim", lambda tx: tx.moves.due(tx, wanted))
 
-    def claim(self, worker: str, wanted: Wanted) -> list[Claimed]:
+    def claim(self, worker: str, wanted: ClaimRequest) -> list[ClaimedJob]:
         return self._write("claim", lambda tx: tx.moves.take(tx, worker, wanted))
 
-    def settle(self, ended: Sequence[tuple[Claimed, Outcome]]) -> Settled:
+    def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
         return self._write("settle", lambda tx: settle.settle(tx, ended)) if ended else Settled(at=0)
 
-    def report(self, progress: Sequence[tuple[Claimed, Progress]]) -> None:
+    def save_progress(self, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
         def steps(tx: Transaction) -> None:
             for c, p in progress:
                 row = {"fraction": p.fraction, "message": p.message, "id": c.id, "number": c.number}
@@ -128,8 +128,8 @@ class SQLStore(PerProcess[D]):
 
         self._write("report", steps)
 
-    def extend(self, claimed: Claimed, until: int) -> Claimed:
-        def steps(tx: Transaction) -> Claimed:
+    def extend(self, claimed: ClaimedJob, until: int) -> ClaimedJob:
+        def steps(tx: Transaction) -> ClaimedJob:
             deadline = tx.now + until
             row = {"deadline": deadline, "id": claimed.id, "number": claimed.number}
             if not tx.execute(tx.sql.EXTEND, row).rowcount:
@@ -162,7 +162,7 @@ class SQLStore(PerProcess[D]):
     def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
         return self._write("settle", lambda tx: rescue.release_unheld(tx, worker, numbers))
 
-    def bury(
+    def declare_dead(
         self,
         worker: str,
         reason: str,
@@ -172,7 +172,7 @@ class SQLStore(PerProcess[D]):
         outside: bool = False,
     ) -> int:
         return self._write(
-            "rescue", lambda tx: rescue.bury(tx, worker, reason, beats=beats, started=started, outside=outside)
+            "rescue", lambda tx: rescue.declare_dead(tx, worker, reason, beats=beats, started=started, outside=outside)
         )
 
     def rescue(self, *, silent_for: int | None = None) -> int:
@@ -186,8 +186,8 @@ class SQLStore(PerProcess[D]):
     def get(self, id: str) -> Job | None:
         return self._read("read", lambda tx: read.get(tx, id)) if is_id(id) else None
 
-    def situation(self, id: str) -> Situation | None:
-        return self._read("read", lambda tx: situation.situation(tx, id)) if is_id(id) else None
+    def job_facts(self, id: str) -> JobFacts | None:
+        return self._read("read", lambda tx: diagnosis.job_facts(tx, id)) if is_id(id) else None
 
     def attempts(self, id: str) -> list[Attempt]:
         return self._read("read", lambda tx: read.attempts(tx, id)) if is_id(id) else []
@@ -198,17 +198,17 @@ class SQLStore(PerProcess[D]):
     def counts(self, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
         return self._read("read", lambda tx: search.counts(tx, by, wanted, most))
 
-    def lanes(self) -> list[LaneRow]:
+    def queue_stats(self) -> list[QueueStats]:
         return self._read("read", lanes.lanes)
 
     def usage(self, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None) -> list[Usage]:
-        return self._read("read", lambda tx: look.usage(tx, since, until, step, by, tenant))
+        return self._read("read", lambda tx: stats.usage(tx, since, until, step, by, tenant))
 
-    def sample(self) -> list[Sampled]:
-        return self._read("read", look.sample)
+    def latency_sample(self) -> list[Sampled]:
+        return self._read("read", stats.sample)
 
     def failures(self) -> list[FailureGroup]:
-        return self._read("read", look.failures)
+        return self._read("read", stats.failures)
 
     def cancel(self, id: str) -> Job:
         return self._manage(id, manage.cancel)
@@ -239,42 +239,42 @@ class SQLStore(PerProcess[D]):
     # The books of the HTTP API
 
     def audit(self, row: AuditRow) -> None:
-        self._write("manage", lambda tx: books.audit(tx, row))
+        self._write("manage", lambda tx: web_records.audit(tx, row))
 
     def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
-        return self._read("read", lambda tx: books.audits(tx, limit, before))
+        return self._read("read", lambda tx: web_records.audits(tx, limit, before))
 
     def add_token(self, token: Token) -> bool:
-        return self._write("manage", lambda tx: books.add_token(tx, token))
+        return self._write("manage", lambda tx: web_records.add_token(tx, token))
 
     def token(self, hash: str) -> Token | None:
-        return self._read("read", lambda tx: books.token(tx, hash))
+        return self._read("read", lambda tx: web_records.token(tx, hash))
 
     def tokens(self) -> list[Token]:
-        return self._read("read", books.tokens)
+        return self._read("read", web_records.tokens)
 
     def drop_token(self, name: str) -> bool:
         return self._write("manage", lambda tx: tx.execute(tx.sql.DROP_TOKEN, {"name": name}).rowcount > 0)
 
     def start_operation(self, operation: Operation) -> None:
-        self._write("manage", lambda tx: books.start(tx, operation))
+        self._write("manage", lambda tx: web_records.start(tx, operation))
 
-    def take_over(self, operation: Operation) -> bool:
+    def resume_operation(self, operation: Operation) -> bool:
         row = {"id": operation.id, "seen": operation.updated_at}
         return self._write("manage", lambda tx: tx.execute(tx.sql.TAKE_OVER, {**row, "now": tx.now}).rowcount > 0)
 
-    def give_up(self, id: str, error: str) -> None:
+    def fail_operation(self, id: str, error: str) -> None:
         self._write("manage", lambda tx: tx.execute(tx.sql.GIVE_UP, {"id": id, "error": error, "now": tx.now}))
 
     def operation(self, id: str) -> Operation | None:
-        return self._read("read", lambda tx: books.operation(tx, id)) if is_id(id) else None
+        return self._read("read", lambda tx: web_records.operation(tx, id)) if is_id(id) else None
 
     def operations(self, limit: int) -> list[Operation]:
-        return self._read("read", lambda tx: books.operations(tx, limit))
+        return self._read("read", lambda tx: web_records.operations(tx, limit))
 
     def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
         def steps(tx: Transaction, how: Insert = insert.insert) -> tuple[list[Job], bool]:
-            return books.insert_once(tx, tenant, key, hash, jobs, lambda: self._insert(tx, jobs, how))
+            return web_records.insert_once(tx, tenant, key, hash, jobs, lambda: self._insert(tx, jobs, how))
 
         try:
             return self._write("insert", steps)

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-from treadle.job import Claimed, NewJob
+from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import Outcome
-from treadle.stores.base import Due, Wanted
-from treadle.stores.sql.find import Lane
+from treadle.stores.base import ClaimRequest, Due
+from treadle.stores.sql.claim_order import Lane
 
-Ended = tuple[Claimed, Outcome]
+Ended = tuple[ClaimedJob, Outcome]
 
 
 class Rows(Protocol):
@@ -67,11 +67,11 @@ class Moves(Protocol):
         """Every (queue, type) that has somebody waiting, and how many more of a limited type may run."""
         ...
 
-    def due(self, tx: Any, wanted: Wanted) -> Due:
+    def due(self, tx: Any, wanted: ClaimRequest) -> Due:
         """Whether `take` would find something."""
         ...
 
-    def take(self, tx: Any, worker: str, wanted: Wanted) -> list[Claimed]:
+    def take(self, tx: Any, worker: str, wanted: ClaimRequest) -> list[ClaimedJob]:
         """The most urgent jobs that may run become leases of a worker that lives."""
         ...
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from treadle.clock import Clock
 from treadle.errors import StoreBusy, StoreUnusable
-from treadle.stores.sqlite import forking, moves, statements
+from treadle.stores.sqlite import forking, statements, transitions
 from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01
@@ -29,7 +29,7 @@ class Transaction:
     __slots__ = ("connection", "execute", "now")
 
     sql = statements
-    moves = moves
+    moves = transitions
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
         self.connection = connection

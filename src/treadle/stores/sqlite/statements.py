@@ -146,7 +146,7 @@ DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_ea
 _CLAIMED = """json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
 
-# What was claimed, as Claimed has it and in the order of the ids: a CROSS JOIN is not turned round.
+# What was claimed, as ClaimedJob has it and in the order of the ids: a CROSS JOIN is not turned round.
 CLAIMED = f"""
 SELECT json_group_array({_CLAIMED})
   FROM json_each(:ids) e CROSS JOIN treadle_leases l ON l.id = e.value CROSS JOIN treadle_jobs j ON j.id = e.value

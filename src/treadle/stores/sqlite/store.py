@@ -14,16 +14,16 @@ from typing import Any, TypeVar
 
 from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, LeaseLost, StoreUnusable, TransactionOver
-from treadle.job import Claimed, Job, NewJob
+from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
-from treadle.stores.borrowed import unwrap
 from treadle.stores.sql import insert, settle
-from treadle.stores.sqlite import place
 from treadle.stores.sqlite import statements as sql
+from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
-from treadle.stores.sqlite.tables import OLDEST_SQLITE, SQLiteTables
-from treadle.stores.sqlite.upgrade import newest_schema, schema_of, upgrade
+from treadle.stores.sqlite.dialect import OLDEST_SQLITE, SQLiteTables
+from treadle.stores.sqlite.schema import newest_schema, schema_of, upgrade
 from treadle.stores.sqlite.watch import Watch
+from treadle.stores.user_connections import unwrap
 
 T = TypeVar("T")
 
@@ -47,7 +47,7 @@ class SQLiteStore(SQLiteTables[Database]):
                 f"SQLite {sqlite3.sqlite_version}", "it is too old", "use a Python with SQLite 3.38 or newer"
             )
         super().__init__()
-        self.path = place.path_of(url)
+        self.path = sqlite_url.path_of(url)
         self.where = str(self.path)
         self.url = f"sqlite:///{self.path}"
         self._synchronous = synchronous
@@ -56,7 +56,7 @@ class SQLiteStore(SQLiteTables[Database]):
     # Life of the store
 
     def _connections(self) -> Database:
-        place.check(self.path)
+        sqlite_url.check(self.path)
         return Database(self.path, self._synchronous, self._clock)
 
     def _prepare(self, database: Database) -> None:
@@ -91,7 +91,7 @@ class SQLiteStore(SQLiteTables[Database]):
                 "journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0],
                 "synchronous": self._synchronous,
                 "sqlite_version": sqlite3.sqlite_version,
-                "file_system": place.file_system(self.path),
+                "file_system": sqlite_url.file_system(self.path),
             }
 
     def check(self) -> str:
@@ -158,7 +158,7 @@ class SQLiteStore(SQLiteTables[Database]):
             connection.execute("BEGIN IMMEDIATE")
 
     @contextmanager
-    def transaction(self, claimed: Claimed, outcome: Callable[[], Outcome]) -> Generator[sqlite3.Connection]:
+    def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[sqlite3.Connection]:
         with self.database.write_apart() as tx:
             began = time.monotonic()
             limit = threading.Timer(TRANSACTION_SECONDS, _cut_off, (tx.connection,))

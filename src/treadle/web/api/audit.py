@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from treadle import clock
-from treadle.web.ask import Answer, Ask
+from treadle.web.http import Answer, Ask
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
 

@@ -13,9 +13,9 @@ from treadle.bulk import Bulk
 from treadle.filters import MOST_VALUES, Filter
 from treadle.ids import is_id
 from treadle.stores.rows import Operation
-from treadle.web.api.page import Total, bound
-from treadle.web.ask import Answer, Ask
-from treadle.web.operator import fixed
+from treadle.web.api.job_list import Total, bound
+from treadle.web.bulk_runner import fixed
+from treadle.web.http import Answer, Ask
 from treadle.web.problem import Problem
 from treadle.web.route import Route
 from treadle.web.site import Site

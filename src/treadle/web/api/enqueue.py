@@ -10,8 +10,8 @@ from msgspec import Meta
 
 from treadle.job import Job, NewJob
 from treadle.web import shown
-from treadle.web.api.shapes import Jobs, NewJobIn
-from treadle.web.ask import Answer, Ask
+from treadle.web.api.schemas import Jobs, NewJobIn
+from treadle.web.http import Answer, Ask
 from treadle.web.problem import Problem
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site

@@ -8,8 +8,8 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response, StreamingResponse
 
-from treadle.web.ask import Ask
-from treadle.web.hub import Snapshot
+from treadle.web.broadcaster import Snapshot
+from treadle.web.http import Ask
 from treadle.web.problem import Problem
 from treadle.web.route import Route
 from treadle.web.site import Site

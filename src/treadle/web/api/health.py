@@ -7,7 +7,7 @@ import logging
 import msgspec
 
 from treadle.errors import SchemaTooOld, TreadleError
-from treadle.web.ask import Answer, Ask
+from treadle.web.http import Answer, Ask
 from treadle.web.problem import Problem
 from treadle.web.route import Route
 from treadle.web.site import Site

@@ -10,9 +10,9 @@ from msgspec import Meta
 
 from treadle import clock, units
 from treadle.job import FailureGroup, Usage
-from treadle.stores.rows import LaneRow
+from treadle.stores.rows import QueueStats
 from treadle.web import shown
-from treadle.web.ask import Answer, Ask
+from treadle.web.http import Answer, Ask
 from treadle.web.problem import Problem
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
@@ -77,7 +77,7 @@ class Failures(msgspec.Struct, kw_only=True):
 
 def metrics(site: Site, ask: Ask) -> Answer:
     step: int = ask.query["step"]
-    seconds = units.parsed(ask.query["window"])
+    seconds = units.parse_duration(ask.query["window"])
     if seconds is None or not 60 <= seconds <= 400 * 86_400:
         raise Problem(400, f"window={ask.query['window']!r}", "a length of time from 1m to 400d, such as 24h")
     if seconds / step > POINTS:
@@ -106,11 +106,11 @@ def _usage(row: Usage, by: tuple[str, ...]) -> UsageOut:
 
 
 def queues(site: Site, ask: Ask) -> Answer:
-    rows = site.cached("lanes", 0.5, site.app.lanes)
+    rows = site.cached("lanes", 0.5, site.app.queue_stats)
     return Answer(data=Lanes(items=[_lane(row) for row in rows]))
 
 
-def _lane(row: LaneRow) -> LaneOut:
+def _lane(row: QueueStats) -> LaneOut:
     fields = {name: getattr(row, name) for name in LaneOut.__struct_fields__}
     for name in ("oldest_due", "next_due"):
         if isinstance(fields[name], int):

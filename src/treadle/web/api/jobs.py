@@ -5,8 +5,8 @@ from __future__ import annotations
 from treadle.errors import JobNotFound
 from treadle.job import Job
 from treadle.web import shown
-from treadle.web.api.shapes import Attempts
-from treadle.web.ask import Answer, Ask
+from treadle.web.api.schemas import Attempts
+from treadle.web.http import Answer, Ask
 from treadle.web.route import Route
 from treadle.web.site import Site
 from treadle.why import Why

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from treadle.web.ask import Answer, Ask
+from treadle.web.http import Answer, Ask
 from treadle.web.route import Route
 from treadle.web.site import Site
 
@@ -21,7 +21,7 @@ def metrics(site: Site, ask: Ask) -> Answer:
 
 def text(site: Site) -> str:
     """All of it. Gauges are of the database, the same in every process; counters are since this process began."""
-    lanes, workers, now = site.app.lanes(), site.app.workers(), site.app.store.now()
+    lanes, workers, now = site.app.queue_stats(), site.app.workers(), site.app.store.now()
     jobs = [
         ({"queue": lane.queue, "type": lane.type, "status": status}, float(getattr(lane, status)))
         for lane in lanes

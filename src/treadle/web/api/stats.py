@@ -8,9 +8,9 @@ from msgspec import Meta
 
 from treadle import clock
 from treadle.filters import Filter
-from treadle.web.api.page import FILTERS, filter_of
-from treadle.web.api.shapes import Rest, Stats
-from treadle.web.ask import Answer, Ask
+from treadle.web.api.job_list import FILTERS, filter_of
+from treadle.web.api.schemas import Rest, Stats
+from treadle.web.http import Answer, Ask
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from treadle.web.api.shapes import TickIn
-from treadle.web.ask import Answer, Ask
+from treadle.web.api.schemas import TickIn
+from treadle.web.http import Answer, Ask
 from treadle.web.problem import Problem
 from treadle.web.route import Route
 from treadle.web.site import Site

@@ -5,8 +5,8 @@ from __future__ import annotations
 from treadle import clock
 from treadle.health import is_live, silence
 from treadle.stores.base import WorkerRow
-from treadle.web.api.shapes import Doing, WorkerOut, Workers
-from treadle.web.ask import Answer, Ask
+from treadle.web.api.schemas import Doing, WorkerOut, Workers
+from treadle.web.http import Answer, Ask
 from treadle.web.route import Route
 from treadle.web.site import Site
 

@@ -6,7 +6,7 @@ from treadle import clock
 from treadle.errors import BadCursor
 from treadle.ids import is_id
 from treadle.web.api.bulk import as_out
-from treadle.web.ask import Answer, Ask
+from treadle.web.http import Answer, Ask
 from treadle.web.render import render
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site

@@ -8,9 +8,9 @@ import msgspec
 
 from treadle import codec
 from treadle.errors import TreadleError
-from treadle.web import listing, shown
+from treadle.web import highlight, shown
 from treadle.web.api.jobs import the_job
-from treadle.web.ask import Answer, Ask, see
+from treadle.web.http import Answer, Ask, see
 from treadle.web.render import render
 from treadle.web.route import Route
 from treadle.web.site import Site
@@ -18,7 +18,7 @@ from treadle.web.site import Site
 
 def form(site: Site, ask: Ask) -> Answer:
     job = the_job(site, ask)
-    return _page(site, ask, listing.pretty(shown.job(job).payload))
+    return _page(site, ask, highlight.pretty(shown.job(job).payload))
 
 
 def clone(site: Site, ask: Ask) -> Answer:

@@ -10,14 +10,14 @@ from treadle.errors import CountMoved, JobNotFound
 from treadle.filters import Filter
 from treadle.job import Count
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.page import bound
-from treadle.web.ask import Answer, Ask, see
-from treadle.web.pages.acts import ACTS, Act
+from treadle.web.api.job_list import bound
+from treadle.web.formatting import number
+from treadle.web.http import Answer, Ask, see
+from treadle.web.pages.actions import ACTS, Act
 from treadle.web.problem import Problem
 from treadle.web.render import render
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
-from treadle.web.words import number
 
 
 class Which(NamedTuple):

@@ -9,8 +9,8 @@ from treadle.filters import Filter
 from treadle.job import FailureGroup
 from treadle.redact import HIDDEN
 from treadle.web import shown
-from treadle.web.ask import Answer, Ask
-from treadle.web.pages import seen
+from treadle.web.http import Answer, Ask
+from treadle.web.pages import cached
 from treadle.web.pages.job import can_change
 from treadle.web.render import render
 from treadle.web.route import Route
@@ -25,7 +25,7 @@ class Group(NamedTuple):
 
 
 def failures(site: Site, ask: Ask) -> Answer:
-    found = seen.failures(site)
+    found = cached.failures(site)
     return render(site, ask, "failures.html", place="failures", groups=groups(found), may_manage=can_change(site, ask))
 
 

@@ -7,9 +7,9 @@ import io
 from typing import NamedTuple
 
 from treadle.job import Usage
-from treadle.web import words
-from treadle.web.ask import Answer, Ask
-from treadle.web.pages import drawn, seen, windows
+from treadle.web import formatting
+from treadle.web.http import Answer, Ask
+from treadle.web.pages import cached, usage_charts, windows
 from treadle.web.pages.windows import LONGER, Sums, Window
 from treadle.web.render import render
 from treadle.web.route import Parameter, Route
@@ -36,7 +36,7 @@ class Asked(NamedTuple):
 
 
 def insights(site: Site, ask: Ask) -> Answer:
-    asked, say = _asked(site, ask), words.of(ask)
+    asked, say = _asked(site, ask), formatting.of(ask)
     usage = _usage(site, asked)
     chosen = [row for row in usage if not asked.type or row.key[1] == asked.type]
     steps = windows.by_step(chosen, asked.over)
@@ -60,9 +60,9 @@ def insights(site: Site, ask: Ask) -> Answer:
         types=sorted({row.key[1] for row in usage}),
         tenants=sorted({row.key[2] for row in usage} - {""}) if ask.who.tenant is None else [],
         charts=[
-            drawn.throughput(steps, asked.over, say),
-            drawn.seconds("busy", "good", [s.busy for s in steps], asked.over, say),
-            drawn.seconds("waiting", "calm", [s.waiting for s in steps], asked.over, say),
+            usage_charts.throughput(steps, asked.over, say),
+            usage_charts.seconds("busy", "good", [s.busy for s in steps], asked.over, say),
+            usage_charts.seconds("waiting", "calm", [s.waiting for s in steps], asked.over, say),
         ],
         lines=lines[:MOST],
         left_out=max(0, len(lines) - MOST),
@@ -74,7 +74,7 @@ def insights(site: Site, ask: Ask) -> Answer:
 def export(site: Site, ask: Ask) -> Answer:
     """One row per step, type, queue and tenant: all that the page adds up."""
     asked = _asked(site, ask)
-    rows = seen.usage(site, asked.over, ("type", "queue", "tenant"), asked.tenant)
+    rows = cached.usage(site, asked.over, ("type", "queue", "tenant"), asked.tenant)
     out = io.StringIO()
     sheet = csv.writer(out, lineterminator="\n")
     sheet.writerow(
@@ -110,7 +110,7 @@ def _kinds(ask: Ask) -> list[tuple[str, str]]:
 def _usage(site: Site, asked: Asked) -> list[Usage]:
     """By what the table groups by, type and tenant."""
     by = tuple(dict.fromkeys((asked.by, "type", "tenant")))
-    return [_keyed(row, by, asked.by) for row in seen.usage(site, asked.over, by, asked.tenant)]
+    return [_keyed(row, by, asked.by) for row in cached.usage(site, asked.over, by, asked.tenant)]
 
 
 def _keyed(row: Usage, by: tuple[str, ...], first: str) -> Usage:

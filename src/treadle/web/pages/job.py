@@ -10,11 +10,11 @@ from markupsafe import Markup
 from treadle import codec
 from treadle.filters import Filter
 from treadle.job import Attempt, Job, Status
-from treadle.web import charts, listing, shown, words
+from treadle.web import charts, formatting, highlight, shown
 from treadle.web.api.jobs import the_job
-from treadle.web.ask import Answer, Ask
-from treadle.web.pages import seen, timeline
-from treadle.web.pages.acts import ACTS, forbids
+from treadle.web.http import Answer, Ask
+from treadle.web.pages import cached, timeline
+from treadle.web.pages.actions import ACTS, forbids
 from treadle.web.render import render
 from treadle.web.route import Route
 from treadle.web.site import Site
@@ -36,8 +36,8 @@ def job(site: Site, ask: Ask) -> Answer:
     found = the_job(site, ask)
     history = [shown.attempt(attempt) for attempt in site.app.attempts(found.id)]
     why = shown.why(site.app.why(found.id))
-    names = {worker.id: worker.name for worker in seen.workers(site)}
-    now = words.of(ask).now
+    names = {worker.id: worker.name for worker in cached.workers(site)}
+    now = formatting.of(ask).now
     parts = timeline.parts(found, history, now)
     safe = shown.job(found)
     return render(
@@ -46,7 +46,7 @@ def job(site: Site, ask: Ask) -> Answer:
         "job.html",
         place="jobs",
         job=safe,
-        state=words.state_of(found, now),
+        state=formatting.state_of(found, now),
         why=why,
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.tip, part.seconds) for part in parts], "Where its time went"),
@@ -56,8 +56,8 @@ def job(site: Site, ask: Ask) -> Answer:
         may_clone=ask.who.may("enqueue") and not site.read_only,
         copies=copies(ask, safe),
         same=_same(found),
-        payload=listing.json(safe.payload),
-        result=listing.json(safe.result) if found.status is Status.COMPLETED else None,
+        payload=highlight.json(safe.payload),
+        result=highlight.json(safe.result) if found.status is Status.COMPLETED else None,
     )
 
 
@@ -77,11 +77,11 @@ def can_change(site: Site, ask: Ask) -> bool:
 
 
 def _try(attempt: Attempt, names: dict[str, str]) -> Try:
-    lines = listing.traceback(attempt.traceback or "")
-    own = listing.own(lines)
+    lines = highlight.traceback(attempt.traceback or "")
+    own = highlight.own(lines)
     worker = names.get(attempt.worker_id, attempt.worker_id) or "by hand"
-    whole = listing.marked(lines) if own != lines else Markup("")
-    return Try(attempt, worker, listing.marked(own), whole, attempt.traceback or "")
+    whole = highlight.marked(lines) if own != lines else Markup("")
+    return Try(attempt, worker, highlight.marked(own), whole, attempt.traceback or "")
 
 
 def copies(ask: Ask, job: Job) -> list[tuple[str, str]]:
@@ -93,7 +93,7 @@ def copies(ask: Ask, job: Job) -> list[tuple[str, str]]:
     parts = ["curl", f"{where}{ask.url('/api/jobs')}", "-H", "Authorization: Bearer …", "--json", body]
     return [
         ("id", job.id),
-        ("JSON", listing.pretty(_plain(job))),
+        ("JSON", highlight.pretty(_plain(job))),
         ("curl", " ".join(map(shlex.quote, parts))),
         ("Python", f"td.enqueue({job.type!r}, {job.payload!r}{given})"),
     ]

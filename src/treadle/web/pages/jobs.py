@@ -10,17 +10,17 @@ from treadle.errors import BadCursor, BadFilter
 from treadle.filters import Filter
 from treadle.job import Count, Job, Page, Progress, Status
 from treadle.web import shown
-from treadle.web.api.page import bound
-from treadle.web.ask import Answer, Ask, see
-from treadle.web.listing import brief
-from treadle.web.pages import seen
-from treadle.web.pages.acts import ACTS
-from treadle.web.pages.loosen import loosen
+from treadle.web.api.job_list import bound
+from treadle.web.formatting import SHOWN, state_of
+from treadle.web.formatting import of as words_of
+from treadle.web.highlight import brief
+from treadle.web.http import Answer, Ask, see
+from treadle.web.pages import cached
+from treadle.web.pages.actions import ACTS
+from treadle.web.pages.suggestions import loosen
 from treadle.web.render import render
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
-from treadle.web.words import SHOWN, state_of
-from treadle.web.words import of as words_of
 
 ROWS = 50
 """A page of them; also how many ids a filter can name."""
@@ -71,7 +71,7 @@ def jobs(site: Site, ask: Ask) -> Answer:
     if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and site.app.get(wanted.ids[0]):
         return see(ask.url(f"/jobs/{wanted.ids[0]}"))
     mine = bound(ask, wanted)
-    counts = seen.tabs(site, mine)
+    counts = cached.tabs(site, mine)
     try:
         page = site.app.jobs(mine, limit=ROWS, cursor=cursor)
     except BadCursor as error:
@@ -142,7 +142,7 @@ def _tabs(wanted: Filter, counts: dict[str, Count]) -> list[Tab]:
 def _tab(wanted: Filter, counts: dict[str, Count], key: str, name: str) -> Tab:
     status = ASKED.get(key, key)
     statuses = () if key == "all" else (status,)
-    return Tab(key, name, str(counts[status]), str(wanted.but(statuses=statuses)), wanted.statuses == statuses)
+    return Tab(key, name, str(counts[status]), str(wanted.replace(statuses=statuses)), wanted.statuses == statuses)
 
 
 def _chips(wanted: Filter) -> list[Chip]:

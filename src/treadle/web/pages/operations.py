@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from treadle import clock
 from treadle.web.api.bulk import as_out, the_operation
-from treadle.web.ask import Answer, Ask
-from treadle.web.pages.acts import ACTS
+from treadle.web.http import Answer, Ask
+from treadle.web.pages.actions import ACTS
 from treadle.web.render import render
 from treadle.web.route import Route
 from treadle.web.site import Site

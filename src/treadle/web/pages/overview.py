@@ -11,11 +11,11 @@ from treadle import clock
 from treadle.filters import Filter
 from treadle.health import Latency, is_live
 from treadle.job import Usage
-from treadle.stores.rows import LaneRow
-from treadle.units import plural, span
-from treadle.web import charts, words
-from treadle.web.ask import Answer, Ask, see
-from treadle.web.pages import drawn, seen, windows
+from treadle.stores.rows import QueueStats
+from treadle.units import format_duration, plural
+from treadle.web import charts, formatting
+from treadle.web.http import Answer, Ask, see
+from treadle.web.pages import cached, usage_charts, windows
 from treadle.web.pages.failures import groups
 from treadle.web.pages.job import can_change
 from treadle.web.pages.windows import WINDOWS, Window
@@ -57,13 +57,13 @@ def overview(site: Site, ask: Ask) -> Answer:
     """Of everybody's jobs. Those bound to a tenant begin with the list of theirs."""
     if ask.who.tenant is not None:
         return see(ask.url("/jobs"))
-    say, now = words.of(ask), site.app.store.now()
+    say, now = formatting.of(ask), site.app.store.now()
     over = windows.window(ask.query["window"], now)
     by = ask.query["by"] if ask.query["by"] in dict(GROUPS) else "type"
-    lanes = seen.lanes(site)
-    usage = seen.usage(site, over, (by,))
+    lanes = cached.lanes(site)
+    usage = cached.usage(site, over, (by,))
     steps = windows.by_step(usage, over)
-    found = seen.failures(site)
+    found = cached.failures(site)
 
     def stay(**changed: str) -> str:
         return ask.url("/", **({"window": over.key, "by": by} | changed))
@@ -74,8 +74,12 @@ def overview(site: Site, ask: Ask) -> Answer:
         "overview.html",
         place="overview",
         tiles=_tiles(site, ask, lanes, now, over, steps),
-        problems=seen.problems(site),
-        charts=[drawn.throughput(steps, over, say), drawn.waits(steps, over, say), drawn.times(steps, over, say)],
+        problems=cached.problems(site),
+        charts=[
+            usage_charts.throughput(steps, over, say),
+            usage_charts.waits(steps, over, say),
+            usage_charts.times(steps, over, say),
+        ],
         over=over,
         windows=[(key, key) for key in WINDOWS],
         by=by,
@@ -89,8 +93,10 @@ def overview(site: Site, ask: Ask) -> Answer:
     )
 
 
-def _tiles(site: Site, ask: Ask, lanes: list[LaneRow], now: int, over: Window, steps: list[windows.Sums]) -> list[Tile]:
-    workers = [worker for worker in seen.workers(site) if is_live(worker, now)]
+def _tiles(
+    site: Site, ask: Ask, lanes: list[QueueStats], now: int, over: Window, steps: list[windows.Sums]
+) -> list[Tile]:
+    workers = [worker for worker in cached.workers(site) if is_live(worker, now)]
     slots = sum(worker.concurrency for worker in workers)
     oldest = min((lane.oldest_due for lane in lanes if lane.oldest_due is not None and lane.queued), default=None)
     soonest = min((lane.next_due for lane in lanes if lane.next_due is not None), default=None)
@@ -99,14 +105,14 @@ def _tiles(site: Site, ask: Ask, lanes: list[LaneRow], now: int, over: Window, s
 
     def tile(key: str, value: str, note: str, **more: Any) -> Tile:
         status = {"running": "processing"}.get(key, key)
-        return Tile(key, words.SHOWN[key], value, note, ask.url("/jobs", q=f"status:{status}"), icon=key, **more)
+        return Tile(key, formatting.SHOWN[key], value, note, ask.url("/jobs", q=f"status:{status}"), icon=key, **more)
 
     def count(name: str) -> int:
         return sum(getattr(lane, name) for lane in lanes)
 
     waited = 0.0 if oldest is None else (now - oldest) / clock.SECOND
     return [
-        tile("queued", f"{count('queued'):,}", f"oldest for {span(waited)}" if oldest else "nothing waits"),
+        tile("queued", f"{count('queued'):,}", f"oldest for {format_duration(waited)}" if oldest else "nothing waits"),
         tile(
             "scheduled", f"{count('scheduled'):,}{more}", f"next {_in(soonest, now)}" if soonest else "none for later"
         ),
@@ -123,20 +129,20 @@ def _tiles(site: Site, ask: Ask, lanes: list[LaneRow], now: int, over: Window, s
 
 
 def _in(at: int, now: int) -> str:
-    return f"in {span((at - now) / clock.SECOND)}" if at > now else "now"
+    return f"in {format_duration((at - now) / clock.SECOND)}" if at > now else "now"
 
 
-def _lines(site: Site, by: str, lanes: list[LaneRow], usage: list[Usage], over: Window) -> list[Line]:
+def _lines(site: Site, by: str, lanes: list[QueueStats], usage: list[Usage], over: Window) -> list[Line]:
     used = windows.by_key(usage)
-    latency = seen.latency(site) if by == "type" else {}
-    counts = seen.tenants(site) if by == "tenant" else _of_lanes(lanes, by)
+    latency = cached.latency(site) if by == "type" else {}
+    counts = cached.tenants(site) if by == "tenant" else _of_lanes(lanes, by)
     names = sorted({*used, *counts}, key=lambda name: (-sum(row.runs for row in used.get(name, ())), name))[:TENANTS]
 
     def line(name: str) -> Line:
         rows = used.get(name, [])
         steps = windows.by_step(rows, over)
         spark = charts.spark(windows.thinned([s.runs for s in steps], SPARKS), f"Runs of {name or 'no tenant'}")
-        filter = {state: _filter(by, name, state) for state in ("", *words.SHOWN)}
+        filter = {state: _filter(by, name, state) for state in ("", *formatting.SHOWN)}
         return Line(name, filter, counts.get(name, {}), latency.get(name), windows.total(rows), spark)
 
     return [line(name) for name in names]
@@ -148,10 +154,10 @@ def _filter(by: str, name: str, state: str) -> str:
     return str(Filter(**fields))
 
 
-def _of_lanes(lanes: Iterable[LaneRow], by: str) -> dict[str, dict[str, int]]:
+def _of_lanes(lanes: Iterable[QueueStats], by: str) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for lane in lanes:
-        sums = found.setdefault(getattr(lane, by), dict.fromkeys(words.SHOWN, 0))
+        sums = found.setdefault(getattr(lane, by), dict.fromkeys(formatting.SHOWN, 0))
         for state in sums:
             sums[state] += getattr(lane, "processing" if state == "running" else state)
     return found

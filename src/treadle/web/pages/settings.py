@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from treadle.web.ask import Answer, Ask
+from treadle.web.formatting import THEME, ZONE, zones
+from treadle.web.http import Answer, Ask
 from treadle.web.render import render
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
-from treadle.web.words import THEME, ZONE, zones
 
 YEAR = 31_536_000
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import NamedTuple
 
 from treadle.job import Attempt, Job, Status
-from treadle.units import span
+from treadle.units import format_duration
 
 TONES = {"wait": "none", "completed": "good", "running": "ok", "cancelled": "calm"}
 """The colours of its parts; of any other end, it is bad."""
@@ -35,7 +35,7 @@ class Part(NamedTuple):
     @property
     def tip(self) -> str:
         what = "waited" if self.kind == "wait" else f"attempt {self.attempt} {self.kind}"
-        return f"{what}, {span(self.seconds)}"
+        return f"{what}, {format_duration(self.seconds)}"
 
 
 def parts(job: Job, history: Sequence[Attempt], now: datetime) -> list[Part]:

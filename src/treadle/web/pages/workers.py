@@ -9,16 +9,16 @@ from treadle import clock
 from treadle.filters import Filter
 from treadle.health import handles, is_live
 from treadle.stores.base import WorkerRow
-from treadle.stores.rows import LaneRow
+from treadle.stores.rows import QueueStats
 from treadle.version import __version__
-from treadle.web.ask import Answer, Ask
-from treadle.web.pages import seen
+from treadle.web.http import Answer, Ask
+from treadle.web.pages import cached
 from treadle.web.render import render
 from treadle.web.route import Route
 from treadle.web.site import Site
 
 
-class Hand(NamedTuple):
+class WorkerCard(NamedTuple):
     """A worker as the page shows it."""
 
     row: WorkerRow
@@ -34,7 +34,7 @@ class Hand(NamedTuple):
 class Lane(NamedTuple):
     """A type in a queue: what waits, who could take it."""
 
-    row: LaneRow
+    row: QueueStats
     oldest: datetime | None
     takers: int
     filters: dict[str, str]
@@ -42,7 +42,7 @@ class Lane(NamedTuple):
 
 def workers(site: Site, ask: Ask) -> Answer:
     now = site.app.store.now()
-    found, lanes = seen.workers(site), seen.lanes(site)
+    found, lanes = cached.workers(site), cached.lanes(site)
     hands = sorted((_hand(row, now) for row in found), key=lambda hand: (hand.live, hand.row.name))
     living = [row for row in found if is_live(row, now)]
     return render(
@@ -50,8 +50,8 @@ def workers(site: Site, ask: Ask) -> Answer:
     )
 
 
-def _hand(row: WorkerRow, now: int) -> Hand:
-    return Hand(
+def _hand(row: WorkerRow, now: int) -> WorkerCard:
+    return WorkerCard(
         row=row,
         live=is_live(row, now),
         seen_at=clock.to_datetime(row.seen_at),
@@ -62,7 +62,7 @@ def _hand(row: WorkerRow, now: int) -> Hand:
     )
 
 
-def _lane(lane: LaneRow, living: list[WorkerRow]) -> Lane:
+def _lane(lane: QueueStats, living: list[WorkerRow]) -> Lane:
     states = ("queued", "scheduled", "retrying", "processing", "failed")
     filters = {state: str(Filter(statuses=(state,), queues=(lane.queue,), types=(lane.type,))) for state in states}
     oldest = clock.to_datetime(lane.oldest_due) if lane.oldest_due is not None and lane.queued else None

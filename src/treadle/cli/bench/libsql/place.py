@@ -11,7 +11,7 @@ from treadle.cli.bench.place import About, Loop, Place
 from treadle.cli.bench.sqlite import raw
 from treadle.errors import StoreUnusable
 from treadle.stores.libsql.connection import ANSWER_SECONDS, Database
-from treadle.stores.libsql.place import read
+from treadle.stores.libsql.url import read
 from treadle.stores.sqlite import statements as sql
 
 IN_USE = "SELECT EXISTS (SELECT 1 FROM treadle_jobs) OR EXISTS (SELECT 1 FROM treadle_workers)"

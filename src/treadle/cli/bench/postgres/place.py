@@ -16,7 +16,7 @@ from treadle.cli.bench.place import About, Loop, Place
 from treadle.cli.bench.postgres import raw
 from treadle.cli.bench.postgres.scratch import PostgresScratch
 from treadle.stores.postgres import connection
-from treadle.stores.postgres.place import read
+from treadle.stores.postgres.url import read
 
 SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "jit", "shared_buffers", "max_wal_size")
 

@@ -10,7 +10,7 @@ import psycopg
 
 from treadle import Treadle
 from treadle.cli.bench.scratch import Jobs, Scratch
-from treadle.stores.postgres.place import read
+from treadle.stores.postgres.url import read
 
 _ROWS = "FROM generate_series(0, %(n)s - 1) i"
 _ID = "(%(prefix)s || lpad(to_hex(i), 12, '0'))::uuid"

@@ -15,7 +15,7 @@ from treadle.cli.bench.measure import alternately
 from treadle.cli.bench.report import Row, Target
 from treadle.cli.bench.scratch import Scratch
 from treadle.cli.bench.setting import Setting
-from treadle.stores.postgres.place import read
+from treadle.stores.postgres.url import read
 
 
 def measure(setting: Setting) -> list[Row]:

@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 
 from treadle.cli.bench.sample import note
-from treadle.stores.postgres import connection, server, statements
+from treadle.stores.postgres import connection, session_sql, statements
 from treadle.stores.postgres.connection import named
 
-_ours = {**vars(server), **vars(statements)}
+_ours = {**vars(session_sql), **vars(statements)}
 _names = {named(text): name for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from treadle.cli.bench.place import About, Loop, Place
 from treadle.cli.bench.sqlite import raw
 from treadle.cli.bench.sqlite.scratch import SQLiteScratch
-from treadle.stores.sqlite.place import check, file_system
+from treadle.stores.sqlite.url import check, file_system
 
 
 class SQLitePlace(Place):

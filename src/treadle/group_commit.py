@@ -1,0 +1,160 @@
+"""Enqueues that arrive while a commit is under way share the next one.
+
+One fsync then serves many callers. There is no background thread for it: a waiting caller commits for all who wait,
+so nothing is lost at fork or exit, and nothing runs in the user's process that the user did not start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+from collections.abc import Callable, Sequence
+
+from treadle.job import Job, NewJob
+from treadle.stores.base import Inserted
+
+InsertGroups = Callable[[Sequence[Sequence[NewJob]]], list[Inserted]]
+
+
+class _Waiting:
+    """One caller's jobs, until somebody has stored them."""
+
+    __slots__ = ("answer", "jobs", "left", "neighbour", "turn")
+
+    def __init__(self, jobs: Sequence[NewJob]) -> None:
+        self.jobs = jobs
+        self.answer: Inserted | None = None
+        self.turn = threading.Lock()
+        self.turn.acquire()
+        self.left = False
+        """Whether the caller was interrupted and does not wait any more."""
+        self.neighbour: _Waiting | None = None
+        """Whom to wake next. All at once, they would fight for the interpreter; one by one, each finds it free."""
+
+
+class GroupCommit:
+    """The callers of one process that enqueue on one store."""
+
+    LARGE = 1000
+    """Jobs from which on a group is closed: more would make the first caller wait for the last."""
+
+    def __init__(self, insert_groups: InsertGroups) -> None:
+        self._insert_groups = insert_groups
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._led = False
+
+    def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """Store `jobs`, with those of whoever else is waiting."""
+        mine = _Waiting(jobs)
+        with self._lock:
+            self._waiting.append(mine)
+            lead, self._led = not self._led, True
+        if not lead:
+            self._wait(mine)
+        if mine.answer is None:
+            self._lead()
+        else:
+            self._wake_neighbour(mine)
+        answer = mine.answer
+        assert answer is not None
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def _wait(self, mine: _Waiting) -> None:
+        """Until the jobs are stored, or it is our turn to store them."""
+        try:
+            mine.turn.acquire()
+        except BaseException:  # a Ctrl-C: whoever counts on us must not wait for ever
+            with self._lock:
+                mine.left = True
+                has_turn = mine.turn.acquire(blocking=False)
+                if mine in self._waiting and not has_turn:
+                    self._waiting.remove(mine)
+            if has_turn and mine.answer is None:
+                self._lead()
+            elif has_turn:
+                self._wake_neighbour(mine)
+            raise
+
+    def _lead(self) -> None:
+        """Store a group, the caller's own jobs first."""
+        with self._lock:
+            group = self._take()
+        try:
+            answers = self._insert_groups([waiting.jobs for waiting in group])
+        except BaseException as error:
+            # The store answers per caller; this is an interrupt, and nobody may be left waiting for it.
+            answers = [error if isinstance(error, Exception) else InterruptedError(repr(error)) for _ in group]
+            if not isinstance(error, Exception):
+                self._answer(group, answers)
+                raise
+        self._answer(group, answers)
+
+    def _take(self) -> list[_Waiting]:
+        size = count = 0
+        while count < len(self._waiting) and size < self.LARGE:
+            size += len(self._waiting[count].jobs)
+            count += 1
+        group, self._waiting = self._waiting[:count], self._waiting[count:]
+        return group
+
+    def _answer(self, group: list[_Waiting], answers: Sequence[Inserted]) -> None:
+        for waiting, answer in zip(group, answers, strict=True):
+            waiting.answer = answer
+        with self._lock:
+            for waiting, neighbour in itertools.pairwise(group):
+                waiting.neighbour = neighbour
+            if self._waiting:
+                self._waiting[0].turn.release()  # the next to lead
+            else:
+                self._led = False
+        self._wake_neighbour(group[0])
+
+    def _wake_neighbour(self, waiting: _Waiting) -> None:
+        with self._lock:
+            neighbour = waiting.neighbour
+            while neighbour is not None and neighbour.left:
+                neighbour = neighbour.neighbour
+            if neighbour is not None:
+                neighbour.turn.release()
+
+
+class AsyncGroupCommit:
+    """The tasks of one event loop that enqueue on one store: one thread at a time stores for all of them."""
+
+    def __init__(self, insert_groups: InsertGroups) -> None:
+        self._insert_groups = insert_groups
+        self._waiting: list[tuple[Sequence[NewJob], asyncio.Future[list[Job]]]] = []
+        self._storing: asyncio.Task[None] | None = None
+
+    async def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """Store `jobs`. A caller that is cancelled meanwhile does not know whether they were stored."""
+        answer: asyncio.Future[list[Job]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((jobs, answer))
+        if self._storing is None:
+            self._storing = asyncio.create_task(self._store())
+        return await answer
+
+    async def _store(self) -> None:
+        try:
+            while self._waiting:
+                group, self._waiting = self._waiting, []
+                answers = await asyncio.to_thread(self._answers, [jobs for jobs, _ in group])
+                for (_, future), answer in zip(group, answers, strict=True):
+                    if future.done():
+                        continue
+                    if isinstance(answer, Exception):
+                        future.set_exception(answer)
+                    else:
+                        future.set_result(answer)
+        finally:
+            self._storing = None
+
+    def _answers(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
+        try:
+            return self._insert_groups(groups)
+        except Exception as error:
+            return [error for _ in groups]

@@ -1,0 +1,293 @@
+"""What people ask of the jobs that are stored, and do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Unpack
+
+from treadle import clock, filters
+from treadle.bulk import Bulk
+from treadle.errors import BadCursor, BadOption, JobNotFound
+from treadle.filters import Filter
+from treadle.health import Latency, Problem, latencies, problems
+from treadle.ids import is_id
+from treadle.job import Attempt, Count, FailureGroup, Job, Page, Status, Usage
+from treadle.results import ResultPoller, result_of, warn_if_on_loop
+from treadle.stores.base import Store, WorkerRow
+from treadle.stores.rows import QueueStats
+from treadle.why import Why, explain
+
+if TYPE_CHECKING:
+    from treadle.function import Options
+    from treadle.job import NewJob
+
+PAGE = 200
+SEARCHED = 20_000
+"""So many are counted one by one, where there is no tally: more than anybody is told of, and quick."""
+COUNTED_BY = ("status", "state", "type", "queue", "tenant", "subject")
+USED_BY = ("type", "queue", "tenant")
+EVER = 1 << 40
+"""Seconds: all of it is one step."""
+TABS = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
+
+
+class Management(ABC):
+    """The part of an app that manages."""
+
+    store: Store
+
+    def get(self, id: str) -> Job | None:
+        """The job, or None."""
+        return self.store.get(id)
+
+    async def aget(self, id: str) -> Job | None:
+        return await asyncio.to_thread(self.get, id)
+
+    def jobs(
+        self,
+        filter: str | Filter | None = None,
+        *,
+        status: Status | str | Sequence[Status | str] | None = None,
+        type: str | None = None,
+        queue: str | None = None,
+        tenant: str | None = None,
+        subject: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> Page:
+        """Jobs, newest first: a page, iterable, with `.next` as the cursor of the one after it.
+
+        `filter`: `"status:failed type:send_* payload.user_id:42 since:1h"`. What else is given must hold as well.
+        """
+        if not 1 <= limit <= PAGE:
+            raise BadOption("limit", limit, f"from 1 to {PAGE}; for more, go on with cursor=page.next")
+        if cursor is not None and not is_id(cursor):
+            raise BadCursor(cursor)
+        named = {"types": type, "queues": queue, "tenants": tenant, "subjects": subject}
+        given: dict[str, tuple[str, ...]] = {field: (value,) for field, value in named.items() if value is not None}
+        if status is not None:
+            given["statuses"] = statuses(status)
+        return self.store.jobs(_both(filters.to_filter(filter), given), limit, cursor)
+
+    async def ajobs(self, filter: str | Filter | None = None, **wanted: Any) -> Page:
+        return await asyncio.to_thread(self.jobs, filter, **wanted)
+
+    def count(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> Count:
+        """How many jobs match. Beyond `at_most`, or where it would take too long, it says so: `str()` is "10,000+"."""
+        found = self.store.counts((), filters.to_filter(filter), SEARCHED)
+        total = sum(row["count"] for row in found.rows)
+        return Count(min(total, at_most), found.exact and total <= at_most)
+
+    async def acount(self, filter: str | Filter | None = None, **how: Any) -> Count:
+        return await asyncio.to_thread(self.count, filter, **how)
+
+    def counts_by_state(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> dict[str, Count]:
+        """How many match in each state, whichever of them the filter names; and in `all` of them."""
+        found = self.store.counts(("state",), filters.to_filter(filter).replace(statuses=()), SEARCHED)
+        states = {row["state"]: row["count"] for row in found.rows}
+        states = {"all": sum(states.values()), **{state: states.get(state, 0) for state in TABS}}
+        return {state: Count(min(n, at_most), found.exact and n <= at_most) for state, n in states.items()}
+
+    async def acounts_by_state(self, filter: str | Filter | None = None, **how: Any) -> dict[str, Count]:
+        return await asyncio.to_thread(self.counts_by_state, filter, **how)
+
+    def counts(
+        self, by: Sequence[str] = ("status",), filter: str | Filter | None = None, *, at_most: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Rows like `{"status": "pending", "type": "noop", "count": 3}`.
+
+        By status, type and queue it is tallied. Else it reads every job; with `at_most`, the newest so many.
+        """
+        columns = (by,) if isinstance(by, str) else tuple(by)
+        for name in columns:
+            if name not in COUNTED_BY:
+                raise BadOption("by", name, f"some of {', '.join(COUNTED_BY)}")
+        return self.store.counts(columns, filters.to_filter(filter), at_most).rows
+
+    async def acounts(self, by: Sequence[str] = ("status",), **how: Any) -> list[dict[str, Any]]:
+        return await asyncio.to_thread(self.counts, by, **how)
+
+    def queue_stats(self) -> list[QueueStats]:
+        """What waits, runs and has ended, by queue and type; what is due since when, and due next."""
+        return self.store.queue_stats()
+
+    async def aqueue_stats(self) -> list[QueueStats]:
+        return await asyncio.to_thread(self.queue_stats)
+
+    def usage(
+        self,
+        since: datetime | timedelta = timedelta(hours=1),
+        until: datetime | None = None,
+        *,
+        by: Sequence[str] = ("type",),
+        step: float = 60,
+        tenant: str | None = None,
+    ) -> list[Usage]:
+        """What was run, in steps of so many seconds, by some of type, queue and tenant. Exact at every commit.
+
+        It is kept by the minute: every minute counts that has a moment of the time from `since` to before `until`.
+        """
+        columns = (by,) if isinstance(by, str) else tuple(by)
+        for name in columns:
+            if name not in USED_BY:
+                raise BadOption("by", name, f"some of {', '.join(USED_BY)}")
+        if step < 60 or step % 60:
+            raise BadOption("step", step, "whole minutes, in seconds: 60, 300, 3600")
+        end = self.store.now() + 1 if until is None else clock.from_datetime(until)
+        if isinstance(since, datetime):
+            start = clock.from_datetime(since)
+        else:
+            start = end - clock.seconds(since.total_seconds())
+        return self.store.usage(start // clock.MINUTE * 60, -(-end // clock.SECOND), int(step), columns, tenant)
+
+    async def ausage(self, since: datetime | timedelta = timedelta(hours=1), **how: Any) -> list[Usage]:
+        return await asyncio.to_thread(self.usage, since, **how)
+
+    def latency(self) -> dict[str, Latency]:
+        """By type, how long the newest jobs waited and ran: medians, and what 95 of 100 stayed below."""
+        return latencies(self.store.latency_sample())
+
+    async def alatency(self) -> dict[str, Latency]:
+        return await asyncio.to_thread(self.latency)
+
+    def failures(self) -> list[FailureGroup]:
+        """The newest failed jobs by type and error, the latest first."""
+        return self.store.failures()
+
+    async def afailures(self) -> list[FailureGroup]:
+        return await asyncio.to_thread(self.failures)
+
+    def problems(self) -> list[Problem]:
+        """What is wrong just now, each with the next step."""
+        now = self.store.now()
+        return problems(self.store.queue_stats(), self.store.workers(), recent_usage(self.store, now), now)
+
+    async def aproblems(self) -> list[Problem]:
+        return await asyncio.to_thread(self.problems)
+
+    def attempts(self, id: str) -> list[Attempt]:
+        """The job's unsuccessful attempts, oldest first, each with its traceback."""
+        return self.store.attempts(id)
+
+    async def aattempts(self, id: str) -> list[Attempt]:
+        return await asyncio.to_thread(self.attempts, id)
+
+    def why(self, id: str) -> Why:
+        """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
+        situation = self.store.job_facts(id)
+        if situation is None:
+            raise JobNotFound(id)
+        return explain(situation)
+
+    async def awhy(self, id: str) -> Why:
+        return await asyncio.to_thread(self.why, id)
+
+    def workers(self) -> list[WorkerRow]:
+        """The living workers, oldest first."""
+        return self.store.workers()
+
+    async def aworkers(self) -> list[WorkerRow]:
+        return await asyncio.to_thread(self.workers)
+
+    def retry(self, id: str) -> Job:
+        """Let an ended job run again now, with no attempt made. Raises JobNotFound, WrongStatus or KeyHeld."""
+        job = self.store.retry(id)
+        self._wake()
+        return job
+
+    async def aretry(self, id: str) -> Job:
+        return await asyncio.to_thread(self.retry, id)
+
+    def cancel(self, id: str) -> Job:
+        """End a waiting job; tell the worker of a processing one to stop it. Raises JobNotFound or WrongStatus."""
+        return self.store.cancel(id)
+
+    async def acancel(self, id: str) -> Job:
+        return await asyncio.to_thread(self.cancel, id)
+
+    def delete(self, id: str) -> Job:
+        """Erase a job that is not processing. Raises JobNotFound or WrongStatus."""
+        return self.store.delete(id)
+
+    async def adelete(self, id: str) -> Job:
+        return await asyncio.to_thread(self.delete, id)
+
+    def run_now(self, id: str) -> Job:
+        """Let a waiting job wait no longer. Raises JobNotFound or WrongStatus."""
+        job = self.store.run_now(id)
+        self._wake()
+        return job
+
+    async def arun_now(self, id: str) -> Job:
+        return await asyncio.to_thread(self.run_now, id)
+
+    def clone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
+        """A new job like that one, with another payload if one is given. Raises JobNotFound."""
+        job = self.get(id)
+        if job is None:
+            raise JobNotFound(id)
+        same = {name: getattr(job, name) for name in ("queue", "tenant", "subject", "priority", "max_attempts")}
+        [new] = self.submit([self.request(job.type, job.payload if payload is None else payload, **same | options)], {})
+        return new
+
+    async def aclone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
+        return await asyncio.to_thread(self.clone, id, payload, **options)
+
+    def bulk(self, action: str, filter: str | Filter, *, expected: int | None = None) -> Bulk:
+        """Retry, run now, cancel or delete all jobs that match, in batches: iterate over it, and it goes on.
+
+        With `expected`, CountMoved is raised if another number matches, and nothing is changed.
+        """
+        return Bulk(self.store, action, filters.to_filter(filter), expected)
+
+    def result(self, id: str, *, timeout: float = 60) -> Any:
+        """Wait until the job has ended. Its result, or JobFailed; ResultTimeout if it takes longer."""
+        warn_if_on_loop(stacklevel=3)
+        waiting = ResultPoller(self.store, id, timeout)
+        while True:
+            if job := waiting.look():
+                return result_of(job)
+            time.sleep(waiting.pause())
+
+    async def aresult(self, id: str, *, timeout: float = 60) -> Any:
+        waiting = ResultPoller(self.store, id, timeout)
+        while True:
+            if job := await asyncio.to_thread(waiting.look):
+                return result_of(job)
+            await asyncio.sleep(waiting.pause())
+
+    # Of the part that enqueues
+
+    @abstractmethod
+    def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob: ...
+
+    @abstractmethod
+    def submit(self, jobs: Sequence[NewJob], options: Options, /) -> list[Job]: ...
+
+    @abstractmethod
+    def _wake(self) -> None: ...
+
+
+def _both(wanted: Filter, given: Mapping[str, tuple[Any, ...]]) -> Filter:
+    for field in given:
+        if getattr(wanted, field):
+            raise BadOption(field, given[field], "it is in the filter too: say it once")
+    return wanted.replace(**given)
+
+
+def statuses(status: Status | str | Sequence[Status | str] | None) -> tuple[Status, ...]:
+    names = () if status is None else (status,) if isinstance(status, str) else tuple(status)
+    try:
+        return tuple(Status(name) for name in names)
+    except ValueError:
+        raise BadOption("status", status, f"some of {', '.join(Status)}") from None
+
+
+def recent_usage(store: Store, now: int) -> list[Usage]:
+    """What was used in the last quarter of an hour, by type."""
+    seconds = now // clock.SECOND
+    return store.usage(seconds - 15 * 60, seconds + 1, EVER, ("type",))

@@ -1,0 +1,72 @@
+"""Waiting for a job to end, and for the disk: what may block, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import time
+import warnings
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from treadle.context import current_run
+from treadle.errors import BlocksTheLoop, JobFailed, JobNotFound, ResultTimeout, WaitsForItself
+from treadle.job import Job, Status
+
+if TYPE_CHECKING:
+    from treadle.stores.base import Store
+
+T = TypeVar("T")
+
+
+class ResultPoller:
+    """Looks for the end of one job: often at first, and only when somebody has committed something."""
+
+    def __init__(self, store: Store, id: str, timeout: float) -> None:
+        run = current_run.get()
+        if run is not None and any(job.id == id for job in run.follow_ups) and not run.written:
+            raise WaitsForItself(id)
+        self._store, self._id, self._timeout = store, id, timeout
+        self._deadline = time.monotonic() + timeout
+        self._seen: int | None = None
+        self._job: Job | None = None
+        self._pause = 0.002
+
+    def look(self) -> Job | None:
+        changes = self._store.changes()
+        if changes != self._seen:
+            self._seen, self._job = changes, self._store.get(self._id)
+        if self._job is None:
+            raise JobNotFound(self._id)
+        if self._job.status.is_final:
+            return self._job
+        if time.monotonic() >= self._deadline:
+            raise ResultTimeout(self._id, self._timeout, self._job.status)
+        return None
+
+    def pause(self) -> float:
+        self._pause = min(self._pause * 1.1, 0.02)
+        return max(0.0, min(self._pause, self._deadline - time.monotonic()))
+
+
+def result_of(job: Job) -> Any:
+    if job.status is not Status.COMPLETED:
+        raise JobFailed(job.id, job.status, job.error)
+    return job.result
+
+
+def warn_if_on_loop(stacklevel: int = 5) -> None:
+    if asyncio._get_running_loop() is not None:
+        warnings.warn(
+            "this call waits for the disk and blocks the running event loop; await its twin: aenqueue, aresult, …",
+            BlocksTheLoop,
+            stacklevel=stacklevel,
+        )
+
+
+def run_on_a_loop(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Run to the end on a loop of its own; where one is running already, in another thread."""
+    if asyncio._get_running_loop() is None:
+        return asyncio.run(coroutine)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()

@@ -1,0 +1,56 @@
+"""All that `why` needs to know of a job, at a cost that does not grow with how many wait."""
+
+from __future__ import annotations
+
+import msgspec
+
+from treadle import clock
+from treadle.job import Job, Status
+from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.sql import read
+from treadle.stores.sql.claim_order import Lane
+from treadle.stores.sql.transaction import Transaction
+from treadle.why import MOST, SILENT, JobFacts, WorkerSnapshot
+
+
+def job_facts(tx: Transaction, id: str) -> JobFacts | None:
+    job = read.get(tx, id)
+    if job is None:
+        return None
+    workers = tuple(
+        WorkerSnapshot(id=row.id, name=row.name, queues=row.queues, types=row.types, seen_at=row.seen_at)
+        for row in read.workers(tx)
+    )
+    found = JobFacts(job=job, now=tx.now, workers=workers)
+    if job.status is Status.PROCESSING:
+        row = tx.execute(tx.sql.LEASE_FLAGS, {"id": id}).fetchone()
+        cancelled, deadline = row or (0, None)
+        return msgspec.structs.replace(found, cancelled=bool(cancelled), deadline=deadline)
+    if job.status is not Status.PENDING:
+        return found
+    parameters = {"type": job.type, "grace": RECLAIM_AFTER, "now": tx.now}
+    return msgspec.structs.replace(
+        found,
+        limit=tx.value(tx.sql.LIMIT, {"type": job.type}),
+        holders=dict(tx.execute(tx.sql.HOLDERS, parameters).fetchall()),
+        ahead=_ahead(tx, job, workers),
+    )
+
+
+def _ahead(tx: Transaction, job: Job, workers: tuple[WorkerSnapshot, ...]) -> int:
+    """How many due jobs come before it, of those that the workers take who would take it too."""
+    rivals = [w for w in workers if w.serves(job.queue) and job.type in w.types and tx.now - w.seen_at <= SILENT]
+    types = {type for worker in rivals for type in worker.types}
+    place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
+    ahead = 0
+    for lane, room in tx.moves.lanes(tx):
+        if ahead > MOST:
+            break
+        if lane.type in types and any(w.serves(lane.queue) for w in rivals) and (room is None or room > 0):
+            ahead += _ahead_in(tx, lane, place, MOST + 1 - ahead)
+    return ahead
+
+
+def _ahead_in(tx: Transaction, lane: Lane, place: dict[str, object], limit: int) -> int:
+    row = {**place, "queue": lane.queue, "type": lane.type, "limit": limit}
+    return sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_BESIDE))

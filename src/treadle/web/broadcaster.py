@@ -1,0 +1,155 @@
+"""Tells every open page that something has changed. One thread per site waits for commits, however many pages look."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from treadle.errors import TreadleError
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+
+DEBOUNCE = 0.25
+"""Seconds between two hints: what changes meanwhile is told with the next."""
+LOOK = 1.0
+"""Seconds between two looks at a database that does not tell of commits."""
+MOST = 200
+"""Open streams of one site."""
+
+Snapshot = dict[str, Any]
+log = logging.getLogger("treadle.web")
+
+
+class Subscriber:
+    """One open stream. It has at most one hint waiting: the newest."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._told = asyncio.Event()
+        self._newest: Snapshot | None = None
+
+    def tell(self, snapshot: Snapshot | None) -> None:
+        """From any thread. None: there will be no more."""
+        with contextlib.suppress(RuntimeError):  # its loop is closed
+            self._loop.call_soon_threadsafe(self._set, snapshot)
+
+    def _set(self, snapshot: Snapshot | None) -> None:
+        self._newest = snapshot
+        self._told.set()
+
+    async def next(self, seconds: float) -> Snapshot | None:
+        """The newest hint. TimeoutError if there is none for so long."""
+        await asyncio.wait_for(self._told.wait(), seconds)
+        self._told.clear()
+        return self._newest
+
+
+class Broadcaster:
+    """Waits while somebody listens, and only then."""
+
+    def __init__(self, app: Treadle) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._subscribers: set[Subscriber] = set()
+        self._thread: threading.Thread | None = None
+        self._sure = -math.inf
+        """What was made since then shows all changes that were heard."""
+        self._due: set[float] = set()
+        """When to tell again, although nothing more is heard."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self._subscribers) >= MOST
+
+    def join(self) -> Subscriber:
+        """A new listener."""
+        subscriber = Subscriber()
+        with self._lock:
+            self._subscribers.add(subscriber)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="treadle-events", daemon=True)
+                self._thread.start()
+        return subscriber
+
+    def leave(self, subscriber: Subscriber) -> None:
+        with self._lock:
+            self._subscribers.discard(subscriber)
+
+    def close(self) -> None:
+        """End all streams, so that the server can stop."""
+        with self._lock:
+            subscribers, self._subscribers = self._subscribers, set()
+        for subscriber in subscribers:
+            subscriber.tell(None)
+
+    def showed(self, made: float, until: float) -> None:
+        """A page got what was made then and is kept until then. If that may miss a change, it is told afterwards."""
+        with self._lock:
+            if made < self._sure:
+                self._due.add(until)
+
+    def snapshot(self) -> Snapshot:
+        """What the pages show at a glance."""
+        return {"counts": {row["status"]: row["count"] for row in self._app.counts(("status",))}}
+
+    def _work(self) -> None:
+        """Until nobody listens. A database that is gone for a while is looked for again."""
+        while self._somebody_listens():
+            try:
+                self._watch()
+            except TreadleError as error:
+                log.warning("no news for the open pages: %s", error)
+                time.sleep(LOOK)
+
+    def _watch(self) -> None:
+        watch, last, told_at = self._app.store.watch(), None, -math.inf
+        heard = True  # nobody knows what happened before the watch began
+        try:
+            while self._somebody_listens():
+                if not self._app.store.hears_others:
+                    before, last = last, self.snapshot()
+                    heard = heard or last != before
+                if heard:
+                    self._tell_again()
+                if self._is_due() or heard:
+                    time.sleep(max(0.0, told_at + DEBOUNCE - time.monotonic()))
+                    told_at = time.monotonic()
+                    self._tell(self.snapshot())
+                heard = watch.wait(self._pause())
+        finally:
+            watch.close()
+
+    def _tell_again(self) -> None:
+        """A hint may come before the commit that it tells of can be seen."""
+        with self._lock:
+            self._due.discard(self._sure)
+            self._sure = time.monotonic() + LOOK
+            self._due.add(self._sure)
+
+    def _is_due(self) -> bool:
+        with self._lock:
+            due = {at for at in self._due if at <= time.monotonic()}
+            self._due -= due
+            return bool(due)
+
+    def _pause(self) -> float:
+        with self._lock:
+            return max(0.0, min(LOOK, min(self._due, default=math.inf) - time.monotonic()))
+
+    def _somebody_listens(self) -> bool:
+        with self._lock:
+            if not self._subscribers:
+                self._thread = None
+            return self._thread is not None
+
+    def _tell(self, snapshot: Snapshot) -> None:
+        with self._lock:
+            subscribers = list(self._subscribers)
+        for subscriber in subscribers:
+            subscriber.tell(snapshot)

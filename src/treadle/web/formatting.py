@@ -1,0 +1,167 @@
+"""How pages say things: times in the reader's zone, durations, numbers. One `Words` per request."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from typing import Any, NamedTuple
+from zoneinfo import ZoneInfo, available_timezones
+
+from markupsafe import Markup, escape
+
+from treadle import units
+from treadle.job import Count, Job, Status
+from treadle.web.charts import NOTHING
+from treadle.web.http import Ask
+
+ZONE, THEME = "treadle_zone", "treadle_theme"
+"""Cookies: choices of one reader, which change nothing for anybody else."""
+COMMON = (
+    "UTC",
+    "America/Los_Angeles",
+    "America/New_York",
+    "America/Sao_Paulo",
+    "Europe/London",
+    "Europe/Berlin",
+    "Europe/Paris",
+    "Africa/Lagos",
+    "Asia/Dubai",
+    "Asia/Kolkata",
+    "Asia/Shanghai",
+    "Asia/Tokyo",
+    "Australia/Sydney",
+)
+SHOWN = {
+    "queued": "Queued",
+    "scheduled": "Scheduled",
+    "running": "Running",
+    "retrying": "Retrying",
+    "completed": "Completed",
+    "failed": "Failed",
+    "cancelled": "Cancelled",
+}
+"""What a job's state is called, in the order of a job's life."""
+
+
+_UTC = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
+
+
+@cache
+def zones() -> tuple[str, ...]:
+    """All that this machine knows, with UTC for one that knows none."""
+    return tuple(sorted({*available_timezones(), "UTC"} - {"localtime"}))
+
+
+class Formatter(NamedTuple):
+    """What depends on who reads, and when."""
+
+    now: datetime
+    zone: str = "UTC"
+    chosen: str = ""
+    """The zone as the reader chose it: a name, `browser` for theirs, or nothing yet."""
+    theme: str = ""
+
+    @property
+    def common(self) -> list[str]:
+        """Zones for the menu, the reader's own among them."""
+        return [*COMMON, *({self.zone} - set(COMMON))]
+
+    def local(self, moment: datetime) -> datetime:
+        return moment.astimezone(ZoneInfo(self.zone))
+
+    def absolute(self, moment: datetime, form: str = "%Y-%m-%d %H:%M:%S") -> str:
+        return self.local(moment).strftime(form)
+
+    def at(self, moment: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
+        """A moment by the clock on the reader's wall."""
+        if moment is None:
+            return Markup(NOTHING)
+        iso = self.local(moment).isoformat(timespec="milliseconds")
+        return Markup('<time datetime="{}" title="{}" data-abs>{}</time>').format(iso, iso, self.absolute(moment, form))
+
+    def ago(self, moment: datetime | None) -> Markup:
+        """A moment, told from now. The script keeps it true while the page is open."""
+        if moment is None:
+            return Markup(NOTHING)
+        iso = self.local(moment).isoformat(timespec="milliseconds")
+        told = units.format_relative(moment, self.now)
+        return Markup('<time datetime="{}" title="{}" data-ago>{}</time>').format(iso, iso, told)
+
+    def since(self, moment: datetime) -> Markup:
+        """How long it has lasted."""
+        iso = self.local(moment).isoformat(timespec="milliseconds")
+        told = units.format_duration((self.now - moment).total_seconds())
+        return Markup('<time datetime="{}" title="since {}" data-for>{}</time>').format(iso, iso, told)
+
+    def localized(self, text: str) -> Markup:
+        """A sentence of the library, with its times by the reader's clock."""
+        parts = _UTC.split(text)
+        at = [datetime.strptime(part, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) for part in parts[1::2]]
+        told = [self.at(moment) + f" {self.local(moment):%Z}" for moment in at]
+        return Markup("").join(told[n // 2] if n % 2 else escape(part) for n, part in enumerate(parts))
+
+    def state(self, job: Job) -> str:
+        return state_of(job, self.now)
+
+    def stamp(self, moment: datetime, span: timedelta) -> str:
+        """A label of an axis: as short as the stretch of time allows."""
+        form = "%H:%M" if span <= timedelta(hours=36) else "%b %-d" if span > timedelta(days=8) else "%b %-d %H:%M"
+        return self.absolute(moment, form)
+
+
+def of(ask: Ask) -> Formatter:
+    """The reader's words: zone and theme are in cookies, so that pages are right without a script."""
+    cookies = ask.request.cookies
+    chosen = cookies.get(ZONE, "")
+    zone = chosen.removeprefix("browser:")
+    theme = cookies.get(THEME, "")
+    return Formatter(
+        now=datetime.now(UTC),
+        zone=zone if zone in zones() else "UTC",
+        chosen="browser" if chosen.startswith("browser:") else chosen if zone in zones() else "",
+        theme=theme if theme in ("light", "dark") else "",
+    )
+
+
+def state_of(job: Job, now: datetime) -> str:
+    """What it does, finer than its status: pending is queued, scheduled or retrying."""
+    if job.status is Status.PROCESSING:
+        return "running"
+    if job.status is not Status.PENDING:
+        return job.status.value
+    if job.run_at <= now:
+        return "queued"
+    return "retrying" if job.attempts else "scheduled"
+
+
+def number(value: Any) -> str:
+    """1,204; of a Count that stopped counting, 10,000+."""
+    return str(value) if isinstance(value, Count) else f"{value:,}"
+
+
+def share(part: float, whole: float) -> str:
+    """A percentage that is 100 only if it is all, and 0 only if it is none."""
+    if not whole:
+        return NOTHING
+    percent = part / whole * 100
+    if 99.9 < percent < 100:
+        return "> 99.9 %"
+    if 0 < percent < 0.1:
+        return "< 0.1 %"
+    return f"{percent:.1f}".removesuffix(".0") + " %"
+
+
+def money(amount: float) -> str:
+    return f"{amount:,.2f}" if amount >= 0.1 or not amount else f"{amount:.4f}"
+
+
+def short(id: str) -> str:
+    """An id that can still be told from its neighbours: UUIDv7s of one moment differ at their end."""
+    return f"{id[:4]}…{id[-6:]}" if len(id) > 14 else id
+
+
+def exception_of(error: str | None) -> str:
+    """The name in front of an error's text."""
+    found = re.match(r"[A-Za-z_][\w.]*", error or "")
+    return found[0] if found else ""

@@ -1,0 +1,119 @@
+"""How people come into a stand-alone dashboard: by a link that works once, then by a cookie; or by a password."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import html
+import secrets
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from treadle import clock, tokens
+from treadle.stores.rows import Token
+from treadle.tokens import SCOPES, SESSION
+from treadle.web import http as asking
+from treadle.web.bearer import holder
+from treadle.web.http import Answer
+from treadle.web.principal import Principal
+from treadle.web.problem import Problem
+
+if TYPE_CHECKING:
+    from treadle.web.site import Site
+
+STAYS = 12 * 3600
+"""Seconds for which a session lasts."""
+GUESSES, WINDOW = 10, 60.0
+"""So many wrong passwords from one address in so many seconds; then it has to wait."""
+
+
+class Login:
+    """Answers `auth=`. A session is a token like any other, so that it outlives a restart and can be revoked."""
+
+    def __init__(self, *, user: str = "", password: str = "") -> None:
+        self.code = secrets.token_urlsafe(32)
+        """What the login link has. It works once."""
+        self._used = False
+        self._lock = threading.Lock()
+        self._user, self._password = user, password
+        self._wrong: dict[str, list[float]] = {}
+
+    @property
+    def has_password(self) -> bool:
+        return bool(self._user and self._password)
+
+    def who(self, site: Site, request: Request) -> Principal | None:
+        secret = request.cookies.get(cookie_name(request))
+        if secret and (found := holder(site, secret)) is not None:
+            return found
+        kind, _, given = request.headers.get("authorization", "").partition(" ")
+        return self._by_password(request, given) if self.has_password and kind.lower() == "basic" else None
+
+    def enter(self, site: Site, request: Request) -> Answer | None:
+        """Somebody comes by the link: from now on they have a cookie."""
+        given = request.query_params.get("login")
+        if given is None or request.method != "GET":
+            return None
+        here = f"{request.scope.get('root_path', '').rstrip('/')}/"
+        if self.who(site, request) is None:
+            with self._lock:
+                if self._used or not hmac.compare_digest(given.encode(), self.code.encode()):
+                    way_out = "start treadle dashboard again: it prints a new one"
+                    raise Problem(403, "this login link was used, or is not from this server", way_out)
+                self._used = True
+            cookie = {"Set-Cookie": self._session(site, request, here)}
+        else:
+            cookie = {}
+        return asking.html(_WELCOME.format(html.escape(here)), headers=cookie)
+
+    def _session(self, site: Site, request: Request, path: str) -> str:
+        """A new session, as a cookie. Those that are over are taken away on the way."""
+        store, secret = site.app.store, tokens.new_secret()
+        now = store.now()
+        for token in store.tokens():
+            if token.name.startswith(SESSION) and token.expires_at is not None and token.expires_at <= now:
+                store.drop_token(token.name)
+        name = f"{SESSION}{clock.to_datetime(now):%Y-%m-%d %H:%M:%S} {secrets.token_hex(3)}"
+        expires_at = now + clock.seconds(STAYS)
+        store.add_token(Token(hash=tokens.hash_of(secret), name=name, scopes=SCOPES, expires_at=expires_at))
+        secure = "; Secure" if request.url.scheme == "https" else ""
+        return f"{cookie_name(request)}={secret}; Path={path}; Max-Age={STAYS}; HttpOnly; SameSite=Strict{secure}"
+
+    def _by_password(self, request: Request, given: str) -> Principal | None:
+        address = request.client.host if request.client else ""
+        self._must_not_guess(address)
+        try:
+            user, _, password = base64.b64decode(given, validate=True).partition(b":")
+        except binascii.Error:
+            return None
+        right = hmac.compare_digest(user, self._user.encode()) & hmac.compare_digest(password, self._password.encode())
+        if right:
+            return Principal(name=self._user, scopes=frozenset(SCOPES))
+        self._wrong.setdefault(address, []).append(time.monotonic())
+        return None
+
+    def _must_not_guess(self, address: str) -> None:
+        since = time.monotonic() - WINDOW
+        with self._lock:
+            if len(self._wrong) > 1_000:
+                self._wrong.clear()
+            recent = self._wrong[address] = [at for at in self._wrong.get(address, []) if at > since]
+        if len(recent) >= GUESSES:
+            raise Problem(429, "too many wrong passwords", "wait a minute", headers={"Retry-After": str(int(WINDOW))})
+
+
+def cookie_name(request: Request) -> str:
+    """Browsers send a cookie to every port of a host: two dashboards on one machine need two names."""
+    server = request.scope.get("server")
+    return f"treadle_{server[1] if server else 0}"
+
+
+# A page and no redirect: after a redirect from another site's link the browser would hold the new cookie back.
+_WELCOME = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>treadle</title>'
+    '<meta http-equiv="refresh" content="0;url={0}"><p>Signed in. <a href="{0}">Go on</a></p></html>'
+)
