@@ -13,8 +13,8 @@ from treadle import Treadle, clock, function
 
 def test_status_says_where_it_is_and_which_schema_it_has(treadle, as_json, td, folder):
     assert f"sqlite {folder / 'treadle.db'}" in treadle("db", "status").stdout
-    assert "2 (current)" in treadle("db", "status").stdout
-    assert tuple(as_json("db", "status")[name] for name in ("schema", "journal_mode")) == (2, "wal")
+    assert "1 (current)" in treadle("db", "status").stdout
+    assert tuple(as_json("db", "status")[name] for name in ("schema", "journal_mode")) == (1, "wal")
 
 
 def test_upgrade_creates_the_database_and_may_be_repeated(treadle, folder):
@@ -28,7 +28,7 @@ def test_upgrade_puts_the_tables_into_a_file_that_has_others(treadle, as_json, f
     with sqlite3.connect(folder / "mine.db") as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     connection.close()
-    assert {"where": str(folder / "mine.db"), "schema": 2, "before": 0} == as_json(
+    assert {"where": str(folder / "mine.db"), "schema": 1, "before": 0} == as_json(
         "db", "upgrade", "--db", "sqlite:///mine.db"
     )
 

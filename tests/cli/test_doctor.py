@@ -33,7 +33,7 @@ def test_all_is_well_in_a_new_database(treadle, td):
     result = treadle("doctor")
     assert result.exit_code == 0
     assert "✓ the file is intact" in result.stdout
-    assert "✓ schema 2 (current)" in result.stdout
+    assert "✓ schema 1 (current)" in result.stdout
     assert result.stdout.endswith("all is well\n")
 
 

@@ -69,7 +69,7 @@ def test_a_schema_of_another_version_is_exit_code_3(treadle, td, shown, schema):
     ByHand(shown).execute(f"UPDATE treadle_meta SET value = {schema} WHERE key IN ('schema', 'oldest')")
     result = treadle("stats")
     assert result.exit_code == 3
-    assert ("has no treadle tables" if schema == 0 else "knows 2") in result.stderr
+    assert ("has no treadle tables" if schema == 0 else "knows 1") in result.stderr
 
 
 @pytest.mark.parametrize("place", ["libsql://", "libsql://host/database", "libsq://host", "libsql+http://h:port"])
@@ -81,13 +81,13 @@ def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_token(treadle, place)
 
 
 def test_upgrade_creates_the_tables_and_says_so_once(treadle, url, shown):
-    assert f"{shown}: schema 2, created" in treadle("db", "upgrade").stdout
-    assert f"{shown}: schema 2, was current already" in treadle("db", "upgrade").stdout
+    assert f"{shown}: schema 1, created" in treadle("db", "upgrade").stdout
+    assert f"{shown}: schema 1, was current already" in treadle("db", "upgrade").stdout
 
 
 def test_status_and_sql_and_roles(treadle, as_json, td, shown):
     status = as_json("db", "status")
-    assert ("libsql", shown, 2) == (status["store"], status["where"], status["schema"])
+    assert ("libsql", shown, 1) == (status["store"], status["where"], status["schema"])
     assert f"libsql {shown}" in treadle("db", "status").stdout
     assert "CREATE TABLE treadle_jobs" in treadle("db", "sql").stdout
     assert "roles are for PostgreSQL" in treadle("db", "roles").stderr
@@ -98,7 +98,7 @@ def test_the_doctor_finds_a_healthy_server_healthy(treadle, as_json, td, shown):
     assert (found["where"], found["problems"], found["warnings"]) == (shown, 0, 0)
     texts = {finding["check"]: finding["text"] for finding in found["findings"]}
     assert texts["server"].startswith("libSQL server with SQLite 3.")
-    assert texts["schema"] == "schema 2 (current)"
+    assert texts["schema"] == "schema 1 (current)"
     assert texts["journey"].startswith("it answers in ")
     assert texts["watch"] == "a worker does not hear others: it looks for jobs once a second"
     assert "all is well" in treadle("doctor").stdout

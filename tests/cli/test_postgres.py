@@ -84,7 +84,7 @@ def test_a_schema_of_another_version_is_exit_code_3(treadle, td, url, schema):
     td.close()
     result = treadle("stats")
     assert result.exit_code == 3
-    assert ("has no treadle tables" if schema == 0 else "knows 2") in result.stderr
+    assert ("has no treadle tables" if schema == 0 else "knows 1") in result.stderr
 
 
 @pytest.mark.parametrize("url", [f"postgresql://me:{PASSWORD}%zz@h/x", f"postgresq://me:{PASSWORD}@h/x"])
@@ -176,22 +176,22 @@ def test_the_demo_wants_a_database_without_tables(start, treadle, url):
 
 
 def test_upgrade_creates_the_tables_and_may_be_repeated(treadle, as_json, url, shown):
-    assert {"where": shown, "schema": 2, "before": 0} == as_json("db", "upgrade")
+    assert {"where": shown, "schema": 1, "before": 0} == as_json("db", "upgrade")
     assert "was current already" in treadle("db", "upgrade").stdout
 
 
 def test_an_upgrade_is_nobodys_but_the_commands(treadle, td, url, monkeypatch):
     """A worker that starts must not lock what others use."""
     real = migrate.migrations
-    newer = migrate.Migration(3, "0003_more", "CREATE TABLE treadle.more (n int)")
+    newer = migrate.Migration(2, "0002_more", "CREATE TABLE treadle.more (n int)")
     monkeypatch.setattr(migrate, "migrations", lambda package: [*real(package), newer])
     td.close()
     for words in (["stats"], ["enqueue", "mail"]):
         result = treadle(*words)
         assert result.exit_code == 3
-        assert "has schema 2" in result.stderr
+        assert "has schema 1" in result.stderr
         assert "treadle db upgrade" in result.stderr
-    assert "upgraded from 2" in treadle("db", "upgrade").stdout
+    assert "upgraded from 1" in treadle("db", "upgrade").stdout
     assert treadle("stats").exit_code == 0
 
 
@@ -200,14 +200,14 @@ def test_sql_prints_the_tables_of_postgresql_without_connecting(treadle, as_json
     script = treadle("db", "sql", "--db", url).stdout
     assert {"sql": script} == as_json("db", "sql", "--db", url)
     execute(postgres_url, script)
-    assert 2 == PostgresStore(postgres_url).schema()
+    assert 1 == PostgresStore(postgres_url).schema()
 
 
 def test_status_and_prune(treadle, as_json, td, shown):
     completed(td)
     status = treadle("db", "status").stdout
     assert f"postgresql {shown}" in status
-    assert "2 (current)" in status
+    assert "1 (current)" in status
     assert 1 == as_json("db", "status")["leases_given"]
     assert {"deleted": 0} == as_json("db", "prune")
     assert treadle("db", "prune").stdout.startswith("0 jobs deleted")
@@ -260,7 +260,7 @@ def test_the_doctor_finds_a_server_well(treadle, td):
     result = treadle("doctor")
     assert result.exit_code == 0
     for line in (
-        "✓ schema 2 (current)",
+        "✓ schema 1 (current)",
         "✓ PostgreSQL ",
         "may do what a worker does",
         "✓ autovacuum on",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
@@ -108,6 +109,25 @@ def test_a_database_that_a_newer_treadle_has_changed_for_good_is_left_alone(stor
     assert (99, store.where in str(error.value)) == (error.value.found, True)
     newest = migrate.migrations(PACKAGES[on_postgres(store)])[-1].number
     by_hand("UPDATE treadle_meta SET value = ? WHERE key IN ('schema', 'oldest')", newest)
+
+
+def test_several_that_upgrade_at_the_same_time_apply_a_migration_once(new_url, monkeypatch):
+    """The second of two processes finds it done: the column cannot be added twice."""
+    first = stores.open_store(new_url)
+    job = put(first)
+    known = migrate.migrations(PACKAGES[on_postgres(first)])
+    table = "treadle.jobs" if on_postgres(first) else "treadle_jobs"
+    added = migrate.Migration(2, "0002_color", f"ALTER TABLE {table} ADD COLUMN color TEXT;\n")
+    monkeypatch.setattr(migrate, "migrations", lambda package: [*known, added])
+    handles = [stores.open_store(new_url) for _ in range(4)]
+
+    with ThreadPoolExecutor(len(handles)) as pool:
+        numbers = list(pool.map(lambda handle: handle.upgrade(), handles))
+
+    assert [2] * len(handles) == numbers
+    assert (2, job.id) == (handles[0].status()["schema"], handles[0].get(job.id).id)
+    for handle in (first, *handles):
+        handle.close()
 
 
 # The view that puts the parts together again

@@ -54,6 +54,9 @@ CREATE TABLE treadle.ready (
 -- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority).
 CREATE INDEX ready_in_order ON treadle.ready (queue, type, priority DESC, run_at, id);
 
+-- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
+CREATE INDEX ready_again ON treadle.ready (id) WHERE attempts > 0;
+
 -- In hand. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle.leases (
     id         uuid NOT NULL,
@@ -163,37 +166,6 @@ CREATE TABLE treadle.usage (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX usage_by_minute ON treadle.usage (minute);
 
--- The parts put together again, for people. It shows what its reader may see, and no more.
-CREATE VIEW treadle.job WITH (security_invoker = true) AS
-WITH placed (id, tenant, status, run_at, attempts, worker_id, updated_at, started_at, completed_at, error, result, progress) AS (
-    SELECT id, tenant, 'pending', run_at, attempts, NULL, updated_at, NULL::bigint, NULL::bigint,
-           CASE WHEN attempts > 0 OR suspicion > 0 THEN
-                (SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
-                  ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision
-      FROM treadle.ready r
-    UNION ALL
-    SELECT id, tenant, 'processing', run_at, attempt, nullif(worker, ''), started_at, started_at, NULL, NULL, NULL,
-           fraction
-      FROM treadle.leases
-    UNION ALL
-    SELECT id, tenant, status, run_at, attempts, nullif(worker, ''), completed_at, started_at, completed_at, error,
-           result, NULL
-      FROM treadle.finished
-)
-SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
-       to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.worker_id,
-       to_timestamp(j.created_at / 1e6) AS created_at, to_timestamp(p.updated_at / 1e6) AS updated_at,
-       to_timestamp(p.started_at / 1e6) AS started_at, to_timestamp(p.completed_at / 1e6) AS completed_at,
-       p.error, p.result, p.progress
-  FROM placed p JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant;
-
--- 0002_dashboard
-
--- What the HTTP API and the dashboard need. It only adds: a treadle of schema 1 works on beside it.
-
--- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
-CREATE INDEX ready_again ON treadle.ready (id) WHERE attempts > 0;
-
 -- Who changed what, by the API or the dashboard.
 CREATE TABLE treadle.audit (
     id     uuid NOT NULL,
@@ -244,4 +216,26 @@ CREATE TABLE treadle.requests (
 );
 CREATE INDEX requests_by_time ON treadle.requests (at);
 
-UPDATE treadle.meta SET value = 2 WHERE key = 'schema';
+-- The parts put together again, for people. It shows what its reader may see, and no more.
+CREATE VIEW treadle.job WITH (security_invoker = true) AS
+WITH placed (id, tenant, status, run_at, attempts, worker_id, updated_at, started_at, completed_at, error, result, progress) AS (
+    SELECT id, tenant, 'pending', run_at, attempts, NULL, updated_at, NULL::bigint, NULL::bigint,
+           CASE WHEN attempts > 0 OR suspicion > 0 THEN
+                (SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
+                  ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision
+      FROM treadle.ready r
+    UNION ALL
+    SELECT id, tenant, 'processing', run_at, attempt, nullif(worker, ''), started_at, started_at, NULL, NULL, NULL,
+           fraction
+      FROM treadle.leases
+    UNION ALL
+    SELECT id, tenant, status, run_at, attempts, nullif(worker, ''), completed_at, started_at, completed_at, error,
+           result, NULL
+      FROM treadle.finished
+)
+SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
+       to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.worker_id,
+       to_timestamp(j.created_at / 1e6) AS created_at, to_timestamp(p.updated_at / 1e6) AS updated_at,
+       to_timestamp(p.started_at / 1e6) AS started_at, to_timestamp(p.completed_at / 1e6) AS completed_at,
+       p.error, p.result, p.progress
+  FROM placed p JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant;

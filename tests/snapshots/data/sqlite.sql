@@ -47,6 +47,9 @@ CREATE TABLE treadle_ready (
 -- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority).
 CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC, run_at, id);
 
+-- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
+CREATE INDEX treadle_ready_again ON treadle_ready (id) WHERE attempts > 0;
+
 -- In hand. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle_leases (
     id         TEXT PRIMARY KEY,
@@ -154,37 +157,6 @@ CREATE TABLE treadle_usage (
     PRIMARY KEY (minute, type, queue, tenant)
 ) STRICT, WITHOUT ROWID;
 
--- The parts put together again, for people.
-CREATE VIEW treadle_job AS
-WITH placed (id, status, run_at, attempts, worker_id, updated_at, started_at, completed_at, error, result, progress) AS (
-    SELECT id, 'pending', run_at, attempts, NULL, updated_at, NULL, NULL,
-           CASE WHEN attempts > 0 OR suspicion > 0 THEN
-                (SELECT error FROM treadle_attempts a WHERE a.id = r.id ORDER BY lease DESC LIMIT 1) END, NULL, NULL
-      FROM treadle_ready r
-    UNION ALL
-    SELECT id, 'processing', run_at, attempt, nullif(worker, ''), started_at, started_at, NULL, NULL, NULL, fraction
-      FROM treadle_leases
-    UNION ALL
-    SELECT id, status, run_at, attempts, nullif(worker, ''), completed_at, started_at, completed_at, error, result, NULL
-      FROM treadle_finished
-)
-SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
-       strftime('%Y-%m-%dT%H:%M:%fZ', p.run_at / 1e6, 'unixepoch') AS run_at,
-       p.attempts, j.max_attempts, p.worker_id,
-       strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
-       strftime('%Y-%m-%dT%H:%M:%fZ', p.updated_at / 1e6, 'unixepoch') AS updated_at,
-       strftime('%Y-%m-%dT%H:%M:%fZ', p.started_at / 1e6, 'unixepoch') AS started_at,
-       strftime('%Y-%m-%dT%H:%M:%fZ', p.completed_at / 1e6, 'unixepoch') AS completed_at,
-       p.error, p.result, p.progress
-  FROM placed p JOIN treadle_jobs j ON j.id = p.id;
-
--- 0002_dashboard
-
--- What the HTTP API and the dashboard need. It only adds: a treadle of schema 1 works on beside it.
-
--- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
-CREATE INDEX treadle_ready_again ON treadle_ready (id) WHERE attempts > 0;
-
 -- Who changed what, by the API or the dashboard.
 CREATE TABLE treadle_audit (
     id     TEXT PRIMARY KEY,
@@ -236,7 +208,6 @@ CREATE INDEX treadle_requests_by_time ON treadle_requests (at);
 
 -- The parts put together again, for people. Each part is looked up by the job's id, so that joined with tables of yours
 -- it reads the jobs that you join and no others; a union of the parts would be made anew from all jobs for each query.
-DROP VIEW treadle_job;
 CREATE VIEW treadle_job AS
 SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
        CASE WHEN r.id IS NOT NULL THEN 'pending' WHEN l.id IS NOT NULL THEN 'processing' ELSE f.status END AS status,
@@ -256,5 +227,3 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
   LEFT JOIN treadle_ready r ON r.id = j.id
   LEFT JOIN treadle_leases l ON l.id = j.id
   LEFT JOIN treadle_finished f ON f.id = j.id;
-
-UPDATE treadle_meta SET value = 2 WHERE key = 'schema';
