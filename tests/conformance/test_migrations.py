@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from tests.conformance.helpers import everything, on_postgres, put
-from tests.conformance.view_cases import CASES, make
+from tests.conformance.read_cases import CASES, make
 from tests.servers.libsql import ByHand
 from treadle import stores
 from treadle.errors import SchemaTooNew

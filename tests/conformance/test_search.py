@@ -8,7 +8,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.conformance import zoo
+from tests.conformance import sample_jobs
 from tests.conformance.helpers import (
     FAILED,
     HOUR,
@@ -21,7 +21,7 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from tests.conformance.zoo import ODD, PAYLOADS, STATES, fill, meant, state_of, texts_at
+from tests.conformance.sample_jobs import ODD, PAYLOADS, STATES, fill, meant, state_of, texts_at
 from treadle.clock import SECOND
 from treadle.filters import EVERYTHING, Compared, Filter, Prefix, parse
 from treadle.ids import new_id
@@ -289,7 +289,7 @@ def test_a_count_of_retries_in_several_lanes_that_stops_early_is_not_exact(store
     for type in ("a", "b"):
         put_many(store, 3, type)
         for claimed in take(store, types={type: None}):
-            settle_one(store, claimed, zoo.LATER)
+            settle_one(store, claimed, sample_jobs.LATER)
 
     assert not store.counts(("state",)).exact
 

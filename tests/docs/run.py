@@ -14,7 +14,6 @@ import sqlite3
 import subprocess
 import sys
 import threading
-import time
 import tomllib
 import warnings
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from typing import Any
 import psycopg
 
 from tests.docs.blocks import Block
+from tests.eventually import eventually
 from tests.servers.libsql import ByHand
 
 SECONDS = 30.0
@@ -128,10 +128,8 @@ class Page:
         return got
 
     def _until_all_has_run(self) -> None:
-        td, deadline = self.names["td"], time.monotonic() + SECONDS
-        while any(row["status"] in ("pending", "processing") for row in td.counts()):
-            assert time.monotonic() < deadline, f"these jobs did not run: {td.counts(('status', 'type'))}"
-            time.sleep(0.01)
+        td = self.names["td"]
+        eventually(lambda: all(row["status"] not in ("pending", "processing") for row in td.counts()), SECONDS)
 
     def _sql(self, block: Block) -> None:
         """Run it against the page's database, which may neither be changed nor said to be wrong by it."""

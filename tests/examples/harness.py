@@ -11,25 +11,15 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self, TypeVar
+from typing import Self
 
 import httpx2
 
+from tests.eventually import eventually
 from treadle import Job, Treadle
-
-T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 KILLS = int(os.environ.get("TREADLE_TEST_EXAMPLE_KILLS", "20"))
-
-
-def eventually(look: Callable[[], T], within: float = 60) -> T:
-    """What `look` gives as soon as it is true. A deadline says that something is broken, not that it is slow."""
-    deadline = time.monotonic() + within
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"still {found!r} after {within:g} s"
-        time.sleep(0.005)
-    return found
 
 
 class Example:

@@ -26,7 +26,8 @@ from examples.call_pipeline.database import td
 from examples.call_pipeline.jobs import BACKOFF, analyze, extract_audio, transcribe_poll, transcribe_start
 from examples.call_pipeline.tables import make_tables
 from tests import stores
-from tests.examples.harness import KILLS, ROOT, Example, eventually, kill_again_and_again
+from tests.eventually import eventually
+from tests.examples.harness import KILLS, ROOT, Example, kill_again_and_again
 from tests.servers.databases import Databases
 from treadle import Fail, Job, Treadle
 from treadle.stores import open_store

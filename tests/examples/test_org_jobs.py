@@ -27,7 +27,8 @@ from examples.org_jobs.repository import JobsRepository
 from examples.org_jobs.rules import RUNS, can_retry, get_backoff_delay_ms, make_job_dedupe_key
 from examples.org_jobs.web import app
 from tests import stores
-from tests.examples.harness import KILLS, ROOT, Example, counts, eventually
+from tests.eventually import eventually
+from tests.examples.harness import KILLS, ROOT, Example, counts
 from treadle import Job, LeaseLost, Treadle
 from treadle.stores import open_store
 from treadle.stores.rows import Token

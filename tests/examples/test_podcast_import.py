@@ -17,7 +17,8 @@ from examples.podcast_import.__main__ import make_feeds
 from examples.podcast_import.jobs import podcast_import, td
 from examples.podcast_import.web import app
 from tests import stores
-from tests.examples.harness import KILLS, Example, counts, eventually, kill_again_and_again
+from tests.eventually import eventually
+from tests.examples.harness import KILLS, Example, counts, kill_again_and_again
 from tests.servers.postgres import free_port
 from treadle import Treadle
 from treadle.stores import open_store

@@ -12,7 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.examples.harness import ROOT, eventually
+from tests.eventually import eventually
+from tests.examples.harness import ROOT
 
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(main.parent.name for main in EXAMPLES.glob("*/__main__.py"))

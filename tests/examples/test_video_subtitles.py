@@ -22,7 +22,8 @@ from examples.video_subtitles import jobs
 from examples.video_subtitles.__main__ import make_media
 from examples.video_subtitles.database import VIDEOS, database, make_tables, td
 from examples.video_subtitles.web import app
-from tests.examples.harness import ROOT, Example, counts, eventually, kill_again_and_again
+from tests.eventually import eventually
+from tests.examples.harness import ROOT, Example, counts, kill_again_and_again
 from treadle import Treadle
 from treadle.testing import ManualClock, drain, temporary
 

@@ -22,7 +22,8 @@ from examples.weather_tiles.__main__ import MODEL, RUN, publish
 from examples.weather_tiles.grid import REGIONS, cut, forecast
 from examples.weather_tiles.jobs import build_tile, ingest_grib, scan_source, td
 from tests import stores
-from tests.examples.harness import KILLS, Example, counts, eventually, kill_again_and_again
+from tests.eventually import eventually
+from tests.examples.harness import KILLS, Example, counts, kill_again_and_again
 from treadle import Treadle
 from treadle.testing import ManualClock, drain, temporary
 

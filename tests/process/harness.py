@@ -13,18 +13,17 @@ import sys
 import time
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import psutil
 
 from tests import stores
+from tests.eventually import eventually
 from tests.process import journal
 from tests.process.handlers import td
 from tests.process.run import OPTIONS
 from tests.servers.namespaces import Host
 from treadle.stores import open_store
-
-T = TypeVar("T")
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,15 +43,6 @@ IN_MIDDLE = "xact_start IS NOT NULL AND pid <> pg_backend_pid()"
 def size(name: str, usual: int) -> int:
     """How large a test is: `TREADLE_TEST_STORM=100000` makes one of the same test that takes longer."""
     return int(os.environ.get(f"TREADLE_TEST_{name}", usual))
-
-
-def eventually(look: Callable[[], T], within: float = 60) -> T:
-    """What `look` gives as soon as it is true. A deadline says that something is broken, not that it is slow."""
-    deadline = time.monotonic() + within
-    while not (found := look()):
-        assert time.monotonic() < deadline, f"still {found!r} after {within:g} s"
-        time.sleep(0.02)
-    return found
 
 
 class Kill(NamedTuple):

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import psutil
 
+from tests.eventually import eventually
 from tests.process.handlers import td, waits_at_a_gate, waits_at_a_gate_in_a_thread
-from tests.process.harness import Place, eventually
+from tests.process.harness import Place
 from treadle import Job
 
 

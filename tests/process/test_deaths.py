@@ -7,6 +7,7 @@ import time
 import psutil
 import pytest
 
+from tests.eventually import eventually
 from tests.process.handlers import (
     blocks_the_loop,
     holds_the_interpreter,
@@ -17,7 +18,7 @@ from tests.process.handlers import (
     stuck,
     td,
 )
-from tests.process.harness import Place, end, eventually
+from tests.process.harness import Place, end
 from treadle import Status
 
 

@@ -7,8 +7,9 @@ import socket
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
+from tests.eventually import eventually
 from tests.process.handlers import td
-from tests.process.harness import Place, end, eventually, size
+from tests.process.harness import Place, end, size
 
 
 def assert_each_is_stored_once(place: Place) -> int:

@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
+from tests.eventually import eventually
 from tests.process.handlers import ends_in_a_transaction, slow, slow_async, td
-from tests.process.harness import Place, end, eventually, size
+from tests.process.harness import Place, end, size
 from tests.process.journal import FOLDER
 
 

@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import eventually
 from tests.process.handlers import LEAVERS, dose_async, dose_process, dose_thread, td, within_eight_seconds
-from tests.process.harness import Place, end, eventually
+from tests.process.harness import Place, end
 from treadle import Job, Status
 
 REASONS = {

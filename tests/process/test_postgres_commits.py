@@ -8,8 +8,9 @@ from contextlib import closing
 
 import pytest
 
+from tests.eventually import eventually
 from tests.process.faults import execute
-from tests.process.harness import eventually, size
+from tests.process.harness import size
 from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
 from treadle import Context, Treadle

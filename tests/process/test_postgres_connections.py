@@ -12,10 +12,11 @@ from typing import Any
 import psycopg
 import pytest
 
+from tests.eventually import eventually
+from tests.process.fault_injection import KILL_ONE, every, kill_a_backend
 from tests.process.faults import MakePostgres, check, completed, execute, with_options
 from tests.process.handlers import storm_slow, td, waits_at_a_gate
-from tests.process.harness import Place, end, eventually, size
-from tests.process.nemesis import KILL_ONE, every, kill_a_backend
+from tests.process.harness import Place, end, size
 from tests.servers.namespaces import Network
 from tests.servers.postgres import Server, free_port
 from tests.servers.proxy import Proxy
@@ -33,11 +34,11 @@ def kill_one(place_url: str, proxy: Proxy) -> Callable[[], None]:
     return kill_a_backend(place_url)
 
 
-@pytest.mark.parametrize(("nemesis", "seconds"), [(kill_one, 0.1), (drop_all, 0.5)], ids=["killed", "dropped"])
+@pytest.mark.parametrize(("fault", "seconds"), [(kill_one, 0.1), (drop_all, 0.5)], ids=["killed", "dropped"])
 def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
-    postgres_url: str, postgres_proxy: Proxy, tmp_path: Path, nemesis: Any, seconds: float
+    postgres_url: str, postgres_proxy: Proxy, tmp_path: Path, fault: Any, seconds: float
 ) -> None:
-    n = 100 * size("NEMESIS_SECONDS", 3)
+    n = 100 * size("FAULT_SECONDS", 3)
     with Place(tmp_path, postgres_url) as place:
         url = {"TREADLE_URL": postgres_proxy.url()}
         supervisors = [place.worker(processes=1, concurrency=6, beat=1.0, env=url) for _ in range(2)]
@@ -46,7 +47,7 @@ def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
         eventually(lambda: len({run.pid for run in place.runs()}) == 2)
         workers = {row.id for row in td.workers()}
         # The test's own connections may be among those, and are mended as all others are.
-        with every(seconds, nemesis(postgres_url, postgres_proxy)) as strikes:
+        with every(seconds, fault(postgres_url, postgres_proxy)) as strikes:
             eventually(lambda: completed(place) == n, within=60 + n / 10)
         print(f"{len(strikes)} strikes")
         assert len(strikes) > 3

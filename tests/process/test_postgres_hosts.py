@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.eventually import eventually
 from tests.process import history, usage
+from tests.process.fault_injection import Restart, crashing
 from tests.process.faults import check, completed, living, told
 from tests.process.handlers import storm_async, storm_slow, storm_thread, td, three_at_once
-from tests.process.harness import Place, end, eventually, kill_every, size
-from tests.process.nemesis import Restart, crashing
+from tests.process.harness import Place, end, kill_every, size
 from tests.process.usage import LIMIT, Spell
 from tests.servers.namespaces import Network
 from tests.servers.postgres import Server

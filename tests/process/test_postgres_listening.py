@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.eventually import eventually
+from tests.process.fault_injection import KILL_LISTENERS, LISTENERS
 from tests.process.faults import execute
-from tests.process.harness import Place, eventually
-from tests.process.nemesis import KILL_LISTENERS, LISTENERS
+from tests.process.harness import Place
 from tests.servers.proxy import Proxy
 from tests.servers.wire import Message
 from tests.worker.helpers import working

@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import eventually
+from tests.process.fault_injection import crashing
 from tests.process.faults import count
 from tests.process.handlers import td
-from tests.process.harness import Place, end, eventually
+from tests.process.harness import Place, end
 from tests.process.journal import Run
-from tests.process.nemesis import crashing
 from tests.process.test_poison import DOSES, KINDS, REASONS
 from tests.servers.namespaces import Network
 from tests.servers.postgres import Server

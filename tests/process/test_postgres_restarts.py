@@ -15,9 +15,10 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.eventually import eventually
 from tests.process.faults import MakePostgres
 from tests.process.handlers import td, waits_at_a_gate, waits_at_a_gate_in_a_thread
-from tests.process.harness import Place, end, eventually, size
+from tests.process.harness import Place, end, size
 from tests.servers.postgres import Server
 from treadle import Treadle
 

@@ -9,8 +9,9 @@ from contextlib import suppress
 
 import pytest
 
+from tests.eventually import eventually
 from tests.process.handlers import slow, slow_async, slow_in_a_pool, slow_process, td
-from tests.process.harness import Place, end, eventually
+from tests.process.harness import Place, end
 from treadle import Job, Status
 
 HANDLERS = slow, slow_async, slow_process

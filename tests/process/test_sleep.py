@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.process.harness import end, eventually
+from tests.eventually import eventually
+from tests.process.harness import end
 from tests.process.sleepers import Sleepers
 
 

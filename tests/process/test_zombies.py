@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import eventually
 from tests.process.handlers import td, whose_are_you, zombie, zombie_in_a_transaction
-from tests.process.harness import Place, end, eventually, size
+from tests.process.harness import Place, end, size
 from treadle import Job
 
 WAYS = ("complete", "fail", "snooze", "progress", "transaction")

@@ -15,11 +15,12 @@ So most tests take the last (`reused`), and those that look at the first use or 
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 from urllib.parse import urlsplit, urlunsplit
 
 import psycopg
+
+from tests.eventually import eventually
 
 Prepare = Callable[[str], object]
 """Makes the tables in the database of a URL."""
@@ -151,7 +152,4 @@ def _schema(connection: psycopg.Connection) -> str:
 
 def _end_sessions(connection: psycopg.Connection, database: str) -> None:
     """A session that a test has left open may hold locks. PostgreSQL's own ways to wait for its end take 100 ms."""
-    deadline = time.monotonic() + 10
-    while connection.execute(END_SESSIONS, [database]).fetchall():
-        assert time.monotonic() < deadline, f"somebody does not leave {database}"
-        time.sleep(0.002)
+    eventually(lambda: not connection.execute(END_SESSIONS, [database]).fetchall(), 10, every=0.002)

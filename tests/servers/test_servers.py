@@ -14,7 +14,8 @@ import psutil
 import psycopg
 import pytest
 
-from tests.process.harness import ROOT, eventually
+from tests.eventually import eventually
+from tests.process.harness import ROOT
 from tests.servers.binaries import NoBinaries, find_binaries
 from tests.servers.databases import Databases
 from tests.servers.fixtures import cannot

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
+from tests.eventually import eventually
 from tests.web.conftest import Connect, client_of
 from tests.web.test_jobs import problem
 from treadle import Treadle
@@ -19,10 +19,13 @@ from treadle.web import bulk_runner
 
 def ended(client: TestClient, id: str) -> dict[str, Any]:
     """The operation, when it is."""
-    limit = time.monotonic() + 20
-    while (found := client.get(f"/api/operations/{id}").json())["ended_at"] is None:
-        assert time.monotonic() < limit, found
-        time.sleep(0.01)
+
+    def look() -> dict[str, Any] | None:
+        found: dict[str, Any] = client.get(f"/api/operations/{id}").json()
+        return None if found["ended_at"] is None else found
+
+    found = eventually(look, 20)
+    assert found is not None
     return found
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from tests.eventually import eventually
 from tests.web import metered_app
 from tests.web.conftest import Connect
 from treadle import Treadle
@@ -76,10 +77,7 @@ def work_off(td: Treadle, wanted: dict[str, int], *words: str) -> None:
     command = [sys.executable, "-m", "treadle", "worker", f"{metered_app.__name__}:td", *words]
     worker = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        deadline = time.monotonic() + 50
-        while any(row["status"] in ("pending", "processing") for row in td.counts()):
-            assert time.monotonic() < deadline, td.counts(("status", "type"))
-            time.sleep(0.1)
+        eventually(lambda: not any(row["status"] in ("pending", "processing") for row in td.counts()), 50, every=0.1)
     finally:
         worker.terminate()
         worker.wait(30)

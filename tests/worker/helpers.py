@@ -4,25 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
+from tests.eventually import eventually
 from treadle import Job, Status, Treadle
 from treadle.worker.worker import Worker
-
-T = TypeVar("T")
-
-
-def eventually(condition: Callable[[], T], timeout: float = 60) -> T:
-    """Wait until the condition is true, and give its value."""
-    deadline = time.monotonic() + timeout
-    while not (value := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {timeout:g} s: {condition.__name__}, last {value!r}")
-        time.sleep(0.002)
-    return value
 
 
 class Background:

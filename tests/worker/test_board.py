@@ -10,7 +10,8 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.worker.helpers import Background, eventually, working
+from tests.eventually import eventually
+from tests.worker.helpers import Background, working
 from treadle import Context, Treadle
 
 

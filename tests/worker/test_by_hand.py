@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from tests import stores
-from tests.worker.helpers import ended, eventually, is_processing, now, place, working
+from tests.eventually import eventually
+from tests.worker.helpers import ended, is_processing, now, place, working
 from treadle import (
     BadOption,
     Context,

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from tests import stores
-from tests.worker.helpers import eventually, now, working
+from tests.eventually import eventually
+from tests.worker.helpers import now, working
 from treadle import (
     BadArguments,
     BadOption,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.worker.helpers import eventually
+from tests.eventually import eventually
 from treadle.group_commit import GroupCommit
 from treadle.ids import new_id
 from treadle.job import Job, NewJob

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import eventually
 from tests.worker import process_jobs
-from tests.worker.helpers import ended, eventually, now, place, working
+from tests.worker.helpers import ended, now, place, working
 from treadle import Context, Status, Treadle
 from treadle.testing import drain
 

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import eventually
 from tests.stores import rows
 from tests.worker import process_jobs
-from tests.worker.helpers import ended, eventually, now, working
+from tests.worker.helpers import ended, now, working
 from treadle import BadOption, Context, Event, Fail, LeaseLost, Snooze, Status, Treadle, UnknownEvent
 from treadle.clock import SECOND
 from treadle.events import NAMES, Hooks

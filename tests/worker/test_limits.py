@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.worker.helpers import ended, eventually, place, working
+from tests.eventually import eventually
+from tests.worker.helpers import ended, place, working
 from treadle import BadOption, Status, Treadle
 from treadle.testing import ManualClock, drain
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.eventually import eventually
 from tests.worker import process_jobs
-from tests.worker.helpers import Background, ended, eventually, is_processing, now, place, working
+from tests.worker.helpers import Background, ended, is_processing, now, place, working
 from treadle import Context, Job, Status, Treadle, WrongStatus
 from treadle.context import Run
 from treadle.outcome import OutcomeKind

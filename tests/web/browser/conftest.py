@@ -15,9 +15,9 @@ from typing import Any, Self, TypeVar
 import pytest
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, expect, sync_playwright
 
+from tests.eventually import eventually
 from tests.servers.fixtures import cannot
 from tests.web.browser import sample
-from tests.worker.helpers import eventually
 from treadle import Treadle
 
 T = TypeVar("T")

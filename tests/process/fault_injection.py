@@ -46,7 +46,7 @@ def every(seconds: float, strike: Callable[[], object]) -> Generator[list[int]]:
 
 def kill_a_backend(url: str) -> Callable[[], None]:
     def strike() -> None:
-        with contextlib.closing(psycopg.connect(url, autocommit=True, application_name="nemesis")) as connection:
+        with contextlib.closing(psycopg.connect(url, autocommit=True, application_name="faults")) as connection:
             connection.execute(KILL_ONE)
 
     return strike
@@ -64,7 +64,7 @@ def crash(server: Server) -> Restart:
     gone = time.monotonic_ns()
     server.restart("immediate")
     back = time.monotonic_ns()
-    with contextlib.closing(psycopg.connect(server.url(), autocommit=True, application_name="nemesis")) as connection:
+    with contextlib.closing(psycopg.connect(server.url(), autocommit=True, application_name="faults")) as connection:
         [last] = connection.execute("SELECT last_value FROM treadle.lease").fetchone() or (0,)
     return Restart(gone, back, last)
 
