@@ -15,7 +15,7 @@ from tests.docs.blocks import PAGES, ROOT, blocks_of, prose_of
 from tests.docs.run import Page
 from tests.servers.postgres import Server
 
-OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md")]
+OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "UPGRADING.md")]
 OTHERS += sorted((ROOT / "examples").glob("**/*.md"))
 LIBSQL = "libsql+http://127.0.0.1:8080"
 """Where the docs have their server. The tests' own has another port, as that one may be taken."""

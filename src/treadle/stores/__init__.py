@@ -26,5 +26,5 @@ def _postgres(url: str, clock: Clock) -> Store:
     try:
         from treadle.stores.postgres.store import PostgresStore
     except ImportError as error:
-        raise MissingExtra("postgresql://", "psycopg", "postgres") from error
+        raise MissingExtra("postgresql://", "psycopg", "postgres-binary") from error
     return PostgresStore(url, clock=clock)
