@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx2
 import pytest
-from starlette.requests import Request
+from starlette.requests import Request as RawRequest
 from starlette.responses import StreamingResponse
 
 from tests.web.served import Dashboard
@@ -21,7 +21,7 @@ from treadle import Treadle, tokens
 from treadle.stores.rows import Token
 from treadle.web import Principal
 from treadle.web.api import events
-from treadle.web.http import Ask
+from treadle.web.http import Request
 
 SOON = 2.0
 """Seconds within which a page has to hear of a change."""
@@ -131,11 +131,11 @@ def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest
     monkeypatch.setattr(events, "KEEPALIVE", 0.01)
     td = Treadle(f"sqlite:///{folder}/silent.db")
     site = td.asgi(auth=lambda request: "read").site
-    request = Request({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
-    ask = Ask(request=request, route=events.ROUTES[0], who=Principal(scopes=frozenset({"read"})))
+    request = RawRequest({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
+    asked = Request(raw=request, route=events.ROUTES[0], caller=Principal(scopes=frozenset({"read"})))
 
     async def listen() -> str:
-        stream = await events.events(site, ask)
+        stream = await events.events(site, asked)
         assert isinstance(stream, StreamingResponse)
         async for part in stream.body_iterator:
             if str(part).startswith(":"):

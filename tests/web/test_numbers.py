@@ -110,13 +110,13 @@ def test_counters_only_go_up_however_long_they_run(tmp_path: Path) -> None:
     @td.job
     def good() -> None: ...
 
-    meter = Counters(td)
+    counters = Counters(td)
     for minutes in range(6):
         time.advance(60)
         good.enqueue()
         td.tick()
-        assert meter.totals()[("good", "runs")] == minutes + 1
-        assert meter.totals()[("good", "runs")] == minutes + 1
+        assert counters.totals()[("good", "runs")] == minutes + 1
+        assert counters.totals()[("good", "runs")] == minutes + 1
     td.close()
 
 

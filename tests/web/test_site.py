@@ -73,11 +73,11 @@ def test_a_page_that_got_what_is_kept_is_told_when_it_can_be_made_anew(td: Tread
         return int(site.cached("jobs", longer_than_hints_are_told_again, lambda: td.count().value))
 
     async def look() -> None:
-        page = site.hub.join()
+        page = site.broadcaster.subscribe()
         assert await asyncio.to_thread(shown) == 0
         await asyncio.to_thread(td.enqueue, "a")
         while await asyncio.to_thread(shown) != 1:
             await page.next(10)
-        site.hub.leave(page)
+        site.broadcaster.unsubscribe(page)
 
     asyncio.run(look())

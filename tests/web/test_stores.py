@@ -80,16 +80,16 @@ def test_pages_hear_of_what_others_do(td: Treadle) -> None:
     td.store.open()
 
     async def listen() -> list[float]:
-        hub, times = Broadcaster(td), []
-        subscriber = hub.join()
+        broadcaster, times = Broadcaster(td), []
+        subscriber = broadcaster.subscribe()
         for pending in (1, 2, 3):  # the best of them: the machine has other things to do
             await asyncio.to_thread(other.enqueue, "a")
             began = time.monotonic()
             while (snapshot := await subscriber.next(10)) != {"counts": {"pending": pending}}:
                 assert snapshot is not None
             times.append(time.monotonic() - began)
-        hub.leave(subscriber)
-        hub.close()
+        broadcaster.unsubscribe(subscriber)
+        broadcaster.close()
         return times
 
     assert min(asyncio.run(listen())) < 3

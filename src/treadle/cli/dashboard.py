@@ -57,9 +57,9 @@ def dashboard(
     made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only, price=price)
 
     def ready() -> None:
-        shared.print(made.login)
+        shared.print(made.login_link)
         shared.note((f"in {app.store.where}", "dim"))
         if browse:
-            webbrowser.open(made.login)
+            webbrowser.open(made.login_link)
 
     made.run(ready)

@@ -1,4 +1,4 @@
-"""The ASGI app: finds the route, asks who it is, calls the endpoint in a thread, and makes a response of what comes."""
+"""The ASGI app: finds the route, identifies the caller, runs the endpoint in a thread, sends its response."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import msgspec
 from anyio import to_thread
 from starlette import routing
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
+from starlette.requests import ClientDisconnect
+from starlette.requests import Request as RawRequest
+from starlette.responses import Response as RawResponse
 from starlette.types import Receive, Scope, Send
 
 from treadle.errors import TreadleError
 from treadle.web import parsing, problem, security
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.principal import NOBODY, Principal
-from treadle.web.problem import Problem
+from treadle.web.problem import HTTPProblem
 from treadle.web.problem_page import problem_page
 from treadle.web.route import Endpoint, Route, Stream
 from treadle.web.site import Site
@@ -58,7 +59,7 @@ class WebApp:
 
 
 class Path(routing.Route):
-    """A path of ours. If its method is not there, another may have it (GET /jobs/tick is a job); if none, we answer."""
+    """One path. If it lacks the method, another path may match (GET /jobs/tick is a job). If none does, we answer."""
 
     async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.app(scope, receive, send)
@@ -72,10 +73,10 @@ class PathHandler:
         self._routes = routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
+        raw = RawRequest(scope, receive)
         began = time.perf_counter()
         try:
-            response = await self._respond(request)
+            response = await self._respond(raw)
         except ClientDisconnect:
             return
         for name, value in security.headers(self._site.frame_ancestors).items():
@@ -83,93 +84,93 @@ class PathHandler:
         response.headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
         await response(scope, receive, send)
 
-    async def _respond(self, request: Request) -> Response:
-        ask = Ask(request=request, route=self._route(request), who=NOBODY)
+    async def _respond(self, raw: RawRequest) -> RawResponse:
+        request = Request(raw=raw, route=self._route(raw), caller=NOBODY)
         try:
-            security.check_host(request, self._site.hosts)
-            security.check_origin(request)
-            self._must_exist(request)
-            if (entered := await self._site.enter(request)) is not None:
-                return respond(entered)
-            who = await self._site.who(request) if ask.route.scope else None
-            ask = msgspec.structs.replace(ask, who=who or NOBODY)
-            allow(self._site, ask.route, who)
-            return await call(self._site, await complete(ask))
-        except Problem as found:
-            return refuse(self._site, ask, found)
+            security.check_host(raw, self._site.hosts)
+            security.check_origin(raw)
+            self._must_exist(raw)
+            if (entered := await self._site.log_in(raw)) is not None:
+                return to_raw(entered)
+            caller = await self._site.identify(raw) if request.route.scope else None
+            request = msgspec.structs.replace(request, caller=caller or NOBODY)
+            authorize(self._site, request.route, caller)
+            return await call(self._site, await with_input(request))
+        except HTTPProblem as found:
+            return to_problem(self._site, request, found)
         except TreadleError as error:
-            return refuse(self._site, ask, problem.of_error(error))
+            return to_problem(self._site, request, problem.of_error(error))
         except ClientDisconnect:
             raise
         except HTTPException as error:  # the way of Starlette and FastAPI to say no, for the mount's own `auth`
-            return refuse(self._site, ask, problem.of_framework(error.status_code, error.detail, error.headers))
+            return to_problem(self._site, request, problem.of_framework(error.status_code, error.detail, error.headers))
         except Exception:
-            log.exception("%s %r went wrong", request.method, request.url.path)
-            return refuse(self._site, ask, problem.unexpected())
+            log.exception("%s %r went wrong", raw.method, raw.url.path)
+            return to_problem(self._site, request, problem.unexpected())
 
-    def _route(self, request: Request) -> Route:
+    def _route(self, raw: RawRequest) -> Route:
         """The route asked for; of a path that has none, one that stands for it in problems."""
-        method = "GET" if request.method == "HEAD" else request.method
+        method = "GET" if raw.method == "HEAD" else raw.method
         if (route := self._routes.get(method)) is not None:
             return route
-        wants_html = "text/html" in request.headers.get("accept", "")
+        wants_html = "text/html" in raw.headers.get("accept", "")
         return Route(method=method, path="", do=_nothing, summary="", page=wants_html)
 
-    def _must_exist(self, request: Request) -> None:
+    def _must_exist(self, raw: RawRequest) -> None:
         if not self._routes:
-            raise Problem(404, f"there is no {request.url.path}", problem.ALL)
+            raise HTTPProblem(404, f"there is no {raw.url.path}", problem.ALL)
         allowed = ", ".join(sorted(self._routes))
-        method = "GET" if request.method == "HEAD" else request.method
+        method = "GET" if raw.method == "HEAD" else raw.method
         if method not in self._routes:
-            raise Problem(405, f"{method} is not possible here", f"use {allowed}", headers={"Allow": allowed})
+            raise HTTPProblem(405, f"{method} is not possible here", f"use {allowed}", headers={"Allow": allowed})
 
 
-def _nothing(site: Site, ask: Ask) -> Answer:
+def _nothing(site: Site, request: Request) -> Response:
     raise AssertionError("_must_exist lets nobody come here")
 
 
-def allow(site: Site, route: Route, who: Principal | None) -> None:
+def authorize(site: Site, route: Route, caller: Principal | None) -> None:
     """Whether they may. The only place that decides it."""
     if route.scope is None:
         return
-    if who is None:
-        raise Problem(401, "nobody is signed in", site.way_in, headers={"WWW-Authenticate": site.challenge})
-    if not who.may(route.scope):
-        has = f"{who.name} has {', '.join(sorted(who.scopes)) or 'no scope'}"
-        raise Problem(403, f"this needs the scope {route.scope!r}; {has}", "use a token or a login that has it")
-    if who.tenant is not None and not route.for_tenants:
-        told = f"{who.name} is bound to the tenant {who.tenant!r}, and this is about all of them"
-        raise Problem(403, told, "use a token or a login without a tenant")
+    if caller is None:
+        raise HTTPProblem(401, "nobody is signed in", site.way_in, headers={"WWW-Authenticate": site.challenge})
+    if not caller.may(route.scope):
+        has = f"{caller.name} has {', '.join(sorted(caller.scopes)) or 'no scope'}"
+        raise HTTPProblem(403, f"this needs the scope {route.scope!r}; {has}", "use a token or a login that has it")
+    if caller.tenant is not None and not route.for_tenants:
+        told = f"{caller.name} is bound to the tenant {caller.tenant!r}, and this is about all of them"
+        raise HTTPProblem(403, told, "use a token or a login without a tenant")
 
 
-async def complete(ask: Ask) -> Ask:
+async def with_input(request: Request) -> Request:
     """The same with its parameters, and what it brings."""
-    route, request = ask.route, ask.request
-    values: dict[str, Any] = {"path": request.path_params, "query": parsing.query(route, request)}
+    route, raw = request.route, request.raw
+    values: dict[str, Any] = {"path": raw.path_params, "query": parsing.query(route, raw)}
     if route.body is not None:
-        values["body"] = await parsing.body(route, request)
+        values["body"] = await parsing.body(route, raw)
     elif route.page and route.changes:
-        values["form"] = await parsing.form(request)
-    return msgspec.structs.replace(ask, **values)
+        values["form"] = await parsing.form(raw)
+    return msgspec.structs.replace(request, **values)
 
 
-async def call(site: Site, ask: Ask) -> Response:
-    if ask.route.stream:
-        return await cast(Stream, ask.route.do)(site, ask)
-    limiter = site.slow if ask.route.slow else None
-    return respond(await to_thread.run_sync(cast(Endpoint, ask.route.do), site, ask, limiter=limiter))
+async def call(site: Site, request: Request) -> RawResponse:
+    if request.route.stream:
+        return await cast(Stream, request.route.do)(site, request)
+    limiter = site.slow if request.route.slow else None
+    return to_raw(await to_thread.run_sync(cast(Endpoint, request.route.do), site, request, limiter=limiter))
 
 
-def respond(answer: Answer) -> Response:
-    content = msgspec.json.encode(answer.data) if answer.text is None else answer.text
-    return Response(content, answer.status, dict(answer.headers), media_type=answer.media)
+def to_raw(response: Response) -> RawResponse:
+    content = msgspec.json.encode(response.data) if response.text is None else response.text
+    return RawResponse(content, response.status, dict(response.headers), media_type=response.media)
 
 
-def refuse(site: Site, ask: Ask, found: Problem) -> Response:
-    if ask.route.page:
-        answer = problem_page(site, ask, found)
+def to_problem(site: Site, request: Request, found: HTTPProblem) -> RawResponse:
+    if request.route.page:
+        shown = problem_page(site, request, found)
     else:
-        answer = Answer(status=found.status, data=found.as_dict(), media=problem.MEDIA)
-    response = respond(answer)
+        shown = Response(status=found.status, data=found.as_dict(), media=problem.MEDIA)
+    response = to_raw(shown)
     response.headers.update(found.headers)
     return response

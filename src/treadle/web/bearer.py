@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
+from starlette.requests import Request as RawRequest
 
 from treadle import tokens
 from treadle.stores.base import Store
@@ -18,7 +18,7 @@ REMEMBERED = 0.5
 """Seconds for which a token is not looked up again: a revoked one is refused after at most that."""
 
 
-def secret_of(request: Request) -> str | None:
+def secret_of(request: RawRequest) -> str | None:
     """The token in the header, if it is one of ours: an app may have other tokens, which its `auth` knows."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     secret = secret.strip()

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 DEBOUNCE = 0.25
 """Seconds between two hints: what changes meanwhile is told with the next."""
-LOOK = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two looks at a database that does not tell of commits."""
-MOST = 200
+MAX_STREAMS = 200
 """Open streams of one site."""
 
 Snapshot = dict[str, Any]
@@ -31,22 +31,22 @@ class Subscriber:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._told = asyncio.Event()
+        self._ready = asyncio.Event()
         self._newest: Snapshot | None = None
 
-    def tell(self, snapshot: Snapshot | None) -> None:
+    def send(self, snapshot: Snapshot | None) -> None:
         """From any thread. None: there will be no more."""
         with contextlib.suppress(RuntimeError):  # its loop is closed
             self._loop.call_soon_threadsafe(self._set, snapshot)
 
     def _set(self, snapshot: Snapshot | None) -> None:
         self._newest = snapshot
-        self._told.set()
+        self._ready.set()
 
     async def next(self, seconds: float) -> Snapshot | None:
         """The newest hint. TimeoutError if there is none for so long."""
-        await asyncio.wait_for(self._told.wait(), seconds)
-        self._told.clear()
+        await asyncio.wait_for(self._ready.wait(), seconds)
+        self._ready.clear()
         return self._newest
 
 
@@ -65,9 +65,9 @@ class Broadcaster:
 
     @property
     def is_full(self) -> bool:
-        return len(self._subscribers) >= MOST
+        return len(self._subscribers) >= MAX_STREAMS
 
-    def join(self) -> Subscriber:
+    def subscribe(self) -> Subscriber:
         """A new listener."""
         subscriber = Subscriber()
         with self._lock:
@@ -77,7 +77,7 @@ class Broadcaster:
                 self._thread.start()
         return subscriber
 
-    def leave(self, subscriber: Subscriber) -> None:
+    def unsubscribe(self, subscriber: Subscriber) -> None:
         with self._lock:
             self._subscribers.discard(subscriber)
 
@@ -86,9 +86,9 @@ class Broadcaster:
         with self._lock:
             subscribers, self._subscribers = self._subscribers, set()
         for subscriber in subscribers:
-            subscriber.tell(None)
+            subscriber.send(None)
 
-    def showed(self, made: float, until: float) -> None:
+    def served(self, made: float, until: float) -> None:
         """A page got what was made then and is kept until then. If that may miss a change, it is told afterwards."""
         with self._lock:
             if made < self._sure:
@@ -100,36 +100,36 @@ class Broadcaster:
 
     def _work(self) -> None:
         """Until nobody listens. A database that is gone for a while is looked for again."""
-        while self._somebody_listens():
+        while self._has_subscribers():
             try:
                 self._watch()
             except TreadleError as error:
                 log.warning("no news for the open pages: %s", error)
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        watch, last, told_at = self._app.store.watch(), None, -math.inf
+        watch, last, sent_at = self._app.store.watch(), None, -math.inf
         heard = True  # nobody knows what happened before the watch began
         try:
-            while self._somebody_listens():
+            while self._has_subscribers():
                 if not self._app.store.hears_others:
                     before, last = last, self.snapshot()
                     heard = heard or last != before
                 if heard:
-                    self._tell_again()
+                    self._repeat_later()
                 if self._is_due() or heard:
-                    time.sleep(max(0.0, told_at + DEBOUNCE - time.monotonic()))
-                    told_at = time.monotonic()
-                    self._tell(self.snapshot())
+                    time.sleep(max(0.0, sent_at + DEBOUNCE - time.monotonic()))
+                    sent_at = time.monotonic()
+                    self._broadcast(self.snapshot())
                 heard = watch.wait(self._pause())
         finally:
             watch.close()
 
-    def _tell_again(self) -> None:
+    def _repeat_later(self) -> None:
         """A hint may come before the commit that it tells of can be seen."""
         with self._lock:
             self._due.discard(self._sure)
-            self._sure = time.monotonic() + LOOK
+            self._sure = time.monotonic() + POLL_SECONDS
             self._due.add(self._sure)
 
     def _is_due(self) -> bool:
@@ -140,16 +140,16 @@ class Broadcaster:
 
     def _pause(self) -> float:
         with self._lock:
-            return max(0.0, min(LOOK, min(self._due, default=math.inf) - time.monotonic()))
+            return max(0.0, min(POLL_SECONDS, min(self._due, default=math.inf) - time.monotonic()))
 
-    def _somebody_listens(self) -> bool:
+    def _has_subscribers(self) -> bool:
         with self._lock:
             if not self._subscribers:
                 self._thread = None
             return self._thread is not None
 
-    def _tell(self, snapshot: Snapshot) -> None:
+    def _broadcast(self, snapshot: Snapshot) -> None:
         with self._lock:
             subscribers = list(self._subscribers)
         for subscriber in subscribers:
-            subscriber.tell(snapshot)
+            subscriber.send(snapshot)

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from treadle.web.http import Answer, Ask
-from treadle.web.problem import Problem
+from treadle.web.http import Request, Response
+from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Route
 
 if TYPE_CHECKING:
@@ -41,19 +41,19 @@ def version(name: str) -> str:
     return files()[name].hash
 
 
-def get(site: Site, ask: Ask) -> Answer:
-    file = files().get(ask.path["name"])
+def get(site: Site, request: Request) -> Response:
+    file = files().get(request.path["name"])
     if file is None:
-        raise Problem(404, f"there is no file {ask.path['name']!r}", "reload the page: it names the files it needs")
-    kept = FOR_EVER if ask.query["v"] == file.hash else "no-cache"
+        raise HTTPProblem(404, f"there is no file {request.path['name']!r}", "reload the page")
+    kept = FOR_EVER if request.query["v"] == file.hash else "no-cache"
     headers = {"Cache-Control": kept, "ETag": f'"{file.hash}"'}
-    if ask.request.headers.get("if-none-match") == headers["ETag"]:
-        return Answer(status=304, text=b"", media=file.media, headers=headers)
-    return Answer(text=file.content, media=file.media, headers=headers)
+    if request.raw.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status=304, text=b"", media=file.media, headers=headers)
+    return Response(text=file.content, media=file.media, headers=headers)
 
 
-def robots(site: Site, ask: Ask) -> Answer:
-    return Answer(text="User-agent: *\nDisallow: /\n", media="text/plain; charset=utf-8")
+def robots(site: Site, request: Request) -> Response:
+    return Response(text="User-agent: *\nDisallow: /\n", media="text/plain; charset=utf-8")
 
 
 ROUTES = (

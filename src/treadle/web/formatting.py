@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from treadle import units
 from treadle.job import Count, Job, Status
 from treadle.web.charts import NOTHING
-from treadle.web.http import Ask
+from treadle.web.http import Request
 
 ZONE, THEME = "treadle_zone", "treadle_theme"
 """Cookies: choices of one reader, which change nothing for anybody else."""
@@ -110,9 +110,9 @@ class Formatter(NamedTuple):
         return self.absolute(moment, form)
 
 
-def of(ask: Ask) -> Formatter:
+def of(request: Request) -> Formatter:
     """The reader's words: zone and theme are in cookies, so that pages are right without a script."""
-    cookies = ask.request.cookies
+    cookies = request.raw.cookies
     chosen = cookies.get(ZONE, "")
     zone = chosen.removeprefix("browser:")
     theme = cookies.get(THEME, "")

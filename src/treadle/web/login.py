@@ -11,16 +11,16 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from starlette.requests import Request
+from starlette.requests import Request as RawRequest
 
 from treadle import clock, tokens
 from treadle.stores.rows import Token
 from treadle.tokens import SCOPES, SESSION
 from treadle.web import http as asking
 from treadle.web.bearer import holder
-from treadle.web.http import Answer
+from treadle.web.http import Response
 from treadle.web.principal import Principal
-from treadle.web.problem import Problem
+from treadle.web.problem import HTTPProblem
 
 if TYPE_CHECKING:
     from treadle.web.site import Site
@@ -46,31 +46,31 @@ class Login:
     def has_password(self) -> bool:
         return bool(self._user and self._password)
 
-    def who(self, site: Site, request: Request) -> Principal | None:
+    def identify(self, site: Site, request: RawRequest) -> Principal | None:
         secret = request.cookies.get(cookie_name(request))
         if secret and (found := holder(site, secret)) is not None:
             return found
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         return self._by_password(request, given) if self.has_password and kind.lower() == "basic" else None
 
-    def enter(self, site: Site, request: Request) -> Answer | None:
+    def log_in(self, site: Site, request: RawRequest) -> Response | None:
         """Somebody comes by the link: from now on they have a cookie."""
         given = request.query_params.get("login")
         if given is None or request.method != "GET":
             return None
         here = f"{request.scope.get('root_path', '').rstrip('/')}/"
-        if self.who(site, request) is None:
+        if self.identify(site, request) is None:
             with self._lock:
                 if self._used or not hmac.compare_digest(given.encode(), self.code.encode()):
                     way_out = "start treadle dashboard again: it prints a new one"
-                    raise Problem(403, "this login link was used, or is not from this server", way_out)
+                    raise HTTPProblem(403, "this login link was used, or is not from this server", way_out)
                 self._used = True
             cookie = {"Set-Cookie": self._session(site, request, here)}
         else:
             cookie = {}
         return asking.html(_WELCOME.format(html.escape(here)), headers=cookie)
 
-    def _session(self, site: Site, request: Request, path: str) -> str:
+    def _session(self, site: Site, request: RawRequest, path: str) -> str:
         """A new session, as a cookie. Those that are over are taken away on the way."""
         store, secret = site.app.store, tokens.new_secret()
         now = store.now()
@@ -83,7 +83,7 @@ class Login:
         secure = "; Secure" if request.url.scheme == "https" else ""
         return f"{cookie_name(request)}={secret}; Path={path}; Max-Age={STAYS}; HttpOnly; SameSite=Strict{secure}"
 
-    def _by_password(self, request: Request, given: str) -> Principal | None:
+    def _by_password(self, request: RawRequest, given: str) -> Principal | None:
         address = request.client.host if request.client else ""
         self._must_not_guess(address)
         try:
@@ -103,10 +103,12 @@ class Login:
                 self._wrong.clear()
             recent = self._wrong[address] = [at for at in self._wrong.get(address, []) if at > since]
         if len(recent) >= GUESSES:
-            raise Problem(429, "too many wrong passwords", "wait a minute", headers={"Retry-After": str(int(WINDOW))})
+            raise HTTPProblem(
+                429, "too many wrong passwords", "wait a minute", headers={"Retry-After": str(int(WINDOW))}
+            )
 
 
-def cookie_name(request: Request) -> str:
+def cookie_name(request: RawRequest) -> str:
     """Browsers send a cookie to every port of a host: two dashboards on one machine need two names."""
     server = request.scope.get("server")
     return f"treadle_{server[1] if server else 0}"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle.version import __version__
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.problem import MEDIA, TITLES
 from treadle.web.route import Parameter, Route
 
@@ -117,12 +117,12 @@ def _of_bodies(route: Route) -> tuple[int, ...]:
     return (413, 415) if route.body is not None else ()
 
 
-def get(site: Site, ask: Ask) -> Answer:
+def get(site: Site, request: Request) -> Response:
     """The document as this site has it: without what is left out when it is read-only."""
     from treadle.web.routes import ROUTES
 
     listed = [route for route in ROUTES if not (site.read_only and route.changes)]
-    return Answer(data=document(listed, ask.url("")))
+    return Response(data=document(listed, request.url("")))
 
 
 ROUTES = (

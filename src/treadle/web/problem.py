@@ -46,7 +46,7 @@ STATUSES: dict[type[BaseException], int] = {
 """Of each error of treadle; of one that is not here it is 400: what was asked for cannot be."""
 
 
-class Problem(Exception):
+class HTTPProblem(Exception):
     """Raise it anywhere below an endpoint: it is the answer."""
 
     def __init__(
@@ -76,14 +76,14 @@ class Problem(Exception):
         }
 
 
-def of_error(error: errors.TreadleError) -> Problem:
+def of_error(error: errors.TreadleError) -> HTTPProblem:
     """The problem that an error of treadle is. Its text is a sentence, `; ` and the way out."""
     status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 400)
     text = errors.without_password(str(error))
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     headers = {"Retry-After": "5"} if status == 503 else {}
-    return Problem(status, detail, _next(error) or way_out or ALL, code=code, headers=headers)
+    return HTTPProblem(status, detail, _next(error) or way_out or ALL, code=code, headers=headers)
 
 
 def _next(error: errors.TreadleError) -> str:
@@ -103,12 +103,12 @@ def _next(error: errors.TreadleError) -> str:
             return ""
 
 
-def of_framework(status: int, detail: str, headers: Mapping[str, str] | None) -> Problem:
+def of_framework(status: int, detail: str, headers: Mapping[str, str] | None) -> HTTPProblem:
     """What an `auth` of the app's own has raised."""
     known = status if status in TITLES else 403
-    return Problem(known, detail, "sign in where this is mounted", code="refused", headers=headers)
+    return HTTPProblem(known, detail, "sign in where this is mounted", code="refused", headers=headers)
 
 
-def unexpected() -> Problem:
+def unexpected() -> HTTPProblem:
     """A bug of ours, or of a hook: what it was is in the server's log, never in the answer."""
-    return Problem(500, "something went wrong here", "look at the server's log; it has the traceback")
+    return HTTPProblem(500, "something went wrong here", "look at the server's log; it has the traceback")

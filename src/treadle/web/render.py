@@ -10,7 +10,7 @@ import jinja2
 
 from treadle.version import __version__
 from treadle.web import files
-from treadle.web.http import Answer, Ask, html
+from treadle.web.http import Request, Response, html
 from treadle.web.pages.template_globals import said
 
 if TYPE_CHECKING:
@@ -32,20 +32,20 @@ def environment() -> jinja2.Environment:
     )
 
 
-def render(site: Site, ask: Ask, template: str, /, *, status: int = 200, **values: Any) -> Answer:
-    """A page. Templates have `site`, `ask`, `who`, `url(path, **query)`, `static(name)`, `version` and what is in
-    pages/said.py too."""
+def render(site: Site, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
+    """A page. Templates have `site`, `request`, `caller`, `url(path, **query)`, `static(name)`, `version`, and what is
+    in pages/template_globals.py too."""
     text = (
         environment()
         .get_template(template)
         .render(
             site=site,
-            ask=ask,
-            who=ask.who,
-            url=ask.url,
-            static=lambda name: ask.url(f"/static/{name}", v=files.version(name)),
+            request=request,
+            caller=request.caller,
+            url=request.url,
+            static=lambda name: request.url(f"/static/{name}", v=files.version(name)),
             version=__version__,
-            **{**said(site, ask), **values},
+            **{**said(site, request), **values},
         )
     )
     return html(text, status)

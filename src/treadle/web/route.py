@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 if TYPE_CHECKING:
-    from starlette.responses import Response
+    from starlette.responses import Response as RawResponse
 
-    from treadle.web.http import Answer, Ask
+    from treadle.web.http import Request, Response
     from treadle.web.site import Site
 
-Endpoint = Callable[["Site", "Ask"], "Answer"]
-Stream = Callable[["Site", "Ask"], Awaitable["Response"]]
+Endpoint = Callable[["Site", "Request"], "Response"]
+Stream = Callable[["Site", "Request"], Awaitable["RawResponse"]]
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -37,7 +37,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     scope: str | None = "read"
     """What the caller needs; None: nothing, the route is open."""
     for_tenants: bool = True
-    """Whether those bound to a tenant may ask; then `do` sees to it that they get that tenant's only."""
+    """Whether those bound to a tenant may request; then `do` sees to it that they get that tenant's only."""
     parameters: tuple[Parameter, ...] = ()
     body: Any = None
     """What a JSON body is decoded to: a msgspec Struct."""
@@ -49,7 +49,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     page: bool = False
     """Answers with HTML; takes forms; ignores query parameters that it does not know."""
     stream: bool = False
-    """`do` is a coroutine function that returns a Response."""
+    """`do` is a coroutine function that returns a RawResponse."""
 
     slow: bool = False
     """May take long: such have threads of their own, so that they keep nobody else waiting."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from urllib.parse import urlsplit
 
-from starlette.requests import Request
+from starlette.requests import Request as RawRequest
 
-from treadle.web.problem import Problem
+from treadle.web.problem import HTTPProblem
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE = ("GET", "HEAD", "OPTIONS")
@@ -42,19 +42,19 @@ def host_of(authority: str) -> str:
         return ""
 
 
-def check_host(request: Request, hosts: Collection[str] | None) -> None:
+def check_host(request: RawRequest, hosts: Collection[str] | None) -> None:
     """Against DNS rebinding: a page of somebody's own domain that resolves to this machine. None: any host."""
     given = request.headers.get("host", "")
     if hosts is not None and host_of(given) not in hosts:
-        raise Problem(
+        raise HTTPProblem(
             421,
             f"this server is not known as {given!r}",
-            f"ask for it as {', '.join(sorted(hosts))}, or name it: hosts=[{host_of(given)!r}] in td.asgi(), "
+            f"request for it as {', '.join(sorted(hosts))}, or name it: hosts=[{host_of(given)!r}] in td.asgi(), "
             "or --allow-host of treadle dashboard",
         )
 
 
-def check_origin(request: Request) -> None:
+def check_origin(request: RawRequest) -> None:
     """A change comes from our own pages, or from a program with a token: never from another site's page.
 
     A bearer token is proof enough, since no browser sends one by itself and we allow no site to send its own.
@@ -72,6 +72,6 @@ def check_origin(request: Request) -> None:
         raise _refused(f"the request comes from {origin!r}")
 
 
-def _refused(what: str) -> Problem:
+def _refused(what: str) -> HTTPProblem:
     way_out = "use our own pages, or send a token: Authorization: Bearer …  (treadle tokens create)"
-    return Problem(403, what, way_out, code="cross-site")
+    return HTTPProblem(403, what, way_out, code="cross-site")

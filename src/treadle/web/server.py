@@ -44,12 +44,12 @@ class Server:
         read_only: bool,
         price: float | None = None,
     ) -> None:
-        self.gate = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
+        self.auth = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
         self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         self._host = host
         names = {*security.LOOPBACK, *hosts} | (set() if is_any(host) else {host})
         allowed = None if is_any(host) and not hosts else names
-        self.web = asgi(app, auth=self.gate, read_only=read_only, hosts=allowed, price=price)
+        self.web = asgi(app, auth=self.auth, read_only=read_only, hosts=allowed, price=price)
         self._socket = bind(host, port)
 
     @property
@@ -59,9 +59,9 @@ class Server:
         return f"http://{name}:{self._socket.getsockname()[1]}{self._prefix}/"
 
     @property
-    def login(self) -> str:
+    def login_link(self) -> str:
         """The link that works once."""
-        return f"{self.address}?login={self.gate.code}"
+        return f"{self.address}?login={self.auth.code}"
 
     def run(self, ready: Callable[[], None]) -> None:
         """Until SIGINT or SIGTERM; `ready` is called when it answers."""

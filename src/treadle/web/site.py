@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from anyio import CapacityLimiter
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import Request
+from starlette.requests import Request as RawRequest
 
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
@@ -21,7 +21,7 @@ from treadle.web.bearer import holder, secret_of
 from treadle.web.broadcaster import Broadcaster
 from treadle.web.bulk_runner import BulkRunner
 from treadle.web.counters import Counters
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.login import Login
 from treadle.web.principal import Principal
 
@@ -50,7 +50,7 @@ class Site:
         price: float | None = None,
     ) -> None:
         self.app = app
-        self.gate = auth if isinstance(auth, Login) else None
+        self.login = auth if isinstance(auth, Login) else None
         self.auth: Auth = authentication.nobody if isinstance(auth, Login) else auth
         self.read_only = read_only
         self.hosts = None if hosts is None else frozenset(host.lower() for host in hosts)
@@ -59,9 +59,9 @@ class Site:
         self.price = price
         """Of a second in a handler, for the insights."""
         self.slow = CapacityLimiter(SLOW)
-        self.operator = BulkRunner(app)
-        self.hub = Broadcaster(app)
-        self.meter = Counters(app)
+        self.bulk_runner = BulkRunner(app)
+        self.broadcaster = Broadcaster(app)
+        self.counters = Counters(app)
         self._cached: dict[Any, tuple[float, float, Any]] = {}
         self._lock = threading.Lock()
         self._locks: dict[Any, threading.Lock] = {}
@@ -69,29 +69,31 @@ class Site:
     @property
     def way_in(self) -> str:
         """What somebody can do who is not let in."""
-        where = "use the link that treadle dashboard printed" if self.gate else "sign in where this is mounted"
+        where = "use the link that treadle dashboard printed" if self.login else "sign in where this is mounted"
         return f"send a token: Authorization: Bearer …  (treadle tokens create), or {where}"
 
     @property
     def challenge(self) -> str:
-        kind = "Basic" if self.gate and self.gate.has_password else "Bearer"
+        kind = "Basic" if self.login and self.login.has_password else "Bearer"
         return f'{kind} realm="treadle", charset="UTF-8"'
 
-    async def enter(self, request: Request) -> Answer | None:
+    async def log_in(self, request: RawRequest) -> Response | None:
         """An answer to somebody who comes by a login link."""
-        return await run_in_threadpool(self.gate.enter, self, request) if self.gate else None
+        return await run_in_threadpool(self.login.log_in, self, request) if self.login else None
 
-    async def who(self, request: Request) -> Principal | None:
+    async def identify(self, request: RawRequest) -> Principal | None:
         """Who asks, if they are let in: by a token of ours, else as the mount's `auth` says."""
         if (secret := secret_of(request)) is not None:
             return await run_in_threadpool(holder, self, secret)
-        if self.gate is not None:
-            return await run_in_threadpool(self.gate.who, self, request)
-        return await authentication.ask(self.auth, request)
+        if self.login is not None:
+            return await run_in_threadpool(self.login.identify, self, request)
+        return await authentication.authenticate(self.auth, request)
 
-    def note(self, ask: Ask, action: str, what: str, count: int = 1) -> None:
+    def audit(self, request: Request, action: str, what: str, count: int = 1) -> None:
         """Write down who changed what."""
-        row = AuditRow(who=ask.who.name, action=action, what=what, count=count, tenant=ask.who.tenant or "")
+        row = AuditRow(
+            who=request.caller.name, action=action, what=what, count=count, tenant=request.caller.tenant or ""
+        )
         try:
             self.app.store.audit(row)
         except TreadleError as error:  # the change is made, and saying that it failed would have it repeated
@@ -99,8 +101,8 @@ class Site:
 
     def close(self) -> None:
         """End what runs in the background."""
-        self.operator.close()
-        self.hub.close()
+        self.bulk_runner.close()
+        self.broadcaster.close()
 
     def cached(self, key: Any, seconds: float, make: Callable[[], Any], *, share: float = 1.0) -> Any:
         """What `make` gave at most `seconds` ago. Of several who ask at once, one makes it and all get it.
@@ -113,7 +115,7 @@ class Site:
             made, until, value = self._cached.get(key, (-math.inf, -math.inf, None))
             began = time.monotonic()
             if began <= until:
-                self.hub.showed(made, until)
+                self.broadcaster.served(made, until)
                 return value
             value = make()
             ended = time.monotonic()

@@ -11,17 +11,17 @@ from treadle.job import Job
 from treadle.web import shown
 from treadle.web.api.jobs import the_job
 from treadle.web.api.schemas import ChangesIn
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.route import Endpoint, Route
 from treadle.web.site import Site
 
 
-def _do(verb: str, site: Site, ask: Ask) -> Answer:
+def _do(verb: str, site: Site, request: Request) -> Response:
     """Do it, note it, and show the job as it is then."""
     act: Callable[[str], Job] = getattr(site.app, verb)
-    job = act(the_job(site, ask).id)
-    site.note(ask, verb, job.id)
-    return Answer(data=shown.job(job))
+    job = act(the_job(site, request).id)
+    site.audit(request, verb, job.id)
+    return Response(data=shown.job(job))
 
 
 def _route(method: str, path: str, verb: str, summary: str) -> Route:
@@ -31,13 +31,13 @@ def _route(method: str, path: str, verb: str, summary: str) -> Route:
     )
 
 
-def clone(site: Site, ask: Ask) -> Answer:
+def clone(site: Site, request: Request) -> Response:
     """A new job like it, with another payload if one is sent."""
-    changes: ChangesIn = ask.body
+    changes: ChangesIn = request.body
     payload = None if changes.payload is UNSET else changes.payload
-    job = site.app.clone(the_job(site, ask).id, payload)
-    site.note(ask, "clone", job.id)
-    return Answer(status=201, data=shown.job(job))
+    job = site.app.clone(the_job(site, request).id, payload)
+    site.audit(request, "clone", job.id)
+    return Response(status=201, data=shown.job(job))
 
 
 ROUTES = (

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from treadle import clock
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
 
@@ -35,9 +35,9 @@ class AuditPage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
 
 
-def audit(site: Site, ask: Ask) -> Answer:
-    limit: int = ask.query["limit"]
-    rows = site.app.store.audits(limit, ask.query["cursor"])
+def audit(site: Site, request: Request) -> Response:
+    limit: int = request.query["limit"]
+    rows = site.app.store.audits(limit, request.query["cursor"])
     items = [
         AuditOut(
             id=row.id,
@@ -50,7 +50,7 @@ def audit(site: Site, ask: Ask) -> Answer:
         )
         for row in rows
     ]
-    return Answer(data=AuditPage(items=items, next_cursor=items[-1].id if len(items) == limit else None))
+    return Response(data=AuditPage(items=items, next_cursor=items[-1].id if len(items) == limit else None))
 
 
 ROUTES = (

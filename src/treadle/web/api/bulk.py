@@ -15,8 +15,8 @@ from treadle.ids import is_id
 from treadle.stores.rows import Operation
 from treadle.web.api.job_list import Total, bound
 from treadle.web.bulk_runner import fixed
-from treadle.web.http import Answer, Ask
-from treadle.web.problem import Problem
+from treadle.web.http import Request, Response
+from treadle.web.problem import HTTPProblem
 from treadle.web.route import Route
 from treadle.web.site import Site
 
@@ -64,16 +64,16 @@ class Started(msgspec.Struct, kw_only=True):
     total: Total
 
 
-def bulk(site: Site, ask: Ask) -> Answer:
-    asked: BulkIn = ask.body
+def bulk(site: Site, request: Request) -> Response:
+    asked: BulkIn = request.body
     expected = None if asked.expected_count is UNSET or asked.dry_run else asked.expected_count
-    work = prepare(site, asked.action, _wanted(ask, asked), expected)
+    work = prepare(site, asked.action, _wanted(request, asked), expected)
     total = Total(value=work.total, relation="eq" if work.exact else "gte")
     if asked.dry_run:
-        return Answer(data=Counted(total=total))
-    operation = start(site, ask, work)
-    headers = {"Location": ask.url(f"/api/operations/{operation.id}")}
-    return Answer(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
+        return Response(data=Counted(total=total))
+    operation = start(site, request, work)
+    headers = {"Location": request.url(f"/api/operations/{operation.id}")}
+    return Response(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
 
 
 def prepare(site: Site, action: str, wanted: Filter, expected: int | None) -> Bulk:
@@ -81,34 +81,36 @@ def prepare(site: Site, action: str, wanted: Filter, expected: int | None) -> Bu
     return site.app.bulk(action, fixed(wanted, site.app.store.now()), expected=expected)
 
 
-def start(site: Site, ask: Ask, work: Bulk) -> Operation:
+def start(site: Site, request: Request, work: Bulk) -> Operation:
     """Begin what was counted, and note who did."""
-    operation = site.operator.start(ask.who.name, work)
-    site.note(ask, work.action, operation.filter, work.total)
+    operation = site.bulk_runner.start(request.caller.name, work)
+    site.audit(request, work.action, operation.filter, work.total)
     return operation
 
 
-def _wanted(ask: Ask, asked: BulkIn) -> Filter:
+def _wanted(request: Request, asked: BulkIn) -> Filter:
     if (asked.filter is UNSET) == (asked.ids is UNSET):
-        raise Problem(400, "which jobs?", "say either filter or ids")
+        raise HTTPProblem(400, "which jobs?", "say either filter or ids")
     if asked.ids is not UNSET:
         if wrong := next((id for id in asked.ids if not is_id(id)), None):
-            raise Problem(400, f"{wrong!r} is no job's id", "an id looks like 01970000-0000-7000-8000-000000000000")
-        return bound(ask, Filter(ids=tuple(asked.ids)))
-    return bound(ask, filters.parse(asked.filter if asked.filter is not UNSET else ""))
+            raise HTTPProblem(400, f"{wrong!r} is no job's id", "an id looks like 01970000-0000-7000-8000-000000000000")
+        return bound(request, Filter(ids=tuple(asked.ids)))
+    return bound(request, filters.parse(asked.filter if asked.filter is not UNSET else ""))
 
 
-def operation(site: Site, ask: Ask) -> Answer:
-    return Answer(data=as_out(the_operation(site, ask)))
+def operation(site: Site, request: Request) -> Response:
+    return Response(data=as_out(the_operation(site, request)))
 
 
-def the_operation(site: Site, ask: Ask) -> Operation:
+def the_operation(site: Site, request: Request) -> Operation:
     """The operation that the path names, for those who may see it. One that has lost its process goes on here."""
-    found = site.app.store.operation(ask.path["id"])
-    if found is None or ask.who.tenant not in (None, *filters.parse(found.filter).tenants):
-        raise Problem(404, f"there is no operation {ask.path['id']!r}", "those that ended are forgotten after 30 days")
+    found = site.app.store.operation(request.path["id"])
+    if found is None or request.caller.tenant not in (None, *filters.parse(found.filter).tenants):
+        raise HTTPProblem(
+            404, f"there is no operation {request.path['id']!r}", "those that ended are forgotten after 30 days"
+        )
     if not site.read_only:
-        site.operator.go_on_with(found)
+        site.bulk_runner.go_on_with(found)
     return found
 
 

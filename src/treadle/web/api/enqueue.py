@@ -11,8 +11,8 @@ from msgspec import Meta
 from treadle.job import Job, NewJob
 from treadle.web import shown
 from treadle.web.api.schemas import Jobs, NewJobIn
-from treadle.web.http import Answer, Ask
-from treadle.web.problem import Problem
+from treadle.web.http import Request, Response
+from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
 
@@ -21,35 +21,35 @@ Key = Annotated[str, Meta(min_length=1, max_length=200)]
 KEY = "A text of at most 200 characters that no other request of yours has; kept for 7 days"
 
 
-def enqueue(site: Site, ask: Ask) -> Answer:
+def enqueue(site: Site, request: Request) -> Response:
     """One or many, all or none. 201 if any is new, 200 if a dedupe key found them all stored already."""
-    given: list[NewJobIn] = ask.body if isinstance(ask.body, list) else [ask.body]
-    requests = [_request(site, ask, one) for one in given]
-    key: str | None = ask.query["Idempotency-Key"]
-    jobs = site.app.enqueue_many(requests) if key is None else _once(site, ask, key, requests)
-    new = {request.id for request in requests} & {job.id for job in jobs}
-    if new:
-        site.note(ask, "enqueue", _told(jobs), len(new))
+    given: list[NewJobIn] = request.body if isinstance(request.body, list) else [request.body]
+    new_jobs = [_new_job(site, request, one) for one in given]
+    key: str | None = request.query["Idempotency-Key"]
+    jobs = site.app.enqueue_many(new_jobs) if key is None else _once(site, request, key, new_jobs)
+    stored = {new.id for new in new_jobs} & {job.id for job in jobs}
+    if stored:
+        site.audit(request, "enqueue", _told(jobs), len(stored))
     items = [shown.job(job) for job in jobs]
-    status = 201 if new else 200
-    return Answer(status=status, data=Jobs(items=items) if isinstance(ask.body, list) else items[0])
+    status = 201 if stored else 200
+    return Response(status=status, data=Jobs(items=items) if isinstance(request.body, list) else items[0])
 
 
-def _once(site: Site, ask: Ask, key: str, requests: list[NewJob]) -> list[Job]:
+def _once(site: Site, request: Request, key: str, new_jobs: list[NewJob]) -> list[Job]:
     """A request that comes again with its key gets the jobs of the first. The caller is part of the key."""
-    body = hashlib.sha256(msgspec.json.encode(ask.body, order="deterministic")).hexdigest()
-    jobs, _ = site.app.store.insert_once(ask.who.tenant or "", f"{ask.who.name}: {key}", body, requests)
+    body = hashlib.sha256(msgspec.json.encode(request.body, order="deterministic")).hexdigest()
+    jobs, _ = site.app.store.insert_once(request.caller.tenant or "", f"{request.caller.name}: {key}", body, new_jobs)
     if not jobs:
-        raise Problem(409, "the jobs of this request are gone", "they were deleted or pruned; send another key")
+        raise HTTPProblem(409, "the jobs of this request are gone", "they were deleted or pruned; send another key")
     return jobs
 
 
-def _request(site: Site, ask: Ask, one: NewJobIn) -> NewJob:
+def _new_job(site: Site, request: Request, one: NewJobIn) -> NewJob:
     options: dict[str, Any] = one.options()
-    if (tenant := ask.who.tenant) is not None:
+    if (tenant := request.caller.tenant) is not None:
         if options.get("tenant", tenant) != tenant:
-            told = f"tenant={options['tenant']!r}: {ask.who.name} is bound to the tenant {tenant!r}"
-            raise Problem(403, told, "leave tenant out")
+            told = f"tenant={options['tenant']!r}: {request.caller.name} is bound to the tenant {tenant!r}"
+            raise HTTPProblem(403, told, "leave tenant out")
         options["tenant"] = tenant
     return site.app.request(one.type, one.payload, **options)
 

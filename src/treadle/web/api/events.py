@@ -6,11 +6,12 @@ from collections.abc import AsyncIterator
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response as RawResponse
+from starlette.responses import StreamingResponse
 
 from treadle.web.broadcaster import Snapshot
-from treadle.web.http import Ask
-from treadle.web.problem import Problem
+from treadle.web.http import Request
+from treadle.web.problem import HTTPProblem
 from treadle.web.route import Route
 from treadle.web.site import Site
 
@@ -19,19 +20,19 @@ KEEPALIVE = 15.0
 HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 
 
-async def events(site: Site, ask: Ask) -> Response:
+async def events(site: Site, request: Request) -> RawResponse:
     """Those bound to a tenant get the hints without the counts, which are everybody's."""
-    if site.hub.is_full:
-        raise Problem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
-    return StreamingResponse(_stream(site, ask), media_type="text/event-stream", headers=HEADERS)
+    if site.broadcaster.is_full:
+        raise HTTPProblem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
+    return StreamingResponse(_stream(site, request), media_type="text/event-stream", headers=HEADERS)
 
 
-async def _stream(site: Site, ask: Ask) -> AsyncIterator[str]:
+async def _stream(site: Site, request: Request) -> AsyncIterator[str]:
     """Ends when the page does, when the site does, and when whoever asked is no longer let in."""
-    subscriber = site.hub.join()
+    subscriber = site.broadcaster.subscribe()
     try:
-        yield _event(ask, await run_in_threadpool(site.hub.snapshot))
-        while await site.who(ask.request) is not None:
+        yield _event(request, await run_in_threadpool(site.broadcaster.snapshot))
+        while await site.identify(request.raw) is not None:
             try:
                 snapshot = await subscriber.next(KEEPALIVE)
             except TimeoutError:
@@ -39,13 +40,13 @@ async def _stream(site: Site, ask: Ask) -> AsyncIterator[str]:
                 continue
             if snapshot is None:
                 return
-            yield _event(ask, snapshot)
+            yield _event(request, snapshot)
     finally:
-        site.hub.leave(subscriber)
+        site.broadcaster.unsubscribe(subscriber)
 
 
-def _event(ask: Ask, snapshot: Snapshot) -> str:
-    data = snapshot if ask.who.tenant is None else {}
+def _event(request: Request, snapshot: Snapshot) -> str:
+    data = snapshot if request.caller.tenant is None else {}
     return f"event: changed\ndata: {msgspec.json.encode(data).decode()}\n\n"
 
 

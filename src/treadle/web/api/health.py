@@ -7,8 +7,8 @@ import logging
 import msgspec
 
 from treadle.errors import SchemaTooOld, TreadleError
-from treadle.web.http import Answer, Ask
-from treadle.web.problem import Problem
+from treadle.web.http import Request, Response
+from treadle.web.problem import HTTPProblem
 from treadle.web.route import Route
 from treadle.web.site import Site
 
@@ -28,17 +28,17 @@ class Ready(msgspec.Struct, kw_only=True):
     schema: int
 
 
-def healthz(site: Site, ask: Ask) -> Answer:
-    return Answer(data=Health())
+def healthz(site: Site, request: Request) -> Response:
+    return Response(data=Health())
 
 
-def readyz(site: Site, ask: Ask) -> Answer:
+def readyz(site: Site, request: Request) -> Response:
     """At most one look a second, as it is open to all."""
-    return Answer(data=Ready(schema=site.cached("schema", 1.0, lambda: _schema(site))))
+    return Response(data=Ready(schema=site.cached("schema", 1.0, lambda: _schema(site))))
 
 
 def _schema(site: Site) -> int:
-    """Its number. What is wrong goes to the log: anybody may ask here, and need not know where our database is."""
+    """Its number. What is wrong goes to the log: anybody may request here, and need not know where our database is."""
     store = site.app.store
     try:
         found, needed = store.schema(), store.newest_schema()
@@ -47,7 +47,7 @@ def _schema(site: Site) -> int:
         store.now()
     except TreadleError as error:
         log.warning("not ready: %s", error)
-        raise Problem(503, "the database cannot be used", "look at the server's log, or run: treadle doctor") from None
+        raise HTTPProblem(503, "the database cannot be used", "see the server's log, or run: treadle doctor") from None
     return found
 
 

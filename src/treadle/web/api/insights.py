@@ -12,8 +12,8 @@ from treadle import clock, units
 from treadle.job import FailureGroup, Usage
 from treadle.stores.rows import QueueStats
 from treadle.web import shown
-from treadle.web.http import Answer, Ask
-from treadle.web.problem import Problem
+from treadle.web.http import Request, Response
+from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
 
@@ -75,23 +75,25 @@ class Failures(msgspec.Struct, kw_only=True):
     items: list[FailureGroup]
 
 
-def metrics(site: Site, ask: Ask) -> Answer:
-    step: int = ask.query["step"]
-    seconds = units.parse_duration(ask.query["window"])
+def metrics(site: Site, request: Request) -> Response:
+    step: int = request.query["step"]
+    seconds = units.parse_duration(request.query["window"])
     if seconds is None or not 60 <= seconds <= 400 * 86_400:
-        raise Problem(400, f"window={ask.query['window']!r}", "a length of time from 1m to 400d, such as 24h")
+        raise HTTPProblem(400, f"window={request.query['window']!r}", "a length of time from 1m to 400d, such as 24h")
     if seconds / step > POINTS:
-        raise Problem(400, f"that would be {seconds / step:,.0f} steps, and {POINTS:,} can be", "choose a longer step")
-    by = tuple(dict.fromkeys(name for name in ask.query["group_by"].split(",") if name))
+        raise HTTPProblem(
+            400, f"that would be {seconds / step:,.0f} steps of at most {POINTS:,}", "choose a longer step"
+        )
+    by = tuple(dict.fromkeys(name for name in request.query["group_by"].split(",") if name))
     now = site.app.store.now() // clock.SECOND
     until = clock.to_datetime((now - now % step + step) * clock.SECOND)
     since = until - timedelta(seconds=seconds - seconds % step or step)
-    rows = site.app.usage(since, until, by=by, step=step, tenant=ask.who.tenant)
+    rows = site.app.usage(since, until, by=by, step=step, tenant=request.caller.tenant)
     if len(rows) > MOST:
         told = f"that would be {len(rows):,} rows, and {MOST:,} can be"
-        raise Problem(400, told, "choose a longer step, a shorter window, or fewer groups")
+        raise HTTPProblem(400, told, "choose a longer step, a shorter window, or fewer groups")
     items = [_usage(row, by) for row in rows]
-    return Answer(data=UsagePage(since=since, until=until, step=step, items=items))
+    return Response(data=UsagePage(since=since, until=until, step=step, items=items))
 
 
 def _usage(row: Usage, by: tuple[str, ...]) -> UsageOut:
@@ -105,9 +107,9 @@ def _usage(row: Usage, by: tuple[str, ...]) -> UsageOut:
     )
 
 
-def queues(site: Site, ask: Ask) -> Answer:
+def queues(site: Site, request: Request) -> Response:
     rows = site.cached("lanes", 0.5, site.app.queue_stats)
-    return Answer(data=Lanes(items=[_lane(row) for row in rows]))
+    return Response(data=Lanes(items=[_lane(row) for row in rows]))
 
 
 def _lane(row: QueueStats) -> LaneOut:
@@ -118,9 +120,9 @@ def _lane(row: QueueStats) -> LaneOut:
     return LaneOut(**fields)
 
 
-def failures(site: Site, ask: Ask) -> Answer:
+def failures(site: Site, request: Request) -> Response:
     rows = site.cached("failures", 1.0, site.app.failures)
-    return Answer(data=Failures(items=[shown.failure(row) for row in rows]))
+    return Response(data=Failures(items=[shown.failure(row) for row in rows]))
 
 
 ROUTES = (

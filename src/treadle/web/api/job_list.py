@@ -11,8 +11,8 @@ from treadle import filters
 from treadle.filters import Filter
 from treadle.job import Count, Job
 from treadle.web import shown
-from treadle.web.http import Answer, Ask
-from treadle.web.problem import Problem
+from treadle.web.http import Request, Response
+from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
 
@@ -48,28 +48,28 @@ FILTER = Parameter("q", str, "A filter: status:failed type:send_* payload.user_i
 FILTERS = (FILTER, *(Parameter(name, str, f"The same as {name}:… in q") for name in PLAIN))
 
 
-def filter_of(ask: Ask) -> Filter:
+def filter_of(request: Request) -> Filter:
     """The filter that the parameters make, for the caller's own tenant if they are bound to one."""
-    terms = [f"{name}:{ask.query[name]}" for name in PLAIN if ask.query.get(name)]
-    return bound(ask, filters.parse(" ".join([ask.query["q"], *terms])))
+    terms = [f"{name}:{request.query[name]}" for name in PLAIN if request.query.get(name)]
+    return bound(request, filters.parse(" ".join([request.query["q"], *terms])))
 
 
-def bound(ask: Ask, wanted: Filter) -> Filter:
+def bound(request: Request, wanted: Filter) -> Filter:
     """The same, for the caller's own tenant only."""
-    tenant = ask.who.tenant
+    tenant = request.caller.tenant
     if tenant is None:
         return wanted
     if wanted.tenants and not filters.matches(tenant, wanted.tenants):
-        told = f"{ask.who.name} is bound to the tenant {tenant!r}"
-        raise Problem(403, told, "leave tenant: out of the filter")
+        told = f"{request.caller.name} is bound to the tenant {tenant!r}"
+        raise HTTPProblem(403, told, "leave tenant: out of the filter")
     return wanted.replace(tenants=(tenant,))
 
 
-def jobs(site: Site, ask: Ask) -> Answer:
-    wanted = filter_of(ask)
-    page = site.app.jobs(wanted, limit=ask.query["limit"], cursor=ask.query["cursor"])
-    total: Any = Total.of(site.app.count(wanted)) if ask.query["total"] else None
-    return Answer(
+def jobs(site: Site, request: Request) -> Response:
+    wanted = filter_of(request)
+    page = site.app.jobs(wanted, limit=request.query["limit"], cursor=request.query["cursor"])
+    total: Any = Total.of(site.app.count(wanted)) if request.query["total"] else None
+    return Response(
         data=JobPage(
             items=[shown.job(job) for job in page.jobs],
             next_cursor=page.next,

@@ -6,31 +6,31 @@ from treadle.errors import JobNotFound
 from treadle.job import Job
 from treadle.web import shown
 from treadle.web.api.schemas import Attempts
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.route import Route
 from treadle.web.site import Site
 from treadle.why import Why
 
 
-def the_job(site: Site, ask: Ask) -> Job:
+def the_job(site: Site, request: Request) -> Job:
     """The job that the path names. One of another tenant does not exist for those who are bound to theirs."""
-    job = site.app.get(ask.path["id"])
-    if job is None or ask.who.tenant not in (None, job.tenant):
-        raise JobNotFound(ask.path["id"])
+    job = site.app.get(request.path["id"])
+    if job is None or request.caller.tenant not in (None, job.tenant):
+        raise JobNotFound(request.path["id"])
     return job
 
 
-def get(site: Site, ask: Ask) -> Answer:
-    return Answer(data=shown.job(the_job(site, ask)))
+def get(site: Site, request: Request) -> Response:
+    return Response(data=shown.job(the_job(site, request)))
 
 
-def attempts(site: Site, ask: Ask) -> Answer:
-    job = the_job(site, ask)
-    return Answer(data=Attempts(items=[shown.attempt(attempt) for attempt in site.app.attempts(job.id)]))
+def attempts(site: Site, request: Request) -> Response:
+    job = the_job(site, request)
+    return Response(data=Attempts(items=[shown.attempt(attempt) for attempt in site.app.attempts(job.id)]))
 
 
-def why(site: Site, ask: Ask) -> Answer:
-    return Answer(data=shown.why(site.app.why(the_job(site, ask).id)))
+def why(site: Site, request: Request) -> Response:
+    return Response(data=shown.why(site.app.why(the_job(site, request).id)))
 
 
 ROUTES = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.route import Route
 from treadle.web.site import Site
 
@@ -15,8 +15,8 @@ FRESH = 1.0
 Sample = tuple[dict[str, str], float]
 
 
-def metrics(site: Site, ask: Ask) -> Answer:
-    return Answer(text=site.cached("metrics", FRESH, lambda: text(site)), media=MEDIA)
+def metrics(site: Site, request: Request) -> Response:
+    return Response(text=site.cached("metrics", FRESH, lambda: text(site)), media=MEDIA)
 
 
 def text(site: Site) -> str:
@@ -48,7 +48,7 @@ def text(site: Site) -> str:
 
 
 def _counters(site: Site) -> Iterable[str]:
-    totals = site.meter.totals()
+    totals = site.counters.totals()
     told = {
         "runs": ("treadle_runs_total", "Attempts that ended."),
         "failures": ("treadle_failures_total", "Attempts that ended badly."),

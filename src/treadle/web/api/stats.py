@@ -10,7 +10,7 @@ from treadle import clock
 from treadle.filters import Filter
 from treadle.web.api.job_list import FILTERS, filter_of
 from treadle.web.api.schemas import Rest, Stats
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
 
@@ -24,10 +24,10 @@ GROUPS = "Some of status, type, queue, tenant, subject, with commas between them
 Groups = Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(status|type|queue|tenant|subject)){0,4}$")]
 
 
-def stats(site: Site, ask: Ask) -> Answer:
-    by = tuple(dict.fromkeys(ask.query["group_by"].split(",")))
-    wanted = filter_of(ask)
-    return Answer(data=site.cached(("stats", by, wanted), 0.5, lambda: _count(site, by, wanted), share=SHARE))
+def stats(site: Site, request: Request) -> Response:
+    by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
+    wanted = filter_of(request)
+    return Response(data=site.cached(("stats", by, wanted), 0.5, lambda: _count(site, by, wanted), share=SHARE))
 
 
 def _count(site: Site, by: tuple[str, ...], wanted: Filter) -> Stats:

@@ -6,14 +6,14 @@ from treadle import clock
 from treadle.health import is_live, silence
 from treadle.stores.base import WorkerRow
 from treadle.web.api.schemas import Doing, WorkerOut, Workers
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.route import Route
 from treadle.web.site import Site
 
 
-def workers(site: Site, ask: Ask) -> Answer:
+def workers(site: Site, request: Request) -> Response:
     rows, now = site.app.workers(), site.app.store.now()
-    return Answer(data=Workers(items=[_out(row, now) for row in rows]))
+    return Response(data=Workers(items=[_out(row, now) for row in rows]))
 
 
 def _out(row: WorkerRow, now: int) -> WorkerOut:

@@ -10,27 +10,27 @@ from treadle import codec
 from treadle.errors import TreadleError
 from treadle.web import highlight, shown
 from treadle.web.api.jobs import the_job
-from treadle.web.http import Answer, Ask, see
+from treadle.web.http import Request, Response, redirect
 from treadle.web.render import render
 from treadle.web.route import Route
 from treadle.web.site import Site
 
 
-def form(site: Site, ask: Ask) -> Answer:
-    job = the_job(site, ask)
-    return _page(site, ask, highlight.pretty(shown.job(job).payload))
+def form(site: Site, request: Request) -> Response:
+    job = the_job(site, request)
+    return _page(site, request, highlight.pretty(shown.job(job).payload))
 
 
-def clone(site: Site, ask: Ask) -> Answer:
-    job = the_job(site, ask)
-    text = ask.field("payload")
+def clone(site: Site, request: Request) -> Response:
+    job = the_job(site, request)
+    text = request.field("payload")
     try:
         edited = codec.decode(text.encode())
         new = site.app.clone(job.id, restored(edited, shown.job(job).payload, job.payload))
     except (msgspec.MsgspecError, TreadleError, RecursionError) as error:
-        return _page(site, ask, text, status=400, error=str(error))
-    site.note(ask, "clone", f"{job.id} → {new.id}")
-    return see(ask.url(f"/jobs/{new.id}"))
+        return _page(site, request, text, status=400, error=str(error))
+    site.audit(request, "clone", f"{job.id} → {new.id}")
+    return redirect(request.url(f"/jobs/{new.id}"))
 
 
 def restored(edited: Any, seen: Any, original: Any) -> Any:
@@ -48,9 +48,9 @@ def restored(edited: Any, seen: Any, original: Any) -> Any:
     return edited
 
 
-def _page(site: Site, ask: Ask, text: str, *, status: int = 200, error: str = "") -> Answer:
-    job = shown.job(the_job(site, ask))
-    return render(site, ask, "clone.html", status=status, place="jobs", job=job, text=text, error=error)
+def _page(site: Site, request: Request, text: str, *, status: int = 200, error: str = "") -> Response:
+    job = shown.job(the_job(site, request))
+    return render(site, request, "clone.html", status=status, place="jobs", job=job, text=text, error=error)
 
 
 ROUTES = (

@@ -9,7 +9,7 @@ from treadle.filters import Filter
 from treadle.job import FailureGroup
 from treadle.redact import HIDDEN
 from treadle.web import shown
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.pages import cached
 from treadle.web.pages.job import can_change
 from treadle.web.render import render
@@ -24,9 +24,11 @@ class Group(NamedTuple):
     filter: str
 
 
-def failures(site: Site, ask: Ask) -> Answer:
+def failures(site: Site, request: Request) -> Response:
     found = cached.failures(site)
-    return render(site, ask, "failures.html", place="failures", groups=groups(found), may_manage=can_change(site, ask))
+    return render(
+        site, request, "failures.html", place="failures", groups=groups(found), may_manage=can_change(site, request)
+    )
 
 
 def groups(found: Sequence[FailureGroup]) -> list[Group]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from treadle.job import Usage
 from treadle.web import formatting
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.pages import cached, usage_charts, windows
 from treadle.web.pages.windows import LONGER, Sums, Window
 from treadle.web.render import render
@@ -35,8 +35,8 @@ class Asked(NamedTuple):
     type: str
 
 
-def insights(site: Site, ask: Ask) -> Answer:
-    asked, say = _asked(site, ask), formatting.of(ask)
+def insights(site: Site, request: Request) -> Response:
+    asked, say = _asked(site, request), formatting.of(request)
     usage = _usage(site, asked)
     chosen = [row for row in usage if not asked.type or row.key[1] == asked.type]
     steps = windows.by_step(chosen, asked.over)
@@ -44,21 +44,21 @@ def insights(site: Site, ask: Ask) -> Answer:
 
     def stay(**changed: str) -> str:
         kept = {"window": asked.over.key, "by": asked.by, "tenant": asked.tenant, "type": asked.type}
-        return ask.url("/insights", **(kept | changed))
+        return request.url("/insights", **(kept | changed))
 
     return render(
         site,
-        ask,
+        request,
         "insights.html",
         place="insights",
         asked=asked,
         over=asked.over,
         windows=[(key, key) for key in LONGER],
         window_href=lambda key: stay(window=key),
-        kinds=_kinds(ask),
+        kinds=_kinds(request),
         by_href=lambda key: stay(by=key),
         types=sorted({row.key[1] for row in usage}),
-        tenants=sorted({row.key[2] for row in usage} - {""}) if ask.who.tenant is None else [],
+        tenants=sorted({row.key[2] for row in usage} - {""}) if request.caller.tenant is None else [],
         charts=[
             usage_charts.throughput(steps, asked.over, say),
             usage_charts.seconds("busy", "good", [s.busy for s in steps], asked.over, say),
@@ -67,13 +67,13 @@ def insights(site: Site, ask: Ask) -> Answer:
         lines=lines[:MOST],
         left_out=max(0, len(lines) - MOST),
         all=Line("", windows.total(chosen), _cost(site, windows.total(chosen))),
-        csv=ask.url("/insights.csv", window=asked.over.key, tenant=asked.tenant, type=asked.type),
+        csv=request.url("/insights.csv", window=asked.over.key, tenant=asked.tenant, type=asked.type),
     )
 
 
-def export(site: Site, ask: Ask) -> Answer:
+def export(site: Site, request: Request) -> Response:
     """One row per step, type, queue and tenant: all that the page adds up."""
-    asked = _asked(site, ask)
+    asked = _asked(site, request)
     rows = cached.usage(site, asked.over, ("type", "queue", "tenant"), asked.tenant)
     out = io.StringIO()
     sheet = csv.writer(out, lineterminator="\n")
@@ -87,7 +87,7 @@ def export(site: Site, ask: Ask) -> Answer:
             sheet.writerow([row.at.isoformat(), asked.over.step, *names, *numbers])
     name = f"treadle-usage-{asked.over.key}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
-    return Answer(text=out.getvalue(), media="text/csv; charset=utf-8", headers=headers)
+    return Response(text=out.getvalue(), media="text/csv; charset=utf-8", headers=headers)
 
 
 def _harmless(name: str) -> str:
@@ -95,16 +95,16 @@ def _harmless(name: str) -> str:
     return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
 
 
-def _asked(site: Site, ask: Ask) -> Asked:
-    over = windows.window(ask.query["window"], site.app.store.now(), LONGER)
-    by = ask.query["by"] if ask.query["by"] in dict(_kinds(ask)) else "type"
-    tenant = ask.who.tenant if ask.who.tenant is not None else ask.query["tenant"] or None
-    return Asked(over, by, tenant, ask.query["type"])
+def _asked(site: Site, request: Request) -> Asked:
+    over = windows.window(request.query["window"], site.app.store.now(), LONGER)
+    by = request.query["by"] if request.query["by"] in dict(_kinds(request)) else "type"
+    tenant = request.caller.tenant if request.caller.tenant is not None else request.query["tenant"] or None
+    return Asked(over, by, tenant, request.query["type"])
 
 
-def _kinds(ask: Ask) -> list[tuple[str, str]]:
+def _kinds(request: Request) -> list[tuple[str, str]]:
     """Whoever is bound to a tenant has but one."""
-    return [kind for kind in KINDS if kind[0] != "tenant" or ask.who.tenant is None]
+    return [kind for kind in KINDS if kind[0] != "tenant" or request.caller.tenant is None]
 
 
 def _usage(site: Site, asked: Asked) -> list[Usage]:

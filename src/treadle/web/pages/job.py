@@ -12,7 +12,7 @@ from treadle.filters import Filter
 from treadle.job import Attempt, Job, Status
 from treadle.web import charts, formatting, highlight, shown
 from treadle.web.api.jobs import the_job
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.pages import cached, timeline
 from treadle.web.pages.actions import ACTS, forbids
 from treadle.web.render import render
@@ -32,17 +32,17 @@ class Try(NamedTuple):
     text: str
 
 
-def job(site: Site, ask: Ask) -> Answer:
-    found = the_job(site, ask)
+def job(site: Site, request: Request) -> Response:
+    found = the_job(site, request)
     history = [shown.attempt(attempt) for attempt in site.app.attempts(found.id)]
     why = shown.why(site.app.why(found.id))
     names = {worker.id: worker.name for worker in cached.workers(site)}
-    now = formatting.of(ask).now
+    now = formatting.of(request).now
     parts = timeline.parts(found, history, now)
     safe = shown.job(found)
     return render(
         site,
-        ask,
+        request,
         "job.html",
         place="jobs",
         job=safe,
@@ -52,9 +52,9 @@ def job(site: Site, ask: Ask) -> Answer:
         ribbon=charts.ribbon([(part.tone, part.tip, part.seconds) for part in parts], "Where its time went"),
         tries=[_try(one, names) for one in reversed(history)],
         names=names,
-        actions=[(act, forbids(act.key, found, now)) for act in ACTS.values()] if can_change(site, ask) else [],
-        may_clone=ask.who.may("enqueue") and not site.read_only,
-        copies=copies(ask, safe),
+        actions=[(act, forbids(act.key, found, now)) for act in ACTS.values()] if can_change(site, request) else [],
+        may_clone=request.caller.may("enqueue") and not site.read_only,
+        copies=copies(request, safe),
         same=_same(found),
         payload=highlight.json(safe.payload),
         result=highlight.json(safe.result) if found.status is Status.COMPLETED else None,
@@ -71,9 +71,9 @@ def _same(job: Job) -> dict[str, str]:
     }
 
 
-def can_change(site: Site, ask: Ask) -> bool:
+def can_change(site: Site, request: Request) -> bool:
     """For looks only: the routes decide."""
-    return ask.who.may("manage") and not site.read_only
+    return request.caller.may("manage") and not site.read_only
 
 
 def _try(attempt: Attempt, names: dict[str, str]) -> Try:
@@ -84,13 +84,13 @@ def _try(attempt: Attempt, names: dict[str, str]) -> Try:
     return Try(attempt, worker, highlight.marked(own), whole, attempt.traceback or "")
 
 
-def copies(ask: Ask, job: Job) -> list[tuple[str, str]]:
+def copies(request: Request, job: Job) -> list[tuple[str, str]]:
     """What can be copied: the job, and two ways to enqueue one like it."""
     options = {name: value for name in SAME if (value := getattr(job, name)) not in ("", 0)}
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     body = codec.encode({"type": job.type, "payload": job.payload, **options}).decode()
-    where = ask.request.url.replace(path="", query="", fragment="")
-    parts = ["curl", f"{where}{ask.url('/api/jobs')}", "-H", "Authorization: Bearer …", "--json", body]
+    where = request.raw.url.replace(path="", query="", fragment="")
+    parts = ["curl", f"{where}{request.url('/api/jobs')}", "-H", "Authorization: Bearer …", "--json", body]
     return [
         ("id", job.id),
         ("JSON", highlight.pretty(_plain(job))),

@@ -14,7 +14,7 @@ from treadle.web.api.job_list import bound
 from treadle.web.formatting import SHOWN, state_of
 from treadle.web.formatting import of as words_of
 from treadle.web.highlight import brief
-from treadle.web.http import Answer, Ask, see
+from treadle.web.http import Request, Response, redirect
 from treadle.web.pages import cached
 from treadle.web.pages.actions import ACTS
 from treadle.web.pages.suggestions import loosen
@@ -62,36 +62,36 @@ class Tab(NamedTuple):
     chosen: bool
 
 
-def jobs(site: Site, ask: Ask) -> Answer:
-    q, cursor = ask.query["q"].strip(), ask.query["cursor"] or None
+def jobs(site: Site, request: Request) -> Response:
+    q, cursor = request.query["q"].strip(), request.query["cursor"] or None
     try:
         wanted = filters.parse(q)
     except BadFilter as error:
-        return _page(site, ask, status=400, error=str(error), q=q, chips=[])
+        return _page(site, request, status=400, error=str(error), q=q, chips=[])
     if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and site.app.get(wanted.ids[0]):
-        return see(ask.url(f"/jobs/{wanted.ids[0]}"))
-    mine = bound(ask, wanted)
+        return redirect(request.url(f"/jobs/{wanted.ids[0]}"))
+    mine = bound(request, wanted)
     counts = cached.tabs(site, mine)
     try:
         page = site.app.jobs(mine, limit=ROWS, cursor=cursor)
     except BadCursor as error:
-        return _page(site, ask, status=400, error=str(error), q=q, chips=_chips(wanted))
+        return _page(site, request, status=400, error=str(error), q=q, chips=_chips(wanted))
     total = count_of(wanted, counts)
-    empty = None if page.jobs else loosen(site, ask, wanted, counts)
+    empty = None if page.jobs else loosen(site, request, wanted, counts)
     values: dict[str, Any] = {
-        "rows": _rows(ask, page),
+        "rows": _rows(request, page),
         "tabs": _tabs(wanted, counts),
         "chips": _chips(wanted),
         "empty": empty,
     }
-    return _page(site, ask, q=str(wanted), page=page, total=total, **values, **_pager(ask, page, cursor))
+    return _page(site, request, q=str(wanted), page=page, total=total, **values, **_pager(request, page, cursor))
 
 
-def _page(site: Site, ask: Ask, *, status: int = 200, error: str = "", **values: Any) -> Answer:
-    may_manage = ask.who.may("manage") and not site.read_only
+def _page(site: Site, request: Request, *, status: int = 200, error: str = "", **values: Any) -> Response:
+    may_manage = request.caller.may("manage") and not site.read_only
     actions = [(act.key, act.name, act.tone) for act in ACTS.values()]
     given = {"place": "jobs", "error": error, "may_manage": may_manage, "actions": actions, **values}
-    return render(site, ask, "jobs.html", status=status, **given)
+    return render(site, request, "jobs.html", status=status, **given)
 
 
 def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
@@ -103,8 +103,8 @@ def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
     return Count(sum(count.value for count in found), all(count.exact for count in found))
 
 
-def _rows(ask: Ask, page: Page) -> list[Row]:
-    now = words_of(ask).now
+def _rows(request: Request, page: Page) -> list[Row]:
+    now = words_of(request).now
     return [_row(shown.job(job), now) for job in page]
 
 
@@ -151,15 +151,15 @@ def _chips(wanted: Filter) -> list[Chip]:
     return [Chip(key, value, " ".join(texts[:n] + texts[n + 1 :])) for n, (key, value) in enumerate(terms)]
 
 
-def _pager(ask: Ask, page: Page, cursor: str | None) -> dict[str, Any]:
+def _pager(request: Request, page: Page, cursor: str | None) -> dict[str, Any]:
     """Keyset paging goes one way; the way back is in the address."""
-    trail = [part for part in ask.query["trail"].split(".") if part]
-    q = ask.query["q"].strip() or None
-    older = page.next and ask.url("/jobs", q=q, cursor=page.next, trail=".".join([*trail, cursor or "0"][-TRAIL:]))
+    trail = [part for part in request.query["trail"].split(".") if part]
+    q = request.query["q"].strip() or None
+    older = page.next and request.url("/jobs", q=q, cursor=page.next, trail=".".join([*trail, cursor or "0"][-TRAIL:]))
     newer = None
     if cursor is not None:
         back = trail[-1] if trail else "0"
-        newer = ask.url("/jobs", q=q, cursor=None if back == "0" else back, trail=".".join(trail[:-1]))
+        newer = request.url("/jobs", q=q, cursor=None if back == "0" else back, trail=".".join(trail[:-1]))
     return {"older": older, "newer": newer}
 
 

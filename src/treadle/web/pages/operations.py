@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from treadle import clock
 from treadle.web.api.bulk import as_out, the_operation
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.pages.actions import ACTS
 from treadle.web.render import render
 from treadle.web.route import Route
@@ -13,14 +13,14 @@ from treadle.web.site import Site
 DONE = {"retry": "retried", "run_now": "told to run now", "cancel": "cancelled", "delete": "deleted"}
 
 
-def operation(site: Site, ask: Ask) -> Answer:
-    found = as_out(the_operation(site, ask))
+def operation(site: Site, request: Request) -> Response:
+    found = as_out(the_operation(site, request))
     seconds = (
         clock.from_datetime(found.ended_at or found.updated_at) - clock.from_datetime(found.started_at)
     ) / clock.SECOND
     return render(
         site,
-        ask,
+        request,
         "operation.html",
         place="jobs",
         operation=found,

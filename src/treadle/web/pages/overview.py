@@ -14,7 +14,7 @@ from treadle.job import Usage
 from treadle.stores.rows import QueueStats
 from treadle.units import format_duration, plural
 from treadle.web import charts, formatting
-from treadle.web.http import Answer, Ask, see
+from treadle.web.http import Request, Response, redirect
 from treadle.web.pages import cached, usage_charts, windows
 from treadle.web.pages.failures import groups
 from treadle.web.pages.job import can_change
@@ -53,27 +53,27 @@ class Line(NamedTuple):
     spark: Markup
 
 
-def overview(site: Site, ask: Ask) -> Answer:
+def overview(site: Site, request: Request) -> Response:
     """Of everybody's jobs. Those bound to a tenant begin with the list of theirs."""
-    if ask.who.tenant is not None:
-        return see(ask.url("/jobs"))
-    say, now = formatting.of(ask), site.app.store.now()
-    over = windows.window(ask.query["window"], now)
-    by = ask.query["by"] if ask.query["by"] in dict(GROUPS) else "type"
+    if request.caller.tenant is not None:
+        return redirect(request.url("/jobs"))
+    say, now = formatting.of(request), site.app.store.now()
+    over = windows.window(request.query["window"], now)
+    by = request.query["by"] if request.query["by"] in dict(GROUPS) else "type"
     lanes = cached.lanes(site)
     usage = cached.usage(site, over, (by,))
     steps = windows.by_step(usage, over)
     found = cached.failures(site)
 
     def stay(**changed: str) -> str:
-        return ask.url("/", **({"window": over.key, "by": by} | changed))
+        return request.url("/", **({"window": over.key, "by": by} | changed))
 
     return render(
         site,
-        ask,
+        request,
         "overview.html",
         place="overview",
-        tiles=_tiles(site, ask, lanes, now, over, steps),
+        tiles=_tiles(site, request, lanes, now, over, steps),
         problems=cached.problems(site),
         charts=[
             usage_charts.throughput(steps, over, say),
@@ -89,12 +89,12 @@ def overview(site: Site, ask: Ask) -> Answer:
         lines=_lines(site, by, lanes, usage, over),
         groups=groups(found[:LATEST]),
         more_groups=len(found) - LATEST,
-        may_manage=can_change(site, ask),
+        may_manage=can_change(site, request),
     )
 
 
 def _tiles(
-    site: Site, ask: Ask, lanes: list[QueueStats], now: int, over: Window, steps: list[windows.Sums]
+    site: Site, request: Request, lanes: list[QueueStats], now: int, over: Window, steps: list[windows.Sums]
 ) -> list[Tile]:
     workers = [worker for worker in cached.workers(site) if is_live(worker, now)]
     slots = sum(worker.concurrency for worker in workers)
@@ -105,7 +105,9 @@ def _tiles(
 
     def tile(key: str, value: str, note: str, **more: Any) -> Tile:
         status = {"running": "processing"}.get(key, key)
-        return Tile(key, formatting.SHOWN[key], value, note, ask.url("/jobs", q=f"status:{status}"), icon=key, **more)
+        return Tile(
+            key, formatting.SHOWN[key], value, note, request.url("/jobs", q=f"status:{status}"), icon=key, **more
+        )
 
     def count(name: str) -> int:
         return sum(getattr(lane, name) for lane in lanes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from treadle.web.formatting import THEME, ZONE, zones
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.render import render
 from treadle.web.route import Parameter, Route
 from treadle.web.site import Site
@@ -11,30 +11,30 @@ from treadle.web.site import Site
 YEAR = 31_536_000
 
 
-def settings(site: Site, ask: Ask) -> Answer:
-    back = _back(ask)
-    return render(site, ask, "settings.html", place="settings", zones=zones(), back=back, here=back)
+def settings(site: Site, request: Request) -> Response:
+    back = _back(request)
+    return render(site, request, "settings.html", place="settings", zones=zones(), back=back, here=back)
 
 
-def save(site: Site, ask: Ask) -> Answer:
+def save(site: Site, request: Request) -> Response:
     """One cookie per answer: headers are a mapping, and a form sets one thing."""
-    headers = {"Location": _back(ask)}
-    zone, theme = ask.query["zone"], ask.query["theme"]
+    headers = {"Location": _back(request)}
+    zone, theme = request.query["zone"], request.query["theme"]
     if zone in zones() or zone == "browser":
-        headers["Set-Cookie"] = _cookie(ask, ZONE, "" if zone == "browser" else zone)
+        headers["Set-Cookie"] = _cookie(request, ZONE, "" if zone == "browser" else zone)
     elif theme in ("light", "dark", "system"):
-        headers["Set-Cookie"] = _cookie(ask, THEME, "" if theme == "system" else theme)
-    return Answer(status=303, text="", media="text/plain", headers=headers)
+        headers["Set-Cookie"] = _cookie(request, THEME, "" if theme == "system" else theme)
+    return Response(status=303, text="", media="text/plain", headers=headers)
 
 
-def _cookie(ask: Ask, name: str, value: str) -> str:
+def _cookie(request: Request, name: str, value: str) -> str:
     age = YEAR if value else 0
-    return f"{name}={value}; Path={ask.url('/')}; Max-Age={age}; SameSite=Lax"
+    return f"{name}={value}; Path={request.url('/')}; Max-Age={age}; SameSite=Lax"
 
 
-def _back(ask: Ask) -> str:
+def _back(request: Request) -> str:
     """Where they came from, if that is a page of ours."""
-    back, home = ask.query["back"], ask.url("/")
+    back, home = request.query["back"], request.url("/")
     ours = back.startswith(home) and not back.startswith("//") and "\\" not in back and back.isprintable()
     return back if ours else home
 

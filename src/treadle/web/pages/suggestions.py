@@ -8,7 +8,7 @@ from treadle import filters
 from treadle.filters import Filter
 from treadle.job import Count
 from treadle.web.api.job_list import bound
-from treadle.web.http import Ask
+from treadle.web.http import Request
 
 if TYPE_CHECKING:
     from treadle.web.site import Site
@@ -28,33 +28,33 @@ class Empty(NamedTuple):
     hints: list[Hint]
 
 
-def loosen(site: Site, ask: Ask, wanted: Filter, counts: dict[str, Count]) -> Empty:
+def loosen(site: Site, request: Request, wanted: Filter, counts: dict[str, Count]) -> Empty:
     """Other statuses of the same filter first, then the filter without one of its terms."""
     if not wanted.terms():
         return Empty("There are no jobs yet.", [])
     statuses = ", ".join(wanted.statuses)
-    hints = _other_statuses(ask, wanted, counts) if wanted.statuses else []
-    hints = hints or _without_a_term(site, ask, wanted)
-    hints = hints or [Hint("All jobs", ask.url("/jobs"))]
+    hints = _other_statuses(request, wanted, counts) if wanted.statuses else []
+    hints = hints or _without_a_term(site, request, wanted)
+    hints = hints or [Hint("All jobs", request.url("/jobs"))]
     return Empty(f"No {statuses} jobs match." if statuses else "No jobs match.", hints[:HINTS])
 
 
-def _other_statuses(ask: Ask, wanted: Filter, counts: dict[str, Count]) -> list[Hint]:
+def _other_statuses(request: Request, wanted: Filter, counts: dict[str, Count]) -> list[Hint]:
     found = [(name, count) for name, count in counts.items() if count.value and name != "all"]
     found.sort(key=lambda pair: -pair[1].value)
     return [
-        Hint(f"{count} {name}", ask.url("/jobs", q=str(wanted.replace(statuses=(name,)))))
+        Hint(f"{count} {name}", request.url("/jobs", q=str(wanted.replace(statuses=(name,)))))
         for name, count in found
         if name not in wanted.statuses
     ]
 
 
-def _without_a_term(site: Site, ask: Ask, wanted: Filter) -> list[Hint]:
+def _without_a_term(site: Site, request: Request, wanted: Filter) -> list[Hint]:
     terms = [f"{key}:{value}" for key, value in wanted.terms()]
     found: list[tuple[int, Hint]] = []
     for n, left_out in enumerate(terms[:TRIED]):
         text = " ".join(terms[:n] + terms[n + 1 :])
-        count = site.app.count(bound(ask, filters.parse(text)))
+        count = site.app.count(bound(request, filters.parse(text)))
         if count.value:
-            found.append((count.value, Hint(f"{count} without {left_out}", ask.url("/jobs", q=text))))
+            found.append((count.value, Hint(f"{count} without {left_out}", request.url("/jobs", q=text))))
     return [hint for _, hint in sorted(found, key=lambda pair: pair[0])]

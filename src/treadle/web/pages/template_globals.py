@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.units import format_duration
 from treadle.web import formatting
-from treadle.web.http import Ask
+from treadle.web.http import Request
 
 if TYPE_CHECKING:
     from treadle.web.site import Site
@@ -22,14 +22,13 @@ PLACES = (
 """Key, path, name, and whether those bound to a tenant may see it."""
 
 
-def said(site: Site, ask: Ask) -> dict[str, Any]:
-    request = ask.request
+def said(site: Site, request: Request) -> dict[str, Any]:
     return {
-        "say": formatting.of(ask),
-        "here": ask.url("/").rstrip("/")
-        + _path(request.url.path, ask)
-        + (f"?{request.url.query}" if request.url.query else ""),
-        "places": [place for place in PLACES if place[0] != "audit" or ask.who.may("manage")],
+        "say": formatting.of(request),
+        "here": request.url("/").rstrip("/")
+        + _path(request.raw.url.path, request)
+        + (f"?{request.raw.url.query}" if request.raw.url.query else ""),
+        "places": [place for place in PLACES if place[0] != "audit" or request.caller.may("manage")],
         "states": formatting.SHOWN,
         "number": formatting.number,
         "share": formatting.share,
@@ -41,9 +40,9 @@ def said(site: Site, ask: Ask) -> dict[str, Any]:
     }
 
 
-def _path(path: str, ask: Ask) -> str:
+def _path(path: str, request: Request) -> str:
     """The path below the mount: some servers give it with the mount's prefix, some without."""
-    prefix = ask.url("/").rstrip("/")
+    prefix = request.url("/").rstrip("/")
     return path.removeprefix(prefix) if prefix else path
 
 

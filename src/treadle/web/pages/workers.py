@@ -11,7 +11,7 @@ from treadle.health import handles, is_live
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 from treadle.version import __version__
-from treadle.web.http import Answer, Ask
+from treadle.web.http import Request, Response
 from treadle.web.pages import cached
 from treadle.web.render import render
 from treadle.web.route import Route
@@ -40,13 +40,13 @@ class Lane(NamedTuple):
     filters: dict[str, str]
 
 
-def workers(site: Site, ask: Ask) -> Answer:
+def workers(site: Site, request: Request) -> Response:
     now = site.app.store.now()
     found, lanes = cached.workers(site), cached.lanes(site)
     hands = sorted((_hand(row, now) for row in found), key=lambda hand: (hand.live, hand.row.name))
     living = [row for row in found if is_live(row, now)]
     return render(
-        site, ask, "workers.html", place="workers", hands=hands, lanes=[_lane(lane, living) for lane in lanes]
+        site, request, "workers.html", place="workers", hands=hands, lanes=[_lane(lane, living) for lane in lanes]
     )
 
 
