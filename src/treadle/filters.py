@@ -17,7 +17,7 @@ import msgspec
 from treadle import units
 from treadle.errors import BadFilter
 from treadle.ids import is_id
-from treadle.job import Status
+from treadle.job import WAITING, Status
 
 LONGEST = 2_000
 MOST_VALUES = 50
@@ -43,9 +43,8 @@ Text = str | Prefix
 Moment = datetime | float
 """A moment, or so many seconds ago."""
 
-WAITING = ("queued", "scheduled", "retrying")
-"""What a pending job does: it is due, it is for later, or it waits after a failure."""
-STATES = (*(status.value for status in Status), *WAITING)
+STATUSES = (*(status.value for status in Status), *WAITING)
+"""What `status:` may name: a status, or a state of pending jobs."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -202,8 +201,8 @@ def _value(quoted: str | None, star: str | None, plain: str | None) -> _Value:
 
 def _named(term: str, key: str, value: _Value) -> Text:
     text, start = value
-    if key == "status" and text not in STATES:
-        raise BadFilter(term, "", key=text, known=STATES)
+    if key == "status" and text not in STATUSES:
+        raise BadFilter(term, "", key=text, known=STATUSES)
     if key == "id" and not is_id(text):
         raise BadFilter(term, "an id looks like 01970000-0000-7000-8000-000000000000; nothing else can be there")
     if start is not None and text != f"{start}*":

@@ -106,7 +106,7 @@ def problems(
     """What people should know first. `lately`: usage of the last quarter of an hour, by type."""
     living = live(workers, now)
     found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_live(worker, now)]
-    due = [lane for lane in lanes if lane.queued]
+    due = [lane for lane in lanes if lane.counts["queued"]]
     if due and not living:
         found.append(_nobody(due))
     elif due:
@@ -127,7 +127,7 @@ def _lost(worker: WorkerRow, now: int) -> Problem:
 
 
 def _nobody(due: Sequence[QueueStats]) -> Problem:
-    waiting = sum(lane.queued for lane in due)
+    waiting = sum(lane.counts["queued"] for lane in due)
     verb = "waits" if waiting == 1 else "wait"
     text = f"{plural(waiting, 'job')} {verb} and no worker is running"
     return Problem(code="no_worker", text=text, next="start one: treadle worker app:td", filter="status:queued")
@@ -135,8 +135,9 @@ def _nobody(due: Sequence[QueueStats]) -> Problem:
 
 def _of_lane(lane: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem | None:
     filter = str(Filter(statuses=("queued",), types=(lane.type,), queues=(lane.queue,)))
-    jobs = f'{plural(lane.queued, "job")} of type "{lane.type}"' + _in_queue(lane.queue)
-    verb = "waits" if lane.queued == 1 else "wait"
+    waiting = lane.counts["queued"]
+    jobs = f'{plural(waiting, "job")} of type "{lane.type}"' + _in_queue(lane.queue)
+    verb = "waits" if waiting == 1 else "wait"
     if not any(handles(worker, lane.queue, lane.type) for worker in living):
         text = f"{jobs} {verb} and no live worker handles it"
         next = "start a worker whose app has the type, or restart old ones"
@@ -144,7 +145,7 @@ def _of_lane(lane: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem
     waited = 0.0 if lane.oldest_due is None else (now - lane.oldest_due) / clock.SECOND
     if waited <= LONG:
         return None
-    if lane.limit is not None and lane.processing >= lane.limit:
+    if lane.limit is not None and lane.counts["processing"] >= lane.limit:
         next = f"its limit of {lane.limit} is full: raise concurrency=, or make its runs shorter"
     else:
         next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 
@@ -23,7 +23,52 @@ class Status(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        return self in (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
+        return self in FINAL
+
+
+class State(NamedTuple):
+    """What a job does, finer than its status, and how it is shown."""
+
+    name: str
+    """In filters, counts, metrics and JSON."""
+    status: Status
+    label: str
+    """On pages."""
+    tone: Literal["neutral", "calm", "accent", "warn", "good", "bad", "muted"]
+    """Its color, on pages and on a terminal."""
+    mark: str
+    """On a terminal."""
+    final: bool = False
+    in_summary: bool = True
+    """Whether it has a column in short tables: it waits, it runs, or it needs you."""
+
+
+STATES = (
+    State("queued", Status.PENDING, "Queued", "neutral", "○"),
+    State("scheduled", Status.PENDING, "Scheduled", "calm", "○"),
+    State("retrying", Status.PENDING, "Retrying", "warn", "○"),
+    State("processing", Status.PROCESSING, "Running", "accent", "◐"),
+    State("completed", Status.COMPLETED, "Completed", "good", "●", final=True, in_summary=False),
+    State("failed", Status.FAILED, "Failed", "bad", "✗", final=True),
+    State("cancelled", Status.CANCELLED, "Cancelled", "muted", "⊘", final=True, in_summary=False),
+)
+"""The one table of states. Every list, label, tab, metric and template is derived from it."""
+STATE_NAMES = tuple(state.name for state in STATES)
+SUMMARY = tuple(state for state in STATES if state.in_summary)
+FINAL = tuple(state.status for state in STATES if state.final)
+WAITING = tuple(state.name for state in STATES if state.status is Status.PENDING)
+"""What a pending job does: it is due, it is for later, or it waits after a failure."""
+STATE_OF = {**{state.status.value: state for state in reversed(STATES)}, **{state.name: state for state in STATES}}
+"""By name. A status that has several states is shown as the first of them."""
+
+
+def state_of(job: Job, now: datetime) -> str:
+    """The name of its state."""
+    if job.status is not Status.PENDING:
+        return job.status.value
+    if job.run_at <= now:
+        return "queued"
+    return "retrying" if job.attempts else "scheduled"
 
 
 class Suspicion(IntEnum):

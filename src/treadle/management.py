@@ -15,7 +15,7 @@ from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import Filter
 from treadle.health import Latency, Problem, latencies, problems
 from treadle.ids import is_id
-from treadle.job import Attempt, Count, FailureGroup, Job, Page, Status, Usage
+from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Page, Status, Usage
 from treadle.results import ResultPoller, result_of, warn_if_on_loop
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats
@@ -32,7 +32,6 @@ COUNTED_BY = ("status", "state", "type", "queue", "tenant", "subject")
 USED_BY = ("type", "queue", "tenant")
 EVER = 1 << 40
 """Seconds: all of it is one step."""
-TABS = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
 
 
 class Management(ABC):
@@ -89,7 +88,7 @@ class Management(ABC):
         """How many match in each state, whichever of them the filter names; and in `all` of them."""
         found = self.store.counts(("state",), filters.to_filter(filter).replace(statuses=()), SEARCHED)
         states = {row["state"]: row["count"] for row in found.rows}
-        states = {"all": sum(states.values()), **{state: states.get(state, 0) for state in TABS}}
+        states = {"all": sum(states.values()), **{state: states.get(state, 0) for state in STATE_NAMES}}
         return {state: Count(min(n, at_most), found.exact and n <= at_most) for state, n in states.items()}
 
     async def acounts_by_state(self, filter: str | Filter | None = None, **how: Any) -> dict[str, Count]:

@@ -49,8 +49,13 @@ def test_a_lane_has_what_waits_runs_and_has_ended(store):
 
     lane = lane_of(store, "q", "mail")
 
-    assert (2, 4, 1) == (lane.queued, lane.scheduled, lane.retrying)
-    assert (1, 2, 1, 1) == (lane.processing, lane.completed, lane.failed, lane.cancelled)
+    assert (2, 4, 1) == (lane.counts["queued"], lane.counts["scheduled"], lane.counts["retrying"])
+    assert (1, 2, 1, 1) == (
+        lane.counts["processing"],
+        lane.counts["completed"],
+        lane.counts["failed"],
+        lane.counts["cancelled"],
+    )
     assert (None, True) == (lane.limit, lane.exact)
 
 
@@ -73,7 +78,7 @@ def test_the_oldest_and_the_next_are_found_at_every_priority(store, clock):
     lane = lane_of(store, "default", "noop")
 
     assert (now - 30 * SECOND, now + 20 * SECOND) == (lane.oldest_due, lane.next_due)
-    assert (6, 7) == (lane.queued, lane.scheduled)
+    assert (6, 7) == (lane.counts["queued"], lane.counts["scheduled"])
 
 
 def test_what_is_due_this_very_moment_is_queued(store, clock):
@@ -82,7 +87,12 @@ def test_what_is_due_this_very_moment_is_queued(store, clock):
 
     lane = lane_of(store, "default", "noop")
 
-    assert (1, 1, clock(), clock() + 1) == (lane.queued, lane.scheduled, lane.oldest_due, lane.next_due)
+    assert (1, 1, clock(), clock() + 1) == (
+        lane.counts["queued"],
+        lane.counts["scheduled"],
+        lane.oldest_due,
+        lane.next_due,
+    )
 
 
 def test_a_lane_knows_the_limit_of_its_type(store):
@@ -97,7 +107,7 @@ def test_a_lane_in_which_nothing_waits_has_no_oldest(store):
 
     lane = lane_of(store, "default", "noop")
 
-    assert (0, None, None) == (lane.queued, lane.oldest_due, lane.next_due)
+    assert (0, None, None) == (lane.counts["queued"], lane.oldest_due, lane.next_due)
 
 
 # Usage
@@ -286,10 +296,10 @@ def test_tabs_count_every_state_whatever_the_filter_says_of_it(store, clock, des
     finish(store, FAILED, type="other"), put_many(store, 2), put(store, delay=HOUR)
 
     for filter in (None, "status:failed", "since:1h"):
-        tabs = desk.tabs(filter)
+        tabs = desk.counts_by_state(filter)
         assert {"all": 4, "queued": 2, "scheduled": 1, "failed": 1} == {k: c.value for k, c in tabs.items() if c.value}
-    assert {"all": 1, "failed": 1} == {k: c.value for k, c in desk.tabs("type:other").items() if c.value}
-    assert Count(1, False) == desk.tabs(at_most=1)["queued"]
+    assert {"all": 1, "failed": 1} == {k: c.value for k, c in desk.counts_by_state("type:other").items() if c.value}
+    assert Count(1, False) == desk.counts_by_state(at_most=1)["queued"]
     assert ["all", "queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled"] == list(tabs)
 
 

@@ -17,7 +17,7 @@ from treadle.filters import (
     EVERYTHING,
     LONGEST,
     MOST_VALUES,
-    STATES,
+    STATUSES,
     Compared,
     Filter,
     Prefix,
@@ -192,7 +192,7 @@ def some(values: Any, least: int = 0) -> Any:
 paths = st.lists(parts, min_size=1, max_size=3).map(".".join)
 every_filter = st.builds(
     Filter,
-    statuses=some(st.sampled_from(STATES)),
+    statuses=some(st.sampled_from(STATUSES)),
     types=some(names),
     queues=some(names),
     tenants=some(names),

@@ -10,18 +10,24 @@ import pytest
 from treadle.clock import SECOND
 from treadle.filters import parse
 from treadle.health import LONG, OFTEN, SILENT, Problem, handles, is_live, latencies, problems, silence, unhandled
-from treadle.job import Usage
+from treadle.job import STATE_NAMES, Usage
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
 NOW = 1_800_000_000 * SECOND
 
 
-def lane(queued: int = 1, waited: float = 1, queue: str = "default", type: str = "mail", **row: Any) -> QueueStats:
-    counts = {"scheduled": 0, "retrying": 0, "processing": 0, "completed": 0, "failed": 0, "cancelled": 0}
+def lane(
+    queued: int = 1,
+    waited: float = 1,
+    queue: str = "default",
+    type: str = "mail",
+    limit: int | None = None,
+    **states: int,
+) -> QueueStats:
+    counts = dict.fromkeys(STATE_NAMES, 0) | {"queued": queued} | states
     due = NOW - int(waited * SECOND) if queued else None
-    places = {"oldest_due": due, "next_due": None, "limit": None, "exact": True}
-    return QueueStats(**{"queue": queue, "type": type, "queued": queued, **counts, **places, **row})
+    return QueueStats(queue=queue, type=type, counts=counts, oldest_due=due, next_due=None, limit=limit, exact=True)
 
 
 def worker(name: str = "w", *types: str, silent: float = 0, queues: tuple[str, ...] = (), leases: int = 0) -> WorkerRow:

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from treadle import Treadle
-from treadle.job import Attempt, Job, Status
+from treadle.job import Attempt, Job, Status, state_of
 from treadle.web import formatting, highlight
 from treadle.web.formatting import Formatter
 from treadle.web.pages import timeline
@@ -110,12 +110,12 @@ def test_a_choice_is_kept_in_a_cookie_and_leads_back_to_pages_of_ours_only(clien
         ({"run_at": at(60)}, "scheduled"),
         ({"run_at": at(60), "attempts": 1}, "retrying"),
         ({"run_at": at(-60), "attempts": 1}, "queued"),
-        ({"status": Status.PROCESSING}, "running"),
+        ({"status": Status.PROCESSING}, "processing"),
         ({"status": Status.FAILED}, "failed"),
     ],
 )
 def test_a_state_is_finer_than_a_status(fields: dict[str, Any], state: str) -> None:
-    assert formatting.state_of(a_job(**fields), NOON) == state
+    assert state_of(a_job(**fields), NOON) == state
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ async def _ask(td: Treadle) -> None:
     assert "1" == str(await td.acount("status:scheduled"))
     assert 1 == (await td.acounts_by_state())["scheduled"].value
     assert [{"type": "mail", "count": 1}] == await td.acounts(("type",))
-    assert 1 == (await td.aqueue_stats())[0].scheduled
+    assert 1 == (await td.aqueue_stats())[0].counts["scheduled"]
     assert ([], {}, [], []) == (
         await td.ausage(),
         await td.alatency(),

@@ -9,7 +9,7 @@ from rich.text import Text
 
 from treadle import units
 from treadle.cli.base import Shared
-from treadle.cli.output import MARKS, STYLES, bar, clean, pretty, status
+from treadle.cli.output import bar, clean, pretty, status, style
 from treadle.job import Attempt, Job, Status
 
 Line = tuple[datetime, str, str]
@@ -27,8 +27,8 @@ def print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mappi
     _heading(shared, "Payload")
     _block(shared, pretty(job.payload))
     _heading(shared, "Timeline")
-    for moment, text, style in _timeline(job, history, names):
-        shared.print("  ", (units.format_local(moment), "dim"), "  ", (text, style))
+    for moment, text, color in _timeline(job, history, names):
+        shared.print("  ", (units.format_local(moment), "dim"), "  ", (text, color))
     if any(attempt.traceback for attempt in history):
         _heading(shared, "Tracebacks")
         for attempt in history:
@@ -64,18 +64,18 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
         lasted = units.format_duration((attempt.ended_at - attempt.started_at).total_seconds())
         by = f"on {_who(attempt.worker_id, names)}"
         error = f": {clean(attempt.error)}" if attempt.error else ""
-        style = "red" if attempt.outcome == "failed" else "yellow"
+        color = "red" if attempt.outcome == "failed" else "yellow"
         lines.append((attempt.started_at, f"attempt {attempt.attempt} started {by}", ""))
-        lines.append((attempt.ended_at, f"attempt {attempt.attempt} {attempt.outcome} after {lasted}{error}", style))
+        lines.append((attempt.ended_at, f"attempt {attempt.attempt} {attempt.outcome} after {lasted}{error}", color))
     told = {attempt.started_at for attempt in history}
     if job.started_at and job.started_at not in told:
         lines.append((job.started_at, f"attempt {job.attempts or 1} started on {_who(job.worker_id, names)}", ""))
     if job.completed_at:
         seconds = (job.completed_at - job.started_at).total_seconds() if job.started_at else None
         lasted = "" if seconds is None else f" after {units.format_duration(seconds)}"
-        lines.append((job.completed_at, f"{MARKS[job.status]} {job.status}{lasted}", STYLES[job.status]))
+        lines.append((job.completed_at, f"{status(job.status)}{lasted}", style(job.status)))
     elif job.status is Status.PENDING:
-        lines.append((job.run_at, f"due ({units.format_relative(job.run_at)})", STYLES["pending"]))
+        lines.append((job.run_at, f"due ({units.format_relative(job.run_at)})", style(job.status)))
     return sorted(lines, key=lambda line: line[0])
 
 

@@ -10,24 +10,32 @@ from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from treadle.job import STATE_OF
+
 if TYPE_CHECKING:
     from treadle.cli.base import Shared
 
 STYLES = {
-    "pending": "cyan",
-    "processing": "blue",
-    "completed": "green",
-    "failed": "red",
-    "cancelled": "dim",
+    "neutral": "cyan",
+    "calm": "magenta",
+    "warn": "yellow",
+    "accent": "blue",
+    "good": "green",
+    "bad": "red",
+    "muted": "dim",
 }
+"""The tones of states."""
 LEAST = 20
 """Characters that are left of a column that gives way."""
-MARKS = {"pending": "○", "processing": "◐", "completed": "●", "failed": "✗", "cancelled": "⊘"}
+
+
+def style(state: str) -> str:
+    return STYLES[STATE_OF[state].tone]
 
 
 def status(name: str) -> Text:
-    """A status, told by its word and its mark; colour only repeats it."""
-    return Text(f"{MARKS.get(name, '?')} {name}", style=STYLES.get(name, ""))
+    """A status or state: its mark and its name. Color only repeats them."""
+    return Text(f"{STATE_OF[name].mark} {name}", style=style(name))
 
 
 def clean(text: object, *, one_line: bool = True) -> str:

@@ -12,9 +12,8 @@ from treadle import clock, units
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared
+from treadle.job import STATE_NAMES
 from treadle.stores.rows import QueueStats
-
-COUNTS = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
 
 
 @click.group("queues", cls=Group, help="What waits and what runs, by queue and type.")
@@ -36,10 +35,10 @@ def ls(shared: Shared) -> None:
 
 
 def _table(lanes: list[QueueStats], now: int) -> output.Grid:
-    names = [name.upper() for name in COUNTS]
+    names = [name.upper() for name in STATE_NAMES]
     table = output.table("QUEUE", "TYPE", *names, "LIMIT", "OLDEST", "NEXT", right=(*names, "LIMIT", "OLDEST", "NEXT"))
     for lane in lanes:
-        counts = [output.number(getattr(lane, name), output.STYLES.get(name, "cyan")) for name in COUNTS]
+        counts = [output.number(n, output.style(state)) for state, n in lane.counts.items()]
         places = [output.clean(lane.queue), output.clean(lane.type)]
         limit = "-" if lane.limit is None else f"{lane.limit:,}"
         times = [limit, oldest(lane.oldest_due, now), _next(lane.next_due, now)]
@@ -59,7 +58,8 @@ def _next(due: int | None, now: int) -> str:
 def as_json(lane: QueueStats) -> dict[str, Any]:
     times = {name: getattr(lane, name) for name in ("oldest_due", "next_due")}
     moments = {name: None if at is None else clock.to_datetime(at) for name, at in times.items()}
-    return {**msgspec.structs.asdict(lane), **moments}
+    fields = msgspec.structs.asdict(lane)
+    return {"queue": lane.queue, "type": lane.type, **fields.pop("counts"), **fields, **moments}
 
 
 queues.add_command(ls)

@@ -60,7 +60,7 @@ def _print(shared: Shared, app: Treadle) -> None:
         output.show(shared, by_type(lanes, app.latency(), living, now, bars=shared.out.is_terminal))
         shared.print()
     _print_problems(shared, app.problems())
-    totals = Counter({name: sum(getattr(lane, name) for lane in lanes) for name in ("queued", "processing")})
+    totals = Counter({name: sum(lane.counts[name] for lane in lanes) for name in ("queued", "processing")})
     text = _summary(totals, len(living), len(workers) - len(living), app.store.status())
     shared.print((text, "dim" if shared.out.is_terminal else ""))
 

@@ -8,8 +8,9 @@ from rich.text import Text
 
 from treadle import units
 from treadle.cli import output
-from treadle.cli.queues import COUNTS, oldest
+from treadle.cli.queues import oldest
 from treadle.health import Latency, handles
+from treadle.job import STATE_NAMES, Status
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 
@@ -20,14 +21,14 @@ def by_type(
     """The columns that say something. A bar is as long as its type's share of the longest queue."""
     types = {lane.type: [other for other in lanes if other.type == lane.type] for lane in lanes}
     counts = {
-        type: {name: sum(getattr(lane, name) for lane in some) for name in COUNTS} for type, some in types.items()
+        type: {name: sum(lane.counts[name] for lane in some) for name in STATE_NAMES} for type, some in types.items()
     }
     most = max(count["queued"] for count in counts.values())
-    shown = [name for name in COUNTS if name != "cancelled" or any(count[name] for count in counts.values())]
+    shown = [name for name in STATE_NAMES if name != Status.CANCELLED or any(count[name] for count in counts.values())]
     warnings = {type: _warning(some, living) for type, some in types.items()}
     table = _empty(shown, bars=bars and most > 0, warned=any(warnings.values()))
     for type, count in sorted(counts.items(), key=lambda item: (-item[1]["queued"], item[0])):
-        cells = [output.number(count[name], output.STYLES.get(name, "cyan")) for name in shown]
+        cells = [output.number(count[name], output.style(name)) for name in shown]
         if bars and most:
             cells.insert(1, Text(output.bar(count["queued"], most), style="cyan"))
         due = min((lane.oldest_due for lane in types[type] if lane.oldest_due is not None), default=None)
@@ -47,7 +48,7 @@ def _empty(shown: Sequence[str], *, bars: bool, warned: bool) -> output.Grid:
 def _warning(lanes: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
     """Where nobody works at all, that is told once, below."""
     for lane in lanes if living else ():
-        if lane.queued and not any(handles(worker, lane.queue, lane.type) for worker in living):
+        if lane.counts["queued"] and not any(handles(worker, lane.queue, lane.type) for worker in living):
             queue = "" if lane.queue == "default" else f" in queue {output.clean(lane.queue)}"
             return f"⚠ no worker handles it{queue}"
     return ""

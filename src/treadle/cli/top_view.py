@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle import clock, units
-from treadle.cli import output
+from treadle.cli import output, queues
 from treadle.health import Latency, Problem, is_live, silence
-from treadle.job import FailureGroup, Usage
+from treadle.job import STATE_OF, SUMMARY, FailureGroup, Status, Usage
 from treadle.redact import redact_text
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
@@ -22,8 +22,6 @@ from treadle.stores.rows import QueueStats
 if TYPE_CHECKING:
     from treadle.app import Treadle
 
-STATES = ("queued", "scheduled", "processing", "retrying", "failed", "completed")
-STYLES = {**output.STYLES, "queued": "cyan", "scheduled": "magenta", "retrying": "yellow"}
 MINUTES = 30
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -59,7 +57,7 @@ def as_json(seen: Glance) -> dict[str, Any]:
     return {
         "as_of": clock.to_datetime(seen.now),
         "database": seen.where,
-        "lanes": [_timed(lane, "oldest_due", "next_due") for lane in seen.lanes],
+        "lanes": [queues.as_json(lane) for lane in seen.lanes],
         "workers": [
             {
                 **_timed(worker, "started_at", "seen_at"),
@@ -98,10 +96,10 @@ def _title(seen: Glance, note: str) -> Text:
 
 def _totals(seen: Glance) -> Text:
     parts: list[Any] = []
-    for state in STATES:
-        count = sum(getattr(lane, state) for lane in seen.lanes)
-        name = "running" if state == "processing" else state
-        parts += [(f"{count:,}", f"bold {STYLES[state]}" if count else "dim"), (f" {name}   ", "dim")]
+    for state in (*SUMMARY, STATE_OF[Status.COMPLETED]):
+        count = sum(lane.counts[state.name] for lane in seen.lanes)
+        style = f"bold {output.STYLES[state.tone]}" if count else "dim"
+        parts += [(f"{count:,}", style), (f" {state.label.lower()}   ", "dim")]
     minutes = [0] * MINUTES
     for used in seen.usage:
         age = (seen.now // clock.SECOND - int(used.at.timestamp())) // 60
@@ -117,18 +115,17 @@ def _problem(problem: Problem) -> Text:
 
 
 def _types(seen: Glance, most: int) -> Table:
-    numbers = ("QUEUED", "SCHEDULED", "RUNNING", "RETRYING", "FAILED", "OLDEST", "WAIT P95", "RUN P95")
+    numbers = (*(state.label.upper() for state in SUMMARY), "OLDEST", "WAIT P95", "RUN P95")
     table = output.table("TYPE", "QUEUE", *numbers, right=numbers)
-    lanes = sorted(seen.lanes, key=lambda lane: (-lane.queued - lane.processing, lane.type))
+    lanes = sorted(seen.lanes, key=lambda lane: (-lane.counts["queued"] - lane.counts["processing"], lane.type))
     for lane in lanes[:most]:
         fast = seen.latency.get(lane.type)
-        states = ("queued", "scheduled", "processing", "retrying", "failed")
         oldest = "" if lane.oldest_due is None else units.format_duration((seen.now - lane.oldest_due) / clock.SECOND)
         table.add_row(
             Text(output.clean(lane.type)),
             Text(output.clean(lane.queue), style="dim"),
-            *(output.number(getattr(lane, state), STYLES[state]) for state in states),
-            Text(oldest if lane.queued else "", style="dim"),
+            *(output.number(lane.counts[state.name], output.STYLES[state.tone]) for state in SUMMARY),
+            Text(oldest if lane.counts["queued"] else "", style="dim"),
             Text(units.format_duration(fast.wait_p95) if fast else "", style="dim"),
             Text(units.format_duration(fast.run_p95) if fast else "", style="dim"),
         )

@@ -12,13 +12,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: str
     type: str
-    queued: int
-    scheduled: int
-    retrying: int
-    processing: int
-    completed: int
-    failed: int
-    cancelled: int
+    counts: dict[str, int]
+    """By state."""
     oldest_due: int | None
     next_due: int | None
     limit: int | None

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from markupsafe import Markup, escape
 
 from treadle import units
-from treadle.job import Count, Job, Status
+from treadle.job import Count, Job, state_of
 from treadle.web.charts import NOTHING
 from treadle.web.http import Request
 
@@ -32,18 +32,6 @@ COMMON = (
     "Asia/Tokyo",
     "Australia/Sydney",
 )
-SHOWN = {
-    "queued": "Queued",
-    "scheduled": "Scheduled",
-    "running": "Running",
-    "retrying": "Retrying",
-    "completed": "Completed",
-    "failed": "Failed",
-    "cancelled": "Cancelled",
-}
-"""What a job's state is called, in the order of a job's life."""
-
-
 _UTC = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
 
@@ -124,17 +112,6 @@ def of(request: Request) -> Formatter:
     )
 
 
-def state_of(job: Job, now: datetime) -> str:
-    """What it does, finer than its status: pending is queued, scheduled or retrying."""
-    if job.status is Status.PROCESSING:
-        return "running"
-    if job.status is not Status.PENDING:
-        return job.status.value
-    if job.run_at <= now:
-        return "queued"
-    return "retrying" if job.attempts else "scheduled"
-
-
 def number(value: Any) -> str:
     """1,204; of a Count that stopped counting, 10,000+."""
     return str(value) if isinstance(value, Count) else f"{value:,}"
@@ -159,9 +136,3 @@ def money(amount: float) -> str:
 def short(id: str) -> str:
     """An id that can still be told from its neighbours: UUIDv7s of one moment differ at their end."""
     return f"{id[:4]}…{id[-6:]}" if len(id) > 14 else id
-
-
-def exception_of(error: str | None) -> str:
-    """The name in front of an error's text."""
-    found = re.match(r"[A-Za-z_][\w.]*", error or "")
-    return found[0] if found else ""

@@ -9,6 +9,7 @@ from typing import Any
 
 from treadle import clock
 from treadle.filters import Filter, Moment, Prefix, Text
+from treadle.job import STATE_NAMES
 from treadle.stores.sql.transaction import Transaction
 
 Term = tuple[str, dict[str, Any]]
@@ -16,8 +17,6 @@ Term = tuple[str, dict[str, Any]]
 
 # In every list there are j (the job), r (waiting), l (in hand) and f (ended), of which one has the row.
 _PENDING = "f.status IS NULL AND l.id IS NULL"
-STATE = """CASE WHEN f.status IS NOT NULL THEN f.status WHEN l.id IS NOT NULL THEN 'processing'
-     WHEN r.run_at > :now THEN CASE WHEN r.attempts > 0 THEN 'retrying' ELSE 'scheduled' END ELSE 'queued' END"""
 STATUS = "coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)"
 _IS = {
     "pending": _PENDING,
@@ -26,6 +25,8 @@ _IS = {
     "retrying": f"{_PENDING} AND r.run_at > :now AND r.attempts > 0",
     "processing": "f.status IS NULL AND l.id IS NOT NULL",
 }
+_WHEN = " ".join(f"WHEN {_IS[name]} THEN '{name}'" for name in STATE_NAMES if name in _IS)
+STATE = f"CASE {_WHEN} ELSE f.status END"
 _ATTEMPTS = "coalesce(f.attempts, l.attempt, r.attempts, 0)"
 _WORKER = "coalesce(l.worker, f.worker, '')"
 _PLAIN = re.compile(r"[\w .,:@/+-]+", re.ASCII)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import NamedTuple
 
-from treadle.job import Status
+from treadle.job import STATES, Status
 from treadle.stores.rows import QueueStats
 from treadle.stores.sql.transaction import Transaction
 
@@ -58,16 +58,11 @@ def _lane(
     pending = tally[Status.PENDING]
     later = min(sum(level.later for level in levels), pending)
     retrying = min(again, later)
+    waiting = {"queued": pending - later, "scheduled": later - retrying, "retrying": retrying}
     return QueueStats(
         queue=lane[0],
         type=lane[1],
-        queued=pending - later,
-        scheduled=later - retrying,
-        retrying=retrying,
-        processing=tally[Status.PROCESSING],
-        completed=tally[Status.COMPLETED],
-        failed=tally[Status.FAILED],
-        cancelled=tally[Status.CANCELLED],
+        counts={state.name: tally[state.status] for state in STATES} | waiting,
         oldest_due=min((level.oldest for level in levels if level.oldest is not None), default=None),
         next_due=min((level.next for level in levels if level.next is not None), default=None),
         limit=limit,

@@ -11,9 +11,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from treadle.clock import SECOND
-from treadle.filters import EVERYTHING, WAITING, Filter, matches
+from treadle.filters import EVERYTHING, Filter, matches
 from treadle.ids import first_id_of
-from treadle.job import Job, Page, Status
+from treadle.job import FINAL, WAITING, Job, Page, Status
 from treadle.stores.rows import Counted
 from treadle.stores.sql import lanes, read
 from treadle.stores.sql.filter_sql import STATE, STATUS, Term, at_moment, conditions, where
@@ -109,7 +109,7 @@ def _sources(tx: Transaction, wanted: Filter) -> Iterator[Source]:
         yield _source(tx, wanted.replace(statuses=waiting), "r", tx.sql.FROM_PENDING, again)
     if Status.PROCESSING in states:
         yield _source(tx, any_status, "l", tx.sql.FROM_PROCESSING, [])
-    for status in (Status.COMPLETED, Status.FAILED, Status.CANCELLED):
+    for status in FINAL:
         if status in states:
             yield _source(tx, any_status, "f", tx.sql.FROM_FINISHED, _ended(status))
 
@@ -197,7 +197,7 @@ def _tallied(tx: Transaction, by: Sequence[str], wanted: Filter) -> Counted:
     for lane in found:
         waits = [state for state in WAITING if state in states or Status.PENDING in states]
         row = {"status": Status.PENDING.value, "type": lane.type, "queue": lane.queue}
-        rows += [({**row, "state": state}, getattr(lane, state)) for state in waits]
+        rows += [({**row, "state": state}, lane.counts[state]) for state in waits]
     return Counted(_grouped(by, rows), all(lane.exact for lane in found))
 
 

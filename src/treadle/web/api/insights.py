@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from treadle import clock, units
-from treadle.job import FailureGroup, Usage
+from treadle.job import STATE_NAMES, FailureGroup, Usage
 from treadle.stores.rows import QueueStats
 from treadle.web import shown
 from treadle.web.http import Request, Response
@@ -45,28 +45,27 @@ class UsagePage(msgspec.Struct, kw_only=True):
     items: list[UsageOut]
 
 
-class LaneOut(msgspec.Struct, kw_only=True):
-    """Jobs of one type in one queue."""
-
-    queue: str
-    type: str
-    queued: int
-    scheduled: int
-    retrying: int
-    processing: int
-    completed: int
-    failed: int
-    cancelled: int
-    limit: int | None
-    oldest_due: datetime | None
-    next_due: datetime | None
-    exact: bool
+LaneOut = msgspec.defstruct(
+    "LaneOut",
+    [
+        ("queue", str),
+        ("type", str),
+        *((name, int) for name in STATE_NAMES),
+        ("limit", int | None),
+        ("oldest_due", datetime | None),
+        ("next_due", datetime | None),
+        ("exact", bool),
+    ],
+    kw_only=True,
+    namespace={"__doc__": "Jobs of one type in one queue."},
+    module=__name__,
+)
 
 
 class Lanes(msgspec.Struct, kw_only=True):
     """By queue and type."""
 
-    items: list[LaneOut]
+    items: list[LaneOut]  # type: ignore[valid-type]
 
 
 class Failures(msgspec.Struct, kw_only=True):
@@ -112,12 +111,12 @@ def queues(site: Site, request: Request) -> Response:
     return Response(data=Lanes(items=[_lane(row) for row in rows]))
 
 
-def _lane(row: QueueStats) -> LaneOut:
-    fields = {name: getattr(row, name) for name in LaneOut.__struct_fields__}
+def _lane(row: QueueStats) -> msgspec.Struct:
+    fields = msgspec.structs.asdict(row)
     for name in ("oldest_due", "next_due"):
         if isinstance(fields[name], int):
             fields[name] = clock.to_datetime(fields[name])
-    return LaneOut(**fields)
+    return LaneOut(**fields.pop("counts"), **fields)
 
 
 def failures(site: Site, request: Request) -> Response:

@@ -23,9 +23,9 @@ def text(site: Site) -> str:
     """All of it. Gauges are of the database, the same in every process; counters are since this process began."""
     lanes, workers, now = site.app.queue_stats(), site.app.workers(), site.app.store.now()
     jobs = [
-        ({"queue": lane.queue, "type": lane.type, "status": status}, float(getattr(lane, status)))
+        ({"queue": lane.queue, "type": lane.type, "status": state}, float(count))
         for lane in lanes
-        for status in ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
+        for state, count in lane.counts.items()
     ]
     oldest: list[Sample] = [
         ({"queue": lane.queue, "type": lane.type}, max(0.0, (now - lane.oldest_due) / 1e6))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from treadle.job import Job, Status
-from treadle.web.formatting import SHOWN, state_of
+from treadle.job import STATE_OF, Job, Status, state_of
 
 
 class Act(NamedTuple):
@@ -54,7 +53,7 @@ ACTS = {
 def forbids(act: str, job: Job, now: datetime) -> str:
     """Why this cannot be done to the job now; nothing if it can. The library decides again when it is done."""
     state = state_of(job, now)
-    told = SHOWN[state].lower()
+    told = STATE_OF[state].label.lower()
     if act == "retry" and not job.status.is_final:
         return f"It is {told}: only a job that has ended can be retried."
     if act == "run_now" and state not in ("scheduled", "retrying"):

@@ -75,8 +75,7 @@ def tenants(site: Site) -> dict[str, dict[str, int]]:
     def make() -> dict[str, dict[str, int]]:
         found: dict[str, dict[str, int]] = {}
         for row in site.app.counts(("tenant", "state"), at_most=COUNTED):
-            state = "running" if row["state"] == "processing" else row["state"]
-            found.setdefault(row["tenant"], {})[state] = row["count"]
+            found.setdefault(row["tenant"], {})[row["state"]] = row["count"]
         return found
 
     counted: dict[str, dict[str, int]] = _kept(site, "tenants", make)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from treadle import codec
 from treadle.filters import Filter
-from treadle.job import Attempt, Job, Status
+from treadle.job import Attempt, Job, Status, state_of
 from treadle.web import charts, formatting, highlight, shown
 from treadle.web.api.jobs import the_job
 from treadle.web.http import Request, Response
@@ -46,7 +46,7 @@ def job(site: Site, request: Request) -> Response:
         "job.html",
         place="jobs",
         job=safe,
-        state=formatting.state_of(found, now),
+        state=state_of(found, now),
         why=why,
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.tip, part.seconds) for part in parts], "Where its time went"),

@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 from treadle import filters
 from treadle.errors import BadCursor, BadFilter
 from treadle.filters import Filter
-from treadle.job import Count, Job, Page, Progress, Status
+from treadle.job import STATES, WAITING, Count, Job, Page, Progress, Status, state_of
 from treadle.web import shown
 from treadle.web.api.job_list import bound
-from treadle.web.formatting import SHOWN, state_of
 from treadle.web.formatting import of as words_of
 from treadle.web.highlight import brief
 from treadle.web.http import Request, Response, redirect
@@ -26,9 +25,6 @@ ROWS = 50
 """A page of them; also how many ids a filter can name."""
 TRAIL = 20
 """Pages back that the address remembers; beyond, Newer is the first page."""
-TABS = {"all": "All", **SHOWN}
-ASKED = {"running": "processing"}
-"""Where the tab has another name than the filter's word."""
 
 
 class Row(NamedTuple):
@@ -98,7 +94,7 @@ def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
     """How many match, statuses too. Pending is queued, scheduled and retrying."""
     if not wanted.statuses:
         return counts["all"]
-    states = {state for name in wanted.statuses for state in (filters.WAITING if name == Status.PENDING else (name,))}
+    states = {state for name in wanted.statuses for state in (WAITING if name == Status.PENDING else (name,))}
     found = [counts[state] for state in states]
     return Count(sum(count.value for count in found), all(count.exact for count in found))
 
@@ -116,7 +112,7 @@ def _row(job: Job, now: datetime) -> Row:
         payload=brief(job.payload),
         error=(job.error or "") if state in ("failed", "retrying", "cancelled") else "",
         note=_note(job, state),
-        progress=job.progress if state == "running" else None,
+        progress=job.progress if state == Status.PROCESSING else None,
         at=_moment(job, state),
         same={"queue": str(Filter(queues=(job.queue,))), "tenant": str(Filter(tenants=(job.tenant,)))},
     )
@@ -132,17 +128,17 @@ def _moment(job: Job, state: str) -> datetime:
     """What matters of its times: when it ended, started, or is due."""
     if state in ("scheduled", "retrying"):
         return job.run_at
-    return job.completed_at or (job.started_at if state == "running" else None) or job.created_at
+    return job.completed_at or (job.started_at if state == Status.PROCESSING else None) or job.created_at
 
 
 def _tabs(wanted: Filter, counts: dict[str, Count]) -> list[Tab]:
-    return [_tab(wanted, counts, key, name) for key, name in TABS.items()]
+    tabs = [("all", "All"), *((state.name, state.label) for state in STATES)]
+    return [_tab(wanted, counts, key, name) for key, name in tabs]
 
 
 def _tab(wanted: Filter, counts: dict[str, Count], key: str, name: str) -> Tab:
-    status = ASKED.get(key, key)
-    statuses = () if key == "all" else (status,)
-    return Tab(key, name, str(counts[status]), str(wanted.replace(statuses=statuses)), wanted.statuses == statuses)
+    statuses = () if key == "all" else (key,)
+    return Tab(key, name, str(counts[key]), str(wanted.replace(statuses=statuses)), wanted.statuses == statuses)
 
 
 def _chips(wanted: Filter) -> list[Chip]:

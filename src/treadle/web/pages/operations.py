@@ -27,7 +27,7 @@ def operation(site: Site, request: Request) -> Response:
         name=ACTS[found.action].name if found.action in ACTS else found.action,
         done_word=DONE.get(found.action, "done"),
         seconds=seconds,
-        state="failed" if found.error else "completed" if found.ended_at else "running",
+        state="failed" if found.error else "completed" if found.ended_at else "processing",
     )
 
 

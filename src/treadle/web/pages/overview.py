@@ -10,7 +10,7 @@ from markupsafe import Markup
 from treadle import clock
 from treadle.filters import Filter
 from treadle.health import Latency, is_live
-from treadle.job import Usage
+from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, State, Status, Usage
 from treadle.stores.rows import QueueStats
 from treadle.units import format_duration, plural
 from treadle.web import charts, formatting
@@ -39,7 +39,6 @@ class Tile(NamedTuple):
     note: str
     href: str
     alarm: bool = False
-    icon: str = ""
 
 
 class Line(NamedTuple):
@@ -98,36 +97,30 @@ def _tiles(
 ) -> list[Tile]:
     workers = [worker for worker in cached.workers(site) if is_live(worker, now)]
     slots = sum(worker.concurrency for worker in workers)
-    oldest = min((lane.oldest_due for lane in lanes if lane.oldest_due is not None and lane.queued), default=None)
+    oldest = min(
+        (lane.oldest_due for lane in lanes if lane.oldest_due is not None and lane.counts["queued"]), default=None
+    )
     soonest = min((lane.next_due for lane in lanes if lane.next_due is not None), default=None)
     more = "" if all(lane.exact for lane in lanes) else "+"
     failures = sum(step.failures for step in steps)
 
-    def tile(key: str, value: str, note: str, **more: Any) -> Tile:
-        status = {"running": "processing"}.get(key, key)
-        return Tile(
-            key, formatting.SHOWN[key], value, note, request.url("/jobs", q=f"status:{status}"), icon=key, **more
-        )
-
-    def count(name: str) -> int:
-        return sum(getattr(lane, name) for lane in lanes)
-
     waited = 0.0 if oldest is None else (now - oldest) / clock.SECOND
-    return [
-        tile("queued", f"{count('queued'):,}", f"oldest for {format_duration(waited)}" if oldest else "nothing waits"),
-        tile(
-            "scheduled", f"{count('scheduled'):,}{more}", f"next {_in(soonest, now)}" if soonest else "none for later"
-        ),
-        tile("running", f"{count('processing'):,}", f"of {plural(slots, 'slot')}, {plural(len(workers), 'worker')}"),
-        tile("retrying", f"{count('retrying'):,}{more}", "after a failure"),
-        tile(
-            "failed",
-            f"{count('failed'):,}",
-            f"{plural(failures, 'failed run')} in {over.key}",
-            alarm=count("failed") > 0,
-        ),
-        tile("completed", f"{count('completed'):,}", f"{sum(s.fine for s in steps):,} in {over.key}"),
-    ]
+    notes = {
+        "queued": f"oldest for {format_duration(waited)}" if oldest else "nothing waits",
+        "scheduled": f"next {_in(soonest, now)}" if soonest else "none for later",
+        "retrying": "after a failure",
+        "processing": f"of {plural(slots, 'slot')}, {plural(len(workers), 'worker')}",
+        "failed": f"{plural(failures, 'failed run')} in {over.key}",
+        "completed": f"{sum(s.fine for s in steps):,} in {over.key}",
+    }
+
+    def tile(state: State) -> Tile:
+        count = sum(lane.counts[state.name] for lane in lanes)
+        value = f"{count:,}{more if state.name in ('scheduled', 'retrying') else ''}"
+        href = request.url("/jobs", q=f"status:{state.name}")
+        return Tile(state.name, state.label, value, notes.get(state.name, ""), href, state.tone == "bad" and count > 0)
+
+    return [tile(state) for state in (*SUMMARY, STATE_OF[Status.COMPLETED])]
 
 
 def _in(at: int, now: int) -> str:
@@ -144,24 +137,23 @@ def _lines(site: Site, by: str, lanes: list[QueueStats], usage: list[Usage], ove
         rows = used.get(name, [])
         steps = windows.by_step(rows, over)
         spark = charts.spark(windows.thinned([s.runs for s in steps], SPARKS), f"Runs of {name or 'no tenant'}")
-        filter = {state: _filter(by, name, state) for state in ("", *formatting.SHOWN)}
+        filter = {state: _filter(by, name, state) for state in ("", *STATE_NAMES)}
         return Line(name, filter, counts.get(name, {}), latency.get(name), windows.total(rows), spark)
 
     return [line(name) for name in names]
 
 
 def _filter(by: str, name: str, state: str) -> str:
-    status = {"running": "processing"}.get(state, state)
-    fields: dict[str, Any] = {f"{by}s": (name,), "statuses": (status,) if status else ()}
+    fields: dict[str, Any] = {f"{by}s": (name,), "statuses": (state,) if state else ()}
     return str(Filter(**fields))
 
 
 def _of_lanes(lanes: Iterable[QueueStats], by: str) -> dict[str, dict[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for lane in lanes:
-        sums = found.setdefault(getattr(lane, by), dict.fromkeys(formatting.SHOWN, 0))
+        sums = found.setdefault(getattr(lane, by), dict.fromkeys(STATE_NAMES, 0))
         for state in sums:
-            sums[state] += getattr(lane, "processing" if state == "running" else state)
+            sums[state] += lane.counts[state]
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, WAITING
 from treadle.units import format_duration
 from treadle.web import formatting
 from treadle.web.http import Request
@@ -29,7 +30,9 @@ def said(site: Site, request: Request) -> dict[str, Any]:
         + _path(request.raw.url.path, request)
         + (f"?{request.raw.url.query}" if request.raw.url.query else ""),
         "places": [place for place in PLACES if place[0] != "audit" or request.caller.may("manage")],
-        "states": formatting.SHOWN,
+        "states": STATE_OF,
+        "summary": SUMMARY,
+        "filter_statuses": f"{', '.join(STATE_NAMES)}; pending is {', '.join(WAITING)}",
         "number": formatting.number,
         "share": formatting.share,
         "money": formatting.money,

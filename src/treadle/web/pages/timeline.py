@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from treadle.job import Attempt, Job, Status
+from treadle.job import STATE_OF, Attempt, Job, Status
 from treadle.units import format_duration
 
 TONES = {"wait": "none", "completed": "good", "running": "ok", "cancelled": "calm"}
@@ -31,6 +31,12 @@ class Part(NamedTuple):
     @property
     def tone(self) -> str:
         return TONES.get(self.kind, "bad")
+
+    @property
+    def state(self) -> str:
+        """What it is drawn as. An attempt that ended otherwise (retried, snoozed, released) runs again."""
+        name = Status.PROCESSING if self.kind == "running" else self.kind
+        return name if name in STATE_OF else "retrying"
 
     @property
     def tip(self) -> str:

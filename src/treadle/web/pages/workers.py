@@ -8,6 +8,7 @@ from typing import NamedTuple
 from treadle import clock
 from treadle.filters import Filter
 from treadle.health import handles, is_live
+from treadle.job import SUMMARY
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 from treadle.version import __version__
@@ -63,9 +64,10 @@ def _hand(row: WorkerRow, now: int) -> WorkerCard:
 
 
 def _lane(lane: QueueStats, living: list[WorkerRow]) -> Lane:
-    states = ("queued", "scheduled", "retrying", "processing", "failed")
-    filters = {state: str(Filter(statuses=(state,), queues=(lane.queue,), types=(lane.type,))) for state in states}
-    oldest = clock.to_datetime(lane.oldest_due) if lane.oldest_due is not None and lane.queued else None
+    filters = {
+        state.name: str(Filter(statuses=(state.name,), queues=(lane.queue,), types=(lane.type,))) for state in SUMMARY
+    }
+    oldest = clock.to_datetime(lane.oldest_due) if lane.oldest_due is not None and lane.counts["queued"] else None
     takers = sum(handles(worker, lane.queue, lane.type) for worker in living)
     return Lane(lane, oldest, takers, filters)
 
