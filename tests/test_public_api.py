@@ -167,6 +167,7 @@ JOB = [
     "run_at",
     "attempts",
     "max_attempts",
+    "snoozes",
     "worker_id",
     "created_at",
     "updated_at",

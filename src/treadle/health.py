@@ -154,10 +154,11 @@ def _of_lane(lane: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem
 
 
 def _failing(used: Usage) -> Problem | None:
-    if used.failures < OFTEN or used.failures * 2 < used.runs:
+    ended = used.completed + used.failures  # a snoozed run says nothing of how often it fails
+    if used.failures < OFTEN or used.failures * 2 < ended:
         return None
     [type] = used.key
-    text = f'{used.failures:,} of {used.runs:,} runs of type "{type}" failed in the last 15 minutes'
+    text = f'{used.failures:,} of {ended:,} runs of type "{type}" failed in the last 15 minutes'
     filter = str(Filter(statuses=("failed", "retrying"), types=(type,)))
     return Problem(code="failing", text=text, next="look at its newest errors", filter=filter)
 

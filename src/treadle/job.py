@@ -102,6 +102,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     run_at: datetime
     attempts: int
     max_attempts: int
+    snoozes: int = 0
     created_at: datetime
     updated_at: datetime
     worker_id: str | None = None
@@ -218,11 +219,15 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What was run in one stretch of time, by what it is grouped by: runs, and seconds in handlers and before them."""
+    """What ran in one stretch of time, by what it is grouped by: runs, and seconds in handlers and before them.
+
+    A run that is neither completed nor a failure was snoozed or cancelled.
+    """
 
     at: datetime
     key: tuple[str, ...]
     runs: int
+    completed: int
     failures: int
     busy: float
     waiting: float

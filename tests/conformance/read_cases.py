@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.conformance.helpers import FAILED, RETRIED, FakeClock, enlist, put, put_many, settle_one, take
+from tests.conformance.helpers import FAILED, RETRIED, SNOOZED, FakeClock, enlist, put, put_many, settle_one, take
 from treadle.clock import SECOND
 from treadle.job import Progress
 from treadle.outcome import CANCELLED, Outcome, OutcomeKind
@@ -14,6 +14,7 @@ CASES = (
     "pending",
     "retrying",
     "suspect",
+    "snoozed",
     "retried by hand",
     "processing",
     "by hand",
@@ -41,6 +42,8 @@ def make(store: Any, clock: FakeClock, case: str) -> str:
         store.save_progress([(claimed[0], Progress(0.5, "half"))])
     elif case == "retrying":
         settle_one(store, claimed[0], Outcome(OutcomeKind.RETRIED, delay=SECOND, error="boom"))
+    elif case == "snoozed":
+        settle_one(store, claimed[0], SNOOZED)
     elif case == "suspect":
         store.declare_dead(worker, "crash")
     elif case == "retried by hand":

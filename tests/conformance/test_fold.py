@@ -23,7 +23,7 @@ from treadle.outcome import COMPLETED
 from treadle.stores.postgres import session_sql
 
 PLACE = "minute, type, queue, tenant"
-SUMS = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
+SUMS = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "completed", "failures", "busy", "waiting"))
 
 
 def usage(store):

@@ -114,7 +114,7 @@ def test_a_lane_in_which_nothing_waits_has_no_oldest(store):
 
 
 def journal(store, clock, runs):
-    """Runs in many minutes, and what they are: (second, type, queue, tenant, failed, busy, waiting)."""
+    """Runs in many minutes, and what they are: (second, type, queue, tenant, outcome, busy, waiting)."""
     chance, written = random.Random(7), []
     for _ in range(runs):
         place = {name: chance.choice(("a", "b")) for name in ("type", "queue")} | {"tenant": chance.choice(("", "t"))}
@@ -124,7 +124,7 @@ def journal(store, clock, runs):
         clock.advance(ran := chance.randrange(40))
         outcome = chance.choice((COMPLETED, FAILED, CANCELLED, LATER))
         settle_one(store, claimed, outcome)
-        written.append((clock() // SECOND, *place.values(), outcome in (FAILED, LATER), ran, waited))
+        written.append((clock() // SECOND, *place.values(), outcome, ran, waited))
         if outcome is LATER:
             store.cancel(claimed.id)
     return written
@@ -132,17 +132,17 @@ def journal(store, clock, runs):
 
 def summed(written, by, step):
     names = ("type", "queue", "tenant")
-    sums = defaultdict(lambda: [0, 0, 0, 0])
-    for second, type, queue, tenant, failed, ran, waited in written:
+    sums = defaultdict(lambda: [0, 0, 0, 0, 0])
+    for second, type, queue, tenant, outcome, ran, waited in written:
         place = dict(zip(names, (type, queue, tenant), strict=True))
         key = (second // 60 * 60 // step * step, *(place[name] for name in by))
-        for i, n in enumerate((1, failed, ran, waited)):
+        for i, n in enumerate((1, outcome is COMPLETED, outcome in (FAILED, LATER), ran, waited)):
             sums[key][i] += n
     return [(key, *numbers) for key, numbers in sorted(sums.items())]
 
 
 def told(usage):
-    return [((int(u.at.timestamp()), *u.key), u.runs, u.failures, u.busy, u.waiting) for u in usage]
+    return [((int(u.at.timestamp()), *u.key), u.runs, u.completed, u.failures, u.busy, u.waiting) for u in usage]
 
 
 def test_usage_adds_up_to_a_journal_of_the_runs(store, clock):

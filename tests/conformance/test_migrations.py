@@ -172,6 +172,7 @@ PLAIN = [
     "status",
     "attempts",
     "max_attempts",
+    "snoozes",
     "worker_id",
     "error",
 ]

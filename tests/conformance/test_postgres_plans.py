@@ -51,7 +51,8 @@ INSERT INTO treadle.jobs
 SELECT id, type, queue, tenant, subject, '{{}}', priority, 5, CASE WHEN n % 5 = 0 THEN 'key-' || n END, NULL, at
   FROM made;
 INSERT INTO treadle.finished
-SELECT id, n, CASE WHEN n % 100 = 1 THEN 'failed' ELSE 'completed' END, queue, type, tenant, 1, 'w', at, at, at + 1000
+SELECT id, n, CASE WHEN n % 100 = 1 THEN 'failed' ELSE 'completed' END, queue, type, tenant, 1, 0, 'w', at,
+       at, at + 1000
   FROM made WHERE n <= {ENDED};
 INSERT INTO treadle.leases
 SELECT id, n, queue, type, tenant, 1, 0, 0, 'w' || n % 20, at, at

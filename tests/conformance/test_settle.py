@@ -28,6 +28,7 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle.clock import SECOND, to_datetime
+from treadle.filters import EVERYTHING
 from treadle.job import Status, Suspicion
 from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
 
@@ -136,6 +137,29 @@ def test_a_snoozed_job_counts_its_snoozes(store, clock):
         (claimed,) = take(store)
 
     assert (1, 3) == (claimed.attempt, claimed.snoozes)
+
+
+@pytest.mark.parametrize("outcome", [COMPLETED, Outcome(OutcomeKind.COMPLETED, result="1"), FAILED], ids=str)
+def test_a_job_shows_how_often_it_was_snoozed(store, by_hand, outcome):
+    def shown():
+        [[viewed]] = by_hand("SELECT snoozes FROM treadle_job WHERE id = ?", job.id)
+        [listed] = store.jobs(EVERYTHING, 10)
+        return store.get(job.id).snoozes, listed.snoozes, viewed
+
+    job = put(store)
+    assert (0, 0) == (job.snoozes, shown()[0])
+    for _ in range(2):
+        settle_one(store, take(store)[0], SNOOZED)
+    assert (2, 2, 2) == shown()
+    [claimed] = take(store)
+    assert (2, 2, 2) == shown()
+    settle_one(store, claimed, outcome)
+    assert (2, 2, 2) == shown()
+    store.retry(job.id)
+    assert (0, 0, 0) == shown()
+    settle_one(store, take(store)[0], SNOOZED)
+    store.cancel(job.id)
+    assert (1, 1, 1) == shown()
 
 
 def test_failures_leave_the_count_of_snoozes_alone(store):
@@ -293,7 +317,7 @@ def test_a_settlement_that_is_repeated_says_again_what_it_wrote(store, outcome):
 def usage(by_hand):
     """What the rows add up to: a store may append, and add up later."""
     place = "minute, type, queue, tenant"
-    sums = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "failures", "busy", "waiting"))
+    sums = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "completed", "failures", "busy", "waiting"))
     return by_hand(f"SELECT {place}, {sums} FROM treadle_usage GROUP BY {place} ORDER BY {place}")
 
 
@@ -308,7 +332,7 @@ def test_usage_adds_up_runs_failures_and_time(store, clock, by_hand):
     clock.advance(5)
     settle_one(store, claimed, COMPLETED)
 
-    assert [(minute, "noop", "default", "acme", 2, 1, 8 * SECOND, 2 * SECOND)] == usage(by_hand)
+    assert [(minute, "noop", "default", "acme", 2, 1, 1, 8 * SECOND, 2 * SECOND)] == usage(by_hand)
 
 
 def test_usage_is_kept_apart_by_minute_type_queue_and_tenant(store, clock, by_hand):
@@ -335,13 +359,23 @@ def test_a_release_is_no_run(store, by_hand):
     assert [] == usage(by_hand)
 
 
+@pytest.mark.parametrize("outcome", [SNOOZED, CANCELLED], ids=["snoozed", "cancelled"])
+def test_a_run_that_was_snoozed_or_cancelled_is_neither_completed_nor_a_failure(store, by_hand, outcome):
+    finish(store, COMPLETED)
+    finish(store, outcome)
+
+    assert [(2, 1, 0)] == [row[4:7] for row in usage(by_hand)]
+    [used] = store.usage(0, 1 << 40, 86_400, ("type",))
+    assert (2, 1, 0) == (used.runs, used.completed, used.failures)
+
+
 def test_usage_never_goes_down_when_the_clock_steps_back(store, clock, by_hand):
     claimed = put_and_take(store)
     clock.step_back(3600)
 
     settle_one(store, claimed, COMPLETED)
 
-    assert [(1, 0, 0, 0)] == [row[4:] for row in usage(by_hand)]
+    assert [(1, 1, 0, 0, 0)] == [row[4:] for row in usage(by_hand)]
 
 
 def test_a_result_of_every_alphabet_comes_back_as_it_was(store):

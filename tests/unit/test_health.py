@@ -43,8 +43,14 @@ def worker(name: str = "w", *types: str, silent: float = 0, queues: tuple[str, .
     )
 
 
-def used(runs: int, failures: int) -> Usage:
-    return Usage(at=datetime(2026, 1, 1, tzinfo=UTC), key=("mail",), runs=runs, failures=failures, busy=1, waiting=1)
+def used(runs: int, failures: int, snoozes: int = 0) -> Usage:
+    numbers = {"runs": runs + snoozes, "completed": runs - failures, "failures": failures}
+    return Usage(at=datetime(2026, 1, 1, tzinfo=UTC), key=("mail",), busy=1, waiting=1, **numbers)
+
+
+def test_snoozed_runs_do_not_hide_that_most_others_fail() -> None:
+    [problem] = found(lately=[used(10, 9, snoozes=1000)])
+    assert '9 of 10 runs of type "mail" failed' in problem.text
 
 
 def found(*lanes: QueueStats, workers: Any = (), lately: Any = ()) -> list[Problem]:

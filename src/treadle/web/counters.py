@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from treadle.app import Treadle
 
 STEP = 60
-KINDS = ("runs", "failures", "busy", "waiting")
+KINDS = ("runs", "completed", "failures", "busy", "waiting")
 Key = tuple[str, str]
 """A type, and one of the kinds."""
 

@@ -87,6 +87,7 @@ CREATE TABLE treadle.finished (
     type         text COLLATE "C" NOT NULL,
     tenant       text COLLATE "C" NOT NULL,
     attempts     integer NOT NULL,
+    snoozes      integer NOT NULL DEFAULT 0,
     worker       text NOT NULL,
     run_at       bigint NOT NULL,
     started_at   bigint,
@@ -155,14 +156,15 @@ CREATE TABLE treadle.tallies (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 
 CREATE TABLE treadle.usage (
-    minute   bigint NOT NULL,  -- its first second since 1970
-    type     text COLLATE "C" NOT NULL,
-    queue    text COLLATE "C" NOT NULL,
-    tenant   text COLLATE "C" NOT NULL,
-    runs     bigint NOT NULL,
-    failures bigint NOT NULL,
-    busy     bigint NOT NULL,  -- microseconds in a handler
-    waiting  bigint NOT NULL   -- microseconds between due and started
+    minute    bigint NOT NULL,  -- its first second since 1970
+    type      text COLLATE "C" NOT NULL,
+    queue     text COLLATE "C" NOT NULL,
+    tenant    text COLLATE "C" NOT NULL,
+    runs      bigint NOT NULL,
+    completed bigint NOT NULL DEFAULT 0,
+    failures  bigint NOT NULL,
+    busy      bigint NOT NULL,  -- microseconds in a handler
+    waiting   bigint NOT NULL   -- microseconds between due and started
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX usage_by_minute ON treadle.usage (minute);
 
@@ -218,23 +220,24 @@ CREATE INDEX requests_by_time ON treadle.requests (at);
 
 -- The parts put together again, for people. It shows what its reader may see, and no more.
 CREATE VIEW treadle.job WITH (security_invoker = true) AS
-WITH placed (id, tenant, status, run_at, attempts, worker_id, updated_at, started_at, completed_at, error, result, progress) AS (
-    SELECT id, tenant, 'pending', run_at, attempts, NULL, updated_at, NULL::bigint, NULL::bigint,
+WITH placed (id, tenant, status, run_at, attempts, snoozes, worker_id, updated_at, started_at, completed_at, error, result,
+             progress) AS (
+    SELECT id, tenant, 'pending', run_at, attempts, snoozes, NULL, updated_at, NULL::bigint, NULL::bigint,
            CASE WHEN attempts > 0 OR suspicion > 0 THEN
                 (SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
                   ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision
       FROM treadle.ready r
     UNION ALL
-    SELECT id, tenant, 'processing', run_at, attempt, nullif(worker, ''), started_at, started_at, NULL, NULL, NULL,
-           fraction
+    SELECT id, tenant, 'processing', run_at, attempt, snoozes, nullif(worker, ''), started_at, started_at, NULL, NULL,
+           NULL, fraction
       FROM treadle.leases
     UNION ALL
-    SELECT id, tenant, status, run_at, attempts, nullif(worker, ''), completed_at, started_at, completed_at, error,
-           result, NULL
+    SELECT id, tenant, status, run_at, attempts, snoozes, nullif(worker, ''), completed_at, started_at, completed_at,
+           error, result, NULL
       FROM treadle.finished
 )
 SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
-       to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.worker_id,
+       to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.snoozes, p.worker_id,
        to_timestamp(j.created_at / 1e6) AS created_at, to_timestamp(p.updated_at / 1e6) AS updated_at,
        to_timestamp(p.started_at / 1e6) AS started_at, to_timestamp(p.completed_at / 1e6) AS completed_at,
        p.error, p.result, p.progress

@@ -78,6 +78,7 @@ CREATE TABLE treadle_finished (
     type         TEXT NOT NULL,
     tenant       TEXT NOT NULL,
     attempts     INTEGER NOT NULL,
+    snoozes      INTEGER NOT NULL DEFAULT 0,
     worker       TEXT NOT NULL,
     run_at       INTEGER NOT NULL,
     started_at   INTEGER,
@@ -146,14 +147,15 @@ CREATE TABLE treadle_tallies (
 ) STRICT, WITHOUT ROWID;
 
 CREATE TABLE treadle_usage (
-    minute   INTEGER NOT NULL,  -- its first second since 1970
-    type     TEXT NOT NULL,
-    queue    TEXT NOT NULL,
-    tenant   TEXT NOT NULL,
-    runs     INTEGER NOT NULL,
-    failures INTEGER NOT NULL,
-    busy     INTEGER NOT NULL,  -- microseconds in a handler
-    waiting  INTEGER NOT NULL,  -- microseconds between due and started
+    minute    INTEGER NOT NULL,  -- its first second since 1970
+    type      TEXT NOT NULL,
+    queue     TEXT NOT NULL,
+    tenant    TEXT NOT NULL,
+    runs      INTEGER NOT NULL,
+    completed INTEGER NOT NULL DEFAULT 0,
+    failures  INTEGER NOT NULL,
+    busy      INTEGER NOT NULL,  -- microseconds in a handler
+    waiting   INTEGER NOT NULL,  -- microseconds between due and started
     PRIMARY KEY (minute, type, queue, tenant)
 ) STRICT, WITHOUT ROWID;
 
@@ -213,6 +215,7 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
        CASE WHEN r.id IS NOT NULL THEN 'pending' WHEN l.id IS NOT NULL THEN 'processing' ELSE f.status END AS status,
        strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.run_at, l.run_at, f.run_at) / 1e6, 'unixepoch') AS run_at,
        coalesce(r.attempts, l.attempt, f.attempts) AS attempts, j.max_attempts,
+       coalesce(r.snoozes, l.snoozes, f.snoozes) AS snoozes,
        nullif(coalesce(l.worker, f.worker), '') AS worker_id,
        strftime('%Y-%m-%dT%H:%M:%fZ', j.created_at / 1e6, 'unixepoch') AS created_at,
        strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.updated_at, l.started_at, f.completed_at) / 1e6, 'unixepoch')

@@ -64,7 +64,7 @@ SELECT status, type, queue, sum(count) FROM gone GROUP BY status, type, queue HA
 """
 FOLD_USAGE = """
 WITH gone AS (DELETE FROM treadle.usage WHERE minute >= :since RETURNING *)
-INSERT INTO treadle.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
-SELECT minute, type, queue, tenant, sum(runs), sum(failures), sum(busy), sum(waiting)
+INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
+SELECT minute, type, queue, tenant, sum(runs), sum(completed), sum(failures), sum(busy), sum(waiting)
   FROM gone GROUP BY minute, type, queue, tenant
 """

@@ -207,11 +207,12 @@ WITH gone AS (
     DELETE FROM treadle.leases
      WHERE id = ANY((SELECT CAST(CAST(:ids AS text) AS uuid[]))::uuid[])
        AND coalesce(lease IN (SELECT unnest(CAST(CAST(:numbers AS text) AS bigint[]))), false)
-    RETURNING id, lease, queue, type, tenant, attempt, worker, run_at, started_at),
+    RETURNING id, lease, queue, type, tenant, attempt, snoozes, worker, run_at, started_at),
 done AS (
     INSERT INTO treadle.finished
-           (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
-    SELECT id, lease, 'completed', queue, type, tenant, attempt, worker, run_at, started_at, CAST(:now AS bigint)
+           (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
+    SELECT id, lease, 'completed', queue, type, tenant, attempt, snoozes, worker, run_at, started_at,
+           CAST(:now AS bigint)
       FROM gone),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
@@ -219,8 +220,8 @@ tally AS (
       FROM gone CROSS JOIN (VALUES ('processing', -1), ('completed', 1)) s (status, sign)
      GROUP BY s.status, s.sign, type, queue),
 usage AS (
-    INSERT INTO treadle.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
-    SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), 0,
+    INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
+    SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), count(*), 0,
            greatest(0, sum(CAST(:now AS bigint) - started_at)), greatest(0, sum(started_at - run_at))
       FROM gone GROUP BY type, queue, tenant)
 SELECT lease FROM gone
@@ -246,9 +247,10 @@ ended AS (
       FROM gone l JOIN e ON e.lease = l.lease),
 done AS (
     INSERT INTO treadle.finished
-           (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
+           (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at, result,
+            error)
     SELECT id, lease, CASE WHEN cancelled THEN 'cancelled' ELSE status END, queue, type, tenant,
-           attempt - 1 + CASE WHEN cancelled THEN 0 ELSE charged END, worker, run_at, started_at, :now, result,
+           attempt - 1 + CASE WHEN cancelled THEN 0 ELSE charged END, snoozes, worker, run_at, started_at, :now, result,
            CASE WHEN cancelled THEN coalesce(error, 'cancelled') ELSE error END
       FROM ended WHERE status IS NOT NULL OR cancelled),
 back AS (
@@ -272,11 +274,11 @@ DELETE FROM treadle.leases l
 RETURNING type, queue
 """
 
-# [[minute, type, queue, tenant, runs, failures, busy, waiting], …]
+# [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
 USE = """
-INSERT INTO treadle.usage (minute, type, queue, tenant, runs, failures, busy, waiting)
+INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
 SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
-       (v ->> 7)::bigint
+       (v ->> 7)::bigint, (v ->> 8)::bigint
   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
 """
 
@@ -330,9 +332,9 @@ _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
               ORDER BY lease DESC LIMIT 1) END"""
 JOB = f"""
 SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
-       r.run_at, r.attempts, r.updated_at,
-       l.lease, l.run_at, l.attempt, l.worker, l.started_at, l.fraction, l.message,
-       f.status, f.run_at, f.attempts, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
+       r.run_at, r.attempts, r.snoozes, r.updated_at,
+       l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
+       f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
        {_LAST_ERROR}
 """
 FROM_ALL = """FROM treadle.jobs j
@@ -386,8 +388,8 @@ FLAG_CANCEL = "UPDATE treadle.leases SET cancel = 1 WHERE id = CAST(:id AS uuid)
 # End a job that waits.
 FINISH_READY = """
 INSERT INTO treadle.finished
-       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
-SELECT id, 0, :status, queue, type, tenant, attempts, '', run_at, NULL, :now, NULL, :error
+       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
+SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
   FROM treadle.ready WHERE id = CAST(:id AS uuid)
 """
 
@@ -515,7 +517,8 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id::text
 
 # {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
-SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(failures)::bigint, sum(busy)::bigint, sum(waiting)::bigint
+SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint, sum(busy)::bigint,
+       sum(waiting)::bigint
   FROM treadle.usage
  WHERE minute >= :since AND minute < :until
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}

@@ -43,14 +43,18 @@ def to_job(row: tuple[Any, ...]) -> Job:
         "max_attempts": max_attempts,
         "created_at": moment(created_at),
     }
-    (r_run_at, r_attempts, r_updated, lease, l_run_at, attempt, l_worker, l_started, fraction, message) = places[:10]
-    (status, f_run_at, f_attempts, f_worker, f_started, completed_at, error, result, last_error) = places[10:]
+    (r_run_at, r_attempts, r_snoozes, r_updated) = places[:4]
+    (lease, l_run_at, attempt, l_snoozes, l_worker, l_started, fraction, message) = places[4:12]
+    (status, f_run_at, f_attempts, f_snoozes, f_worker, f_started, completed_at, error, result, last_error) = places[
+        12:
+    ]
     if status is not None:
         return Job(
             **common,
             status=Status(status),
             run_at=moment(f_run_at),
             attempts=f_attempts,
+            snoozes=f_snoozes,
             updated_at=moment(completed_at),
             worker_id=f_worker or None,
             started_at=None if f_started is None else moment(f_started),
@@ -65,6 +69,7 @@ def to_job(row: tuple[Any, ...]) -> Job:
             status=Status.PROCESSING,
             run_at=moment(l_run_at),
             attempts=attempt,
+            snoozes=l_snoozes,
             updated_at=started,
             worker_id=l_worker or None,
             started_at=started,
@@ -75,6 +80,7 @@ def to_job(row: tuple[Any, ...]) -> Job:
         status=Status.PENDING,
         run_at=moment(r_run_at if r_run_at is not None else created_at),
         attempts=r_attempts or 0,
+        snoozes=r_snoozes or 0,
         updated_at=moment(r_updated if r_updated is not None else created_at),
         error=last_error,
     )

@@ -89,8 +89,9 @@ def count(tx: Transaction, ended: Iterable[Ended]) -> None:
         moved[kind.final or Status.PENDING, type, queue] += runs
         moved[Status.PROCESSING, type, queue] -= runs
         if kind is not OutcomeKind.RELEASED:
-            failures = runs if kind in UNSUCCESSFUL else 0
-            usage.append((now // MINUTE * 60, type, queue, tenant, runs, failures, max(0, busy), max(0, waiting)))
+            completed, failures = runs * (kind is OutcomeKind.COMPLETED), runs * (kind in UNSUCCESSFUL)
+            times = max(0, busy), max(0, waiting)
+            usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
     tally(tx, [(*place, n) for place, n in moved.items()])
     if usage:
         tx.execute(tx.sql.USE, {"rows": as_json(usage)})

@@ -182,18 +182,19 @@ SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
 # Completed without a result, as most jobs are. {id: number}
 COMPLETE = """
 INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
-SELECT l.id, l.lease, 'completed', l.queue, l.type, l.tenant, l.attempt, l.worker, l.run_at, l.started_at, :now,
-       NULL, NULL
+       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
+SELECT l.id, l.lease, 'completed', l.queue, l.type, l.tenant, l.attempt, l.snoozes, l.worker, l.run_at,
+       l.started_at, :now
   FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.key AND l.lease = e.value
 """
 
 # Ended in any other way. [[id, number, status, charged, result, error], …]
 FINISH = """
 INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
-SELECT l.id, l.lease, e.value ->> 2, l.queue, l.type, l.tenant, l.attempt - 1 + (e.value ->> 3), l.worker, l.run_at,
-       l.started_at, :now, e.value ->> 4, e.value ->> 5
+       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at, result,
+        error)
+SELECT l.id, l.lease, e.value ->> 2, l.queue, l.type, l.tenant, l.attempt - 1 + (e.value ->> 3), l.snoozes, l.worker,
+       l.run_at, l.started_at, :now, e.value ->> 4, e.value ->> 5
   FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
 """
 
@@ -220,13 +221,14 @@ DELETE FROM treadle_leases WHERE NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE 
 RETURNING type, queue
 """
 
-# [[minute, type, queue, tenant, runs, failures, busy, waiting], …]
+# [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
 USE = """
-INSERT INTO treadle_usage (minute, type, queue, tenant, runs, failures, busy, waiting)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7
+INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
+SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+       value ->> 8
   FROM json_each(:rows) WHERE true
-    ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, failures = failures + excluded.failures,
-       busy = busy + excluded.busy, waiting = waiting + excluded.waiting
+    ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, completed = completed + excluded.completed,
+       failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
 """
 
 REPORT = "UPDATE treadle_leases SET fraction = :fraction, message = :message WHERE id = :id AND lease = :number"
@@ -269,9 +271,9 @@ _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
             (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
 JOB = f"""
 SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
-       r.run_at, r.attempts, r.updated_at,
-       l.lease, l.run_at, l.attempt, l.worker, l.started_at, l.fraction, l.message,
-       f.status, f.run_at, f.attempts, f.worker, f.started_at, f.completed_at, f.error, f.result,
+       r.run_at, r.attempts, r.snoozes, r.updated_at,
+       l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
+       f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
        {_LAST_ERROR}
 """
 FROM_ALL = """FROM treadle_jobs j
@@ -326,8 +328,8 @@ FLAG_CANCEL = "UPDATE treadle_leases SET cancel = 1 WHERE id = :id"
 # End a job that waits.
 FINISH_READY = """
 INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at, result, error)
-SELECT id, 0, :status, queue, type, tenant, attempts, '', run_at, NULL, :now, NULL, :error
+       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
+SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
   FROM treadle_ready WHERE id = :id
 """
 
@@ -449,7 +451,8 @@ SELECT type, error, count(*), min(completed_at), max(completed_at), max(id) FROM
 
 # {by}: some of type, queue, tenant, each with a comma behind it.
 USAGE = """
-SELECT minute / :step * :step, {by} sum(runs), sum(failures), sum(busy), sum(waiting) FROM treadle_usage
+SELECT minute / :step * :step, {by} sum(runs), sum(completed), sum(failures), sum(busy), sum(waiting)
+  FROM treadle_usage
  WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
 """
 

@@ -31,6 +31,7 @@ class UsageOut(msgspec.Struct, kw_only=True):
     at: datetime
     group: dict[str, str]
     runs: int
+    completed: int
     failures: int
     busy_seconds: float
     waiting_seconds: float
@@ -100,6 +101,7 @@ def _usage(row: Usage, by: tuple[str, ...]) -> UsageOut:
         at=row.at,
         group=dict(zip(by, row.key, strict=True)),
         runs=row.runs,
+        completed=row.completed,
         failures=row.failures,
         busy_seconds=row.busy,
         waiting_seconds=row.waiting,

@@ -51,6 +51,7 @@ def _counters(site: Site) -> Iterable[str]:
     totals = site.counters.totals()
     told = {
         "runs": ("treadle_runs_total", "Attempts that ended."),
+        "completed": ("treadle_completed_total", "Attempts that completed their job."),
         "failures": ("treadle_failures_total", "Attempts that ended badly."),
         "busy": ("treadle_busy_seconds_total", "Seconds in handlers."),
         "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),

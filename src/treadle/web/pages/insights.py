@@ -6,6 +6,8 @@ import csv
 import io
 from typing import NamedTuple
 
+import msgspec
+
 from treadle.job import Usage
 from treadle.web import formatting
 from treadle.web.http import Request, Response
@@ -78,12 +80,23 @@ def export(site: Site, request: Request) -> Response:
     out = io.StringIO()
     sheet = csv.writer(out, lineterminator="\n")
     sheet.writerow(
-        ["from", "seconds", "type", "queue", "tenant", "runs", "failures", "busy_seconds", "waiting_seconds"]
+        [
+            "from",
+            "seconds",
+            "type",
+            "queue",
+            "tenant",
+            "runs",
+            "completed",
+            "failures",
+            "busy_seconds",
+            "waiting_seconds",
+        ]
     )
     for row in rows:
         if not asked.type or row.key[0] == asked.type:
             names = [_harmless(name) for name in row.key]
-            numbers = [row.runs, row.failures, f"{row.busy:.6f}", f"{row.waiting:.6f}"]
+            numbers = [row.runs, row.completed, row.failures, f"{row.busy:.6f}", f"{row.waiting:.6f}"]
             sheet.writerow([row.at.isoformat(), asked.over.step, *names, *numbers])
     name = f"treadle-usage-{asked.over.key}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
@@ -116,7 +129,7 @@ def _usage(site: Site, asked: Asked) -> list[Usage]:
 def _keyed(row: Usage, by: tuple[str, ...], first: str) -> Usage:
     named = dict(zip(by, row.key, strict=True))
     key = (named[first], named["type"], named["tenant"])
-    return Usage(at=row.at, key=key, runs=row.runs, failures=row.failures, busy=row.busy, waiting=row.waiting)
+    return msgspec.structs.replace(row, key=key)
 
 
 def _line(site: Site, name: str, rows: list[Usage]) -> Line:

@@ -111,7 +111,7 @@ def _tiles(
         "retrying": "after a failure",
         "processing": f"of {plural(slots, 'slot')}, {plural(len(workers), 'worker')}",
         "failed": f"{plural(failures, 'failed run')} in {over.key}",
-        "completed": f"{sum(s.fine for s in steps):,} in {over.key}",
+        "completed": f"{sum(s.completed for s in steps):,} in {over.key}",
     }
 
     def tile(state: State) -> Tile:

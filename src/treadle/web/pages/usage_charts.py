@@ -23,9 +23,9 @@ def _labels(over: Window, say: Formatter) -> list[str]:
 
 
 def throughput(steps: Sequence[Sums], over: Window, say: Formatter) -> Chart:
-    fine, failed = [s.fine for s in steps], [s.failures for s in steps]
+    completed, failed = [s.completed for s in steps], [s.failures for s in steps]
     series = (
-        Series("completed", "ok", fine, number(sum(fine))),
+        Series("completed", "ok", completed, number(sum(completed))),
         Series("failed", "bad", failed, number(sum(failed))),
     )
     return bars(_labels(over, say), series, COUNT, "Runs over time, those that failed on top")

@@ -44,18 +44,24 @@ class Sums(NamedTuple):
     """What usage adds up to."""
 
     runs: int = 0
+    completed: int = 0
     failures: int = 0
     busy: float = 0.0
     waiting: float = 0.0
 
     def plus(self, used: Usage) -> Sums:
         return Sums(
-            self.runs + used.runs, self.failures + used.failures, self.busy + used.busy, self.waiting + used.waiting
+            self.runs + used.runs,
+            self.completed + used.completed,
+            self.failures + used.failures,
+            self.busy + used.busy,
+            self.waiting + used.waiting,
         )
 
     @property
-    def fine(self) -> int:
-        return self.runs - self.failures
+    def ended(self) -> int:
+        """Runs that were a success or a failure: a snoozed or cancelled one is neither."""
+        return self.completed + self.failures
 
     @property
     def run(self) -> float | None:
