@@ -179,9 +179,8 @@ OWN_SQL = {
     "stores.sql.search": "a list is filtered by what was asked for; values are bound",
     "stores.sql.filter_sql": "the conditions of a filter; values are bound",
     "stores.sqlite.schema": "asks for the schema of a database that may not have our tables",
-    "cli.bench": "measures the database below us, and fills it",
 }
-BUILT_SQL = {"stores.sql.search", "stores.sql.filter_sql", "cli.bench"}
+BUILT_SQL = {"stores.sql.search", "stores.sql.filter_sql"}
 """May put more than constants into a statement."""
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from bench.sqlite.scratch import SQLiteScratch
 from tests.web.browser.conftest import Desk, Visitor
-from treadle.cli.bench.sqlite.scratch import SQLiteScratch
 
 FAILED = 20_000
 

@@ -1,0 +1,3 @@
+from bench.command import bench
+
+bench(prog_name="./script/bench")

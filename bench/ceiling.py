@@ -1,0 +1,79 @@
+"""The raw ceiling: the same rows, moved through the same tables by a bare loop of batched SQL in one process.
+
+No handler, no lease to check, no type but one, nobody else to mind: what is left when all that is taken away is what
+the database and the disk give to who writes batches of rows as one would by hand. That is what everything is compared
+with. Other ways to write the loop are shown beside it: with each batch as one text, which is treadle's own way and as
+fast as it gets; and on PostgreSQL row by row.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from bench.measure import alternately
+from bench.place import Loop
+from bench.report import Row
+from bench.setting import Setting
+from treadle.ids import new_id
+
+CHUNK = 1000
+"""Jobs in one bulk enqueue."""
+
+
+class Ceiling:
+    """Raw rates, measured on demand beside whatever is compared with them."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._scratch = setting.place.new("ceiling")
+        self._scratch.alone()
+        self._loop = setting.place.loops[0]
+
+    def insert(self, n: int, loop: Loop | None = None) -> float:
+        """Rows of so many new jobs per second, in batches as large as a bulk enqueue's."""
+        insert = (loop or self._loop).insert
+        rows = [(new_id(), f'{{"n":{i}}}') for i in range(n)]
+        self._scratch.clear()
+        began = time.perf_counter()
+        for start in range(0, n, CHUNK):
+            insert(self._scratch.connection, rows[start : start + CHUNK])
+        return n / (time.perf_counter() - began)
+
+    def move(self, n: int, loop: Loop | None = None) -> float:
+        """Jobs moved from ready over leases to finished per second, in batches as large as a worker's."""
+        move = (loop or self._loop).move
+        self._scratch.clear()
+        self._scratch.waiting(n)
+        began = time.perf_counter()
+        moved = 0
+        while moved < n:
+            moved += move(self._scratch.connection, self._setting.concurrency)
+        return n / (time.perf_counter() - began)
+
+    def close(self) -> None:
+        self._scratch.close()
+
+
+def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
+    """The ceilings themselves."""
+    rows = []
+    for key, what, unit, run in _runs(setting, ceiling):
+        [sample] = alternately(setting, {what: run}).values()
+        rows.append(Row.of("ceiling", key, what, unit, sample))
+    return rows
+
+
+def _runs(setting: Setting, ceiling: Ceiling) -> Sequence[tuple[str, str, str, Callable[[], float]]]:
+    key, what, _ = setting.place.safe
+    first, *others = setting.place.loops
+    insert, move = partial(ceiling.insert, setting.sizes.bulk), partial(ceiling.move, setting.sizes.noop)
+    claims = f"{first.what}: claim and complete, {setting.concurrency:,} a batch"
+    return [
+        (key, what, "/s", lambda: setting.place.commits(setting.sizes.seconds)),
+        ("raw_insert", f"{first.what}: insert, {CHUNK:,} a batch", "jobs/s", insert),
+        *((f"raw_insert_{loop.key}", loop.what, "jobs/s", partial(insert, loop)) for loop in others),
+        ("raw_move", claims, "jobs/s", move),
+        *((f"raw_move_{loop.key}", loop.what, "jobs/s", partial(move, loop)) for loop in others),
+    ]

@@ -1,0 +1,112 @@
+"""Dashboard: how long its pages take over a full database, and what people who look cost a worker that drains it."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import re
+import threading
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import cycle
+
+import click
+
+from bench.drain import drain_in
+from bench.measure import Sample, alternately, percentile
+from bench.report import Row, Target
+from bench.scratch import Jobs, Scratch
+from bench.setting import Setting
+from bench.workers import Child
+
+SERVE = "bench.serve"
+EVERY = 0.2
+"""Seconds between two requests."""
+HOUR = 3_600.0
+PATHS = ("/", "/jobs", "/jobs?q=status:completed", "/jobs?q=payload.n:42", "/jobs/{id}", "/api/jobs?limit=50")
+_DURATION = re.compile(r"dur=([\d.]+)")
+
+
+def measure(setting: Setting) -> list[Row]:
+    """Half of the jobs wait, half have ended. The drains take turns: with somebody who looks, and without."""
+    n = setting.sizes.many
+    setting.say(f"dashboard: preparing {n:,} jobs")
+    scratch = setting.place.new("dashboard")
+    taken: dict[str, list[float]] = {path: [] for path in PATHS}
+    try:
+        scratch.waiting(n // 2, "other")
+        some = scratch.finished(n - n // 2)
+        with _served(scratch) as port:
+            measured = alternately(
+                setting,
+                {
+                    "drain": lambda: _drain(setting, scratch),
+                    f"drain with {1 / EVERY:g} requests/s": lambda: _watched(setting, scratch, port, some, taken),
+                },
+                setting.sizes.pairs,
+            )
+    finally:
+        scratch.close()
+    alone, watched = measured.values()
+    what = f"drain with {1 / EVERY:g} requests/s, {n:,} jobs"
+    rows = [Row.of("dashboard", "watched", what, "jobs/s", watched, ("without", alone), Target(ratio=0.95))]
+    for path, times in taken.items():
+        sample = Sample((percentile(times, 95),))
+        target = Target(below=300)
+        rows.append(Row.of("dashboard", f"page {path}", f"p95 {path}", "ms on the server", sample, target=target))
+    return rows
+
+
+@contextlib.contextmanager
+def _served(scratch: Scratch) -> Generator[int]:
+    server = Child(scratch, SERVE)
+    try:
+        server.ready()
+        server.go()
+        port = int(server.line())
+        yield port
+        if not server.lives():
+            raise click.ClickException(f"the dashboard died:\n{server.errors()}")
+    finally:
+        server.stop()
+
+
+def _drain(setting: Setting, scratch: Scratch) -> float:
+    return drain_in(setting, scratch, scratch.waiting(4 * setting.sizes.backlog, later=-HOUR))
+
+
+def _watched(setting: Setting, scratch: Scratch, port: int, some: Jobs, taken: dict[str, list[float]]) -> float:
+    over = threading.Event()
+    with ThreadPoolExecutor(1) as somebody:
+        looking = somebody.submit(_look, port, f"{some.prefix}{1:012x}", taken, over)
+        try:
+            return _drain(setting, scratch)
+        finally:
+            over.set()
+            looking.result()
+
+
+def _look(port: int, id: str, taken: dict[str, list[float]], over: threading.Event) -> None:
+    """A request after the other, so many in a second, until it is over; each page at least once."""
+    began = time.monotonic()
+    for asked, path in enumerate(cycle(PATHS), 1):
+        if over.is_set() and all(taken.values()):
+            return
+        taken[path].append(_get(port, path.format(id=id)))
+        time.sleep(max(0.0, began + asked * EVERY - time.monotonic()))
+
+
+def _get(port: int, path: str) -> float:
+    """Milliseconds, as the server tells them."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request("GET", path, headers={"Accept": "text/html"})
+        answer = connection.getresponse()
+        answer.read()
+        told = _DURATION.search(answer.headers.get("Server-Timing", ""))
+        if answer.status != 200 or told is None:
+            raise click.ClickException(f"GET {path} answered {answer.status}")
+        return float(told[1])
+    finally:
+        connection.close()

@@ -1,0 +1,113 @@
+"""Enqueue: one by one, from threads and tasks that share commits, and in bulk."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+from bench.ceiling import CHUNK, Ceiling
+from bench.measure import alternately
+from bench.report import Row, Target
+from bench.setting import Setting
+from treadle import Treadle
+
+THREADS = 64
+TASKS = 512
+
+
+async def _noop(n: int) -> None:
+    """Never runs here."""
+
+
+class Producer:
+    """A process that enqueues, as a web server would."""
+
+    def __init__(self, url: str) -> None:
+        self.app = Treadle(url)
+        self._noop = self.app.job(type="noop")(_noop)
+
+    def singly(self, seconds: float) -> float:
+        """Jobs per second, each enqueued when the one before it is safe."""
+        count, began = 0, time.perf_counter()
+        while (passed := time.perf_counter() - began) < seconds:
+            self._noop.enqueue(n=count)
+            count += 1
+        return count / passed
+
+    def from_threads(self, seconds: float) -> float:
+        """Jobs per second of many threads, each enqueueing singly."""
+        counts = [0] * THREADS
+        began = time.perf_counter()
+
+        def produce(i: int) -> None:
+            while time.perf_counter() - began < seconds:
+                self._noop.enqueue(n=counts[i])
+                counts[i] += 1
+
+        threads = [threading.Thread(target=produce, args=(i,)) for i in range(THREADS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return sum(counts) / (time.perf_counter() - began)
+
+    def from_tasks(self, seconds: float) -> float:
+        """Jobs per second of many tasks of one event loop, each enqueueing singly."""
+        return asyncio.run(self._from_tasks(seconds))
+
+    async def _from_tasks(self, seconds: float) -> float:
+        began = time.perf_counter()
+
+        async def produce() -> int:
+            count = 0
+            while time.perf_counter() - began < seconds:
+                await self._noop.aenqueue(n=count)
+                count += 1
+            return count
+
+        counts = await asyncio.gather(*(produce() for _ in range(TASKS)))
+        return sum(counts) / (time.perf_counter() - began)
+
+    def in_bulk(self, n: int) -> float:
+        """Jobs per second in calls of `enqueue_many`, with all that makes and checks the requests."""
+        began = time.perf_counter()
+        for start in range(0, n, CHUNK):
+            self.app.enqueue_many([self._noop.request(n=i) for i in range(start, min(n, start + CHUNK))])
+        return n / (time.perf_counter() - began)
+
+
+def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
+    """All ways to enqueue, each beside what limits it."""
+    scratch = setting.place.new("enqueue")
+    producer = Producer(scratch.url)
+    seconds, bulk = setting.sizes.seconds, setting.sizes.bulk
+    _, safe, word = setting.place.safe
+    try:
+        shared = alternately(
+            setting,
+            {
+                safe: lambda: setting.place.commits(seconds),
+                "enqueue: singly": lambda: producer.singly(seconds),
+                f"enqueue: from {THREADS} threads": lambda: producer.from_threads(seconds),
+                f"enqueue: from {TASKS} tasks": lambda: producer.from_tasks(seconds),
+            },
+        )
+        in_bulk = alternately(
+            setting,
+            {"enqueue: in bulk": lambda: producer.in_bulk(bulk), "raw ceiling": lambda: ceiling.insert(bulk)},
+        )
+    finally:
+        producer.app.close()
+        scratch.close()
+    least, singly, threads, tasks = shared.values()
+    many, raw = in_bulk.values()
+    alone, commit = ("singly", singly), (word, least)
+    return [
+        Row.of("enqueue", "enqueue_singly", "singly", "jobs/s", singly, commit),
+        Row.of("enqueue", "enqueue_threads", f"from {THREADS} threads", "jobs/s", threads, alone, Target(ratio=4)),
+        Row.of("enqueue", "enqueue_tasks", f"from {TASKS} tasks", "jobs/s", tasks, alone),
+        Row.of(
+            "enqueue", "enqueue_bulk", f"in bulk, {CHUNK:,} a call", "jobs/s", many, ("raw", raw), Target(ratio=0.5)
+        ),
+    ]

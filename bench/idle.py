@@ -1,0 +1,33 @@
+"""Idle: what a worker costs that has nothing to do."""
+
+from __future__ import annotations
+
+import time
+
+from bench.measure import Sample
+from bench.processes import cpu_seconds, megabytes
+from bench.report import Row, Target
+from bench.setting import Setting
+from bench.workers import wait_for, working
+
+
+def measure(setting: Setting) -> list[Row]:
+    """CPU over some seconds, heartbeats and chores included, and memory."""
+    scratch = setting.place.new("idle")
+    try:
+        first = scratch.waiting(1)
+        with working(scratch, 1, setting.concurrency) as workers:
+            wait_for(workers, lambda: scratch.completed("noop"), first.n)
+            time.sleep(min(2.0, setting.sizes.idle / 3))  # until it looks as rarely as it does when idle
+            setting.say(f"idle: a worker with nothing to do, for {setting.sizes.idle:g} s")
+            pid = workers[0].pid
+            began, used = time.monotonic(), cpu_seconds(pid)
+            time.sleep(setting.sizes.idle)
+            percent = 100 * (cpu_seconds(pid) - used) / (time.monotonic() - began)
+            memory = megabytes(pid)
+    finally:
+        scratch.close()
+    return [
+        Row.of("idle", "idle_cpu", "CPU of an idle worker", "% of a core", Sample((percent,)), target=Target(below=1)),
+        Row.of("idle", "idle_memory", "memory of an idle worker", "MB", Sample((memory,))),
+    ]

@@ -1,0 +1,71 @@
+"""Tables on a libSQL server. It has one database, so that there is one scratch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.sqlite.scratch import Tables
+from treadle import Treadle
+from treadle.stores.libsql.connection import Database, Rows, Transaction
+from treadle.stores.libsql.hrana import Parameters, Stream
+
+TABLES = ("jobs", "ready", "leases", "finished", "attempts", "dedupe", "types", "workers", "tallies", "usage")
+
+
+class Plain:
+    """Plain SQL. Between a BEGIN and its COMMIT, what nobody wants an answer of travels with what comes after it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._tx: Transaction | None = None
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> Rows:
+        if sql.startswith("BEGIN"):
+            self._tx = self._new()
+        tx = self._tx or self._new()
+        rows = tx.execute(sql, parameters)
+        if self._tx is None or sql == "COMMIT":
+            tx.flush(last=True)
+            self._tx = None
+        return rows
+
+    def executemany(self, sql: str, rows: Sequence[Parameters]) -> None:
+        """As many statements, in one request."""
+        for row in rows:
+            self.execute(sql, row)
+
+    def _new(self) -> Transaction:
+        return Transaction(Stream(self._database.server), 0)
+
+    def now(self) -> int:
+        return self._database.now()
+
+
+class LibSQLScratch(Tables):
+    """The tables, emptied."""
+
+    connection: Plain
+
+    def __init__(self, url: str, connection: Plain) -> None:
+        self.url = url
+        self.connection = connection
+        app = Treadle(url)
+        app.store.open()
+        app.close()
+        self.empty()
+
+    def _now(self) -> int:
+        return self.connection.now()
+
+    def tidy(self) -> None:
+        """The server does that by itself."""
+
+    def alone(self) -> None:
+        """Nor can a client do it."""
+
+    def empty(self) -> None:
+        for table in TABLES:
+            self.connection.execute(f"DELETE FROM treadle_{table}")
+
+    def close(self) -> None:
+        self.empty()

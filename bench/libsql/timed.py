@@ -1,0 +1,33 @@
+"""Streams that note how long each round trip takes, for the profile."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from bench.sample import note
+from treadle.stores.libsql.hrana import Result, Statement, Stream
+from treadle.stores.sqlite import statements
+
+_names = {text: name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
+_names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # known by these words
+
+
+def time_statements() -> None:
+    """Have every stream note its round trips, each by what it does first and whether it commits."""
+    execute = Stream.execute
+
+    def timed(self: Stream, statements: Sequence[Statement], *, last: bool) -> list[Result]:
+        began, cpu = time.perf_counter(), time.thread_time()
+        try:
+            return execute(self, statements, last=last)
+        finally:
+            note(_name([sql for sql, _ in statements]), time.perf_counter() - began, time.thread_time() - cpu)
+
+    Stream.execute = timed  # type: ignore[method-assign]  # for this process, which is profiled
+
+
+def _name(texts: Sequence[str]) -> str:
+    names = [_names.get(text) or " ".join(text.split()[:2]) for text in texts]
+    shown = [name for name in names if name not in ("BEGIN IMMEDIATE", "TICK")] or ["(close)"]
+    return shown[0] if len(shown) == 1 else f"{shown[0]} … {shown[-1]}"

@@ -1,0 +1,102 @@
+"""A PostgreSQL server, with a database of our own for each thing that is measured."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import time
+from collections.abc import Generator
+from typing import Any
+
+import click
+import psycopg
+
+from bench.place import About, Loop, Place
+from bench.postgres import raw
+from bench.postgres.scratch import PostgresScratch
+from treadle.cli.bench import with_database
+from treadle.stores.postgres import connection
+from treadle.stores.postgres.url import read
+
+SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "jit", "shared_buffers", "max_wal_size")
+
+
+class PostgresPlace(Place):
+    """The server of a URL. The database that it names is only connected to: others are made beside it."""
+
+    sections = frozenset({"wakeups", "snapshot"})
+    scales = True
+    driver = "psycopg"
+    safe = ("commits", "server: commits of one row, one by one", "commits")
+    loops = (
+        Loop("", "raw SQL", raw.insert, raw.move),
+        Loop("text", "… each batch as one text", raw.insert_text, raw.move_text),
+        Loop("many", "… row by row with executemany", raw.insert_many, raw.move_many),
+    )
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        conninfo, self._where = read(url)
+        try:
+            self._connection: Any = psycopg.connect(conninfo, autocommit=True)
+        except psycopg.Error as error:
+            raise click.ClickException(f"{self._where} cannot be reached: {' '.join(str(error).split())}") from None
+        self._made: list[str] = []
+
+    def new(self, name: str) -> PostgresScratch:
+        database = f"treadle_bench_{secrets.token_hex(6)}"
+        try:
+            self._connection.execute(f"CREATE DATABASE {database}")
+        except psycopg.errors.InsufficientPrivilege:
+            role = self._connection.info.user
+            raise click.ClickException(
+                f"the benchmark leaves {self._where} alone and works in databases that it makes beside it, but the "
+                f'role {role!r} may not create any: ALTER ROLE "{role}" CREATEDB, or name another role'
+            ) from None
+        self._made.append(database)
+        return PostgresScratch(with_database(self._url, database), lambda: self._drop(database))
+
+    def _drop(self, database: str) -> None:
+        """Only what we have made. Who is still connected is a worker of ours that has been stopped."""
+        self._connection.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
+        self._made.remove(database)
+
+    def commits(self, seconds: float) -> float:
+        """Commits per second of one connection, each of one new row."""
+        scratch, count = self.new("commits"), 0
+        try:
+            scratch.connection.execute("CREATE TABLE public.bench (n bigint)")
+            began = time.perf_counter()
+            while (passed := time.perf_counter() - began) < seconds:
+                scratch.connection.execute("INSERT INTO public.bench VALUES (%s)", (count,))
+                count += 1
+            return count / passed
+        finally:
+            scratch.close()
+
+    def about(self) -> About:
+        settings = {name: str(self._ask(f"SHOW {name}")) for name in SETTINGS}
+        return About(f"PostgreSQL {self._ask('SHOW server_version')}", settings, self._where)
+
+    def _ask(self, sql: str) -> object:
+        row = self._connection.execute(sql).fetchone()
+        return row[0] if row else None
+
+    @contextlib.contextmanager
+    def unheard(self) -> Generator[None]:
+        """Workers find what is put meanwhile when they look by themselves."""
+        quiet = connection.QUIET
+        connection.QUIET = NEVER
+        try:
+            yield
+        finally:
+            connection.QUIET = quiet
+
+    def close(self) -> None:
+        for database in list(self._made):
+            self._drop(database)
+        self._connection.close()
+
+
+NEVER = 1e9
+"""Seconds after the first notification until the next one."""

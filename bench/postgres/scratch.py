@@ -1,0 +1,97 @@
+"""A PostgreSQL database of our own."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import psycopg
+
+from bench.scratch import Jobs, Scratch
+from treadle import Treadle
+from treadle.stores.postgres.url import read
+
+_ROWS = "FROM generate_series(0, %(n)s - 1) i"
+_ID = "(%(prefix)s || lpad(to_hex(i), 12, '0'))::uuid"
+
+_JOBS = f"""
+INSERT INTO treadle.jobs (id, type, queue, tenant, subject, payload, priority, max_attempts, created_at)
+SELECT {_ID}, %(type)s, 'default', '', '', ('{{"n":' || i || '}}')::json, %(priority)s, 5, %(now)s {_ROWS}
+"""
+_INTO = {
+    "ready": f"""
+INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT {_ID}, 'default', %(type)s, '', %(priority)s, %(run_at)s, 0, 0, 0, %(now)s {_ROWS}
+""",
+    "finished": f"""
+INSERT INTO treadle.finished
+       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
+SELECT {_ID}, nextval('treadle.lease'), 'completed', 'default', %(type)s, '', 1, 'w', %(run_at)s, %(run_at)s, %(now)s
+{_ROWS}
+""",
+    "leases": f"""
+INSERT INTO treadle.leases (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at)
+SELECT {_ID}, nextval('treadle.lease'), 'default', %(type)s, '', 1, 0, 0, '', %(now)s, %(now)s {_ROWS}
+""",
+}
+_TALLY = "INSERT INTO treadle.tallies (status, type, queue, count) VALUES (%(status)s, %(type)s, 'default', %(n)s)"
+_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_MOVING = ("jobs", "ready", "leases", "finished", "tallies", "usage")
+
+
+class PostgresScratch(Scratch):
+    """A database."""
+
+    def __init__(self, url: str, drop: Callable[[], None]) -> None:
+        self.url = url
+        self._drop = drop
+        app = Treadle(url)
+        app.store.open()
+        app.close()
+        conninfo, _ = read(url)
+        self.connection: Any = psycopg.connect(conninfo, autocommit=True)
+
+    def _now(self) -> int:
+        return self._count(_NOW)
+
+    def _fill(self, table: str, values: Mapping[str, Any]) -> None:
+        with self.connection.transaction():
+            for sql in (_JOBS, _INTO[table], _TALLY):
+                self.connection.execute(sql, values)
+
+    def tidy(self) -> None:
+        """What autovacuum and the checkpointer would do soon; they would do it in the middle of what is measured."""
+        self.connection.execute(f"VACUUM (ANALYZE) {', '.join(f'treadle.{table}' for table in _MOVING)}")
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):  # a plain role may not
+            self.connection.execute("CHECKPOINT")
+
+    def alone(self) -> None:
+        pass
+
+    def clear(self) -> None:
+        self.connection.execute(f"TRUNCATE {', '.join(f'treadle.{table}' for table in _MOVING)}")
+        self.tidy()
+
+    def completed(self, type: str) -> int:
+        sql = "SELECT coalesce(sum(count), 0)::bigint FROM treadle.tallies WHERE status = 'completed' AND type = %s"
+        return self._count(sql, (type,))
+
+    def _count(self, sql: str, values: tuple[Any, ...] = ()) -> int:
+        row = self.connection.execute(sql, values).fetchone()
+        assert row is not None
+        return int(row[0])
+
+    def times(self, jobs: Jobs) -> list[tuple[int, int]]:
+        sql = """SELECT started_at, completed_at FROM treadle.finished
+            WHERE id BETWEEN %s::uuid AND %s::uuid ORDER BY completed_at"""
+        ends = (f"{jobs.prefix}{'0' * 12}", f"{jobs.prefix}{'f' * 12}")
+        return [(started, completed) for started, completed in self.connection.execute(sql, ends)]
+
+    def results(self) -> dict[str, int]:
+        sql = "SELECT id::text, result::text::bigint FROM treadle.finished WHERE result IS NOT NULL"
+        return dict(self.connection.execute(sql).fetchall())
+
+    def close(self) -> None:
+        self.connection.close()
+        self._drop()

@@ -1,0 +1,32 @@
+"""Connections to PostgreSQL that note how long each statement takes, for the profile."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import psycopg
+
+from bench.sample import note
+from treadle.stores.postgres import connection, session_sql, statements
+from treadle.stores.postgres.connection import named
+
+_ours = {**vars(session_sql), **vars(statements)}
+_names = {named(text): name for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
+
+
+class TimedConnection(connection.Connection):
+    """Notes how long each statement takes: on its way, in the server, and what psycopg makes of its answer."""
+
+    def execute(self, query: Any, *parameters: Any, **options: Any) -> psycopg.Cursor[tuple[Any, ...]]:
+        began, cpu = time.perf_counter(), time.thread_time()
+        try:
+            return super().execute(query, *parameters, **options)
+        finally:
+            name = _names.get(query) or " ".join(str(query).split()[:2])
+            note(name, time.perf_counter() - began, time.thread_time() - cpu)
+
+
+def time_statements() -> None:
+    """Have every connection from now on be such a one."""
+    connection.Connection = TimedConnection  # type: ignore[misc]

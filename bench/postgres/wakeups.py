@@ -1,0 +1,61 @@
+"""Wake-ups: what it costs those who enqueue that somebody listens.
+
+Every commit with a notification takes a lock that all of the server's commits with one share. So many processes
+enqueue at once here, each from many threads; a worker listens that has nothing to do with their jobs, so that all that
+differs is that it is told.
+"""
+
+from __future__ import annotations
+
+import contextlib
+
+import msgspec
+
+from bench.measure import Sample, percentile
+from bench.report import Row, Target
+from bench.scratch import Scratch
+from bench.setting import Setting
+from bench.workers import Child, working
+
+PROCESSES = 4
+THREADS = 16
+PRODUCE = "bench.postgres.produce"
+
+
+def measure(setting: Setting) -> list[Row]:
+    """Milliseconds that an enqueue takes, all but one in a hundred; and jobs per second."""
+    scratch = setting.place.new("wakeups")
+    found: dict[str, list[list[float]]] = {"told": [], "unheard": []}
+    try:
+        with working(scratch, 1, setting.concurrency):
+            for repeat in range(1, setting.sizes.repeats + 1):
+                for how, runs in found.items():
+                    setting.say(
+                        f"wake-ups: {PROCESSES * THREADS} enqueuers, {how} ({repeat} of {setting.sizes.repeats})"
+                    )
+                    runs.append(latencies(scratch, 2 * setting.sizes.seconds, how))
+    finally:
+        scratch.close()
+    told, unheard = found.values()
+    who, seconds = f"{PROCESSES * THREADS} enqueuers in {PROCESSES} processes", 2 * setting.sizes.seconds
+    slow = [Sample(tuple(percentile(run, 99) for run in runs)) for runs in (told, unheard)]
+    rates = [Sample(tuple(len(run) / seconds for run in runs)) for runs in (told, unheard)]
+    at_most = Target(at_most=1.2)
+    return [
+        Row.of("wakeups", "wakeups_p99", f"{who}: p99", "ms", slow[0], ("without", slow[1]), at_most),
+        Row.of("wakeups", "wakeups_rate", f"{who}: together", "jobs/s", rates[0], ("without", rates[1])),
+    ]
+
+
+def latencies(scratch: Scratch, seconds: float, how: str) -> list[float]:
+    """Milliseconds of every enqueue of all processes."""
+    with contextlib.ExitStack() as stack:
+        children = []
+        for _ in range(PROCESSES):
+            children.append(Child(scratch, PRODUCE, str(THREADS), str(seconds), how))
+            stack.callback(children[-1].stop)
+        for child in children:
+            child.ready()
+        for child in children:
+            child.go()
+        return [took for child in children for took in msgspec.json.decode(child.line(), type=list[float])]

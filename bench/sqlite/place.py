@@ -1,0 +1,59 @@
+"""A directory, with a SQLite file for each thing that is measured."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import tempfile
+import time
+from pathlib import Path
+
+from bench.place import About, Loop, Place
+from bench.sqlite import raw
+from bench.sqlite.scratch import SQLiteScratch
+from treadle.stores.sqlite.url import check, file_system
+
+
+class SQLitePlace(Place):
+    """A new directory on the disk that is meant, gone afterwards."""
+
+    driver = "SQLite"
+    safe = ("fsync", "disk: 4 KiB write and fdatasync", "fsyncs")
+    loops = (
+        Loop("", "raw SQL", raw.insert_many, raw.move_many),
+        Loop("json", "… each batch as one JSON text", raw.insert_json, raw.move_json),
+    )
+
+    def __init__(self, parent: Path) -> None:
+        check(parent / "bench.db")
+        self._parent = parent
+        self._directory = Path(tempfile.mkdtemp(prefix=".treadle-bench-", dir=parent))
+
+    def new(self, name: str) -> SQLiteScratch:
+        return SQLiteScratch(self._directory / f"{name}.db")
+
+    def commits(self, seconds: float) -> float:
+        """How often in a second the disk takes 4 KiB and says that they are safe."""
+        path = self._directory / "fsync"
+        block, count = os.urandom(4096), 0
+        fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        sync = getattr(os, "fdatasync", os.fsync)
+        try:
+            began = time.perf_counter()
+            while (passed := time.perf_counter() - began) < seconds:
+                os.pwrite(fd, block, count % 2048 * 4096)
+                sync(fd)
+                count += 1
+            return count / passed
+        finally:
+            os.close(fd)
+            path.unlink()
+
+    def about(self) -> About:
+        disk = file_system(self._parent) or "an unknown file system"
+        memory = " (in memory: its fsync costs nothing)" if disk in ("tmpfs", "ramfs") else ""
+        return About(f"SQLite {sqlite3.sqlite_version}", {"synchronous": "FULL"}, f"{self._parent} on {disk}{memory}")
+
+    def close(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)

@@ -1,0 +1,45 @@
+"""Connections to SQLite that note how long each statement takes, for the profile."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from typing import Any
+
+from bench.sample import note
+from treadle.stores.sqlite import statements
+
+_names = {text: name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
+_names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # known by these words
+
+
+class TimedConnection(sqlite3.Connection):
+    """Notes how long each statement takes, the wait for the interpreter afterwards included."""
+
+    def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        began, cpu = time.perf_counter(), time.thread_time()
+        try:
+            return super().execute(sql, *parameters)
+        finally:
+            note(_name(sql), time.perf_counter() - began, time.thread_time() - cpu)
+
+    def executemany(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
+        began, cpu = time.perf_counter(), time.thread_time()
+        try:
+            return super().executemany(sql, *parameters)
+        finally:
+            note(_name(sql), time.perf_counter() - began, time.thread_time() - cpu)
+
+
+def _name(sql: str) -> str:
+    return _names.get(sql) or " ".join(sql.split()[:2])
+
+
+def time_statements() -> None:
+    """Have every connection from now on be such a one."""
+    connect = sqlite3.connect
+
+    def timed(*args: Any, **options: Any) -> Any:
+        return connect(*args, **{"factory": TimedConnection, **options})
+
+    sqlite3.connect = timed

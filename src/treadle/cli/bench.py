@@ -1,0 +1,300 @@
+"""`treadle bench`: how fast enqueue, drain and pickup are here, on this disk or with this server.
+
+What only developers of treadle ask (ceilings, child processes, backlogs, profiles) is in bench/ of the repository.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import random
+import secrets
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from functools import partial
+from urllib.parse import urlsplit
+
+import click
+import msgspec
+
+from treadle.app import Treadle
+from treadle.cli import output
+from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.errors import PROBLEMS, Problem
+from treadle.job import Job
+from treadle.stores import open_store
+from treadle.stores.sqlite.url import check, path_of
+
+LABORATORY = "run ./script/bench in a clone of the repository"
+THREADS, CHUNK = 64, 1000
+STALLED = 60.0  # seconds without progress after which a drain is given up
+WORKER = "import sys; from treadle.cli.bench import work; work(int(sys.argv[1]))"
+
+
+class Sizes(msgspec.Struct, frozen=True):
+    """How much is measured; `seconds` for each way to enqueue one job at a time."""
+
+    repeats: int
+    noop: int
+    noop_thread: int
+    bulk: int
+    seconds: float
+    pickups: int
+
+
+def sizes_of(quick: bool, n: int | None) -> Sizes:
+    """With `n` async no-ops in a drain, the others are in proportion."""
+    noop = n or (4_000 if quick else 50_000)
+    return Sizes(1, noop, noop // 2, noop, 0.3, 25) if quick else Sizes(3, noop, noop // 2, noop, 1.0, 250)
+
+
+class Row(msgspec.Struct):
+    """The answer to one question. `low` and `high` are the spread of its repetitions."""
+
+    section: str
+    key: str
+    what: str
+    unit: str
+    value: float
+    low: float
+    high: float
+
+
+class Run(msgspec.Struct, frozen=True):
+    """Where, and how much, to measure."""
+
+    db: str
+    sizes: Sizes
+    concurrency: int
+    say: Callable[[str], None]
+
+    def rate(self, section: str, key: str, what: str, measure: Callable[[], float]) -> Row:
+        values = []
+        for repeat in range(1, self.sizes.repeats + 1):
+            self.say(f"{section}: {what} ({repeat} of {self.sizes.repeats})")
+            values.append(measure())
+        return Row(section, key, what, "jobs/s", statistics.median(values), min(values), max(values))
+
+
+def measure_enqueue(run: Run) -> list[Row]:
+    """One by one, from threads that share commits, and in bulk."""
+    with new_database(run.db) as url, closing(Treadle(url)) as td:
+        rate, seconds = partial(run.rate, "enqueue"), run.sizes.seconds
+        return [
+            rate("enqueue_singly", "singly", lambda: _from_threads(td, 1, seconds)),
+            rate("enqueue_threads", f"from {THREADS} threads", lambda: _from_threads(td, THREADS, seconds)),
+            rate("enqueue_bulk", f"in bulk, {CHUNK:,} a call", lambda: _in_bulk(td, "noop", run.sizes.bulk)),
+        ]
+
+
+def _from_threads(td: Treadle, threads: int, seconds: float) -> float:
+    """Jobs per second of threads that each enqueue one job at a time."""
+    began = time.perf_counter()
+
+    def produce(_: int) -> int:
+        count = 0
+        while time.perf_counter() - began < seconds:
+            td.enqueue("noop", {"n": count})
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(threads) as pool:
+        return sum(pool.map(produce, range(threads))) / (time.perf_counter() - began)
+
+
+def _in_bulk(td: Treadle, type: str, n: int) -> float:
+    """Jobs per second in calls of `enqueue_many`."""
+    began = time.perf_counter()
+    for start in range(0, n, CHUNK):
+        td.enqueue_many([td.request(type, {"n": i}) for i in range(start, min(n, start + CHUNK))])
+    return n / (time.perf_counter() - began)
+
+
+def measure_drain(run: Run) -> list[Row]:
+    """Jobs that wait, until worker processes have completed them all."""
+    return [
+        run.rate("drain", f"drain_{kind}_{n}", f"{kind} no-ops, {processes}", partial(_drain, run, type, n))
+        for type, kind in (("noop", "async"), ("noop_thread", "thread"))
+        for n, processes in ((1, "1 process"), (2, "2 processes"))
+    ]
+
+
+def _drain(run: Run, type: str, processes: int) -> float:
+    """Jobs per second from the first claim to the last completion, as the database recorded them."""
+    n: int = getattr(run.sizes, type)
+    with new_database(run.db) as url, closing(Treadle(url)) as td:
+        _in_bulk(td, type, n)
+        with _workers(url, processes, run.concurrency) as workers:
+            _wait_for(td, workers, n)
+        jobs = list(_all_jobs(td))
+        first = min(job.started_at for job in jobs if job.started_at)
+        last = max(job.completed_at for job in jobs if job.completed_at)
+        return n / max(1e-6, (last - first).total_seconds())
+
+
+def _all_jobs(td: Treadle) -> Generator[Job]:
+    yield from (page := td.jobs(limit=200))
+    while page.next is not None:
+        yield from (page := td.jobs(limit=200, cursor=page.next))
+
+
+def measure_pickup(run: Run) -> list[Row]:
+    """Milliseconds from an enqueue in one process to the start of the handler in another, idle one."""
+    run.say(f"pickup: {run.sizes.pickups} jobs, one by one")
+    sent: dict[str, int] = {}
+    with new_database(run.db) as url, closing(Treadle(url)) as td, _workers(url, 1, run.concurrency) as workers:
+        td.enqueue("stamp")  # the first one finds the worker starting, and is not counted
+        _wait_for(td, workers, 1)
+        for _ in range(run.sizes.pickups):
+            time.sleep(random.uniform(0.02, 0.12))  # at random, so as not to fall into step with the worker's polls
+            job = td.enqueue("stamp")
+            sent[job.id] = time.time_ns()
+        started = {id: td.result(id) for id in sent}
+    took = sorted((at - sent[id]) / 1e6 for id, at in started.items())
+    middle, worst = (took[-(-len(took) * percent // 100) - 1] for percent in (50, 99))
+    return [
+        Row("pickup", "pickup_return_p50", "p50 from enqueue's return", "ms", middle, took[0], took[-1]),
+        Row("pickup", "pickup_return_p99", "p99 from enqueue's return", "ms", worst, worst, worst),
+    ]
+
+
+def work(concurrency: int) -> None:
+    """A worker process, whose handlers do nothing. It waits for a line, so that no start of Python is measured."""
+    td = Treadle()
+
+    @td.job
+    async def noop(n: int) -> None: ...
+
+    @td.job
+    def noop_thread(n: int) -> None: ...
+
+    @td.job
+    async def stamp() -> int:
+        return time.time_ns()
+
+    td.store.open()
+    print("ready", flush=True)
+    if sys.stdin.readline():
+        td.worker(concurrency=concurrency).run()
+
+
+@contextmanager
+def _workers(url: str, processes: int, concurrency: int) -> Generator[list[subprocess.Popen[str]]]:
+    """Worker processes that start together, and are gone at the end of the block."""
+    start = partial(subprocess.Popen[str], [sys.executable, "-c", WORKER, str(concurrency)], text=True)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    workers = [start(env={**os.environ, "TREADLE_URL": url}, **pipes) for _ in range(processes)]
+    try:
+        if any(worker.stdout and not worker.stdout.readline() for worker in workers):
+            raise Problem("a worker process of the benchmark did not start", code=PROBLEMS)
+        for worker in workers:
+            print("go", file=worker.stdin, flush=True)
+        yield workers
+    finally:
+        for worker in workers:
+            worker.terminate()
+            worker.communicate()
+
+
+def _wait_for(td: Treadle, workers: Sequence[subprocess.Popen[str]], n: int) -> None:
+    """Until `n` jobs are completed. Raises if the number stands still, or if a worker ends."""
+    seen, moved_at = -1, time.monotonic()
+    while (now := sum(row["count"] for row in td.counts() if row["status"] == "completed")) < n:
+        if now != seen:
+            seen, moved_at = now, time.monotonic()
+        if time.monotonic() - moved_at > STALLED or any(worker.poll() is not None for worker in workers):
+            raise Problem(f"the workers of the benchmark stopped at {now} of {n} jobs", code=PROBLEMS)
+        time.sleep(0.02)
+
+
+@contextmanager
+def new_database(db: str) -> Generator[str]:
+    """The URL of an empty database beside the one named, gone afterwards."""
+    if db.startswith("sqlite:"):
+        check(path_of(db))
+        with tempfile.TemporaryDirectory(prefix=".treadle-bench-", dir=path_of(db).parent) as directory:
+            yield f"sqlite:///{directory}/bench.db"
+        return
+    where = open_store(db).where  # raises if the URL is wrong, or psycopg is missing
+    if not db.startswith("postgres"):
+        raise Problem(f"{where} is a libSQL server, which has only one database", next=f"for that, {LABORATORY}")
+    import psycopg
+
+    name = f"treadle_bench_{secrets.token_hex(6)}"
+    with psycopg.connect(db, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+        try:
+            yield with_database(db, name)
+        finally:
+            server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def with_database(url: str, name: str) -> str:
+    """The URL with another database in it, wherever it stands."""
+    parts = urlsplit(url)
+    query = "&".join(part for part in parts.query.split("&") if part and not part.startswith("dbname="))
+    return f"{parts.scheme}://{parts.netloc}/{name}{'?' if query else ''}{query}"
+
+
+def _machine(run: Run) -> dict[str, object]:
+    """What the numbers were measured on."""
+    with new_database(run.db) as url, closing(Treadle(url)) as td:
+        status = td.store.status()
+    version = status.get("sqlite_version") or status.get("server_version")
+    return {
+        "cores": os.cpu_count() or 1,
+        "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
+        "database": {
+            "database": f"{status['store']} {version}",
+            "settings": dict(status),
+            "where": open_store(run.db).where,
+        },
+        "load": os.getloadavg()[0],
+        "concurrency": run.concurrency,
+        "sizes": run.sizes,
+    }
+
+
+SECTIONS = {"enqueue": measure_enqueue, "drain": measure_drain, "pickup": measure_pickup}
+
+
+@command("bench")
+@click.option("--dir", metavar="DIR", type=click.Path(file_okay=False), help="Measure SQLite there.")
+@click.option("--quick", is_flag=True, help="Small sizes, each once: shows that it works, too small to judge.")
+@click.option("--only", metavar="NAMES", default=",".join(SECTIONS), show_default=True, help="What to measure.")
+@click.option("--n", type=click.IntRange(100), metavar="N", help="Async no-ops in a drain; the others in proportion.")
+@click.option("--concurrency", type=click.IntRange(1), default=500, metavar="N", help="Slots of each worker.")
+@click.option("--profile", is_flag=True, help=f"Where the time goes: {LABORATORY}.")
+@pass_shared
+def bench(
+    shared: Shared, dir: str | None, quick: bool, only: str, n: int | None, concurrency: int, profile: bool
+) -> None:
+    """Measure how fast enqueue, drain and pickup are on this machine.
+
+    It measures in a new directory beside the SQLite file of --db (default: in the current directory) or in new
+    databases beside the PostgreSQL one, and removes everything when it ends. The database itself is left alone.
+    """
+    if shared.db and dir:
+        raise click.UsageError("name either --db or --dir")
+    names = [name.strip() for name in only.split(",")]
+    if unknown := ["--profile"] if profile else [name for name in names if name not in SECTIONS]:
+        raise Problem(f"{unknown[0]} is not one of {', '.join(SECTIONS)}", next=f"for more, {LABORATORY}")
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no database is left behind
+    run = Run(
+        shared.db or f"sqlite:///{os.path.abspath(dir or '.')}/bench.db", sizes_of(quick, n), concurrency, shared.note
+    )
+    machine, rows = _machine(run), [row for name in names for row in SECTIONS[name](run)]
+    if shared.json:
+        return shared.data({"machine": machine, "rows": rows, "profile": None})
+    grid = output.table("", "measured", "from", "to", right=("measured", "from", "to"))
+    for row in rows:
+        numbers = (f"{value:,.{0 if value >= 100 else 2}f}" for value in (row.value, row.low, row.high))
+        grid.add_row(f"{row.section}: {row.what}, {row.unit}", *numbers)
+    return output.show(shared, grid)

@@ -1,3 +1,0 @@
-from treadle.cli.bench.command import bench
-
-bench(prog_name="treadle bench")

@@ -1,1 +1,0 @@
-"""How the benchmark works on a libSQL server, where every request is a journey."""

@@ -1,0 +1,138 @@
+"""The benchmark laboratory on a PostgreSQL server: what only it has. All that is shared is tried on SQLite."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from bench.postgres.place import PostgresPlace
+from treadle import Treadle
+from treadle.stores.postgres import connection
+
+SECTIONS = {
+    "ceiling": {"commits", *(f"raw_{verb}{way}" for verb in ("insert", "move") for way in ("", "_text", "_many"))},
+    "wakeups": {"wakeups_p99", "wakeups_rate"},
+    "snapshot": {"snapshot"},
+}
+
+
+ROOT = Path(__file__).parents[2]
+
+
+def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "bench", "--db", url, *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+
+
+def databases(url: str) -> set[str]:
+    with psycopg.connect(url) as admin:
+        return {name for (name,) in admin.execute("SELECT datname FROM pg_database")}
+
+
+@pytest.fixture
+def place(postgres_url: str) -> Iterator[PostgresPlace]:
+    place = PostgresPlace(postgres_url)
+    yield place
+    place.close()
+
+
+def test_a_quick_run_answers_what_only_it_is_asked_and_leaves_nothing(postgres_url: str) -> None:
+    ran = bench(postgres_url, "--quick", "--n", "300", "--json", "--profile", "--only", ",".join(SECTIONS))
+
+    assert ran.returncode == 0, ran.stderr
+    found = json.loads(ran.stdout)
+    by_section: dict[str, set[str]] = {}
+    for row in found["rows"]:
+        by_section.setdefault(row["section"], set()).add(row["key"])
+        assert row["low"] <= row["value"] <= row["high"]
+        assert row["value"] > 0, row
+    assert by_section == SECTIONS
+    assert "fsync" in found["machine"]["database"]["settings"]
+    threads = found["profile"]["profile"]["threads"]
+    assert {"INSERT_LEASES", "COMMIT"} <= threads["treadle-claim_0"]["statements"].keys()
+    assert {"COMPLETE", "COMMIT"} <= threads["treadle-settle_0"]["statements"].keys()
+    assert not {name for name in databases(postgres_url) if name.startswith("treadle_bench_")}
+    with psycopg.connect(postgres_url) as given:
+        assert given.execute("SELECT to_regnamespace('treadle')").fetchone() == (None,)
+
+
+def test_what_is_put_in_is_what_treadle_would_see(place: PostgresPlace) -> None:
+    scratch = place.new("any")
+    scratch.waiting(30, "limited", priority=3, later=60)
+    done = scratch.finished(20)
+    scratch.held("limited")
+
+    app = Treadle(scratch.url)
+    counts = {(row["status"], row["type"]): row["count"] for row in app.store.counts(("status", "type")).rows}
+    assert counts == {("pending", "limited"): 30, ("completed", "noop"): 20, ("processing", "limited"): 1}
+    [job, *_] = app.jobs(status="pending").jobs
+    assert (job.priority, job.payload["n"]) == (3, 29)
+    app.close()
+    assert scratch.completed("noop") == len(scratch.times(done)) == 20
+    scratch.clear()
+    assert scratch.completed("noop") == 0
+
+
+def test_what_was_made_is_gone_even_if_nobody_closed_it(postgres_url: str) -> None:
+    place = PostgresPlace(postgres_url)
+    made = place.new("any").connection.info.dbname
+    assert made in databases(postgres_url)
+
+    place.close()
+
+    assert made not in databases(postgres_url)
+
+
+def test_each_bare_loop_moves_every_job(place: PostgresPlace) -> None:
+    scratch = place.new("any")
+    for loop in place.loops:
+        scratch.clear()
+        scratch.waiting(25)
+        assert [loop.move(scratch.connection, 10) for _ in range(4)] == [10, 10, 5, 0]
+        assert scratch.completed("noop") == 25
+        assert ("finished", 25) == scratch.connection.execute(
+            "SELECT 'finished', count(*) FROM treadle.finished WHERE status = 'completed'"
+        ).fetchone()
+
+
+def test_nobody_is_told_in_a_block_that_measures_polling(place: PostgresPlace) -> None:
+    before = connection.QUIET
+
+    with place.unheard():
+        assert connection.QUIET > 1e6
+
+    assert before == connection.QUIET
+
+
+def test_a_role_that_may_not_make_a_database_is_told_so(postgres_url: str) -> None:
+    with psycopg.connect(postgres_url, autocommit=True) as admin:
+        admin.execute("DROP ROLE IF EXISTS treadle_bench_nobody")
+        admin.execute("CREATE ROLE treadle_bench_nobody LOGIN PASSWORD 'secret'")
+    try:
+        ran = bench(as_role(postgres_url, "treadle_bench_nobody:secret"), "--quick", "--only", "ceiling")
+    finally:
+        with psycopg.connect(postgres_url, autocommit=True) as admin:
+            admin.execute("DROP ROLE treadle_bench_nobody")
+
+    assert ran.returncode == 1
+    assert "'treadle_bench_nobody' may not create any: ALTER ROLE" in ran.stderr
+    assert "secret" not in ran.stderr
+
+
+def as_role(url: str, role: str) -> str:
+    scheme, rest = url.split("://")
+    return f"{scheme}://{role}@{rest.rpartition('@')[2]}"
+
+
+def test_a_server_that_is_not_there_is_an_error_in_one_line() -> None:
+    ran = bench("postgresql://me:secret@127.0.0.1:1/jobs", "--quick")
+
+    assert ran.returncode == 1
+    assert "postgresql://me@127.0.0.1:1/jobs cannot be reached" in ran.stderr
+    assert "secret" not in ran.stderr
