@@ -25,7 +25,7 @@ PURE = {
     "job",
     "outcome",
     "redact",
-    "shown",
+    "views",
     "settings",
     "signature",
     "tokens",

@@ -11,7 +11,7 @@ import click
 import msgspec
 from rich.text import Text
 
-from treadle import filters, units
+from treadle import filters, units, views
 from treadle.cli import output, reveal
 from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared
@@ -22,10 +22,10 @@ from treadle.cli.verbs import verbs
 from treadle.cli.why import why
 from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING, NAMED, Filter
-from treadle.job import Job, Page, Status
+from treadle.job import Job, Status
 
 if TYPE_CHECKING:
-    from treadle.app import Treadle
+    pass
 
 FILTERS = "FILTER: 'status:failed,retrying type:send_* payload.user_id:42 attempt:>3 error:refused since:1h'."
 
@@ -68,7 +68,7 @@ def ls(
     page = app.jobs(filter, limit=limit, cursor=cursor)
     items = [reveal.job(shared, job) for job in page]
     if shared.json:
-        _print_json(shared, app, filter, page, items)
+        shared.data(views.job_page(items, page, filter, app.count(filter)))
         return
     if not items:
         shared.note("no jobs" if filter == EVERYTHING else "no jobs match")
@@ -87,14 +87,6 @@ def both(filter: Filter, given: Mapping[str, Any]) -> Filter:
         if getattr(filter, NAMED[name]):
             raise Problem(f"{name} stands in the filter, and --{name} is given", "Say it once.")
     return filter.replace(**fields)
-
-
-def _print_json(shared: Shared, app: Treadle, filter: Filter, page: Page, items: list[Job]) -> None:
-    """As GET /api/jobs answers."""
-    count = app.count(filter)
-    total = {"value": count.value, "relation": "eq" if count.exact else "gte"}
-    told = {"next_cursor": page.next, "total": total, "searched": page.searched, "filter": str(filter)}
-    shared.data({"items": items, **told})
 
 
 def _table(page: list[Job]) -> output.Grid:

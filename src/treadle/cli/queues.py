@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import click
-import msgspec
 from rich.text import Text
 
-from treadle import clock, units
+from treadle import clock, units, views
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared
@@ -27,7 +24,7 @@ def ls(shared: Shared) -> None:
     app = database(shared)
     lanes, now = app.queue_stats(), app.store.now()
     if shared.json:
-        shared.data({"items": [as_json(lane) for lane in lanes]})
+        shared.data({"items": [views.queue(lane) for lane in lanes]})
     elif lanes:
         output.show(shared, _table(lanes, now))
     else:
@@ -53,13 +50,6 @@ def oldest(due: int | None, now: int) -> str:
 
 def _next(due: int | None, now: int) -> str:
     return "-" if due is None else f"in {units.format_duration((due - now) / clock.SECOND)}"
-
-
-def as_json(lane: QueueStats) -> dict[str, Any]:
-    times = {name: getattr(lane, name) for name in ("oldest_due", "next_due")}
-    moments = {name: None if at is None else clock.to_datetime(at) for name, at in times.items()}
-    fields = msgspec.structs.asdict(lane)
-    return {"queue": lane.queue, "type": lane.type, **fields.pop("counts"), **fields, **moments}
 
 
 queues.add_command(ls)

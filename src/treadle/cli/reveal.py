@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from treadle import shown
+from treadle import views
 from treadle.cli.base import Shared
 from treadle.job import Attempt, Job
 from treadle.why import Why
@@ -25,12 +25,12 @@ def reveals(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def job(shared: Shared, job: Job) -> Job:
     """As it may be printed."""
-    return job if shared.reveal else shown.job(job)
+    return job if shared.reveal else views.job(job)
 
 
 def attempt(shared: Shared, attempt: Attempt) -> Attempt:
-    return attempt if shared.reveal else shown.attempt(attempt)
+    return attempt if shared.reveal else views.attempt(attempt)
 
 
 def why(shared: Shared, why: Why) -> Why:
-    return why if shared.reveal else shown.why(why)
+    return why if shared.reveal else views.why(why)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from treadle import units
+from treadle import units, views
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.queues import as_json
 from treadle.cli.stats_table import by_type
 from treadle.health import Problem, live, unhandled
 from treadle.job import Status
@@ -45,7 +44,7 @@ def _as_json(app: Treadle) -> dict[str, Any]:
         "totals": {status.value: 0 for status in Status} | _sums(counts),
         "workers": {"live": len(living), "lost": len(workers) - len(living)},
         "unhandled": [lane._asdict() for lane in unhandled(counts, living)],
-        "queues": [as_json(lane) for lane in app.queue_stats()],
+        "queues": [views.queue(lane) for lane in app.queue_stats()],
         "latency": app.latency(),
         "problems": app.problems(),
         "database": app.store.status(),

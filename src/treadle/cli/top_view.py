@@ -11,11 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from treadle import clock, units
-from treadle.cli import output, queues
+from treadle import clock, units, views
+from treadle.cli import output
 from treadle.health import Latency, Problem, is_live, silence
 from treadle.job import STATE_OF, SUMMARY, FailureGroup, Status, Usage
-from treadle.redact import redact_text
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 
@@ -46,7 +45,7 @@ def look(app: Treadle) -> Glance:
         lanes=app.queue_stats(),
         workers=app.workers(),
         problems=app.problems(),
-        failures=[msgspec.structs.replace(group, error=redact_text(group.error)) for group in app.failures()],
+        failures=[views.failure(group) for group in app.failures()],
         latency=app.latency(),
         usage=app.usage(timedelta(minutes=MINUTES), by=(), step=60),
     )
@@ -57,24 +56,19 @@ def as_json(seen: Glance) -> dict[str, Any]:
     return {
         "as_of": clock.to_datetime(seen.now),
         "database": seen.where,
-        "lanes": [queues.as_json(lane) for lane in seen.lanes],
-        "workers": [
-            {
-                **_timed(worker, "started_at", "seen_at"),
-                "live": is_live(worker, seen.now),
-                "doing": [{"type": t, "count": n, "since": clock.to_datetime(at)} for t, n, at in worker.doing],
-            }
-            for worker in seen.workers
-        ],
+        "lanes": [views.queue(lane) for lane in seen.lanes],
+        "workers": [_worker(worker, seen.now) for worker in seen.workers],
         "problems": seen.problems,
         "failures": seen.failures,
         "latency": seen.latency,
     }
 
 
-def _timed(row: msgspec.Struct, *names: str) -> dict[str, Any]:
-    fields = msgspec.structs.asdict(row)
-    return {**fields, **{name: clock.to_datetime(fields[name]) for name in names if fields[name] is not None}}
+def _worker(row: WorkerRow, now: int) -> dict[str, Any]:
+    """Every field of the row, as `views.worker` shows it, and whether it is live."""
+    shown = msgspec.structs.asdict(views.worker(row, now))
+    fields = {name: shown.get(name, value) for name, value in msgspec.structs.asdict(row).items()}
+    return {**fields, "live": shown["live"]}
 
 
 def draw(seen: Glance, rows: int, note: str = "") -> RenderableType:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from rich.text import Text
 
-from treadle import clock, units
+from treadle import clock, units, views
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
@@ -22,7 +20,7 @@ def workers(shared: Shared) -> None:
     app = database(shared)
     rows, now = app.workers(), app.store.now()
     if shared.json:
-        shared.data({"items": [_as_json(worker, now) for worker in rows]})
+        shared.data({"items": [views.worker(worker, now) for worker in rows]})
         return
     if not rows:
         shared.note("no worker is running on this database")
@@ -59,17 +57,3 @@ def _doing(worker: WorkerRow, now: int) -> str:
         for type, count, since in worker.doing
     )
     return ", ".join(parts)
-
-
-def _as_json(worker: WorkerRow, now: int) -> dict[str, Any]:
-    """As GET /api/workers answers."""
-    names = ("id", "name", "concurrency", "queues", "types", "version")
-    return {
-        **{name: getattr(worker, name) for name in names},
-        "started_at": clock.to_datetime(worker.started_at),
-        "seen_at": clock.to_datetime(worker.seen_at),
-        "silent_for": silence(worker, now),
-        "live": is_live(worker, now),
-        "running": worker.leases,
-        "doing": [{"type": t, "count": n, "since": clock.to_datetime(since)} for t, n, since in worker.doing],
-    }

@@ -7,8 +7,8 @@ from functools import partial
 
 from msgspec import UNSET
 
+from treadle import views
 from treadle.job import Job
-from treadle.web import shown
 from treadle.web.api.jobs import the_job
 from treadle.web.api.schemas import ChangesIn
 from treadle.web.http import Request, Response
@@ -21,7 +21,7 @@ def _do(verb: str, site: Site, request: Request) -> Response:
     act: Callable[[str], Job] = getattr(site.app, verb)
     job = act(the_job(site, request).id)
     site.audit(request, verb, job.id)
-    return Response(data=shown.job(job))
+    return Response(data=views.job(job))
 
 
 def _route(method: str, path: str, verb: str, summary: str) -> Route:
@@ -37,7 +37,7 @@ def clone(site: Site, request: Request) -> Response:
     payload = None if changes.payload is UNSET else changes.payload
     job = site.app.clone(the_job(site, request).id, payload)
     site.audit(request, "clone", job.id)
-    return Response(status=201, data=shown.job(job))
+    return Response(status=201, data=views.job(job))
 
 
 ROUTES = (

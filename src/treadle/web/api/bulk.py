@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from treadle import clock, filters
+from treadle import clock, filters, views
 from treadle.bulk import Bulk
 from treadle.filters import MOST_VALUES, Filter
 from treadle.ids import is_id
+from treadle.job import Count
 from treadle.stores.rows import Operation
-from treadle.web.api.job_list import Total, bound
+from treadle.views import Total
+from treadle.web.api.job_list import bound
 from treadle.web.bulk_runner import fixed
 from treadle.web.http import Request, Response
 from treadle.web.problem import HTTPProblem
@@ -68,7 +70,7 @@ def bulk(site: Site, request: Request) -> Response:
     asked: BulkIn = request.body
     expected = None if asked.expected_count is UNSET or asked.dry_run else asked.expected_count
     work = prepare(site, asked.action, _wanted(request, asked), expected)
-    total = Total(value=work.total, relation="eq" if work.exact else "gte")
+    total = views.total(Count(work.total, work.exact))
     if asked.dry_run:
         return Response(data=Counted(total=total))
     operation = start(site, request, work)

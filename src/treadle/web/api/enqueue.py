@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
+from treadle import views
 from treadle.job import Job, NewJob
-from treadle.web import shown
 from treadle.web.api.schemas import Jobs, NewJobIn
 from treadle.web.http import Request, Response
 from treadle.web.problem import HTTPProblem
@@ -30,7 +30,7 @@ def enqueue(site: Site, request: Request) -> Response:
     stored = {new.id for new in new_jobs} & {job.id for job in jobs}
     if stored:
         site.audit(request, "enqueue", _told(jobs), len(stored))
-    items = [shown.job(job) for job in jobs]
+    items = [views.job(job) for job in jobs]
     status = 201 if stored else 200
     return Response(status=status, data=Jobs(items=items) if isinstance(request.body, list) else items[0])
 

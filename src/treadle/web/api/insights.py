@@ -8,10 +8,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from treadle import clock, units
-from treadle.job import STATE_NAMES, FailureGroup, Usage
-from treadle.stores.rows import QueueStats
-from treadle.web import shown
+from treadle import clock, units, views
+from treadle.job import FailureGroup
+from treadle.views import UsageOut
+from treadle.web.api.schemas import LaneOut, Lanes
 from treadle.web.http import Request, Response
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Route
@@ -25,18 +25,6 @@ GROUPS = "Some of type, queue, tenant, with commas between them; nothing for the
 Groups = Annotated[str, Meta(pattern=r"^((type|queue|tenant)(,(type|queue|tenant)){0,2})?$")]
 
 
-class UsageOut(msgspec.Struct, kw_only=True):
-    """What was run in one step of time."""
-
-    at: datetime
-    group: dict[str, str]
-    runs: int
-    completed: int
-    failures: int
-    busy_seconds: float
-    waiting_seconds: float
-
-
 class UsagePage(msgspec.Struct, kw_only=True):
     """Steps in which nothing was run are left out."""
 
@@ -44,29 +32,6 @@ class UsagePage(msgspec.Struct, kw_only=True):
     until: datetime
     step: int
     items: list[UsageOut]
-
-
-LaneOut = msgspec.defstruct(
-    "LaneOut",
-    [
-        ("queue", str),
-        ("type", str),
-        *((name, int) for name in STATE_NAMES),
-        ("limit", int | None),
-        ("oldest_due", datetime | None),
-        ("next_due", datetime | None),
-        ("exact", bool),
-    ],
-    kw_only=True,
-    namespace={"__doc__": "Jobs of one type in one queue."},
-    module=__name__,
-)
-
-
-class Lanes(msgspec.Struct, kw_only=True):
-    """By queue and type."""
-
-    items: list[LaneOut]  # type: ignore[valid-type]
 
 
 class Failures(msgspec.Struct, kw_only=True):
@@ -92,38 +57,18 @@ def metrics(site: Site, request: Request) -> Response:
     if len(rows) > MOST:
         told = f"that would be {len(rows):,} rows, and {MOST:,} can be"
         raise HTTPProblem(400, told, "choose a longer step, a shorter window, or fewer groups")
-    items = [_usage(row, by) for row in rows]
+    items = [views.usage(row, by) for row in rows]
     return Response(data=UsagePage(since=since, until=until, step=step, items=items))
-
-
-def _usage(row: Usage, by: tuple[str, ...]) -> UsageOut:
-    return UsageOut(
-        at=row.at,
-        group=dict(zip(by, row.key, strict=True)),
-        runs=row.runs,
-        completed=row.completed,
-        failures=row.failures,
-        busy_seconds=row.busy,
-        waiting_seconds=row.waiting,
-    )
 
 
 def queues(site: Site, request: Request) -> Response:
     rows = site.cached("lanes", 0.5, site.app.queue_stats)
-    return Response(data=Lanes(items=[_lane(row) for row in rows]))
-
-
-def _lane(row: QueueStats) -> msgspec.Struct:
-    fields = msgspec.structs.asdict(row)
-    for name in ("oldest_due", "next_due"):
-        if isinstance(fields[name], int):
-            fields[name] = clock.to_datetime(fields[name])
-    return LaneOut(**fields.pop("counts"), **fields)
+    return Response(data=Lanes(items=[LaneOut(**views.queue(row)) for row in rows]))
 
 
 def failures(site: Site, request: Request) -> Response:
     rows = site.cached("failures", 1.0, site.app.failures)
-    return Response(data=Failures(items=[shown.failure(row) for row in rows]))
+    return Response(data=Failures(items=[views.failure(row) for row in rows]))
 
 
 ROUTES = (

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from treadle import filters
+from treadle import filters, views
 from treadle.filters import Filter
-from treadle.job import Count, Job
-from treadle.web import shown
 from treadle.web.http import Request, Response
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Route
@@ -19,29 +16,6 @@ from treadle.web.site import Site
 MOST = 200
 PLAIN = ("status", "type", "queue", "tenant", "subject", "worker")
 """Terms that may be parameters of their own, too."""
-
-
-class Total(msgspec.Struct, kw_only=True):
-    """How many there are. `gte`: at least so many."""
-
-    value: int
-    relation: str
-
-    @classmethod
-    def of(cls, count: Count) -> Total:
-        return cls(value=count.value, relation="eq" if count.exact else "gte")
-
-
-class JobPage(msgspec.Struct, kw_only=True):
-    """Some jobs, newest first."""
-
-    items: list[Job]
-    next_cursor: str | None
-    total: Total | None
-    searched: int | None
-    """If the search ended before the page was full: after how many jobs. `next_cursor` goes on from there."""
-    filter: str
-    """What was asked for, as treadle understood it."""
 
 
 FILTER = Parameter("q", str, "A filter: status:failed type:send_* payload.user_id:42 since:1h", default="")
@@ -68,16 +42,8 @@ def bound(request: Request, wanted: Filter) -> Filter:
 def jobs(site: Site, request: Request) -> Response:
     wanted = filter_of(request)
     page = site.app.jobs(wanted, limit=request.query["limit"], cursor=request.query["cursor"])
-    total: Any = Total.of(site.app.count(wanted)) if request.query["total"] else None
-    return Response(
-        data=JobPage(
-            items=[shown.job(job) for job in page.jobs],
-            next_cursor=page.next,
-            total=total,
-            searched=page.searched,
-            filter=str(wanted),
-        )
-    )
+    count = site.app.count(wanted) if request.query["total"] else None
+    return Response(data=views.job_page([views.job(job) for job in page], page, wanted, count))
 
 
 ROUTES = (
@@ -92,6 +58,6 @@ ROUTES = (
             Parameter("cursor", str, "The next_cursor of the page before"),
             Parameter("total", bool, "Whether to count them all, up to 10,000", default=True),
         ),
-        answers={200: JobPage},
+        answers={200: views.JobPage},
     ),
 )

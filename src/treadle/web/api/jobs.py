@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from treadle import views
 from treadle.errors import JobNotFound
 from treadle.job import Job
-from treadle.web import shown
 from treadle.web.api.schemas import Attempts
 from treadle.web.http import Request, Response
 from treadle.web.route import Route
@@ -21,16 +21,16 @@ def the_job(site: Site, request: Request) -> Job:
 
 
 def get(site: Site, request: Request) -> Response:
-    return Response(data=shown.job(the_job(site, request)))
+    return Response(data=views.job(the_job(site, request)))
 
 
 def attempts(site: Site, request: Request) -> Response:
     job = the_job(site, request)
-    return Response(data=Attempts(items=[shown.attempt(attempt) for attempt in site.app.attempts(job.id)]))
+    return Response(data=Attempts(items=[views.attempt(attempt) for attempt in site.app.attempts(job.id)]))
 
 
 def why(site: Site, request: Request) -> Response:
-    return Response(data=shown.why(site.app.why(the_job(site, request).id)))
+    return Response(data=views.why(site.app.why(the_job(site, request).id)))
 
 
 ROUTES = (

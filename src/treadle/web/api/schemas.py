@@ -8,7 +8,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from treadle.job import Attempt, Job
+from treadle.job import STATE_NAMES, Attempt, Job
+from treadle.views import WorkerOut
 
 Name = Annotated[str, Meta(max_length=200)]
 
@@ -75,32 +76,30 @@ class Stats(msgspec.Struct, kw_only=True):
     as_of: datetime
 
 
-class Doing(msgspec.Struct, kw_only=True):
-    """What a worker has in hand of one type."""
-
-    type: str
-    count: int
-    since: datetime
-
-
-class WorkerOut(msgspec.Struct, kw_only=True):
-    """A worker as the others see it."""
-
-    id: str
-    name: str
-    concurrency: int
-    queues: tuple[str, ...]
-    types: tuple[str, ...]
-    version: str
-    started_at: datetime
-    seen_at: datetime
-    silent_for: float
-    live: bool
-    running: int
-    doing: list[Doing]
-
-
 class Workers(msgspec.Struct, kw_only=True):
     """Who works, oldest first."""
 
     items: list[WorkerOut]
+
+
+LaneOut = msgspec.defstruct(
+    "LaneOut",
+    [
+        ("queue", str),
+        ("type", str),
+        *((name, int) for name in STATE_NAMES),
+        ("limit", int | None),
+        ("oldest_due", datetime | None),
+        ("next_due", datetime | None),
+        ("exact", bool),
+    ],
+    kw_only=True,
+    namespace={"__doc__": "Jobs of one type in one queue."},
+    module=__name__,
+)
+
+
+class Lanes(msgspec.Struct, kw_only=True):
+    """By queue and type."""
+
+    items: list[LaneOut]  # type: ignore[valid-type]

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from treadle import codec
+from treadle import codec, views
 from treadle.errors import TreadleError
-from treadle.web import highlight, shown
+from treadle.web import highlight
 from treadle.web.api.jobs import the_job
 from treadle.web.http import Request, Response, redirect
 from treadle.web.render import render
@@ -18,7 +18,7 @@ from treadle.web.site import Site
 
 def form(site: Site, request: Request) -> Response:
     job = the_job(site, request)
-    return _page(site, request, highlight.pretty(shown.job(job).payload))
+    return _page(site, request, highlight.pretty(views.job(job).payload))
 
 
 def clone(site: Site, request: Request) -> Response:
@@ -26,7 +26,7 @@ def clone(site: Site, request: Request) -> Response:
     text = request.field("payload")
     try:
         edited = codec.decode(text.encode())
-        new = site.app.clone(job.id, restored(edited, shown.job(job).payload, job.payload))
+        new = site.app.clone(job.id, restored(edited, views.job(job).payload, job.payload))
     except (msgspec.MsgspecError, TreadleError, RecursionError) as error:
         return _page(site, request, text, status=400, error=str(error))
     site.audit(request, "clone", f"{job.id} → {new.id}")
@@ -49,7 +49,7 @@ def restored(edited: Any, seen: Any, original: Any) -> Any:
 
 
 def _page(site: Site, request: Request, text: str, *, status: int = 200, error: str = "") -> Response:
-    job = shown.job(the_job(site, request))
+    job = views.job(the_job(site, request))
     return render(site, request, "clone.html", status=status, place="jobs", job=job, text=text, error=error)
 
 

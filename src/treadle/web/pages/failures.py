@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from treadle import views
 from treadle.filters import Filter
 from treadle.job import FailureGroup
 from treadle.redact import HIDDEN
-from treadle.web import shown
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached
 from treadle.web.pages.job import can_change
@@ -32,7 +32,7 @@ def failures(site: Site, request: Request) -> Response:
 
 
 def groups(found: Sequence[FailureGroup]) -> list[Group]:
-    return [Group(safe, _filter(safe)) for safe in map(shown.failure, found)]
+    return [Group(safe, _filter(safe)) for safe in map(views.failure, found)]
 
 
 def _filter(group: FailureGroup) -> str:

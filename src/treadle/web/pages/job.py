@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from treadle import codec
+from treadle import codec, views
 from treadle.filters import Filter
 from treadle.job import Attempt, Job, Status, state_of
-from treadle.web import charts, formatting, highlight, shown
+from treadle.web import charts, formatting, highlight
 from treadle.web.api.jobs import the_job
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached, timeline
@@ -34,12 +34,12 @@ class Try(NamedTuple):
 
 def job(site: Site, request: Request) -> Response:
     found = the_job(site, request)
-    history = [shown.attempt(attempt) for attempt in site.app.attempts(found.id)]
-    why = shown.why(site.app.why(found.id))
+    history = [views.attempt(attempt) for attempt in site.app.attempts(found.id)]
+    why = views.why(site.app.why(found.id))
     names = {worker.id: worker.name for worker in cached.workers(site)}
     now = formatting.of(request).now
     parts = timeline.parts(found, history, now)
-    safe = shown.job(found)
+    safe = views.job(found)
     return render(
         site,
         request,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from treadle import filters
+from treadle import filters, views
 from treadle.errors import BadCursor, BadFilter
 from treadle.filters import Filter
 from treadle.job import STATES, WAITING, Count, Job, Page, Progress, Status, state_of
-from treadle.web import shown
 from treadle.web.api.job_list import bound
 from treadle.web.formatting import of as words_of
 from treadle.web.highlight import brief
@@ -101,7 +100,7 @@ def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
 
 def _rows(request: Request, page: Page) -> list[Row]:
     now = words_of(request).now
-    return [_row(shown.job(job), now) for job in page]
+    return [_row(views.job(job), now) for job in page]
 
 
 def _row(job: Job, now: datetime) -> Row:

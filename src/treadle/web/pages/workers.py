@@ -5,13 +5,14 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from treadle import clock
+from treadle import clock, views
 from treadle.filters import Filter
 from treadle.health import handles, is_live
 from treadle.job import SUMMARY
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 from treadle.version import __version__
+from treadle.views import WorkerOut
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached
 from treadle.web.render import render
@@ -22,11 +23,7 @@ from treadle.web.site import Site
 class WorkerCard(NamedTuple):
     """A worker as the page shows it."""
 
-    row: WorkerRow
-    live: bool
-    seen_at: datetime
-    started_at: datetime
-    doing: list[tuple[str, int, datetime]]
+    shown: WorkerOut
     filter: str
     stranger: bool
     """It runs another version than this dashboard."""
@@ -44,20 +41,16 @@ class Lane(NamedTuple):
 def workers(site: Site, request: Request) -> Response:
     now = site.app.store.now()
     found, lanes = cached.workers(site), cached.lanes(site)
-    hands = sorted((_hand(row, now) for row in found), key=lambda hand: (hand.live, hand.row.name))
+    cards = sorted((_card(row, now) for row in found), key=lambda card: (card.shown.live, card.shown.name))
     living = [row for row in found if is_live(row, now)]
     return render(
-        site, request, "workers.html", place="workers", hands=hands, lanes=[_lane(lane, living) for lane in lanes]
+        site, request, "workers.html", place="workers", cards=cards, lanes=[_lane(lane, living) for lane in lanes]
     )
 
 
-def _hand(row: WorkerRow, now: int) -> WorkerCard:
+def _card(row: WorkerRow, now: int) -> WorkerCard:
     return WorkerCard(
-        row=row,
-        live=is_live(row, now),
-        seen_at=clock.to_datetime(row.seen_at),
-        started_at=clock.to_datetime(row.started_at),
-        doing=[(type, count, clock.to_datetime(since)) for type, count, since in row.doing],
+        shown=views.worker(row, now),
         filter=str(Filter(statuses=("processing",), workers=(row.id,))),
         stranger=row.version not in ("", __version__),
     )

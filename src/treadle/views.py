@@ -1,0 +1,167 @@
+"""What the command line (`--json`), the HTTP API and the pages show of jobs, workers and queues.
+
+The one place that turns a row into what leaves the process. What looks like a secret stays inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle import clock
+from treadle.health import is_live, silence
+from treadle.job import Attempt, Count, FailureGroup, Job, Page, Usage
+from treadle.redact import redact, redact_text
+from treadle.why import Why
+
+if TYPE_CHECKING:
+    from treadle.filters import Filter
+    from treadle.stores.base import WorkerRow
+    from treadle.stores.rows import QueueStats
+
+
+def job(job: Job) -> Job:
+    return msgspec.structs.replace(
+        job, payload=redact(job.payload), result=redact(job.result), error=_redacted(job.error)
+    )
+
+
+def attempt(attempt: Attempt) -> Attempt:
+    return msgspec.structs.replace(attempt, error=_redacted(attempt.error), traceback=_redacted(attempt.traceback))
+
+
+def failure(group: FailureGroup) -> FailureGroup:
+    return msgspec.structs.replace(group, error=redact_text(group.error))
+
+
+def why(why: Why) -> Why:
+    """A reason may quote the last error."""
+    reasons = [
+        msgspec.structs.replace(
+            reason,
+            text=redact_text(reason.text),
+            data={name: redact_text(v) if isinstance(v, str) else v for name, v in reason.data.items()},
+        )
+        for reason in why.reasons
+    ]
+    return msgspec.structs.replace(why, reasons=tuple(reasons))
+
+
+def _redacted(text: str | None) -> str | None:
+    return None if text is None else redact_text(text)
+
+
+class Total(msgspec.Struct, kw_only=True):
+    """How many there are. `gte`: at least so many."""
+
+    value: int
+    relation: str
+
+
+def total(count: Count) -> Total:
+    return Total(value=count.value, relation="eq" if count.exact else "gte")
+
+
+class JobPage(msgspec.Struct, kw_only=True):
+    """Some jobs, newest first."""
+
+    items: list[Job]
+    next_cursor: str | None
+    total: Total | None
+    searched: int | None
+    """If the search ended before the page was full: after how many jobs. `next_cursor` goes on from there."""
+    filter: str
+    """What was asked for, as treadle understood it."""
+
+
+def job_page(items: list[Job], page: Page, filter: Filter, count: Count | None) -> JobPage:
+    """A page, with its jobs as they may be shown."""
+    counted = None if count is None else total(count)
+    return JobPage(items=items, next_cursor=page.next, total=counted, searched=page.searched, filter=str(filter))
+
+
+class Doing(msgspec.Struct, kw_only=True):
+    """What a worker has in hand of one type."""
+
+    type: str
+    count: int
+    since: datetime
+
+
+class WorkerOut(msgspec.Struct, kw_only=True):
+    """A worker as the others see it."""
+
+    id: str
+    name: str
+    concurrency: int
+    queues: tuple[str, ...]
+    types: tuple[str, ...]
+    version: str
+    started_at: datetime
+    seen_at: datetime
+    silent_for: float
+    live: bool
+    running: int
+    doing: list[Doing]
+
+
+def worker(row: WorkerRow, now: int) -> WorkerOut:
+    return WorkerOut(
+        id=row.id,
+        name=row.name,
+        concurrency=row.concurrency,
+        queues=row.queues,
+        types=row.types,
+        version=row.version,
+        started_at=clock.to_datetime(row.started_at),
+        seen_at=clock.to_datetime(row.seen_at),
+        silent_for=silence(row, now),
+        live=is_live(row, now),
+        running=row.leases,
+        doing=[Doing(type=type, count=count, since=clock.to_datetime(since)) for type, count, since in row.doing],
+    )
+
+
+def queue(row: QueueStats) -> dict[str, Any]:
+    """Jobs of one type in one queue: the counts by state are fields of their own."""
+    return {
+        "queue": row.queue,
+        "type": row.type,
+        **row.counts,
+        "oldest_due": _moment(row.oldest_due),
+        "next_due": _moment(row.next_due),
+        "limit": row.limit,
+        "exact": row.exact,
+    }
+
+
+def _moment(at: int | None) -> datetime | None:
+    return None if at is None else clock.to_datetime(at)
+
+
+class UsageOut(msgspec.Struct, kw_only=True):
+    """What was run in one step of time."""
+
+    at: datetime
+    group: dict[str, str]
+    runs: int
+    completed: int
+    failures: int
+    busy_seconds: float
+    waiting_seconds: float
+
+
+def usage(row: Usage, by: Sequence[str]) -> UsageOut:
+    """`by`: the names of what it is grouped by."""
+    return UsageOut(
+        at=row.at,
+        group=dict(zip(by, row.key, strict=True)),
+        runs=row.runs,
+        completed=row.completed,
+        failures=row.failures,
+        busy_seconds=row.busy,
+        waiting_seconds=row.waiting,
+    )
