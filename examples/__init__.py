@@ -1,1 +1,1 @@
-"""Five small programs, each a page: see README.md."""
+"""A hello, and five small programs that you can copy: see README.md."""

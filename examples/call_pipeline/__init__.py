@@ -1,1 +1,1 @@
-"""Recorded calls, from upload to analysis in four stages, each org apart from the others (seed 001)."""
+"""Recorded calls of several organizations go through four stages, from upload to analysis."""

@@ -1,116 +1,32 @@
-"""The show: two orgs upload calls, a worker is killed on the way, and each org sees its own calls at the end.
-
-Without --db or $DATABASE_URL it runs on a SQLite file. On PostgreSQL it makes tables and roles in the database named.
-"""
+"""Uploads three calls and runs their stages in this process: python -m call_pipeline"""
 
 from __future__ import annotations
 
-import argparse
-import os
-import random
-import secrets
-import signal
-import subprocess
-import sys
-from collections import Counter
-from typing import Any
-from urllib.parse import quote
+import threading
+import time
+from http.server import ThreadingHTTPServer
 
-from examples.call_pipeline.sound import WORDS, record
-from examples.call_pipeline.tables import make_tables
-from examples.show import Stage, all_ended, free_port
-from treadle import Treadle
+from . import jobs, service, speech
+from .calls import calls_of, upload
+from .database import URL, td
+from .sound import record
+from .tables import make_tables
 
-ORGS, CALLS = ("harbour", "hills"), 6
+CALLS = {"c1": ["hello", "price", "thanks"], "c2": ["problem", "refund"], "c3": ["great", "contract", "goodbye"]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="script/example call_pipeline", description=__doc__)
-    parser.add_argument("--db", default=os.environ.get("DATABASE_URL"), help="postgresql://…; default: a SQLite file")
-    with Stage("call_pipeline") as stage:
-        url = parser.parse_args().db or f"sqlite:///{stage.folder}/calls.db"
-        prepare(stage, url)
-        port = free_port()
-        os.environ |= {"STORAGE": str(stage.folder / "storage"), "SPEECH_URL": f"http://127.0.0.1:{port}"}
-        os.environ |= {"PACE": "0.002", "SPEECH_POLL_INTERVAL_MS": "250", "SPEECH_SECONDS": "0.8"}
-        stage.start("examples.call_pipeline.service", str(port))
-        os.environ["TREADLE_URL"] = as_role(url, "producer")
-        from examples.call_pipeline.calls import calls_of, upload  # which look at the environment
-
-        td, run = Treadle(url), secrets.token_hex(3)
-        said = {(org, f"{run}-{n}"): random.choices(WORDS, k=8) for org in ORGS for n in range(CALLS)}
-        said[ORGS[0], f"{run}-poison"] = []
-        for (org, call), words in said.items():
-            upload(org, call, f"call {call}", record(words) if words else b"this is no recording")
-        stage.say("•", f"{len(said)} calls uploaded by {len(ORGS)} orgs, each in one transaction with its first job")
-        worker = stage.start("treadle", "worker", "examples.call_pipeline.jobs:td", TREADLE_URL=as_role(url, "worker"))
-        stage.watch(td, lambda counts: counts["processing"] > 0 or all_ended(counts), worker)
-        kill_a_worker(stage, td)
-        stage.watch(td, all_ended, worker)
-        ended = [Call(td, org, call, words) for (org, call), words in said.items()]
-        stage.table(
-            "What happened",
-            ("org", "call", "last stage", "status", "failed runs", "mood, or the error"),
-            ((c.org, c.id, c.last.type, c.last.status, c.failed_runs or "", c.found) for c in ended),
-        )
-        for org in ORGS:
-            stage.say("•", f"{org} sees {sum(id.startswith(run) for id, _, _ in calls_of(org))} calls of this show")
-        right = sum(call.is_right for call in ended)
-        lost = len(ended) - right
-        stage.say("✗" if lost else "✓", f"{right} of {len(ended)} calls ended as they should, {lost} did not")
-        stage.stay(f".venv/bin/treadle dashboard --db '{url}'", f".venv/bin/treadle stats --db '{url}'")
-        td.close()
-    if lost:
-        raise SystemExit(1)
-
-
-def prepare(stage: Stage, url: str) -> None:
-    """On PostgreSQL the web server and the workers are roles of their own; who sees what is then the server's word."""
-    if url.startswith("postgres"):
-        stage.say("•", "on PostgreSQL: orgs are kept apart by row level security")
-        for words in ("upgrade", "roles --apply"):
-            command = [sys.executable, "-m", "treadle", "db", *words.split(), "--db", url]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    else:
-        stage.say(
-            "•", "on a SQLite file. With PostgreSQL, by --db postgresql://…, orgs are also kept apart by the server"
-        )
-    make_tables(url)
-
-
-def as_role(url: str, role: str) -> str:
-    """The same server in that role, as `SET ROLE` would. In earnest each has a login of its own."""
-    if not url.startswith("postgres"):
-        return url
-    return f"{url}{'&' if '?' in url else '?'}options={quote(f'-c role=treadle_{role}')}"
-
-
-def kill_a_worker(stage: Stage, td: Treadle) -> None:
-    """Its supervisor starts another, and gives back what the dead one had in hand."""
-    held = len(td.jobs(status="processing"))
-    os.kill(td.workers()[0].host["pid"], signal.SIGKILL)
-    stage.say("✗", f"kill -9 the worker: it dies with {held} jobs in hand", "red")
-
-
-class Call:
-    """What became of one."""
-
-    def __init__(self, td: Treadle, org: str, id: str, words: list[str]) -> None:
-        jobs = td.jobs(tenant=org, subject=id)
-        self.org, self.id, self.words, self.last = org, id, words, jobs[0]
-        self.failed_runs = sum(len(td.attempts(job.id)) for job in jobs)
-        self.result: dict[str, Any] = self.last.result or {}
-
-    @property
-    def found(self) -> object:
-        return self.last.error or self.result.get("mood")
-
-    @property
-    def is_right(self) -> bool:
-        """A recording is analyzed, word for word; what is none has failed."""
-        if not self.words:
-            return self.last.status == "failed"
-        return self.last.type == "analyze" and self.result.get("words") == Counter(self.words)
+    make_tables(URL)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), service.Speech)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    speech.SERVICE = f"http://127.0.0.1:{server.server_port}"
+    service.SECONDS, jobs.POLL_SECONDS = 1.0, 0.5
+    for call, words in CALLS.items():
+        upload("acme", call, f"Call {call}", record(words))
+    while td.tick().next_due_at:  # a poll that snoozes is due again later
+        time.sleep(0.1)
+    for id, title, artifacts in calls_of("acme"):
+        print(f"{id}: {title}, {artifacts} artifacts, {td.jobs(type='analyze', subject=id)[0].result}")
 
 
 if __name__ == "__main__":

@@ -1,32 +1,33 @@
-"""What the web server does: take calls, and tell each org of its own."""
+"""What the web server does: accept calls, and show each org its own."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from examples.call_pipeline import storage
-from examples.call_pipeline.database import connected, for_org
-from examples.call_pipeline.jobs import extract_audio
 from treadle import Job
+
+from . import storage
+from .database import act_for, connected, insert, placeholder
+from .jobs import extract_audio
 
 CALLS = """
 SELECT c.id, c.title, count(a.kind) FROM calls c LEFT JOIN artifacts a ON a.org_id = c.org_id AND a.call_id = c.id
- WHERE c.org_id = ?
+ WHERE c.org_id = {value}
  GROUP BY c.id, c.title ORDER BY c.id
 """
 
 
 def upload(org: str, call: str, title: str, recording: bytes) -> Job:
-    """The call's row and its first job are one commit: neither is ever there without the other."""
+    """The call's row and its first job are one commit: neither exists without the other."""
     storage.write(storage.path(org, call, "upload.wav"), recording)
     with connected() as connection:
-        execute = for_org(connection, org)
-        execute("INSERT INTO calls VALUES (?, ?, ?) ON CONFLICT DO NOTHING", (org, call, title))
+        insert(connection, "calls", org_id=org, id=call, title=title)
         return extract_audio.using(connection=connection, tenant=org, subject=call).enqueue(call_id=call)
 
 
 def calls_of(org: str) -> list[Any]:
-    """Each call with its title and how many artifacts it has. PostgreSQL would show no others even without WHERE."""
+    """Each call with its title and its number of artifacts. PostgreSQL shows no others even without the WHERE."""
     with connected() as connection:
-        rows: list[Any] = for_org(connection, org)(CALLS, [org]).fetchall()
+        act_for(connection, org)
+        rows: list[Any] = connection.execute(CALLS.format(value=placeholder(connection)), [org]).fetchall()
         return rows

@@ -1,7 +1,7 @@
 """The four stages: extract_audio → transcribe_start → transcribe_poll → analyze.
 
-Each can run again without harm: what is in storage is not made again, a row that is there is left alone, and the next
-stage is stored with the completion of this one.
+Each stage is idempotent: a file in storage is not made again, an existing row is left alone, and the next stage is
+stored together with the completion of this one.
 """
 
 from __future__ import annotations
@@ -10,23 +10,24 @@ import json
 import os
 from collections import Counter
 
-from examples.call_pipeline import sound, storage
-from examples.call_pipeline.database import for_org, td
-from examples.call_pipeline.speech import start, words_of
 from treadle import Context, Snooze, exponential
 
+from . import sound, storage
+from .database import insert, td
+from .speech import start, words_of
+
 PACE = float(os.environ.get("PACE", "1"))
-"""The show is in a hurry: there, waiting is a five-hundredth of what it is in earnest."""
+"""The demo sets 0.002, so that delays are a five-hundredth of the normal ones."""
 POLL_SECONDS = float(os.environ.get("SPEECH_POLL_INTERVAL_MS", "20000")) / 1000
 MOST_POLLS = 180
-"""An hour."""
+"""An hour, at the default interval."""
 BACKOFF = exponential(base=30 * PACE, cap=600 * PACE)
-"""30, 60, 120, 240 seconds: min(600, 30·2^attempts) of the attempts before the one that failed."""
+"""30, 60, 120, 240 seconds: min(600, 30·2^n), where n counts the attempts before the one that failed."""
 
 
 @td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
 def extract_audio(ctx: Context, call_id: str) -> None:
-    """The upload as one channel, with fewer samples."""
+    """Reduce the upload to one channel with fewer samples."""
     upload, audio = (storage.path(ctx.tenant, call_id, name) for name in ("upload.wav", "audio.wav"))
     if not audio.exists():
         storage.write(audio, sound.to_mono(upload.read_bytes()))
@@ -38,7 +39,7 @@ def extract_audio(ctx: Context, call_id: str) -> None:
 
 @td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
 def transcribe_start(ctx: Context, call_id: str) -> None:
-    """Convert the audio, send it to the speech service, and leave: waiting is the next stage's job."""
+    """Convert the audio and send it to the speech service. The next stage waits for the answer."""
     folder = storage.path(ctx.tenant, call_id, "")
     if (folder / "transcript.json").exists():
         storage.remove(folder / sound.SPEECH)
@@ -54,7 +55,7 @@ def transcribe_start(ctx: Context, call_id: str) -> None:
 
 @td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
 def transcribe_poll(ctx: Context, call_id: str, operation_id: str, speech: str, transcript: str) -> None:
-    """Ask whether it is done. If not, ask again later: until then this job holds no worker, and it costs no attempt."""
+    """Ask whether it is done. If not, ask again later: a snooze holds no worker and costs no attempt."""
     sent, path = (storage.path(ctx.tenant, call_id, name) for name in (speech, transcript))
     if not path.exists():
         words = words_of(operation_id)
@@ -69,7 +70,7 @@ def transcribe_poll(ctx: Context, call_id: str, operation_id: str, speech: str, 
 
 @td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
 def analyze(ctx: Context, call_id: str) -> None:
-    """How often each word was said, and whether it was a good call."""
+    """Count each word, and rate the mood of the call."""
     folder = storage.path(ctx.tenant, call_id, "")
     path = folder / "analysis.json"
     if not path.exists():
@@ -83,5 +84,4 @@ def analyze(ctx: Context, call_id: str) -> None:
 
 
 def note_artifact(ctx: Context, connection: object, kind: str, path: str) -> None:
-    execute = for_org(connection, ctx.tenant)
-    execute("INSERT INTO artifacts VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING", (ctx.tenant, ctx.subject, kind, path))
+    insert(connection, "artifacts", org_id=ctx.tenant, call_id=ctx.subject, kind=kind, path=path)

@@ -1,6 +1,6 @@
-"""Stands for the speech service: asynchronous, over HTTP, and it takes its time.
+"""Stands for a speech service: asynchronous, over HTTP, and slow.
 
-python -m examples.call_pipeline.service PORT
+python -m call_pipeline.service PORT
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-from examples.call_pipeline.sound import understand
+from .sound import understand
 
 SECONDS = float(os.environ.get("SPEECH_SECONDS", "2"))
 operations: dict[str, tuple[float, list[str]]] = {}
-"""By key: when each is done, and what was said."""
+"""By key: when the operation is done, and the words."""
 
 
 class Speech(BaseHTTPRequestHandler):

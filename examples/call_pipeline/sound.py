@@ -1,4 +1,4 @@
-"""Recordings: made, converted and understood. Nobody speaks here: each word is a tone, a quarter of a second long."""
+"""Makes, converts and decodes recordings. There is no speech in them: each word is a tone of a quarter of a second."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pathlib import Path
 
 WORDS: tuple[str, ...] = ("hello", "thanks", "price", "contract", "problem", "refund", "great", "goodbye")
 LOWEST, APART = 300, 100
-"""Hertz: of the first word, and from each to the next."""
+"""Hertz: the tone of the first word, and the distance between two tones."""
 TONE, PAUSE = 0.2, 0.05
 UPLOADED, EXTRACTED, SENT = 48_000, 16_000, 8_000
-"""Samples a second."""
+"""Samples per second."""
 
 FFMPEG = shutil.which("ffmpeg")
 SPEECH = "speech.ogg" if FFMPEG else "speech.wav"
-"""OGG Opus needs ffmpeg. Without it the speech service gets a small WAV."""
+"""OGG Opus needs ffmpeg. Without ffmpeg, the speech service gets a small WAV."""
 
 
 def record(words: Iterable[str]) -> bytes:
-    """A stereo WAV in which these words are said."""
+    """A stereo WAV with a tone for each word."""
     samples = array("h")
     for word in words:
         turn = 2 * math.pi * (LOWEST + APART * WORDS.index(word)) / UPLOADED
@@ -36,7 +36,7 @@ def record(words: Iterable[str]) -> bytes:
 
 
 def to_mono(recording: bytes) -> bytes:
-    """One channel of a third of the samples. What is no such WAV raises `wave.Error`."""
+    """One channel with a third of the samples. Raises `wave.Error` if this is not such a WAV."""
     samples, channels, rate = from_wav(recording)
     step = channels * (rate // EXTRACTED)
     left, right = samples[0::step], samples[channels - 1 :: step]
@@ -44,7 +44,7 @@ def to_mono(recording: bytes) -> bytes:
 
 
 def to_speech(audio: Path) -> bytes:
-    """What the speech service takes."""
+    """The format that the speech service takes."""
     if FFMPEG:
         command = [FFMPEG, "-v", "error", "-i", str(audio), "-c:a", "libopus", "-b:a", "24k", "-f", "ogg", "-"]
         return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=True).stdout
@@ -53,7 +53,7 @@ def to_speech(audio: Path) -> bytes:
 
 
 def understand(speech: bytes) -> list[str]:
-    """The words, by how often the middle of each tone crosses zero."""
+    """Decode the words by counting the zero crossings in the middle of each tone."""
     if speech.startswith(b"OggS"):
         command = [FFMPEG or "ffmpeg", "-v", "error", "-i", "-", "-f", "s16le", "-ac", "1", "-ar", str(SENT), "-"]
         samples = array("h", subprocess.run(command, input=speech, capture_output=True, check=True).stdout)
@@ -80,11 +80,11 @@ def as_wav(samples: array[int], rate: int, channels: int = 1) -> bytes:
 
 
 def from_wav(data: bytes) -> tuple[array[int], int, int]:
-    """Samples, channels, samples a second."""
+    """Samples, channels, samples per second."""
     try:
         with wave.open(io.BytesIO(data)) as wav:
             if wav.getsampwidth() != 2:
-                raise wave.Error(f"{8 * wav.getsampwidth()} bits a sample; we take 16")
+                raise wave.Error(f"{8 * wav.getsampwidth()} bits per sample; only 16 are supported")
             return array("h", wav.readframes(wav.getnframes())), wav.getnchannels(), wav.getframerate()
     except EOFError:
-        raise wave.Error("this is no recording: it ends before it begins") from None
+        raise wave.Error("this is not a recording: the file is too short") from None

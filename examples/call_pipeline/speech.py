@@ -1,4 +1,4 @@
-"""How to use the speech service: start an operation, ask later what was said."""
+"""A client of the speech service: start an operation, and ask later for its words."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SERVICE = os.environ.get("SPEECH_URL", "http://127.0.0.1:8421")
 
 
 def start(speech: bytes, key: str) -> str:
-    """The operation's id. The key makes a second request for the same call the same operation: who dies between the
-    request and our commit costs no second one."""
+    """Returns the operation's id. A second request with the same key returns the same operation, so that a crash
+    between the request and our commit does not start a second one."""
     operation: str = ask(Request(f"{SERVICE}/operations", speech, {"Idempotency-Key": key}))["id"]
     return operation
 
 
 def words_of(operation: str) -> list[str] | None:
-    """What was said, or None while the service is still listening."""
+    """The words, or None while the operation runs."""
     answer = ask(Request(f"{SERVICE}/operations/{operation}"))
     words: list[str] | None = answer["words"] if answer["done"] else None
     return words
@@ -26,5 +26,5 @@ def words_of(operation: str) -> list[str] | None:
 
 def ask(request: Request) -> dict[str, Any]:
     with urlopen(request, timeout=10) as answer:
-        told: dict[str, Any] = json.load(answer)
-        return told
+        body: dict[str, Any] = json.load(answer)
+        return body

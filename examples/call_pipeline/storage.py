@@ -1,4 +1,4 @@
-"""Where recordings are kept: a folder here, a bucket elsewhere. The same call's things are always in the same place."""
+"""Storage for recordings: a folder here, a bucket elsewhere. Paths are derived from the call alone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def path(org: str, call: str, name: str) -> Path:
 
 
 def write(to: Path, data: bytes) -> None:
-    """Whole or not at all: what is there under its name can be counted on, whoever dies meanwhile."""
+    """Write the whole file or nothing: a file with its final name is complete, even if a writer died."""
     to.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.NamedTemporaryFile(dir=to.parent, suffix=".part", delete=False) as part:
         part.write(data)
@@ -29,5 +29,5 @@ def remove(*paths: Path) -> None:
 
 
 def remove_parts(folder: Path) -> None:
-    """What those left behind who died while they wrote."""
+    """Remove the partial files of writers that died."""
     remove(*folder.glob("*.part"))

@@ -1,4 +1,4 @@
-"""The tables of the calls, in the queue's database. Every row has its org; on PostgreSQL an org sees only its own."""
+"""The tables of the calls, in the queue's database. Every row has its org. On PostgreSQL an org sees only its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CREATE TABLE IF NOT EXISTS artifacts (
 );
 """
 
-# What the design calls its table, for those who ask by its names.
+# The queue under the application's own names.
 PROCESSING_JOBS = """
 DROP VIEW IF EXISTS processing_jobs;
 CREATE VIEW processing_jobs{invoker} AS
@@ -35,7 +35,7 @@ SELECT id, tenant AS org_id, subject AS call_id, type AS stage,
   FROM {job};
 """
 
-# A forgotten WHERE shows nothing of another org, to workers neither: they act for the org of the job they run.
+# A forgotten WHERE shows nothing of another org, not even to workers: they act for the org of the job that they run.
 ONE_ORG = """
 ALTER TABLE {table} ENABLE ROW LEVEL SECURITY;
 ALTER TABLE {table} FORCE ROW LEVEL SECURITY;
@@ -48,9 +48,9 @@ GRANT SELECT, INSERT ON {table} TO treadle_worker, treadle_producer;
 
 
 def make_tables(url: str) -> None:
-    """Once, as the owner of the database. On PostgreSQL after `treadle db upgrade` and `treadle db roles --apply`."""
-    Treadle(url).store.open()  # has the tables that the view is made of
-    if not url.startswith("postgres"):
+    """Call it once, as the owner of the database. On PostgreSQL run `treadle db roles --apply` before."""
+    Treadle(url).counts()  # the first use makes treadle's tables, which the view reads
+    if not url.startswith("postgresql:"):
         with sqlite3.connect(url.removeprefix("sqlite:///")) as file:
             file.executescript(TABLES + PROCESSING_JOBS.format(invoker="", job="treadle_job"))
         return

@@ -1,1 +1,1 @@
-"""Background work of many orgs without a worker: whoever calls POST /api/jobs/tick runs it (seed 002)."""
+"""Background work of many organizations without a worker: POST /api/jobs/tick runs it."""

@@ -1,6 +1,6 @@
-"""What cron or a platform's scheduler runs every minute: one call, and its answer as a line.
+"""What cron or a platform's scheduler runs every minute: one request, and its answer on one line.
 
-TICK_TOKEN=td_… python -m examples.org_jobs.cron http://127.0.0.1:8000
+TICK_TOKEN=td_… python -m org_jobs.cron http://127.0.0.1:8000
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 import httpx2
 
 MAX_JOBS, MAX_SECONDS = 6, 20
-"""For one call: below what the platform allows a request."""
+"""Per request, and below the platform's limit for a request."""
 
 
 def tick(url: str, token: str) -> dict[str, Any]:
-    """Run what is due there: at most so many jobs, for at most so long. What became of them, and when more is due."""
+    """Run due jobs there, at most MAX_JOBS for MAX_SECONDS. Returns what was done, and when the next job is due."""
     answer = httpx2.post(
         f"{url}/api/jobs/tick",
         json={"max_jobs": MAX_JOBS, "max_seconds": MAX_SECONDS},

@@ -1,4 +1,4 @@
-"""What background work costs, and how reliable it is, per org."""
+"""What background work costs, and how reliable it is, per organization."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle import Event, Treadle
 log = logging.getLogger("org_jobs.metering")
 
 PRICE = 0.0001
-"""For a second in a handler."""
+"""Per second in a handler."""
 
 
 class Bill(NamedTuple):
@@ -29,10 +29,10 @@ class Bill(NamedTuple):
 
 
 def emit(event: Event) -> None:
-    """A usage event for each run, to wherever your log goes. Told at most once, so it is for watching."""
+    """Log a usage event for each run. Hooks are called at most once, so use them for monitoring only."""
     fields = ("id", "type", "attempt", "busy", "waiting", "error")
-    told = {"event": event.name, "org_id": event.tenant} | {name: getattr(event, name) for name in fields}
-    log.info(json.dumps(told))
+    usage = {"event": event.name, "org_id": event.tenant} | {name: getattr(event, name) for name in fields}
+    log.info(json.dumps(usage))
 
 
 def meter(td: Treadle) -> None:
@@ -41,7 +41,7 @@ def meter(td: Treadle) -> None:
 
 
 def bills(td: Treadle, since: timedelta = timedelta(days=1)) -> list[Bill]:
-    """For charging: what is stored in the same transaction as each outcome, so that it is exact."""
+    """For billing: usage is stored in the transaction of each outcome, so it is exact."""
     sums: dict[str, Counter[str]] = {}
     for row in td.usage(since, by=("tenant",), step=3600):
         spent = sums.setdefault(row.key[0], Counter())

@@ -1,4 +1,4 @@
-"""Backoff, retries and dedupe keys: the seed's functions, on treadle's own. Pure."""
+"""Rules for backoff, retries and dedupe keys as pure functions, built on treadle's own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any, Literal
 import treadle
 
 JobStatus = Literal["queued", "running", "success", "failed"]
-OURS = {"queued": "pending", "running": "processing", "success": "completed", "failed": "failed"}
+TREADLE_STATUS = {"queued": "pending", "running": "processing", "success": "completed", "failed": "failed"}
 
 DEFAULT_MAX_ATTEMPTS = 5
 RUNS = DEFAULT_MAX_ATTEMPTS + 1
-"""The seed asks `canRetry` before it counts the failure at hand: five are forgiven, so that a job runs six times."""
+"""`can_retry` is called before the current failure is counted: five failures are allowed, so a job runs six times."""
 PACE = float(os.environ.get("PACE", "1"))
-"""The show is in a hurry: there, waiting is a fiftieth of what it is in earnest."""
+"""The demo sets 0.02, so that delays are a fiftieth of the normal ones."""
 BACKOFF = treadle.exponential(base=1 * PACE, cap=60 * PACE)
 
 
@@ -25,8 +25,8 @@ def get_backoff_delay_ms(attempts: int) -> int:
 
 
 def can_retry(status: JobStatus, attempts: int, max_attempts: int = DEFAULT_MAX_ATTEMPTS) -> bool:
-    """Not while it runs, not when it succeeded, and only if attempts are left."""
-    return treadle.can_retry(OURS[status], attempts, max_attempts)
+    """Whether a failed job may run again: it has attempts left, and is neither running nor successful."""
+    return treadle.can_retry(TREADLE_STATUS[status], attempts, max_attempts)
 
 
 def make_job_dedupe_key(type: str, org_id: str | None, payload: Mapping[str, Any]) -> str:

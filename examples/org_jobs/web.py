@@ -1,6 +1,6 @@
-"""The web server. It runs jobs only when somebody with a token asks it to: POST /api/jobs/tick.
+"""The web server. It runs jobs only when a client with a token sends POST /api/jobs/tick.
 
-uvicorn examples.org_jobs.web:app
+uvicorn org_jobs.web:app
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from examples.org_jobs import metering
-from examples.org_jobs.jobs import make_tables, td
-from examples.org_jobs.repository import JobsRepository
 from treadle import TreadleError
 from treadle.web import allow_everyone
+
+from . import metering
+from .jobs import make_tables, td
+from .repository import JobsRepository
 
 metering.meter(td)
 repository = JobsRepository(td)
@@ -57,10 +58,9 @@ def usage(org_id: str) -> dict[str, Any]:
 
 
 def nobody(request: Request) -> None:
-    """No login here: who has a token (`treadle tokens create cron --scope tick`) is let in as far as it says."""
+    """No login: only tokens are accepted, each with its scopes (`treadle tokens create cron --scope tick`)."""
 
 
-app.mount(
-    "/dashboard", td.asgi(auth=allow_everyone, read_only=True, price=metering.PRICE)
-)  # this machine, only to look
+# Read-only, and for this machine only.
+app.mount("/dashboard", td.asgi(auth=allow_everyone, read_only=True, price=metering.PRICE))
 app.mount("/", td.asgi(auth=nobody))  # POST /api/jobs/tick, GET /api/metrics

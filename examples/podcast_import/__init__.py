@@ -1,1 +1,1 @@
-"""Podcasts imported by a worker that lives in the web server (seed 000)."""
+"""Podcasts are imported by a worker that runs inside the web server."""

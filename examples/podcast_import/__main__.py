@@ -1,78 +1,12 @@
-"""The show: a server imports podcasts, is killed in the middle, and is started again."""
+"""Starts the web server on $PORT, or on port 8000: python -m podcast_import"""
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
-from xml.sax.saxutils import escape
+import os
 
-import httpx2
+import uvicorn
 
-from examples.show import Stage, all_ended, free_port
-from treadle import Treadle
-
-PODCASTS, EPISODES = 15, 40
-SERVER = "examples.podcast_import.web:app"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="script/example podcast_import", description=__doc__)
-    parser.add_argument(
-        "--db", help="where the jobs and rows go, e.g. libsql+http://127.0.0.1:8080; default: a new file"
-    )
-    url = parser.parse_args().db
-    with Stage("podcast_import") as stage:
-        url = url or f"sqlite:///{stage.folder}/podcasts.db"
-        podcasts = make_feeds(stage.folder / "feeds", PODCASTS, EPISODES)
-        port, td = free_port(), Treadle(url)
-        environment = {"TREADLE_URL": url, "FEEDS": str(stage.folder / "feeds")}
-        stage.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
-        server = stage.serve(SERVER, port, **environment)
-        with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            jobs = [client.post("/podcasts/import", json={"podcast_id": id}).json()["job"] for id in podcasts]
-        stage.say("•", f"POST /podcasts/import, {len(jobs)} times, each answered when it was stored; three run at once")
-        stage.watch(td, lambda counts: counts["completed"] >= PODCASTS // 3, server)
-        stage.kill(server, "the server", len(td.jobs(status="processing")))
-        server = stage.serve(SERVER, port, **environment)
-        stage.say("✓", "started again: it finds what the dead one had in hand, and goes on", "green")
-        stage.watch(td, all_ended, server)
-        found = [job for id in jobs if (job := td.get(id))]
-        stage.table(
-            "What happened",
-            ("podcast", "status", "runs that died", "episodes"),
-            (
-                (
-                    job.payload["podcast_id"],
-                    job.status,
-                    len(td.attempts(job.id)) or "",
-                    (job.result or {}).get("episodes"),
-                )
-                for job in found
-            ),
-        )
-        lost = PODCASTS - sum(job.status == "completed" for job in found)
-        stage.say("✗" if lost else "✓", f"{PODCASTS - lost} of {PODCASTS} podcasts imported, {lost} lost")
-        stage.stay(f"http://127.0.0.1:{port}/dashboard/", f"http://127.0.0.1:{port}/docs")
-        td.close()
-    if lost:
-        raise SystemExit(1)
-
-
-def make_feeds(folder: Path, podcasts: int, episodes: int) -> list[str]:
-    """RSS files like the one in feeds/, as many as wanted. Their names."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = [f"podcast-{number:02}" for number in range(podcasts)]
-    for name in names:
-        items = "".join(
-            f"<item><title>{escape(f'Part {n} & more')}</title><guid>{name}-{n}</guid>"
-            f'<enclosure url="https://example.org/{name}/{n}.mp3" length="1000" type="audio/mpeg"/>'
-            f"<pubDate>Wed, 25 Jan 2023 12:{n % 60:02}:00 GMT</pubDate></item>"
-            for n in range(episodes)
-        )
-        text = f'<?xml version="1.0"?><rss version="2.0"><channel><title>{name}</title>{items}</channel></rss>'
-        (folder / f"{name}.xml").write_text(text, "utf-8")
-    return names
-
+from .web import app
 
 if __name__ == "__main__":
-    main()
+    uvicorn.run(app, port=int(os.environ.get("PORT", "8000")))

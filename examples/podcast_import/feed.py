@@ -1,4 +1,4 @@
-"""RSS: what a stranger's file says of a podcast. It is read with limits, as strangers can write anything."""
+"""Reads RSS files. They come from strangers, so every dimension has a limit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_DEPTH = 20
 
 
 class BadFeed(Exception):
-    """It will not get better by being read again."""
+    """The file is wrong. Reading it again does not help."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Episode:
     title: str
     audio: str
     published: str
-    """ISO 8601; '' if the feed does not say, or says nonsense."""
+    """ISO 8601; '' if the feed has no valid date."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +32,17 @@ class Feed:
 
 
 class Limited(ElementTree.TreeBuilder):
-    """Refuses what an RSS file does not need and an attacker does: entities (they need a DOCTYPE), and depth."""
+    """Refuses what only an attacker needs: entities (they need a DOCTYPE) and deep nesting."""
 
     depth = 0
 
     def doctype(self, name: str, public: str | None, system: str | None) -> None:
-        raise BadFeed("it has a DOCTYPE, and a feed needs none")
+        raise BadFeed("the file has a DOCTYPE, which a feed does not need")
 
     def start(self, tag: str, attributes: dict[str, str]) -> ElementTree.Element:
         self.depth += 1
         if self.depth > MAX_DEPTH:
-            raise BadFeed(f"it is nested deeper than {MAX_DEPTH}")
+            raise BadFeed(f"the file is nested deeper than {MAX_DEPTH} levels")
         return super().start(tag, attributes)
 
     def end(self, tag: str) -> ElementTree.Element:
@@ -54,17 +54,17 @@ def read_feed(path: Path) -> Feed:
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise BadFeed(f"it is longer than {MAX_BYTES:,} bytes")
+        raise BadFeed(f"the file is longer than {MAX_BYTES:,} bytes")
     try:
         root = ElementTree.fromstring(data, ElementTree.XMLParser(target=Limited()))
     except ElementTree.ParseError as error:
-        raise BadFeed(f"it is no XML: {error}") from error
+        raise BadFeed(f"the file is not XML: {error}") from error
     channel = root.find("channel")
     if root.tag != "rss" or channel is None:
-        raise BadFeed(f"it is no RSS: <{root.tag}>")
+        raise BadFeed(f"the file is not RSS: <{root.tag}>")
     episodes = tuple(_episode(item) for item in channel.iterfind("item"))
     if len(episodes) > MAX_EPISODES:
-        raise BadFeed(f"it has {len(episodes):,} episodes; we take {MAX_EPISODES:,}")
+        raise BadFeed(f"the feed has {len(episodes):,} episodes; the limit is {MAX_EPISODES:,}")
     return Feed(channel.findtext("title", "").strip(), episodes)
 
 
@@ -73,7 +73,7 @@ def _episode(item: ElementTree.Element) -> Episode:
     audio = "" if enclosure is None else enclosure.get("url", "")
     guid = item.findtext("guid", "").strip() or audio
     if not guid:
-        raise BadFeed("an episode has neither a guid nor a file")
+        raise BadFeed("an episode has neither a guid nor an audio file")
     return Episode(guid, item.findtext("title", "").strip(), audio, _iso(item.findtext("pubDate", "")))
 
 

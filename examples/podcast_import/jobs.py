@@ -6,15 +6,16 @@ import os
 import time
 from pathlib import Path
 
-from examples.podcast_import.feed import BadFeed, read_feed
 from treadle import Context, Fail, Treadle, exponential
+
+from .feed import BadFeed, read_feed
 
 td = Treadle()  # $TREADLE_URL: a SQLite file or a libSQL server; else ./treadle.db
 
 FEEDS = Path(os.environ.get("FEEDS", Path(__file__).parent / "feeds"))
 """Stands for the web: the feed of podcast `x` is `x.xml`."""
 PACE = float(os.environ.get("PACE", "0.01"))
-"""Seconds that each episode takes, as its cover would have to be fetched."""
+"""Seconds per episode: stands for fetching its cover."""
 
 TABLES = (
     "CREATE TABLE IF NOT EXISTS podcasts (id TEXT PRIMARY KEY, title TEXT NOT NULL, imports INTEGER NOT NULL)",
@@ -25,17 +26,17 @@ TABLES = (
 
 @td.job(
     concurrency=3,  # at most three at once, over all servers
-    timeout=300,  # after five minutes it is stuck: not counted any more, and somebody else's
+    timeout=300,  # after five minutes it is stuck: it no longer counts, and another worker takes it
     max_attempts=5,
     backoff=exponential(base=1, cap=60),
-    dedupe=True,  # who clicks twice gets the import that is under way
+    dedupe=True,  # a second click returns the import that is already under way
 )
 def podcast_import(ctx: Context, podcast_id: str) -> None:
-    """Read a feed into rows. The rows and the job's completion are one commit, so a crash can double nothing."""
+    """Read a feed into rows. The rows and the job's completion are one commit, so a crash duplicates nothing."""
     try:
         feed = read_feed(FEEDS / f"{podcast_id}.xml")
     except BadFeed as error:
-        raise Fail(f"{podcast_id}: {error}") from error  # the same file again would be as bad
+        raise Fail(f"{podcast_id}: {error}") from error  # a retry would read the same bad file
     for number, episode in enumerate(feed.episodes):
         ctx.progress(number / len(feed.episodes), episode.title)
         time.sleep(PACE)

@@ -1,6 +1,6 @@
-"""The web server: a route that enqueues, one that tells, and the worker in the server's own process.
+"""The web server: a route that enqueues, routes that show the status, and the worker in the server's own process.
 
-uvicorn examples.podcast_import.web:app
+uvicorn podcast_import.web:app
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
-from examples.podcast_import.jobs import podcast_import, td
 from treadle.web import allow_everyone
+
+from .jobs import podcast_import, td
 
 
 @asynccontextmanager
@@ -23,7 +24,7 @@ async def lifespan(app: FastAPI) -> AsyncIterator[None]:
 
 
 app = FastAPI(title="Podcasts", lifespan=lifespan)
-app.mount("/dashboard", td.asgi(auth=allow_everyone))  # for this machine only; docs/dashboard.md has the way to a login
+app.mount("/dashboard", td.asgi(auth=allow_everyone))  # this machine only; docs/dashboard.md adds a login
 
 
 class Import(BaseModel):

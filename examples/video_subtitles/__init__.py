@@ -1,1 +1,1 @@
-"""Subtitles for the videos of channels, with the queue in the same SQLite file (seed 004)."""
+"""Videos get their subtitles. The queue is in the app's own SQLite file."""

@@ -1,4 +1,4 @@
-"""One file for the app's own tables and its jobs. A video has no status column: its job has the status."""
+"""One SQLite file for the app's own tables and its jobs. A video has no status column: its job has the status."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 from treadle import Treadle
 
-# Jobs are kept as long as videos are, as they have the status.
-td = Treadle(os.environ.get("TREADLE_URL", "sqlite:///videos.db"), retention=None)
+URL = os.environ.get("TREADLE_URL", "sqlite:///videos.db")
+td = Treadle(URL, retention=None)  # jobs are never pruned, because they hold the status of the videos
 
 TABLES = """
 CREATE TABLE IF NOT EXISTS channels (id TEXT PRIMARY KEY, title TEXT NOT NULL);
@@ -41,10 +41,10 @@ SELECT v.id, v.title, j.status, j.attempts, j.error
 @contextmanager
 def database() -> Iterator[sqlite3.Connection]:
     """A connection whose block is one transaction."""
-    connection = sqlite3.connect(td.store.where, timeout=10)
+    connection = sqlite3.connect(URL.removeprefix("sqlite:///"), timeout=10)
     try:
         connection.execute("PRAGMA foreign_keys = ON")
-        connection.execute("PRAGMA wal_autocheckpoint = 0")  # treadle does that; see docs/sqlite.md
+        connection.execute("PRAGMA wal_autocheckpoint = 0")  # treadle checkpoints; see docs/sqlite.md
         connection.row_factory = sqlite3.Row
         with connection:
             yield connection

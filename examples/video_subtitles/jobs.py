@@ -1,4 +1,4 @@
-"""The one job there is: give a video its subtitle."""
+"""The only job: give a video its subtitle."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from examples.video_subtitles.database import database, td
 from treadle import Context, Job, exponential
 
+from .database import database, td
+
 MEDIA = Path(os.environ.get("MEDIA", "media"))
-"""What is said in video `x`, a sentence a line, is in `x.txt`: it stands for the film."""
+"""`x.txt` stands for video `x`: it holds what is said in it, one sentence per line."""
 PACE = float(os.environ.get("PACE", "0.05"))
-"""Seconds that a film takes, as a speech service would."""
+"""Seconds per video: stands for a speech service."""
 
 
 @td.job(queue="video_queue", max_attempts=3, backoff=exponential(base=1, cap=60))
 def fetch_subtitle(ctx: Context, video_id: str) -> None:
-    """The subtitle and the job's completion are one commit: neither is ever there without the other."""
+    """The subtitle and the job's completion are one commit: neither exists without the other."""
     srt = transcribe(MEDIA / f"{video_id}.txt")
     with ctx.transaction() as db:
         db.execute("INSERT INTO subtitles VALUES (?, ?) ON CONFLICT DO NOTHING", (video_id, srt))
 
 
 @fetch_subtitle.already_done
-def subtitles_there(jobs: Sequence[Job]) -> list[Job]:
-    """Of these jobs, those whose video has its subtitle. Workers ask when they start, and every few minutes."""
+def with_subtitle(jobs: Sequence[Job]) -> list[Job]:
+    """The jobs whose video has its subtitle. Workers call this when they start, and every few minutes."""
     wanted = json.dumps([job.subject for job in jobs])
     with database() as db:
         there = db.execute("SELECT video_id FROM subtitles JOIN json_each(?) ON value = video_id", [wanted])

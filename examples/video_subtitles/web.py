@@ -1,6 +1,6 @@
-"""The web server: add videos, see how far they are, try failed ones again. The worker lives in it.
+"""The web server: add videos, list them by status, retry failed ones. The worker runs in the same process.
 
-uvicorn examples.video_subtitles.web:app
+uvicorn video_subtitles.web:app
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Query
 from pydantic import BaseModel, Field
 
-from examples.video_subtitles.database import COUNTS, VIDEOS, database, make_tables, td
-from examples.video_subtitles.jobs import fetch_subtitle
 from treadle import Status, WrongStatus
 from treadle.web import allow_everyone
+
+from .database import COUNTS, VIDEOS, database, make_tables, td
+from .jobs import fetch_subtitle
 
 ID = r"^[A-Za-z0-9_-]{1,40}$"
 
@@ -24,12 +25,12 @@ ID = r"^[A-Za-z0-9_-]{1,40}$"
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     make_tables()
-    async with td.worker(concurrency=4, grace=5):  # first takes back what a dead one held, and reconciles
+    async with td.worker(concurrency=4, grace=5):  # first rescues jobs of dead workers, and reconciles
         yield
 
 
 app = FastAPI(title="Subtitles", lifespan=lifespan)
-app.mount("/dashboard", td.asgi(auth=allow_everyone))  # for this machine only; docs/dashboard.md has the way to a login
+app.mount("/dashboard", td.asgi(auth=allow_everyone))  # this machine only; docs/dashboard.md adds a login
 
 
 class NewVideo(BaseModel):
@@ -48,14 +49,14 @@ def name_channel(channel_id: str, title: str) -> None:
 
 @app.post("/channels/{channel_id}/videos", status_code=201)
 def add_video(channel_id: str, video: NewVideo) -> dict[str, str]:
-    """The row and its job are one commit. The second of two who add the same video gets neither."""
+    """The row and its job are one commit. If the video is already there, neither is stored."""
     try:
         with database() as db:
             enqueuer = fetch_subtitle.using(connection=db, subject=video.id, priority=video.priority)
             job = enqueuer.enqueue(video_id=video.id)
             db.execute("INSERT INTO videos VALUES (?, ?, ?, ?)", (video.id, channel_id, video.title, job.id))
     except sqlite3.IntegrityError as error:
-        raise HTTPException(409, f"{video.id} is there already, or channel {channel_id} is not: {error}") from error
+        raise HTTPException(409, f"video {video.id} exists, or channel {channel_id} does not: {error}") from error
     return {"id": video.id, "status": job.status}
 
 
@@ -73,7 +74,7 @@ def channels() -> list[dict[str, Any]]:
 def videos(
     channel_id: str, status: Status | None = None, after: str = "", limit: int = Query(50, ge=1, le=200)
 ) -> dict[str, Any]:
-    """A page of a channel's videos; the next one is `?after=` what this one says as `next`."""
+    """One page of a channel's videos. For the next page, pass `next` as `?after=`."""
     wanted = {"channel": channel_id, "status": status, "after": after, "limit": limit}
     with database() as db:
         page = [dict(row) for row in db.execute(VIDEOS, wanted)]
@@ -91,7 +92,7 @@ def subtitle(video_id: str) -> dict[str, str]:
 
 @app.post("/videos/{video_id}/retry")
 def retry(video_id: str) -> dict[str, Any]:
-    """Let a failed video begin again, with no attempt made."""
+    """Run a failed video again, with its attempts set to 0."""
     with database() as db:
         video = db.execute("SELECT job_id FROM videos WHERE id = ?", (video_id,)).fetchone()
     if video is None:

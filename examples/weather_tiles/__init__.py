@@ -1,1 +1,1 @@
-"""Weather maps from model runs: scan, ingest, build (seed 003)."""
+"""A weather model's run becomes map tiles in three steps: scan, ingest, build."""

@@ -1,4 +1,4 @@
-"""Three types of jobs, each of which makes the next: scan_source → ingest_grib → build_tile."""
+"""Three types of jobs, each of which enqueues the next: scan_source → ingest_grib → build_tile."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from examples.weather_tiles.grid import REGIONS, cut, picture
 from treadle import Context, Treadle, exponential
+
+from .grid import REGIONS, cut, picture
 
 td = Treadle(os.environ.get("TREADLE_URL", "sqlite:///jobs.db"))
 
 WEATHER = Path(os.environ.get("WEATHER", "weather"))
-"""In it: `upstream`, which stands for NOAA's server, `raw`, what we have fetched, and `tiles`, what we have made."""
+"""Holds `upstream`, which stands for NOAA's server, `raw`, the downloaded hours, and `tiles`, the results."""
 
 HOURS = "CREATE TABLE IF NOT EXISTS hours (model TEXT, run TEXT, hour INTEGER, PRIMARY KEY (model, run, hour))"
 TILES = (
@@ -27,7 +28,7 @@ TILES = (
 
 @td.job(dedupe=True)
 def scan_source(ctx: Context, model_id: str) -> None:
-    """Order every hour that the source has and we have not seen. That it was seen, and its job, are one commit."""
+    """Enqueue every hour that is new. The row that marks it as seen and its job are one commit."""
     found = sorted((path.parent.name, int(path.stem)) for path in (WEATHER / "upstream" / model_id).glob("*/*.npy"))
     with ctx.transaction() as db:
         db.execute(HOURS)
@@ -41,11 +42,11 @@ def scan_source(ctx: Context, model_id: str) -> None:
 
 @td.job(max_attempts=4, backoff=exponential(base=1, cap=60))
 def ingest_grib(model_id: str, run_id: str, hour: int) -> None:
-    """Fetch one hour. Its tiles are follow-ups: they are there if and only if it has completed."""
+    """Download one hour. Its tiles are follow-ups: they exist if and only if this job has completed."""
     raw = _path("raw", model_id, run_id, hour)
     with _complete(raw) as unfinished:
         shutil.copyfile(_path("upstream", model_id, run_id, hour), unfinished)
-        np.load(unfinished)  # a download that was cut short is none
+        np.load(unfinished)  # raises if the download was cut short
     for region in REGIONS:
         before_other_hours = build_tile.using(priority=100 - hour, subject=f"{model_id}/{run_id}/{hour}")
         before_other_hours.enqueue(model_id=model_id, run_id=run_id, hour=hour, region=region)
@@ -53,7 +54,7 @@ def ingest_grib(model_id: str, run_id: str, hour: int) -> None:
 
 @td.job(max_attempts=4, backoff=exponential(base=1, cap=60))
 def build_tile(ctx: Context, model_id: str, run_id: str, hour: int, region: str) -> None:
-    """Cut a region out of an hour: the numbers as NPZ, and a picture for people."""
+    """Cut a region out of an hour: the numbers as NPZ, and a PNG to look at."""
     tile = cut(np.load(_path("raw", model_id, run_id, hour), mmap_mode="r"), region)
     place = WEATHER / "tiles" / model_id / run_id / f"{hour:03}" / region
     with _complete(place.with_suffix(".npz")) as unfinished, unfinished.open("wb") as file:
@@ -75,7 +76,7 @@ def _path(kind: str, model_id: str, run_id: str, hour: int) -> Path:
 
 @contextmanager
 def _complete(path: Path) -> Iterator[Path]:
-    """A file appears when it is complete, or not at all, whenever its writer dies."""
+    """The file appears complete or not at all, even if its writer dies."""
     path.parent.mkdir(parents=True, exist_ok=True)
     for left_behind in path.parent.glob(f".{path.name}.*"):
         left_behind.unlink(missing_ok=True)

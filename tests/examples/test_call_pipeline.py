@@ -1,4 +1,4 @@
-"""Seed 001, sentence by sentence: calls in four stages. All of it on PostgreSQL, and on SQLite by another URL."""
+"""Calls in four stages: every requirement of the example, on PostgreSQL, and on SQLite by another URL."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ import httpx2
 import psycopg
 import pytest
 
-from examples.call_pipeline import jobs, service, sound, speech, storage
-from examples.call_pipeline.__main__ import as_role
+from examples.call_pipeline import database, jobs, service, sound, speech, storage
 from examples.call_pipeline.calls import calls_of, upload
 from examples.call_pipeline.database import td
 from examples.call_pipeline.jobs import BACKOFF, analyze, extract_audio, transcribe_poll, transcribe_start
 from examples.call_pipeline.tables import make_tables
+from examples.demos.call_pipeline import as_role
 from tests import stores
 from tests.eventually import eventually
 from tests.examples.harness import KILLS, ROOT, Example, kill_again_and_again
@@ -36,7 +36,7 @@ from treadle.testing import ManualClock, drain
 
 SAID = ["hello", "problem", "refund", "great", "thanks", "thanks", "goodbye"]
 STAGES = ("extract_audio", "transcribe_start", "transcribe_poll", "analyze")
-SEED_BACKOFF = [min(600, 30 * 2**attempts) for attempts in range(7)]
+EXPECTED_BACKOFF = [min(600, 30 * 2**attempts) for attempts in range(7)]
 """`Math.min(600, 30 * Math.pow(2, job.attempts))`, of 0, 1, 2 … attempts before."""
 
 
@@ -71,6 +71,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def clock(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualClock]:
     """The app as workers run it: on PostgreSQL in their role, and so under row level security."""
     monkeypatch.setattr(storage, "ROOT", tmp_path / "storage")
+    monkeypatch.setattr(database, "URL", as_role(url, "worker"))
     clock, before = ManualClock(), td.store
     td.use(open_store(as_role(url, "worker"), clock=clock, **stores.quick(url)))
     yield clock
@@ -101,7 +102,7 @@ def speech_service(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Itera
 
 
 def queue_rows(url: str, call: str = "c1") -> list[dict[str, Any]]:
-    """What `processing_jobs` says of a call, by the seed's own names, oldest first."""
+    """What `processing_jobs` says of a call, by the application's own names, oldest first."""
     with closing(stores.connect(url)) as connection:
         found = connection.execute(f"SELECT * FROM processing_jobs WHERE call_id = '{call}' ORDER BY id")
         names = [column[0] for column in found.description]
@@ -166,6 +167,7 @@ def test_no_call_is_lost_when_workers_die(postgres: str, tmp_path: Path, port: i
     try:
         with pytest.MonkeyPatch.context() as patched, Example("examples.call_pipeline.jobs", **environment) as worker:
             patched.setattr(storage, "ROOT", tmp_path / "storage")
+            patched.setattr(database, "URL", as_role(postgres, "producer"))
             td.use(producer.store)
             kill_again_and_again(worker, watching, more)
         operations = httpx2.get(f"http://127.0.0.1:{port}/operations").json()["operations"]
@@ -217,7 +219,7 @@ def test_payloads_are_plain_json_that_another_queue_can_take(
 # Table schema
 
 
-def test_processing_jobs_has_the_columns_of_the_seed(url: str, clock: ManualClock) -> None:
+def test_processing_jobs_has_the_columns_of_the_application(url: str, clock: ManualClock) -> None:
     job = upload_call()
     [row] = queue_rows(url)
     assert " ".join(row) == (
@@ -250,6 +252,7 @@ def test_jobs_are_found_by_call_and_by_org(url: str, clock: ManualClock) -> None
 def test_rls_scopes_jobs_by_org_id(postgres: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the web server's role: without an org nothing is there, with one only its own."""
     monkeypatch.setattr(storage, "ROOT", tmp_path)
+    monkeypatch.setattr(database, "URL", as_role(postgres, "producer"))
     before = td.store
     td.use(open_store(as_role(postgres, "producer")))
     try:
@@ -274,6 +277,7 @@ def test_rls_scopes_calls_and_artifacts_by_org_id(
 ) -> None:
     """A forgotten WHERE shows nothing of another org, and nothing can be written in its name."""
     monkeypatch.setattr(storage, "ROOT", tmp_path)
+    monkeypatch.setattr(database, "URL", as_role(postgres, role))
     before = td.store
     td.use(open_store(as_role(postgres, role)))
     try:
@@ -345,9 +349,9 @@ def test_fail_queues_it_again_with_the_error_and_a_later_available_at(url: str, 
 # Worker loop
 
 
-def test_the_backoff_is_that_of_the_seed() -> None:
+def test_the_backoff_is_30_60_120_240_at_most_600() -> None:
     """There, of the attempts before the one that failed; here, of the failures so far. It is the same number."""
-    assert [BACKOFF(failures) for failures in range(1, 8)] == SEED_BACKOFF == [30, 60, 120, 240, 480, 600, 600]
+    assert [BACKOFF(failures) for failures in range(1, 8)] == EXPECTED_BACKOFF == [30, 60, 120, 240, 480, 600, 600]
 
 
 def test_a_worker_runs_all_four_stages(url: str, clock: ManualClock, speech_service: Service) -> None:
@@ -369,7 +373,7 @@ def test_a_stage_that_raises_is_failed_and_the_loop_goes_on(
     report = drain(td, raising=False)
     assert (report.retried, report.completed, report.snoozed) == (1, 2, 1)
     [row] = queue_rows(url, "bad")
-    assert "no recording" in row["last_error"]
+    assert "not a recording" in row["last_error"]
 
 
 # Transcription flow
@@ -424,7 +428,7 @@ def test_failed_jobs_are_queued_again_with_exponential_backoff(url: str, clock: 
         clock.advance(waited[-1] - 1)
         assert drain(td).ran == 0
         clock.advance(1)
-    assert waited == SEED_BACKOFF[:4]
+    assert waited == EXPECTED_BACKOFF[:4]
 
 
 def test_polling_is_at_a_fixed_interval_with_its_own_long_limit(
@@ -492,8 +496,7 @@ def run_through(clock: ManualClock, speech_service: Service) -> None:
 def test_a_stage_whose_artifact_exists_returns_early_and_removes_obsolete_inputs(
     url: str, clock: ManualClock, speech_service: Service, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    """Each stage again, after all is done: nothing is made anew, no row is doubled. `analyze` too, which the seed has
-    pending."""
+    """Run each stage again after all is done: no file is made again, and no row is duplicated."""
     run_through(clock, speech_service)
     made, rows = dates_in_storage().items(), artifacts(url)
     for obsolete in ("upload.wav", sound.SPEECH):
@@ -542,26 +545,26 @@ def test_handlers_do_not_know_which_store_it_is() -> None:
     assert not [word for word in ("sqlite", "psycopg", "postgres", "%s") if word in text.lower()]
 
 
-def test_the_stage_names_are_the_seeds() -> None:
+def test_the_stage_names_are_the_types() -> None:
     assert tuple(td.registry.types) == STAGES
 
 
-# The show
+# The demo
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
-def test_the_show_ends_by_itself_with_every_call_as_it_should_be(kind: str, request: pytest.FixtureRequest) -> None:
+def test_the_demo_ends_by_itself_with_every_call_as_it_should_be(kind: str, request: pytest.FixtureRequest) -> None:
     words = ["--db", request.getfixturevalue("postgres")] if kind == "postgresql" else []
     environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "TREADLE_URL")}
-    show = subprocess.run(
-        [sys.executable, "-m", "examples.call_pipeline", *words],
+    demo = subprocess.run(
+        [sys.executable, "-m", "examples.demos.call_pipeline", *words],
         cwd=ROOT,
         env=environment,
         capture_output=True,
         text=True,
         timeout=110,
     )
-    assert show.returncode == 0, show.stdout + show.stderr
-    assert "13 of 13 calls ended as they should" in show.stdout
-    assert "harbour sees 7 calls" in show.stdout
-    assert "hills sees 6 calls" in show.stdout
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert "13 of 13 calls ended as they should" in demo.stdout
+    assert "harbour sees 7 calls" in demo.stdout
+    assert "hills sees 6 calls" in demo.stdout

@@ -1,4 +1,4 @@
-"""Seed 002, sentence by sentence: jobs of orgs that run when somebody ticks."""
+"""Jobs of organizations that run when a client ticks: every requirement of the example."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
+from examples.demos.org_jobs import token
 from examples.org_jobs import cron, jobs, metering
-from examples.org_jobs.__main__ import token
 from examples.org_jobs.jobs import call_partner, make_tables, td
 from examples.org_jobs.repository import JobsRepository
 from examples.org_jobs.rules import RUNS, can_retry, get_backoff_delay_ms, make_job_dedupe_key
@@ -54,6 +54,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def clock(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualClock]:
     monkeypatch.setattr(jobs, "WORK", 0)
+    monkeypatch.setattr(jobs, "URL", url)
     clock, before = ManualClock(), td.store
     td.use(open_store(url, clock=clock, **stores.quick(url)))
     make_tables()
@@ -81,7 +82,7 @@ def get(id: str) -> Job:
 
 
 def status(id: str) -> str:
-    """By the seed's names."""
+    """By the application's names."""
     return OURS[get(id).status]
 
 
@@ -136,7 +137,7 @@ def test_jobs_are_found_by_status_and_time_and_by_type_and_status(repository: Jo
 # 2. Backoff and retry rules
 
 
-def test_get_backoff_delay_ms_is_the_seeds_table() -> None:
+def test_get_backoff_delay_ms_is_1_1_2_4_8_at_most_60() -> None:
     delays = {attempts: get_backoff_delay_ms(attempts) for attempts in range(12)}
     assert [delays[attempts] for attempts in (0, 1, 2, 3, 4)] == [1000, 1000, 2000, 4000, 8000]
     assert [delays[attempts] for attempts in (5, 6, 7, 8, 11)] == [16_000, 32_000, 60_000, 60_000, 60_000]
@@ -198,7 +199,7 @@ def test_a_queued_or_running_job_with_the_same_key_is_not_enqueued_again(
 
 
 def test_the_dedupe_key_has_a_column_with_an_index_that_makes_it_unique(url: str, repository: JobsRepository) -> None:
-    """In the seed it is to be decided. Here it is the database that says no, not a look before the insert."""
+    """The database refuses the second one, not a look before the insert."""
     payload = {"document": "d", "text": "a"}
     keys = [repository.enqueue("index_document", org_id="acme", payload=payload) for _ in range(2)]
     rows = stores.rows(url, "SELECT tenant, key, id FROM treadle_dedupe")
@@ -422,12 +423,12 @@ def every(td: Treadle) -> Iterator[Job]:
         page = td.jobs(limit=200, cursor=page.next)
 
 
-# The show
+# The demo
 
 
-def test_the_show_ends_by_itself_with_every_job_as_it_should_be() -> None:
+def test_the_demo_ends_by_itself_with_every_job_as_it_should_be() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "TREADLE_URL"}
-    command = [sys.executable, "-m", "examples.org_jobs"]
-    show = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
-    assert show.returncode == 0, show.stdout + show.stderr
-    assert "66 of 66 jobs ended as they should" in show.stdout
+    command = [sys.executable, "-m", "examples.demos.org_jobs"]
+    demo = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
+    assert demo.returncode == 0, demo.stdout + demo.stderr
+    assert "66 of 66 jobs ended as they should" in demo.stdout

@@ -1,4 +1,4 @@
-"""Seed 000, sentence by sentence: podcasts imported by a worker that lives in the web server."""
+"""Podcasts are imported by a worker inside the web server: every requirement of the example."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
+from examples.demos.podcast_import import make_feeds
 from examples.podcast_import import jobs
-from examples.podcast_import.__main__ import make_feeds
 from examples.podcast_import.jobs import podcast_import, td
 from examples.podcast_import.web import app
 from tests import stores
@@ -375,7 +375,7 @@ def test_when_the_handler_ends_its_status_is_in_the_database(clock: ManualClock,
     drain(td, raising=False)
     assert rows("SELECT status, error FROM treadle_job ORDER BY id") == [
         ("completed", None),
-        ("failed", "broken: it is no RSS: <html>"),
+        ("failed", "broken: the file is not RSS: <html>"),
     ]
 
 

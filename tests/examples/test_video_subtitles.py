@@ -1,4 +1,4 @@
-"""Seed 004, sentence by sentence: the queue of videos that want a subtitle, in the app's own SQLite file."""
+"""A queue of videos in the application's own SQLite file: every requirement of the example."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
+from examples.demos.video_subtitles import make_media
+from examples.video_subtitles import database as own_tables
 from examples.video_subtitles import jobs
-from examples.video_subtitles.__main__ import make_media
 from examples.video_subtitles.database import VIDEOS, database, make_tables, td
 from examples.video_subtitles.web import app
 from tests.eventually import eventually
@@ -41,7 +42,9 @@ td.worker(concurrency=1).run()
 def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualClock]:
     monkeypatch.setattr(jobs, "MEDIA", tmp_path)
     monkeypatch.setattr(jobs, "PACE", 0)
-    with temporary(td, url=f"sqlite:///{tmp_path}/videos.db") as clock:
+    url = f"sqlite:///{tmp_path}/videos.db"
+    monkeypatch.setattr(own_tables, "URL", url)
+    with temporary(td, url=url) as clock:
         make_tables()
         yield clock
 

@@ -1,4 +1,4 @@
-"""Seed 003, sentence by sentence: scan_source → ingest_grib → build_tile on one SQLite file."""
+"""scan_source → ingest_grib → build_tile on one SQLite file: every requirement of the example."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ import pytest
 from PIL import Image
 
 from examples.weather_tiles import jobs
-from examples.weather_tiles.__main__ import MODEL, RUN, publish
-from examples.weather_tiles.grid import REGIONS, cut, forecast
+from examples.weather_tiles.grid import MODEL, REGIONS, RUN, cut, forecast, publish
 from examples.weather_tiles.jobs import build_tile, ingest_grib, scan_source, td
 from tests import stores
 from tests.eventually import eventually
@@ -214,7 +213,7 @@ def test_a_failure_keeps_its_trace_is_retried_and_ends_failed(clock: ManualClock
     assert td.jobs(type="build_tile").jobs == []  # a failed ingest has no follow-ups
 
 
-def test_a_download_that_was_cut_short_is_mended_by_a_retry(clock: ManualClock, tmp_path: Path) -> None:
+def test_a_download_that_was_cut_short_is_fixed_by_a_retry(clock: ManualClock, tmp_path: Path) -> None:
     publish(tmp_path / "upstream", 6, 8, 12)
     file = tmp_path / "upstream" / MODEL / RUN / "005.npy"
     whole = file.read_bytes()

@@ -1,14 +1,16 @@
-"""Each example runs with one command, ends by itself in a pipe, and has every test that the table promises."""
+"""Each example has a demo that ends by itself, runs in a copy of its folder, and has every test of the table."""
 
 from __future__ import annotations
 
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import httpx2
 import psutil
 import pytest
 
@@ -21,10 +23,10 @@ _SECTION = re.compile(r"^### \w+: `(test_\w+\.py)`$", re.MULTILINE)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_show_ends_by_itself_with_a_table_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
+def test_the_demo_ends_by_itself_with_a_table_and_leaves_nothing_behind(name: str, tmp_path: Path) -> None:
     """It has killed a worker on the way, and lost nothing by it."""
     ran = subprocess.run(
-        [sys.executable, "-m", f"examples.{name}"],
+        [sys.executable, "-m", f"examples.demos.{name}"],
         cwd=ROOT,
         env={**os.environ, "TMPDIR": str(tmp_path)},
         capture_output=True,
@@ -45,10 +47,58 @@ def _is_of(process: psutil.Process, folder: Path) -> bool:
         return False
 
 
+@pytest.mark.parametrize("name", ["call_pipeline", "weather_tiles"])
+def test_a_copied_folder_runs(name: str, tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLES / name, tmp_path / name)
+    ran = subprocess.run(
+        [sys.executable, "-m", name], cwd=tmp_path, env=_without_url(), capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert {"call_pipeline": "c1: Call c1, 3 artifacts", "weather_tiles": "24 tiles in "}[name] in ran.stdout
+
+
+@pytest.mark.parametrize("name", ["org_jobs", "podcast_import", "video_subtitles"])
+def test_a_copied_server_runs(name: str, tmp_path: Path, port: int) -> None:
+    shutil.copytree(EXAMPLES / name, tmp_path / name)
+    command = [sys.executable, "-m", name]
+    server = subprocess.Popen(command, cwd=tmp_path, env={**_without_url(), "PORT": str(port)})
+    try:
+        eventually(lambda: _answers(port))
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def _without_url() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("TREADLE_URL", "PYTHONPATH")}
+
+
+def _answers(port: int) -> bool:
+    try:
+        return httpx2.get(f"http://127.0.0.1:{port}/openapi.json", timeout=30).is_success
+    except httpx2.TransportError:
+        return False
+
+
+def test_hello_runs_in_a_copy_of_its_file(tmp_path: Path) -> None:
+    shutil.copy(EXAMPLES / "hello.py", tmp_path)
+    for _ in range(2):  # the database of the first run is there in the second
+        ran = subprocess.run([sys.executable, "hello.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+        assert ran.returncode == 0, ran.stderr
+        assert ran.stdout.splitlines() == ["3 jobs completed", "hello, Ada", "hello, Grace", "hello, Katherine"]
+    assert len((EXAMPLES / "hello.py").read_text("utf-8").splitlines()) <= 20
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_example_imports_nothing_of_its_neighbors(name: str) -> None:
+    for path in (EXAMPLES / name).glob("*.py"):
+        assert "examples" not in path.read_text("utf-8"), path
+
+
 def test_an_unknown_name_is_answered_with_those_there_are() -> None:
     ran = subprocess.run([ROOT / "script" / "example", "nonsense"], capture_output=True, text=True, timeout=60)
     assert ran.returncode == 2
-    assert "nonsense is none of them" in ran.stderr
+    assert "there is no example nonsense" in ran.stderr
     assert ran.stderr.split()[-len(NAMES) :] == NAMES
 
 

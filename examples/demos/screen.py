@@ -1,4 +1,4 @@
-"""What `./script/example` shows: bars while jobs run, a table of what happened. No example needs it to work."""
+"""What `./script/example` shows: bars while jobs run, and a table of what happened. No example needs it."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from rich.table import Table
 
 from treadle import Treadle
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PATIENCE = 120.0
-"""Seconds after which a show gives up. The longest takes a tenth of it."""
+"""Seconds after which a demo gives up. The longest takes a tenth of it."""
 STYLES = {"completed": "green", "failed": "red", "pending": "cyan", "processing": "blue"}
 
 
-class Stage:
-    """A folder of its own, the processes that work in it, and what the audience sees of them."""
+class Screen:
+    """A temporary folder, the processes that work in it, and what the user sees of them."""
 
     def __init__(self, name: str) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix=f"treadle-{name}-")).resolve()
@@ -38,7 +38,7 @@ class Stage:
         self._began = time.monotonic()
 
     def __enter__(self) -> Self:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes are stopped, too
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that __exit__ stops the processes
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -54,7 +54,7 @@ class Stage:
     # Processes
 
     def start(self, module: str, *arguments: str, **environment: str) -> subprocess.Popen[bytes]:
-        """`python -m module`, as anybody would start it; what it says goes to a file."""
+        """Run `python -m module`. Its output goes to a file."""
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", module, *arguments],
@@ -62,30 +62,30 @@ class Stage:
                 env={**os.environ, **environment},
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the show, which then stops them
+                start_new_session=True,  # Ctrl-C goes to the demo, which then stops them
             )
         self._processes.append(process)
         return process
 
     def serve(self, app: str, port: int, **environment: str) -> subprocess.Popen[bytes]:
-        """A web server with an ASGI app, once it answers."""
+        """Start a web server with an ASGI app, and return when it answers."""
         process = self.start("uvicorn", app, "--port", str(port), "--log-level", "warning", **environment)
         self._until(lambda: _answers(port), process)
         return process
 
-    def kill(self, process: subprocess.Popen[bytes], whom: str, held: int) -> None:
-        """kill -9, as a crash or the kernel would."""
+    def kill(self, process: subprocess.Popen[bytes], name: str, held: int) -> None:
+        """kill -9, like a crash."""
         process.kill()
         process.wait()
-        self.say("✗", f"kill -9 {whom}: it dies with {held} jobs in hand", "red")
+        self.say("✗", f"kill -9 {name}: it dies while it runs {held} jobs", "red")
 
-    # What is seen
+    # Output
 
     def say(self, mark: str, text: str, style: str | None = None) -> None:
         self.console.print(f"{mark} {text}", style=style, highlight=False)
 
     def watch(self, td: Treadle, until: Callable[[Counter[str]], bool], worker: subprocess.Popen[bytes]) -> None:
-        """Bars by type, read from the database; a line every second where there is no terminal."""
+        """Show bars by type, read from the database. Without a terminal, print a line every second."""
         bars = Progress(
             TextColumn("{task.description:<16}"),
             BarColumn(40, complete_style="cyan", finished_style="green"),
@@ -94,7 +94,7 @@ class Stage:
             disable=not self.console.is_terminal,
         )
         tasks: dict[str, Any] = {}
-        told = time.monotonic()
+        printed = time.monotonic()
         with bars:
             while True:
                 by_type: dict[str, Counter[str]] = {}
@@ -107,8 +107,8 @@ class Stage:
                 sums: Counter[str] = sum(by_type.values(), Counter())
                 over = until(sums)
                 self._check(worker)
-                if not self.console.is_terminal and (over or time.monotonic() - told > 1):
-                    told = time.monotonic()
+                if not self.console.is_terminal and (over or time.monotonic() - printed > 1):
+                    printed = time.monotonic()
                     self._line(sums)
                 if over:
                     return
@@ -128,17 +128,17 @@ class Stage:
         self.console.print(table)
 
     def stay(self, *where: str) -> None:
-        """At a terminal all runs on, to be looked at. Else the show is over."""
-        self.say("•", f"{time.monotonic() - self._began:.1f} s in all")
+        """At a terminal, keep everything running until Ctrl-C. Otherwise the demo ends."""
+        self.say("•", f"{time.monotonic() - self._began:.1f} s in total")
         if not self.console.is_terminal:
             return
-        self.say("•", "look around; Ctrl-C ends it:")
+        self.say("•", "still running until you press Ctrl-C:")
         for place in where:
             self.say(" ", f"  {place}")
         try:
             signal.pause()
         except KeyboardInterrupt:
-            self.say("•", "gone, with its folder")
+            self.say("•", "stopped; its folder is deleted")
 
     # Waiting
 
@@ -147,7 +147,7 @@ class Stage:
         while not look():
             self._check(process)
             if time.monotonic() > deadline:
-                raise SystemExit(f"still not there after {PATIENCE:g} s; its log is {self.folder / 'log'}")
+                raise SystemExit(f"no answer after {PATIENCE:g} s; the log is {self.folder / 'log'}")
             time.sleep(0.05)
 
     def _check(self, process: subprocess.Popen[bytes]) -> None:
