@@ -8,7 +8,8 @@ import pytest
 
 from tests.cli.helpers import enlist
 from treadle import Treadle, clock
-from treadle.cli import checks, checks_sqlite
+from treadle.cli import doctor
+from treadle.cli.doctor import sqlite
 from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.sqlite.store import SQLiteStore
 
@@ -68,7 +69,7 @@ def test_a_damaged_file_is_a_problem(treadle, td, monkeypatch):
     ],
 )
 def test_versions_of_sqlite_with_the_wal_reset_race_are_known(version, affected):
-    assert affected is checks_sqlite.wal_reset_race(tuple(map(int, version.split("."))))
+    assert affected is sqlite.wal_reset_race(tuple(map(int, version.split("."))))
 
 
 def test_the_wal_reset_race_is_a_warning_and_no_problem(found, td, monkeypatch):
@@ -134,7 +135,7 @@ def test_jobs_past_their_timeout_are_a_problem(found, td):
     earlier.enqueue("mail")
     earlier.store.claim(worker.id, ClaimRequest(limit=1, types={"mail": 1_000_000}))
     earlier.close()
-    assert found("leases") == [("problem", "1 jobs are past their timeout and still held")]
+    assert found("leases") == [("problem", "1 job still held past the timeout")]
 
 
 def test_jobs_of_workers_that_no_longer_exist_are_a_problem(found, td):
@@ -144,17 +145,17 @@ def test_jobs_of_workers_that_no_longer_exist_are_a_problem(found, td):
     connection = sqlite3.connect(td.store.where, isolation_level=None)
     connection.execute("DELETE FROM treadle_workers")
     connection.close()
-    assert found("leases") == [("problem", "1 jobs are held by workers that no longer exist")]
+    assert found("leases") == [("problem", "1 job held by workers that no longer exist")]
 
 
 @pytest.mark.parametrize(("free", "level", "code"), [(10**11, "ok", 0), (10**9, "warning", 0), (10**7, "problem", 1)])
 def test_little_room_on_the_disk_is_told(found, td, monkeypatch, free, level, code):
-    monkeypatch.setattr(checks_sqlite.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
+    monkeypatch.setattr(sqlite.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     assert level == found("space", code=code)[0][0]
 
 
 def test_too_many_ended_jobs_are_a_warning(found, td, monkeypatch):
-    monkeypatch.setattr(checks, "MANY_ENDED", 0)
+    monkeypatch.setattr(doctor, "MANY_ENDED", 0)
     td.cancel(td.enqueue("mail").id)
     assert found("retention", code=0) == [("warning", "1 completed and cancelled jobs are kept")]
 
@@ -162,11 +163,11 @@ def test_too_many_ended_jobs_are_a_warning(found, td, monkeypatch):
 def test_too_many_failed_jobs_are_a_warning(found, td, monkeypatch):
     from tests.cli.helpers import failed
 
-    monkeypatch.setattr(checks, "MANY_FAILED", 0)
+    monkeypatch.setattr(doctor, "MANY_FAILED", 0)
     failed(td)
     assert found("retention", code=0)[0][0] == "warning"
 
 
 def test_a_log_that_cannot_be_reset_is_a_warning(found, td, monkeypatch):
-    monkeypatch.setattr(checks_sqlite, "LONG_LOG", 0)
+    monkeypatch.setattr(sqlite, "LONG_LOG", 0)
     assert found("log", code=0)[0][0] == "warning"

@@ -11,8 +11,8 @@ from tests.cli.helpers import completed, failed, looking, now, processing, unsee
 from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from tests.servers.postgres import free_port
 from treadle import Treadle
-from treadle.cli import checks_libsql
-from treadle.cli.finding import Level
+from treadle.cli.doctor import libsql
+from treadle.cli.doctor.finding import Level
 
 TOKEN = "eyJhbGciOi.secret.signature"
 
@@ -99,13 +99,13 @@ def test_the_doctor_finds_a_healthy_server_healthy(treadle, as_json, td, shown):
     texts = {finding["check"]: finding["text"] for finding in found["findings"]}
     assert texts["server"].startswith("libSQL server with SQLite 3.")
     assert texts["schema"] == "schema 1 (current)"
-    assert texts["journey"].startswith("it answers in ")
-    assert texts["watch"] == "a worker does not hear others: it looks for jobs once a second"
+    assert texts["round_trip"].startswith("it answers in ")
+    assert texts["watch"] == "the server sends no notifications: a worker polls for jobs once a second"
     assert "all is well" in treadle("doctor").stdout
 
 
 def test_the_doctor_warns_of_a_server_far_away():
-    assert Level.WARNING is checks_libsql._journey(0.25).level
+    assert Level.WARNING is libsql.round_trip(0.25).level
 
 
 # Jobs

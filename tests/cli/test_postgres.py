@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.helpers import completed, failed, looking, now, processing, unseen
 from treadle import Treadle, clock
-from treadle.cli import checks_postgres
+from treadle.cli.doctor import postgres as checks_postgres
 from treadle.stores import migrate
 from treadle.stores.base import WorkerRow
 from treadle.stores.postgres import diagnostics
@@ -267,7 +267,7 @@ def test_the_doctor_finds_a_server_well(treadle, td):
         "✓ oldest transaction",
         "✓ 0 dead rows",
         "✓ notifications arrive",
-        "✓ the server's clock is this host's",
+        "✓ the server's clock agrees with this host's",
         "✓ no worker is running, and no job is due",
     ):
         assert line in result.stdout

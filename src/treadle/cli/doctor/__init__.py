@@ -1,0 +1,176 @@
+"""`treadle doctor`: finds what is wrong with the database, the workers and the queue, and says how to fix it.
+
+Each check returns what it found; none of them writes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import click
+
+import treadle
+from treadle import clock
+from treadle.cli.app_loader import database
+from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.doctor import libsql, sqlite
+from treadle.cli.doctor.finding import Finding, Level, ok, problem, warning
+from treadle.cli.errors import PROBLEMS
+from treadle.cli.output import clean
+from treadle.health import SILENT, live, silence
+from treadle.job import Job, Status
+from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.sqlite.store import SQLiteStore
+from treadle.units import format_duration, plural
+from treadle.worker import host
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.stores.base import Store, WorkerRow
+
+MARKS = {Level.OK: ("✓ ", "green"), Level.WARNING: ("⚠ ", "yellow"), Level.PROBLEM: ("✗ ", "red")}
+
+MANY_ENDED = 1_000_000
+MANY_FAILED = 10_000
+STANDSTILL = ("no_worker", "unhandled")
+"""Problems of the queue that do not go away by themselves."""
+
+
+@command("doctor", help="Check the database, the workers and what waits. Exits with 1 if there is a problem.")
+@click.option("--quick", is_flag=True, help="Do not read the whole of a SQLite file to check it.")
+@pass_shared
+def doctor(shared: Shared, quick: bool) -> None:
+    app = database(shared)
+    with shared.err.status("looking"):
+        findings = list(checks(app, quick=quick))
+    levels = Counter(finding.level for finding in findings)
+    problems, warnings = levels[Level.PROBLEM], levels[Level.WARNING]
+    if shared.json:
+        shared.data({"where": app.store.where, "problems": problems, "warnings": warnings, "findings": findings})
+    else:
+        _print(shared, app.store.where, findings)
+        shared.print()
+        shared.print(("all is well", "green") if not problems + warnings else _sum(problems, warnings))
+    if problems:
+        click.get_current_context().exit(PROBLEMS)
+
+
+def _print(shared: Shared, where: str, findings: list[Finding]) -> None:
+    shared.print((where, "dim"))
+    for finding in findings:
+        shared.print(MARKS[finding.level], finding.text)
+        if finding.way_out:
+            shared.print(("  → ", "dim"), finding.way_out)
+
+
+def _sum(problems: int, warnings: int) -> str:
+    return ", ".join(plural(n, word) for n, word in ((problems, "problem"), (warnings, "warning")) if n)
+
+
+def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:
+    """The database first, then what is in it. `quick`: without what takes long on a large one."""
+    status, workers, now = app.store.status(), app.workers(), app.store.now()
+    counts, living = app.counts(("status", "type", "queue")), live(workers, now)
+    yield _schema(status)
+    yield from _store(app.store, status, quick=quick)
+    problems = [found for found in app.problems() if found.code != "lost_worker"]
+    if all(found.code != "no_worker" for found in problems):
+        yield _workers(living, now)
+    yield from _lost(app, workers, now)
+    yield from _versions(living)
+    for found in problems:
+        report = problem if found.code in STANDSTILL else warning
+        yield report(found.code, clean(found.text), clean(found.next))
+    yield from _stuck(app, workers, now)
+    yield _ended(counts)
+
+
+def _store(store: Store, status: Mapping[str, Any], *, quick: bool) -> Iterator[Finding]:
+    if isinstance(store, SQLiteStore):
+        yield from sqlite.checks(store, status, quick=quick)
+    elif status["store"] == "libsql":
+        yield from libsql.checks(store, status)
+    else:
+        yield from _postgres(store)
+
+
+def _postgres(store: Store) -> Iterator[Finding]:
+    from treadle.cli.doctor import postgres  # needs psycopg
+    from treadle.stores.postgres.store import PostgresStore
+
+    assert isinstance(store, PostgresStore)
+    yield from postgres.checks(store)
+
+
+def _schema(status: Mapping[str, Any]) -> Finding:
+    return ok("schema", f"schema {status['schema']} (current)")
+
+
+def _workers(living: list[WorkerRow], now: int) -> Finding:
+    if not living:
+        return ok("workers", "no worker is running, and no job is due")
+    newest = format_duration(min(silence(worker, now) for worker in living))
+    return ok("workers", f"{plural(len(living), 'worker')}, newest heartbeat {newest} ago")
+
+
+def _lost(app: Treadle, workers: list[WorkerRow], now: int) -> Iterator[Finding]:
+    for worker in workers:
+        if silence(worker, now) <= SILENT:
+            continue
+        dead = host.is_dead(worker.host, one_machine=app.store.one_machine)
+        gone = "its process is gone" if dead else "its process hangs, is paused, or out of reach"
+        last = f"its last heartbeat was {format_duration(silence(worker, now))} ago"
+        text = f"worker {clean(worker.name)} is lost and holds {plural(worker.leases, 'job')}: {last}, {gone}"
+        yield problem("lost", text, "any worker rescues its jobs: treadle worker app:td, or treadle tick")
+
+
+def _versions(living: list[WorkerRow]) -> Iterator[Finding]:
+    versions = Counter(worker.version for worker in living)
+    if set(versions) - {treadle.__version__}:
+        found = ", ".join(f"{clean(version)} ({count})" for version, count in sorted(versions.items()))
+        text = f"workers run treadle {found}; this is {treadle.__version__}"
+        yield warning("versions", text, "restart the old ones; neighboring versions work together until then")
+
+
+def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]:
+    """Leases past their type's timeout, and leases of workers that are no longer there."""
+    policies, known = app.store.policies(), {worker.id for worker in workers}
+    now, overdue, orphaned = clock.to_datetime(at), 0, 0
+    for job in _processing(app):
+        if job.worker_id is None or job.started_at is None:
+            continue  # claimed by hand: only its own deadline counts
+        policy = policies.get(job.type)
+        limit = timedelta(microseconds=policy.timeout + RECLAIM_AFTER) if policy and policy.timeout else None
+        overdue += limit is not None and now > job.started_at + limit
+        orphaned += job.worker_id not in known
+    way_out = "every worker reclaims them within seconds; with none running: treadle tick"
+    if overdue:
+        yield problem("leases", f"{plural(overdue, 'job')} still held past the timeout", way_out)
+    if orphaned:
+        yield problem("leases", f"{plural(orphaned, 'job')} held by workers that no longer exist", way_out)
+
+
+def _processing(app: Treadle) -> Iterator[Job]:
+    cursor: str | None = None
+    while True:
+        page = app.jobs(status=Status.PROCESSING, limit=200, cursor=cursor)
+        yield from page
+        if (cursor := page.next) is None:
+            return
+
+
+def _ended(counts: list[dict[str, Any]]) -> Finding:
+    total: Counter[str] = Counter()
+    for row in counts:
+        total[row["status"]] += row["count"]
+    ended = total[Status.COMPLETED] + total[Status.CANCELLED]
+    if ended > MANY_ENDED:
+        text = f"{ended:,} completed and cancelled jobs are kept"
+        return warning("retention", text, "treadle db prune --older-than 7d; or a shorter Treadle(retention=…)")
+    if total[Status.FAILED] > MANY_FAILED:
+        text = f"{total[Status.FAILED]:,} failed jobs are kept: they are never pruned by themselves"
+        return warning("retention", text, "treadle db prune --status failed --older-than 30d")
+    return ok("retention", f"{ended:,} ended and {total[Status.FAILED]:,} failed jobs are kept")

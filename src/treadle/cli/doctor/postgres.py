@@ -1,0 +1,110 @@
+"""Checks of a PostgreSQL server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from treadle.cli.doctor.finding import Finding, ok, problem, warning
+from treadle.cli.output import clean
+from treadle.stores.postgres.diagnostics import Diagnostics
+from treadle.stores.postgres.store import PostgresStore
+from treadle.units import format_duration, plural
+
+LONG_TRANSACTION = 600.0
+"""Seconds. While it is open, no row that died since can be removed, and claims must skip more and more of them."""
+MANY_DEAD = 100_000
+"""Rows: ten times as many as autovacuum waits for."""
+MANY_SESSIONS, TOO_MANY_SESSIONS = 0.8, 0.95
+WRONG_CLOCK = 5.0
+
+
+def checks(store: PostgresStore) -> Iterator[Finding]:
+    """All that the server reports of itself."""
+    found = store.checkup()
+    yield ok("server", f"PostgreSQL {clean(found.settings['server_version'])}")
+    yield _role(found)
+    yield _durable(found)
+    yield _vacuum(found)
+    yield _transactions(found)
+    yield _dead(found)
+    yield _sessions(found)
+    yield _listen(found)
+    yield _clock(found)
+
+
+def _role(found: Diagnostics) -> Finding:
+    role = clean(found.role)
+    if found.lacking:
+        lacks = ", ".join(found.lacking[:3]) + (", …" if len(found.lacking) > 3 else "")
+        text = f"role {role} lacks what a worker needs: {lacks}"
+        return warning("role", text, "treadle db roles, and GRANT treadle_worker TO it")
+    more = ", and far more: it is a superuser" if found.is_superuser else ""
+    return ok("role", f"role {role} may do what a worker does{more}")
+
+
+def _durable(found: Diagnostics) -> Finding:
+    names = ("fsync", "full_page_writes", "synchronous_commit")
+    off = [name for name in names if found.settings[name] == "off"]
+    if not off:
+        level = found.settings["synchronous_commit"]
+        return ok("durable", f"fsync on, synchronous_commit {level}")
+    loses = "can lose the last moments" if off == ["synchronous_commit"] else "can ruin the database"
+    text = f"{', '.join(off)} off: a crash of the server's machine {loses}"
+    return warning("durable", text, "turn it on, unless the jobs can be made again")
+
+
+def _vacuum(found: Diagnostics) -> Finding:
+    if found.settings["autovacuum"] != "on":
+        text = "autovacuum is off: tables of a queue fill up with dead rows within hours"
+        return problem("autovacuum", text, "ALTER SYSTEM SET autovacuum = on; SELECT pg_reload_conf()")
+    if found.not_vacuumed:
+        tables = ", ".join(f"treadle.{name}" for name in found.not_vacuumed)
+        way_out = f"ALTER TABLE treadle.{found.not_vacuumed[0]} RESET (autovacuum_enabled)"
+        return problem("autovacuum", f"autovacuum is off for {tables}", way_out)
+    return ok("autovacuum", "autovacuum on")
+
+
+def _transactions(found: Diagnostics) -> Finding:
+    seconds, who, how = found.oldest or (0.0, "", "")
+    if seconds >= LONG_TRANSACTION:
+        age = format_duration(seconds)
+        text = f"a transaction has been open for {age} ({clean(who)}): dead rows stay, and claims get slower"
+        return warning("transactions", text, f"end it: {clean(how)}")
+    if not found.sees_all_sessions:
+        text = "no long transaction of this role; those of others are hidden from it"
+        return ok("transactions", text, f"GRANT pg_read_all_stats TO {clean(found.role)}")
+    return ok("transactions", f"oldest transaction {format_duration(seconds)}")
+
+
+def _dead(found: Diagnostics) -> Finding:
+    many = {table: n for table, n in found.dead_rows.items() if n > MANY_DEAD}
+    if not many:
+        return ok("dead rows", f"{sum(found.dead_rows.values()):,} dead rows where jobs come and go")
+    text = ", ".join(f"{n:,} dead rows in treadle.{table}" for table, n in many.items())
+    way_out = "end what keeps them (a long transaction, a replication slot), then: VACUUM treadle.ready, treadle.leases"
+    return warning("dead rows", text, way_out)
+
+
+def _sessions(found: Diagnostics) -> Finding:
+    most = int(found.settings["max_connections"])
+    text = f"{plural(found.sessions, 'connection')} of {most}"
+    if found.sessions < most * MANY_SESSIONS:
+        return ok("connections", text)
+    report = problem if found.sessions >= most * TOO_MANY_SESSIONS else warning
+    return report("connections", f"{text} are taken", "fewer processes, a pooler, or a higher max_connections")
+
+
+def _listen(found: Diagnostics) -> Finding:
+    if found.hears:
+        return ok("listen", "notifications arrive")
+    text = "notifications do not arrive, so idle workers poll for jobs once a second"
+    way_out = "if a pooler in transaction mode is in between, give workers a direct connection"
+    return warning("listen", text, way_out)
+
+
+def _clock(found: Diagnostics) -> Finding:
+    if abs(found.skew) < WRONG_CLOCK:
+        return ok("clock", "the server's clock agrees with this host's, to within seconds")
+    side = "ahead of" if found.skew > 0 else "behind"
+    text = f"the server's clock is {format_duration(abs(found.skew))} {side} this host's, and decides when jobs are due"
+    return warning("clock", text, "fix the time (NTP) on one of them; delay= is right in any case")

@@ -1,0 +1,81 @@
+"""Checks of a SQLite file."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from treadle.cli.doctor.finding import Finding, ok, problem, warning
+from treadle.cli.output import clean
+from treadle.stores.sqlite.store import SQLiteStore
+from treadle.stores.sqlite.url import NETWORK_FILE_SYSTEMS
+from treadle.units import format_bytes
+
+LONG_LOG = 64 << 20
+LITTLE_DISK, TOO_LITTLE_DISK = 1 << 30, 100 << 20
+FIXED = ((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0))
+"""Versions, from and before, in which the WAL-reset race is fixed besides 3.51.3 and later."""
+
+
+def checks(store: SQLiteStore, status: Mapping[str, Any], *, quick: bool) -> Iterator[Finding]:
+    """All that concerns the file. `quick`: without reading the whole of it."""
+    if not quick:
+        yield _integrity(store.check())
+    yield _journal(status)
+    yield _file_system(status["file_system"])
+    yield _sqlite(str(status["sqlite_version"]))
+    yield _log(status["log_bytes"])
+    yield _disk(shutil.disk_usage(Path(status["where"]).parent).free)
+
+
+def wal_reset_race(version: tuple[int, ...]) -> bool:
+    """Whether this SQLite can corrupt a database when one connection commits while another checkpoints."""
+    return (3, 7, 0) <= version <= (3, 51, 2) and not any(since <= version < before for since, before in FIXED)
+
+
+def _integrity(answer: str) -> Finding:
+    if answer == "ok":
+        return ok("integrity", "the file is intact")
+    way_out = "stop the workers, copy the file with its -wal, and recover what you can: sqlite3 FILE .recover"
+    return problem("integrity", f"the file is damaged: {clean(answer)}", way_out)
+
+
+def _journal(status: Mapping[str, Any]) -> Finding:
+    if status["journal_mode"] == "wal":
+        return ok("journal", f"WAL on, synchronous {status['synchronous']} for treadle's own connections")
+    text = f"journal mode is {status['journal_mode']}, so readers and writers wait for each other"
+    return problem("journal", text, "another program turned WAL off: find it; the next worker turns WAL on again")
+
+
+def _file_system(kind: str | None) -> Finding:
+    if kind in NETWORK_FILE_SYSTEMS:
+        return problem("disk", f"the file is on a network file system ({kind})", "move it to a local disk")
+    return ok("disk", f"local file system ({kind})" if kind else "file system unknown: the system does not report it")
+
+
+def _sqlite(version: str) -> Finding:
+    if not wal_reset_race(tuple(int(part) for part in version.split("."))):
+        return ok("sqlite", f"SQLite {version}")
+    text = (
+        f"SQLite {version} has the WAL-reset race: a commit during a checkpoint can corrupt a file. treadle "
+        "checkpoints while nobody can commit; your own connections do not"
+    )
+    way_out = "on your own connections: PRAGMA wal_autocheckpoint=0; or a Python with SQLite 3.51.3, 3.50.7 or 3.44.6"
+    return warning("sqlite", text, way_out)
+
+
+def _log(size: int) -> Finding:
+    text = f"write-ahead log of {format_bytes(size)}"
+    if size < LONG_LOG:
+        return ok("log", text)
+    way_out = "end it: a forgotten transaction, a database browser, a backup that hangs"
+    return warning("log", f"{text}: a long-running reader keeps it from being reset", way_out)
+
+
+def _disk(free: int) -> Finding:
+    if free >= LITTLE_DISK:
+        return ok("space", f"{format_bytes(free)} free on its disk")
+    report = problem if free < TOO_LITTLE_DISK else warning
+    return report("space", f"only {format_bytes(free)} free on its disk", "make room: treadle db prune --older-than 1d")
