@@ -64,7 +64,7 @@ def test_the_demo_comes_with_a_dashboard_that_stays_until_it_is_interrupted(star
 def test_the_demo_refuses_a_database_that_others_may_use(treadle, td):
     result = treadle("demo", "--db", "sqlite:///treadle.db")
     assert result.exit_code == 2
-    assert "wants a database of its own" in result.stderr
+    assert "needs a database of its own" in result.stderr
 
 
 def test_the_pid_of_a_worker_is_known_without_proc():

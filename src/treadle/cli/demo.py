@@ -1,26 +1,26 @@
-"""`treadle demo`: a real queue for a few seconds. What it shows was read from the database."""
+"""`treadle demo`: a real queue for a few seconds, one of whose workers is killed on the way."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+import webbrowser
 from collections.abc import Generator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
 from treadle.app import Treadle
-from treadle.cli import demo_live, demo_show
 from treadle.cli.app_loader import url_to_show
 from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.demo_screen import DemoScreen
 from treadle.cli.errors import PROBLEMS, Problem
 from treadle.job import NewJob
 from treadle.settings import URL_VARIABLE, database_url
@@ -29,11 +29,16 @@ from treadle.stores import open_store
 if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
 
-PROCESSES, CONCURRENCY = 2, 4
 PATIENCE = 60.0
 """Seconds after which the demo gives up. It takes about five."""
 LOOK = 0.05
-WORKER = [sys.executable, "-m", "treadle", "worker", "treadle.cli.demo_app:td", "--grace", "5"]
+PAUSE = 0.5
+"""Seconds between the jobs that keep the dashboard alive."""
+APP = "treadle.cli.demo_app:td"
+WORKERS = ("worker", APP, "--grace", "5", "--processes", "2", "--concurrency", "4")
+DASHBOARD = ("dashboard", APP, "--port", "0")
+
+Wanted = list[tuple[str, dict[str, Any]]]
 
 
 @command("demo", help="A real queue on a SQLite file for a few seconds: two workers, one of them killed on the way.")
@@ -41,30 +46,28 @@ WORKER = [sys.executable, "-m", "treadle", "worker", "treadle.cli.demo_app:td", 
 @click.option("--dashboard/--no-dashboard", default=None, help="Show it in a browser too. Default: in a terminal.")
 @pass_shared
 def demo(shared: Shared, keep: bool, dashboard: bool | None) -> None:
-    live = dashboard if dashboard is not None else shared.out.is_terminal and not shared.json
+    wanted = dashboard if dashboard is not None else shared.out.is_terminal and not shared.json
     signal.signal(signal.SIGTERM, _interrupt)  # so that the workers are stopped, too
-    with _place(shared, keep) as url:
-        app = Treadle(url)
-        stage = demo_show.DemoScreen(shared, app)
-        app.enqueue_many(_requests(app))
-        stage.opened(url)
-        with contextlib.ExitStack() as stack:
-            up = live and stack.enter_context(demo_live.dashboard(stage, url, _others(), browse=dashboard is None))
-            supervisor = stack.enter_context(_workers(url))
-            with stage.progress():
-                _watch(app, stage, supervisor)
-            report = stage.report()
-            stage.closed(report, url_to_show(app.store) if keep or shared.db else None)
-            if up:
-                demo_live.keep_up(app, stage)
-        app.close()
+    with _database(shared, keep) as url, contextlib.closing(Treadle(url)) as app, contextlib.ExitStack() as stack:
+        screen = DemoScreen(shared, app)
+        stored = app.enqueue_many(_first_jobs(app))
+        screen.say("•", f"{len(stored)} jobs stored in {app.store.where}")
+        screen.say("•", "two worker processes start: treadle worker … --processes 2")
+        up = wanted and stack.enter_context(_dashboard(screen, url, browse=dashboard is None))
+        supervisor = stack.enter_context(_workers(url))
+        with screen.bars:
+            _watch(app, screen, supervisor)
+        report = screen.report(url_to_show(app.store) if keep or shared.db else None)
+        screen.show(report)
+        if up:
+            _keep_busy(app, screen)
     if report.unfinished:
         click.get_current_context().exit(PROBLEMS)
 
 
-def _requests(app: Treadle) -> list[NewJob]:
+def _first_jobs(app: Treadle) -> list[NewJob]:
     """352 jobs, in mixed order; the posts add 5 mails each."""
-    wanted: list[tuple[str, dict[str, Any]]] = [
+    wanted: Wanted = [
         *(("publish_post", {"post": n, "followers": 5}) for n in range(12)),
         *(("charge_card", {"order": n}) for n in range(60)),
         *(("resize_image", {"image": f"{n}.png"}) for n in range(80)),
@@ -74,96 +77,136 @@ def _requests(app: Treadle) -> list[NewJob]:
     return [app.request(type, payload) for type, payload in wanted]
 
 
-def _watch(app: Treadle, stage: demo_show.DemoScreen, supervisor: subprocess.Popen[bytes]) -> None:
+def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str]) -> None:
     """Look until all is done, and kill a worker when a third is."""
-    deadline, watching = time.monotonic() + PATIENCE, True
-    while watching:
-        if supervisor.poll() is not None:
-            raise Problem(f"the workers ended with exit code {supervisor.returncode}", code=PROBLEMS)
+    deadline = time.monotonic() + PATIENCE
+    while supervisor.poll() is None:
         if time.monotonic() > deadline:
-            stage.say("✗", f"not all jobs were done after {PATIENCE:g} s")
+            screen.say("✗", f"not all jobs were done after {PATIENCE:g} s")
             return
         time.sleep(LOOK)
-        seen = stage.look()
-        if stage.victim is None and seen.completed > seen.total / 3:
-            _kill_one(app, stage)
-        watching = bool(seen.total - seen.completed - seen.ended_otherwise)
+        seen = screen.look()
+        if screen.victim is None and seen["completed"] > seen.total() / 3:
+            _kill_one(app, screen)
+        if not seen["pending"] + seen["processing"]:
+            return
+    raise Problem(f"the workers ended with exit code {supervisor.returncode}", code=PROBLEMS)
 
 
-def _kill_one(app: Treadle, stage: demo_show.DemoScreen) -> None:
-    """kill -9 a worker that has jobs in hand. It is stopped first, so that what it holds can be read exactly."""
+def _kill_one(app: Treadle, screen: DemoScreen) -> None:
+    """kill -9 a worker that runs jobs. It is stopped first, so that what it holds can be read exactly."""
     for worker in app.workers():
         if not worker.leases:
             continue
         pid = pid_of(worker)
         os.kill(pid, signal.SIGSTOP)
-        held = [job for job in app.jobs(status="processing", limit=200) if job.worker_id == worker.id]
-        if held:
+        if held := [job for job in app.jobs(status="processing", limit=200) if job.worker_id == worker.id]:
             os.kill(pid, signal.SIGKILL)
-            stage.killed(worker, held)
+            screen.killed(worker, held)
             return
         os.kill(pid, signal.SIGCONT)
 
 
 def pid_of(worker: WorkerRow) -> int:
-    """A worker's process; where the system does not tell, from its name `hostname-pid`."""
+    """A worker's process; where the system does not report it, from its name `hostname-pid`."""
     return int(worker.host.get("pid") or worker.name.rpartition("-")[2])
 
 
 @contextlib.contextmanager
-def _place(shared: Shared, keep: bool) -> Generator[str]:
-    """A database of its own: the demo kills workers, so there must be none but its own."""
-    if shared.db is not None:
-        url = database_url(shared.db)
-        store = open_store(url)
-        found = store.schema()
-        if found is not None and (found or store.one_machine):
-            raise Problem(
-                f"{store.where} {'is in use' if found else 'exists'}",
-                "The demo kills a worker, so it wants a database of its own.",
-                next="name a new one",
-            )
-        yield url
+def _database(shared: Shared, keep: bool) -> Generator[str]:
+    """A new database: the demo kills a worker, so no other workers may be there."""
+    if shared.db is None:
+        with tempfile.TemporaryDirectory(prefix="treadle-demo-") if not keep else _kept_folder() as folder:
+            yield f"sqlite:///{Path(folder).resolve() / 'demo.db'}"
         return
-    folder = tempfile.mkdtemp(prefix="treadle-demo-")
-    try:
-        yield f"sqlite:///{Path(folder).resolve() / 'demo.db'}"
-    finally:
-        if not keep:
-            shutil.rmtree(folder, ignore_errors=True)
+    store = open_store(database_url(shared.db))
+    found = store.schema()
+    if found is not None and (found or store.one_machine):
+        raise Problem(
+            f"{store.where} {'is in use' if found else 'exists'}",
+            "The demo kills a worker, so it needs a database of its own.",
+            next="name a new one",
+        )
+    yield store.url
+
+
+def _kept_folder() -> contextlib.nullcontext[str]:
+    return contextlib.nullcontext(tempfile.mkdtemp(prefix="treadle-demo-"))
 
 
 @contextlib.contextmanager
-def _workers(url: str) -> Generator[subprocess.Popen[bytes]]:
+def _workers(url: str) -> Generator[subprocess.Popen[str]]:
     """`treadle worker` as anybody would start it, with its log kept for when something goes wrong."""
-    settings = ["--processes", str(PROCESSES), "--concurrency", str(CONCURRENCY)]
-    with tempfile.TemporaryFile() as log:
-        # A session of its own: Ctrl-C is for the demo, which then stops the workers.
-        process = subprocess.Popen(
-            [*WORKER, *settings],
-            env={**_others(), URL_VARIABLE: url},
-            stdin=subprocess.DEVNULL,
-            stderr=log,
-            start_new_session=True,
-        )
+    with tempfile.TemporaryFile() as log, _treadle(url, WORKERS, stderr=log) as process:
         try:
             yield process
         except Problem as problem:
             log.seek(0)
             problem.cause = log.read().decode(errors="replace")[-4000:].rstrip()
             raise
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
 
 
-def _others() -> dict[str, str]:
-    """What is set for other workers is not meant for these."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
+@contextlib.contextmanager
+def _dashboard(screen: DemoScreen, url: str, *, browse: bool) -> Generator[bool]:
+    """Yields whether it is up. It needs the extra `web`; the demo works without it."""
+    with _treadle(url, DASHBOARD, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        link = process.stdout.readline().strip() if process.stdout else ""
+        if link:
+            screen.say("•", f"watch them: {link}", "bold")
+        else:
+            screen.say("•", "there is a dashboard, too, with the extra 'web': pip install '.[web]'")
+        # Only where a browser is a window of its own, and does not take over the terminal.
+        desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+        if link and browse and desktop:
+            webbrowser.open(link)
+        yield bool(link)
+
+
+@contextlib.contextmanager
+def _treadle(
+    url: str, words: tuple[str, ...], *, stderr: int | IO[bytes], stdout: int | None = None
+) -> Generator[subprocess.Popen[str]]:
+    """A command in a process of its own, without the settings that are meant for other workers."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "treadle", *words],
+        env={**others, URL_VARIABLE: url},
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=stderr,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the demo, which then stops the process
+    )
+    try:
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _keep_busy(app: Treadle, screen: DemoScreen) -> None:
+    """A few jobs now and then, some of which fail, until Ctrl-C."""
+    dice, number = random.Random(2), 0
+    with contextlib.suppress(KeyboardInterrupt):
+        screen.say("•", "the dashboard stays up, with a few jobs a second; Ctrl-C ends it", "bold")
+        while True:
+            number += 1
+            tenant = dice.choice(("acme", "globex", "initech"))
+            app.enqueue_many([app.request(type, payload, tenant=tenant) for type, payload in _some_jobs(number)])
+            time.sleep(PAUSE)
+
+
+def _some_jobs(n: int) -> Wanted:
+    wanted: Wanted = [("send_mail", {"to": f"user-{n}@example.org"}), ("resize_image", {"image": f"{n}.png"})]
+    if n % 3 == 0:
+        wanted.append(("charge_card", {"order": n}))
+    if n % 10 == 0:
+        wanted.append(("import_feed", {"feed": f"https://example.org/{n}.xml", "password": "secret"}))
+    return wanted
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -20,7 +20,7 @@ async def send_mail(to: str) -> str:
 
 @td.job
 def resize_image(ctx: Context, image: str) -> dict[str, int]:
-    """Sync, so it runs in a thread, and says how far it is."""
+    """Sync, so it runs in a thread, and reports its progress."""
     for step in range(4):
         ctx.progress(step / 4, f"{image}: pass {step + 1} of 4")
         time.sleep(random.uniform(0.01, 0.02))
@@ -47,7 +47,7 @@ async def publish_post(post: int, followers: int) -> int:
 
 @td.job(max_attempts=2, backoff=2)
 async def import_feed(feed: str, password: str) -> None:
-    """Fails for good: something to look at."""
+    """Fails for good, so that there is a failure to look at."""
     await asyncio.sleep(random.uniform(0.05, 0.2))
     _parse(f"<html>no feed is at {feed}</html>")
 

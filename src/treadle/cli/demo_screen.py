@@ -1,0 +1,170 @@
+"""What `treadle demo` shows: bars while it runs, and a table at the end. All of it was read from the database."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from treadle.cli import output
+from treadle.job import Job, Status
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.cli.base import Shared
+    from treadle.stores.base import WorkerRow
+
+HEADS = ("TYPE", "JOBS", "COMPLETED", "RETRIED RUNS", "SURVIVED THE KILL")
+
+
+class Row(msgspec.Struct, kw_only=True):
+    """What happened to the jobs of one type."""
+
+    type: str
+    jobs: int = 0
+    completed: int = 0
+    retried_runs: int = 0
+    killed_and_completed: int = 0
+
+
+class Report(msgspec.Struct, kw_only=True):
+    types: list[Row]
+    jobs: int
+    unfinished: int
+    seconds: float
+    jobs_per_second: float
+    killed: str | None
+    held_when_killed: int
+    database: str | None
+
+
+class DemoScreen:
+    """Shows on stdout what the database says; with --json on stderr, because stdout is for the report alone."""
+
+    def __init__(self, shared: Shared, app: Treadle) -> None:
+        self._shared, self._app = shared, app
+        self._console = shared.err if shared.json else shared.out
+        self.bars = Progress(
+            TextColumn("{task.description:<13}"),
+            BarColumn(40, complete_style="cyan", finished_style="green"),
+            MofNCompleteColumn(),
+            console=self._console,
+            disable=not self._console.is_terminal,
+        )
+        self._began = self._last = self._next_line = 0.0
+        self.victim: WorkerRow | None = None
+        self._held: Sequence[Job] = ()
+        self._after_kill: Iterator[None] | None = None
+
+    def say(self, mark: str, text: str, style: str = "") -> None:
+        if not self._shared.quiet:
+            self._console.print(f"{mark} {text}", style=style or None, soft_wrap=True)
+
+    def look(self) -> Counter[str]:
+        """Read the counts, show them, and return them by status."""
+        by_type: dict[str, Counter[str]] = {}
+        for row in self._app.counts(("status", "type")):
+            by_type.setdefault(row["type"], Counter())[row["status"]] += row["count"]
+        seen: Counter[str] = sum(by_type.values(), Counter())
+        self._last = time.monotonic()
+        if seen["processing"] + seen["completed"] and not self._began:
+            self._began = self._next_line = self._last
+        self._draw(by_type)
+        if self._began and (self._last >= self._next_line or seen["completed"] == seen.total()):
+            self._next_line = self._last + 1
+            self._line(seen)
+        if self._after_kill:
+            next(self._after_kill, None)
+        return seen
+
+    def _draw(self, by_type: dict[str, Counter[str]]) -> None:
+        tasks = {task.description: task.id for task in self.bars.tasks}
+        for type, counter in sorted(by_type.items()):
+            task = tasks[type] if type in tasks else self.bars.add_task(type)
+            self.bars.update(task, completed=counter["completed"], total=counter.total())
+
+    def _line(self, seen: Counter[str]) -> None:
+        """Without a terminal there are no bars, but a line every second."""
+        if self.bars.disable:
+            done = f"{seen['completed']}/{seen.total()} completed, {seen['processing']} processing"
+            self.say(" ", f"{self._last - self._began:4.1f} s  {done}, {len(self._app.workers())} workers")
+
+    def killed(self, worker: WorkerRow, held: Sequence[Job]) -> None:
+        self.victim, self._held = worker, held
+        self.say("✗", f"kill -9 {worker.name}: it dies while it runs {len(held)} jobs", "red")
+        self._after_kill = self._watch_recovery(worker)
+
+    def _watch_recovery(self, victim: WorkerRow) -> Iterator[None]:
+        """Continued at each look: first the jobs come back, then a new worker."""
+        while any(job.worker_id == victim.id for job in self._app.jobs(status=Status.PROCESSING, limit=200)):
+            yield
+        self.say("✓", f"its supervisor noticed: the {len(self._held)} jobs are back in the queue", "green")
+        while not (new := [worker for worker in self._app.workers() if worker.started_at > victim.seen_at]):
+            yield
+        self.say("✓", f"{new[-1].name} works in its place", "green")
+
+    def report(self, kept: str | None) -> Report:
+        """Every job, read once more."""
+        rows: dict[str, Row] = {}
+        held = {job.id for job in self._held}
+        for job in self._jobs():
+            row, done = rows.setdefault(job.type, Row(type=job.type)), job.status is Status.COMPLETED
+            row.jobs += 1
+            row.completed += done
+            row.killed_and_completed += done and job.id in held
+            row.retried_runs += self._retries(job)
+        jobs, completed = sum(row.jobs for row in rows.values()), sum(row.completed for row in rows.values())
+        seconds = max(self._last - self._began, 1e-9)
+        return Report(
+            types=[rows[name] for name in sorted(rows)],
+            jobs=jobs,
+            unfinished=jobs - completed,
+            seconds=round(seconds, 2),
+            jobs_per_second=round(completed / seconds, 1),
+            killed=self.victim.name if self.victim else None,
+            held_when_killed=len(held),
+            database=kept,
+        )
+
+    def _jobs(self) -> Iterator[Job]:
+        yield from (page := self._app.jobs(limit=200))
+        while page.next is not None:
+            yield from (page := self._app.jobs(limit=200, cursor=page.next))
+
+    def _retries(self, job: Job) -> int:
+        """Runs that failed by themselves; those that died with their worker are not counted."""
+        victim = self.victim.id if self.victim else ""
+        return sum(a.worker_id != victim or a.traceback is not None for a in self._app.attempts(job.id))
+
+    def show(self, report: Report) -> None:
+        if self._shared.json:
+            self._shared.data(report)
+            return
+        table = output.table(*HEADS, right=HEADS[1:])
+        for row in report.types:
+            done = output.number(row.completed, "green" if row.completed == row.jobs else "red")
+            survived = output.number(row.killed_and_completed)
+            table.add_row(row.type, output.number(row.jobs), done, output.number(row.retried_runs), survived)
+        self._shared.print()
+        output.show(self._shared, table)
+        self._shared.print()
+        self._sum_up(report)
+
+    def _sum_up(self, report: Report) -> None:
+        rate = f"in {report.seconds:.1f} s ({report.jobs_per_second:,.0f} jobs/s, each of 5 to 80 ms, 8 at a time)"
+        if report.unfinished:
+            self.say("✗", f"{report.unfinished} of {report.jobs} jobs are not completed", "red")
+        else:
+            self.say("✓", f"all {report.jobs} jobs completed {rate}", "green")
+        if report.database:
+            self.say("•", f"the database is {self._app.store.where}; look around:")
+            for command in ("jobs ls", "stats", "doctor"):
+                self.say(" ", f"  treadle {command} --db {shlex.quote(report.database)}")
+        else:
+            self.say("•", "the database was temporary; treadle demo --keep leaves it to look around in")
+            self.say("•", "next: write app.py with `td = Treadle()` and an @td.job, then: treadle worker app:td")
