@@ -31,9 +31,8 @@ PURE = {
     "tokens",
     "units",
     "filters",
-    "health",
     "version",
-    "why",
+    "diagnosis",
 }
 """No I/O, no store, no worker: data and decisions."""
 MIDDLE = {

@@ -5,6 +5,7 @@ from treadle.backoff import exponential, fixed
 from treadle.bulk import Bulk
 from treadle.context import Context
 from treadle.dedupe import make_dedupe_key
+from treadle.diagnosis import Problem, Reason, Why
 from treadle.errors import (
     BadArguments,
     BadConnection,
@@ -44,13 +45,11 @@ from treadle.errors import (
 )
 from treadle.events import Event
 from treadle.filters import Filter
-from treadle.health import Problem
 from treadle.job import Attempt, Count, FailureGroup, Job, Page, Progress, Status, Usage, can_retry
 from treadle.lease import Lease
 from treadle.outcome import Fail, Retry, Snooze
 from treadle.registry import Registry
 from treadle.version import __version__ as __version__
-from treadle.why import Reason, Why
 
 __all__ = [
     "Attempt",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from treadle import clock, codec
 from treadle.backoff import DEFAULT
 from treadle.context import current_run
+from treadle.diagnosis import BEAT
 from treadle.errors import BadArguments, BadOption, MissingExtra
 from treadle.events import Hooks
 from treadle.function import Options, checked, make_request
@@ -37,7 +38,9 @@ if TYPE_CHECKING:
     from treadle.web.auth import Auth
 
 PAGE = 200
-SILENT = 60 * clock.SECOND
+RESCUE_AFTER = 60 * clock.SECOND
+"""Microseconds of silence after which `rescue` declares a worker dead. It compares clocks, so it waits longer than
+the workers, which watch each other's counts."""
 COUNTED_BY = ("status", "type", "queue", "tenant", "subject")
 
 
@@ -208,7 +211,7 @@ class Treadle(Management):
         Workers watch each other's heartbeats. Whoever calls this does not, so that a worker counts as dead here if
         it was silent for a minute by the database's time.
         """
-        return self.store.rescue(silent_for=SILENT)
+        return self.store.rescue(silent_for=RESCUE_AFTER)
 
     async def arescue(self) -> int:
         return await asyncio.to_thread(self.rescue)
@@ -241,7 +244,7 @@ class Treadle(Management):
     # Work
 
     def worker(
-        self, *, concurrency: int = 10, queues: Sequence[str] = (), grace: float = 30.0, beat: float = 5.0
+        self, *, concurrency: int = 10, queues: Sequence[str] = (), grace: float = 30.0, beat: float = BEAT
     ) -> Worker:
         """A worker: `.run()` takes signals and blocks; `async with td.worker():` lives inside a web server.
 

@@ -233,6 +233,16 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     waiting: float
 
 
+class Latency(msgspec.Struct, frozen=True, kw_only=True):
+    """Seconds that jobs waited once they were due, and ran."""
+
+    jobs: int
+    wait_p50: float
+    wait_p95: float
+    run_p50: float
+    run_p95: float
+
+
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Failed jobs of one type that raised the same."""
 

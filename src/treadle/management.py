@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from treadle import clock, filters
 from treadle.bulk import Bulk
+from treadle.diagnosis import Problem, Why, explain, problems
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import Filter
-from treadle.health import Latency, Problem, latencies, problems
 from treadle.ids import is_id
-from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Page, Status, Usage
+from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.results import ResultPoller, result_of, warn_if_on_loop
 from treadle.stores.base import Store, WorkerRow
-from treadle.stores.rows import QueueStats
-from treadle.why import Why, explain
+from treadle.stores.rows import QueueStats, Sampled
 
 if TYPE_CHECKING:
     from treadle.function import Options
@@ -177,10 +176,10 @@ class Management(ABC):
 
     def why(self, id: str) -> Why:
         """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
-        situation = self.store.job_facts(id)
-        if situation is None:
+        facts = self.store.job_facts(id)
+        if facts is None:
             raise JobNotFound(id)
-        return explain(situation)
+        return explain(facts)
 
     async def awhy(self, id: str) -> Why:
         return await asyncio.to_thread(self.why, id)
@@ -290,3 +289,26 @@ def recent_usage(store: Store, now: int) -> list[Usage]:
     """What was used in the last quarter of an hour, by type."""
     seconds = now // clock.SECOND
     return store.usage(seconds - 15 * 60, seconds + 1, EVER, ("type",))
+
+
+def latencies(samples: Sequence[Sampled]) -> dict[str, Latency]:
+    """By type."""
+    by_type: dict[str, list[Sampled]] = {}
+    for sample in samples:
+        by_type.setdefault(sample.type, []).append(sample)
+    return {type: _latency(some) for type, some in sorted(by_type.items())}
+
+
+def _latency(samples: Sequence[Sampled]) -> Latency:
+    waits, runs = sorted(max(0, s.waited) for s in samples), sorted(max(0, s.ran) for s in samples)
+    return Latency(
+        jobs=len(samples),
+        wait_p50=_quantile(waits, 0.5),
+        wait_p95=_quantile(waits, 0.95),
+        run_p50=_quantile(runs, 0.5),
+        run_p95=_quantile(runs, 0.95),
+    )
+
+
+def _quantile(ordered: Sequence[int], part: float) -> float:
+    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] / clock.SECOND

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
-from treadle.health import is_live, silence
+from treadle.diagnosis import Why, is_alive, silence
 from treadle.job import Attempt, Count, FailureGroup, Job, Page, Usage
 from treadle.redact import redact, redact_text
-from treadle.why import Why
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
@@ -119,7 +118,7 @@ def worker(row: WorkerRow, now: int) -> WorkerOut:
         started_at=clock.to_datetime(row.started_at),
         seen_at=clock.to_datetime(row.seen_at),
         silent_for=silence(row, now),
-        live=is_live(row, now),
+        live=is_alive(row, now),
         running=row.leases,
         doing=[Doing(type=type, count=count, since=clock.to_datetime(since)) for type, count, since in row.doing],
     )

@@ -16,8 +16,8 @@ from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.errors import USAGE, Problem, code_of
 from treadle.cli.output import pretty
 from treadle.cli.params import Duration, Moment
+from treadle.diagnosis import alive, handles
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
-from treadle.health import handles, live
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -93,7 +93,7 @@ def _tell(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
     shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}")
     shared.note((f"  in {app.store.where}", "dim"))
     try:
-        workers = live(app.workers(), app.store.now())
+        workers = alive(app.workers(), app.store.now())
     except StoreUnusable:  # a producer may enqueue, and not see who works
         return
     if job.status.is_final or any(handles(worker, job.queue, job.type) for worker in workers):

@@ -9,8 +9,8 @@ import click
 
 from treadle import views
 from treadle.cli.base import Shared
+from treadle.diagnosis import Why
 from treadle.job import Attempt, Job
-from treadle.why import Why
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:

@@ -14,7 +14,7 @@ from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.stats_table import by_type
-from treadle.health import Problem, live, unhandled
+from treadle.diagnosis import Problem, alive, unhandled
 from treadle.job import Status
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def stats(shared: Shared, by: str | None) -> None:
 
 def _as_json(app: Treadle) -> dict[str, Any]:
     counts, workers = app.counts(("status", "type", "queue")), app.workers()
-    living = live(workers, app.store.now())
+    living = alive(workers, app.store.now())
     return {
         "items": counts,
         "totals": {status.value: 0 for status in Status} | _sums(counts),
@@ -54,7 +54,7 @@ def _as_json(app: Treadle) -> dict[str, Any]:
 
 def _print(shared: Shared, app: Treadle) -> None:
     lanes, workers, now = app.queue_stats(), app.workers(), app.store.now()
-    living = live(workers, now)
+    living = alive(workers, now)
     if lanes:
         output.show(shared, by_type(lanes, app.latency(), living, now, bars=shared.out.is_terminal))
         shared.print()

@@ -9,8 +9,8 @@ from rich.text import Text
 from treadle import units
 from treadle.cli import output
 from treadle.cli.queues import oldest
-from treadle.health import Latency, handles
-from treadle.job import STATE_NAMES, Status
+from treadle.diagnosis import handles
+from treadle.job import STATE_NAMES, Latency, Status
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 

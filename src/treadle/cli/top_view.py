@@ -13,8 +13,8 @@ from rich.text import Text
 
 from treadle import clock, units, views
 from treadle.cli import output
-from treadle.health import Latency, Problem, is_live, silence
-from treadle.job import STATE_OF, SUMMARY, FailureGroup, Status, Usage
+from treadle.diagnosis import Problem, is_alive, silence
+from treadle.job import STATE_OF, SUMMARY, FailureGroup, Latency, Status, Usage
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 
@@ -130,8 +130,8 @@ def _workers(seen: Glance, most: int) -> RenderableType:
     if not seen.workers:
         return Text.assemble(("no worker is running", "yellow"), ("  → treadle worker app:td", "dim"))
     table = output.table("WORKER", "BUSY", "DOING", "HEARTBEAT", right=("BUSY",))
-    for worker in sorted(seen.workers, key=lambda worker: is_live(worker, seen.now))[:most]:
-        alive, quiet = is_live(worker, seen.now), units.format_duration(silence(worker, seen.now))
+    for worker in sorted(seen.workers, key=lambda worker: is_alive(worker, seen.now))[:most]:
+        alive, quiet = is_alive(worker, seen.now), units.format_duration(silence(worker, seen.now))
         table.add_row(
             Text.assemble(("● ", "green") if alive else ("◌ ", "red"), output.clean(worker.name)),
             Text(f"{worker.leases}/{worker.concurrency}"),

@@ -8,7 +8,7 @@ from treadle import clock, units, views
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, pass_shared
-from treadle.health import is_live, silence
+from treadle.diagnosis import is_alive, silence
 from treadle.stores.base import WorkerRow
 
 TIMES = " \N{MULTIPLICATION SIGN}{}"
@@ -35,7 +35,7 @@ def workers(shared: Shared) -> None:
 
 
 def _cells(worker: WorkerRow, now: int) -> list[Text]:
-    alive, quiet = is_live(worker, now), units.format_duration(silence(worker, now))
+    alive, quiet = is_alive(worker, now), units.format_duration(silence(worker, now))
     up = units.format_duration((now - worker.started_at) / clock.SECOND)
     return [
         Text.assemble(("● ", "green") if alive else ("◌ ", "red"), output.clean(worker.name)),

@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import msgspec
 
+from treadle.diagnosis import JobFacts
 from treadle.filters import Filter
 from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from treadle.outcome import Outcome
 from treadle.stores.rows import AuditRow, Batch, Counted, Operation, QueueStats, Sampled, Token
-from treadle.why import JobFacts
 
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which anybody may reclaim a job."""

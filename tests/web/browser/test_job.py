@@ -79,7 +79,7 @@ def test_a_type_that_nobody_knows_is_named_until_somebody_does(desk: Desk, visit
     assert overview.evaluate("window.same")
     assert detail.evaluate("window.same")
     detail.goto(f"{desk.url}/jobs/{stranger.id}")
-    expect(detail.get_by_test_id("why")).to_contain_text("No living worker knows type 'nobody_knows_it'")
+    expect(detail.get_by_test_id("why")).to_contain_text("No live worker knows type 'nobody_knows_it'")
 
 
 def test_a_clone_can_be_changed_first_and_keeps_what_was_hidden(desk: Desk, visit: Visitor) -> None:

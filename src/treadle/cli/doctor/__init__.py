@@ -20,7 +20,7 @@ from treadle.cli.doctor import libsql, sqlite
 from treadle.cli.doctor.finding import Finding, Level, ok, problem, warning
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
-from treadle.health import SILENT, live, silence
+from treadle.diagnosis import alive, is_alive, silence
 from treadle.job import Job, Status
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.sqlite.store import SQLiteStore
@@ -73,7 +73,7 @@ def _sum(problems: int, warnings: int) -> str:
 def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:
     """The database first, then what is in it. `quick`: without what takes long on a large one."""
     status, workers, now = app.store.status(), app.workers(), app.store.now()
-    counts, living = app.counts(("status", "type", "queue")), live(workers, now)
+    counts, living = app.counts(("status", "type", "queue")), alive(workers, now)
     yield _schema(status)
     yield from _store(app.store, status, quick=quick)
     problems = [found for found in app.problems() if found.code != "lost_worker"]
@@ -118,7 +118,7 @@ def _workers(living: list[WorkerRow], now: int) -> Finding:
 
 def _lost(app: Treadle, workers: list[WorkerRow], now: int) -> Iterator[Finding]:
     for worker in workers:
-        if silence(worker, now) <= SILENT:
+        if is_alive(worker, now):
             continue
         dead = host.is_dead(worker.host, one_machine=app.store.one_machine)
         gone = "its process is gone" if dead else "its process hangs, is paused, or out of reach"

@@ -5,22 +5,19 @@ from __future__ import annotations
 import msgspec
 
 from treadle import clock
+from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.job import Job, Status
-from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.sql import read
 from treadle.stores.sql.claim_order import Lane
 from treadle.stores.sql.transaction import Transaction
-from treadle.why import MOST, SILENT, JobFacts, WorkerSnapshot
 
 
 def job_facts(tx: Transaction, id: str) -> JobFacts | None:
     job = read.get(tx, id)
     if job is None:
         return None
-    workers = tuple(
-        WorkerSnapshot(id=row.id, name=row.name, queues=row.queues, types=row.types, seen_at=row.seen_at)
-        for row in read.workers(tx)
-    )
+    workers = tuple(read.workers(tx))
     found = JobFacts(job=job, now=tx.now, workers=workers)
     if job.status is Status.PROCESSING:
         row = tx.execute(tx.sql.LEASE_FLAGS, {"id": id}).fetchone()
@@ -37,17 +34,17 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
     )
 
 
-def _ahead(tx: Transaction, job: Job, workers: tuple[WorkerSnapshot, ...]) -> int:
+def _ahead(tx: Transaction, job: Job, workers: tuple[WorkerRow, ...]) -> int:
     """How many due jobs come before it, of those that the workers take who would take it too."""
-    rivals = [w for w in workers if w.serves(job.queue) and job.type in w.types and tx.now - w.seen_at <= SILENT]
+    rivals = [worker for worker in alive(workers, tx.now) if handles(worker, job.queue, job.type)]
     types = {type for worker in rivals for type in worker.types}
     place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
     ahead = 0
     for lane, room in tx.moves.lanes(tx):
-        if ahead > MOST:
+        if ahead > MOST_AHEAD:
             break
-        if lane.type in types and any(w.serves(lane.queue) for w in rivals) and (room is None or room > 0):
-            ahead += _ahead_in(tx, lane, place, MOST + 1 - ahead)
+        if lane.type in types and any(serves(w, lane.queue) for w in rivals) and (room is None or room > 0):
+            ahead += _ahead_in(tx, lane, place, MOST_AHEAD + 1 - ahead)
     return ahead
 
 

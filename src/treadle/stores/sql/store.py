@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
+from treadle.diagnosis import JobFacts
 from treadle.errors import CommitUnknown, JobNotFound, LeaseLost, StoreBusy, StoreUnusable
 from treadle.filters import EVERYTHING, Filter
 from treadle.ids import is_id
@@ -22,7 +23,6 @@ from treadle.stores.sql import diagnosis, insert, lanes, manage, read, rescue, s
 from treadle.stores.sql.fork_safe import D, PerProcess
 from treadle.stores.sql.insert import Insert, as_json
 from treadle.stores.sql.transaction import Transaction
-from treadle.why import JobFacts
 
 T = TypeVar("T")
 

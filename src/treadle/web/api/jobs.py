@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from treadle import views
+from treadle.diagnosis import Why
 from treadle.errors import JobNotFound
 from treadle.job import Job
 from treadle.web.api.schemas import Attempts
 from treadle.web.http import Request, Response
 from treadle.web.route import Route
 from treadle.web.site import Site
-from treadle.why import Why
 
 
 def the_job(site: Site, request: Request) -> Job:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from treadle import health
+from treadle import diagnosis
+from treadle.diagnosis import Problem
 from treadle.filters import Filter
-from treadle.health import Latency, Problem
-from treadle.job import Count, FailureGroup, Usage
+from treadle.job import Count, FailureGroup, Latency, Usage
 from treadle.management import recent_usage
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
@@ -45,7 +45,7 @@ def failures(site: Site) -> list[FailureGroup]:
 def problems(site: Site) -> list[Problem]:
     def make() -> list[Problem]:
         now = site.app.store.now()
-        return health.problems(lanes(site), workers(site), recent_usage(site.app.store, now), now)
+        return diagnosis.problems(lanes(site), workers(site), recent_usage(site.app.store, now), now)
 
     found: list[Problem] = _kept(site, "problems", make, LIVELY)
     return found

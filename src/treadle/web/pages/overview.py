@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from treadle import clock
+from treadle.diagnosis import is_alive
 from treadle.filters import Filter
-from treadle.health import Latency, is_live
-from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, State, Status, Usage
+from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, Latency, State, Status, Usage
 from treadle.stores.rows import QueueStats
 from treadle.units import format_duration, plural
 from treadle.web import charts, formatting
@@ -95,7 +95,7 @@ def overview(site: Site, request: Request) -> Response:
 def _tiles(
     site: Site, request: Request, lanes: list[QueueStats], now: int, over: Window, steps: list[windows.Sums]
 ) -> list[Tile]:
-    workers = [worker for worker in cached.workers(site) if is_live(worker, now)]
+    workers = [worker for worker in cached.workers(site) if is_alive(worker, now)]
     slots = sum(worker.concurrency for worker in workers)
     oldest = min(
         (lane.oldest_due for lane in lanes if lane.oldest_due is not None and lane.counts["queued"]), default=None

@@ -6,8 +6,8 @@ from datetime import datetime
 from typing import NamedTuple
 
 from treadle import clock, views
+from treadle.diagnosis import handles, is_alive
 from treadle.filters import Filter
-from treadle.health import handles, is_live
 from treadle.job import SUMMARY
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
@@ -42,7 +42,7 @@ def workers(site: Site, request: Request) -> Response:
     now = site.app.store.now()
     found, lanes = cached.workers(site), cached.lanes(site)
     cards = sorted((_card(row, now) for row in found), key=lambda card: (card.shown.live, card.shown.name))
-    living = [row for row in found if is_live(row, now)]
+    living = [row for row in found if is_alive(row, now)]
     return render(
         site, request, "workers.html", place="workers", cards=cards, lanes=[_lane(lane, living) for lane in lanes]
     )

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from treadle.clock import SECOND
+from treadle.diagnosis import LONG, OFTEN, SILENT, Problem, handles, is_alive, problems, silence, unhandled
 from treadle.filters import parse
-from treadle.health import LONG, OFTEN, SILENT, Problem, handles, is_live, latencies, problems, silence, unhandled
 from treadle.job import STATE_NAMES, Usage
+from treadle.management import latencies
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -106,7 +107,7 @@ def test_a_lost_worker_is_named_with_what_it_holds() -> None:
     [problem] = found(workers=[worker("host-2", silent=92, leases=2), worker("host-1")])
 
     assert problem.code == "lost_worker"
-    assert problem.text == "worker host-2 is lost: no heartbeat for 1m 32s, 2 jobs in its hands"
+    assert problem.text == "worker host-2 is lost: no heartbeat for 1m 32s, 2 jobs leased"
     assert parse(problem.filter).workers == ("id-host-2",)
 
 
@@ -145,8 +146,8 @@ def test_odd_names_make_filters_that_can_be_read() -> None:
 
 
 def test_who_lives_is_a_matter_of_heartbeats() -> None:
-    assert is_live(worker(silent=SILENT), NOW)
-    assert not is_live(worker(silent=SILENT + 0.1), NOW)
+    assert is_alive(worker(silent=SILENT), NOW)
+    assert not is_alive(worker(silent=SILENT + 0.1), NOW)
     assert silence(worker(silent=-5), NOW) == 0.0
 
 

@@ -1,0 +1,371 @@
+"""What keeps jobs from running: whether a worker is alive, why one job waits, what is wrong with the queue. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from treadle import clock
+from treadle.filters import Filter
+from treadle.job import Job, Status, Usage
+from treadle.units import format_duration, plural
+
+if TYPE_CHECKING:
+    from treadle.stores.base import WorkerRow
+    from treadle.stores.rows import QueueStats
+
+# Who is alive
+
+BEAT = 5.0
+"""Seconds between two heartbeats of a worker."""
+SILENT = 4 * BEAT
+"""Seconds without a heartbeat after which a worker is shown as lost. Workers that watch each other's counts declare one
+dead after three beats; a reader of one moment sees only a time, so it allows for one beat more."""
+
+
+def silence(worker: WorkerRow, now: int) -> float:
+    """Seconds since its last heartbeat. `now` is the database's, as is the heartbeat."""
+    return max(0.0, (now - worker.seen_at) / clock.SECOND)
+
+
+def is_alive(worker: WorkerRow, now: int) -> bool:
+    """The one rule for why, problems, the command line, the API and the pages."""
+    return silence(worker, now) <= SILENT
+
+
+def alive(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
+    return [worker for worker in workers if is_alive(worker, now)]
+
+
+def serves(worker: WorkerRow, queue: str) -> bool:
+    return not worker.queues or queue in worker.queues
+
+
+def handles(worker: WorkerRow, queue: str, type: str) -> bool:
+    return type in worker.types and serves(worker, queue)
+
+
+# Why a job is not running
+
+MOST_AHEAD = 10_000
+"""Jobs ahead are counted up to here."""
+
+
+class Code(StrEnum):
+    """What can keep a job from running, in the order in which it decides."""
+
+    FINISHED = "finished"
+    OUT_OF_ATTEMPTS = "out_of_attempts"
+    RUNNING = "running"
+    CANCELLING = "cancelling"
+    OVERDUE = "overdue"
+    WORKER_LOST = "worker_lost"
+    NOT_DUE = "not_due"
+    NO_WORKER = "no_worker"
+    NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
+    NO_WORKER_FOR_TYPE = "no_worker_for_type"
+    LIMIT_FULL = "limit_full"
+    JOBS_AHEAD = "jobs_ahead"
+    NEXT_LOOK = "next_look"
+
+
+class Reason(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that holds: as data, and as a sentence with the next step."""
+
+    code: Code
+    text: str
+    way_out: str
+    data: dict[str, Any] = {}
+
+
+class Why(msgspec.Struct, frozen=True, kw_only=True):
+    """Why a job is where it is. `reasons[0]` decides."""
+
+    id: str
+    status: Status
+    reasons: tuple[Reason, ...]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{reason.text}; {reason.way_out}" for reason in self.reasons)
+
+
+class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """All that the answer depends on, at one moment of the database."""
+
+    job: Job
+    now: int
+    workers: tuple[WorkerRow, ...]
+    limit: int | None = None
+    """How many jobs of its type may run at once."""
+    holders: dict[str, int] = {}
+    """How many jobs of its type each worker holds; '' for those claimed by hand."""
+    ahead: int = 0
+    """How many due jobs come first, up to MOST_AHEAD + 1."""
+    cancelled: bool = False
+    deadline: int | None = None
+
+
+def explain(facts: JobFacts) -> Why:
+    """Every reason that holds, the deciding one first."""
+    job = facts.job
+    if job.status.is_final:
+        reasons = [_ended(job)]
+    elif job.status is Status.PROCESSING:
+        reasons = [*_overdue(facts), *_worker_lost(facts), *_cancelling(facts), _running(facts)]
+    else:
+        reasons = _waiting(facts)
+    return Why(id=job.id, status=job.status, reasons=tuple(reasons))
+
+
+def _ended(job: Job) -> Reason:
+    when = f"at {_at(job.completed_at)}" if job.completed_at else "before"
+    if job.status is Status.FAILED and job.attempts >= job.max_attempts:
+        return Reason(
+            code=Code.OUT_OF_ATTEMPTS,
+            text=f"it failed {when}, after {plural(job.attempts, 'attempt')} of {job.max_attempts}: {job.error}",
+            way_out=f"fix the cause, then retry it: treadle jobs retry {job.id}",
+            data={"attempts": job.attempts, "max_attempts": job.max_attempts, "error": job.error},
+        )
+    error = f": {job.error}" if job.error and job.status is Status.FAILED else ""
+    again = f"to run it again: treadle jobs retry {job.id}"
+    way_out = "nothing is left to do" if job.status is Status.COMPLETED else again
+    text = f"it was cancelled {when}" if job.status is Status.CANCELLED else f"it {job.status} {when}{error}"
+    return Reason(code=Code.FINISHED, text=text, way_out=way_out, data={"status": job.status})
+
+
+def _overdue(facts: JobFacts) -> Iterator[Reason]:
+    if facts.deadline is not None and facts.deadline < facts.now:
+        yield Reason(
+            code=Code.OVERDUE,
+            text=f"its deadline passed {_duration(facts.now - facts.deadline)} ago",
+            way_out="any worker returns it within seconds, or do it now: td.rescue()",
+            data={"deadline": clock.to_datetime(facts.deadline)},
+        )
+
+
+def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
+    job, holder = facts.job, _holder(facts)
+    if job.worker_id is None or (holder is not None and is_alive(holder, facts.now)):
+        return
+    silent = "has no row any more"
+    if holder is not None:
+        silent = f"has been silent for {format_duration(silence(holder, facts.now))}"
+    yield Reason(
+        code=Code.WORKER_LOST,
+        text=f"it is held by worker {_name(holder, job.worker_id)}, which {silent}",
+        way_out="another worker returns it after three beats (15 s); without one, td.rescue() does after a minute",
+        data={"worker": job.worker_id, "seen_at": clock.to_datetime(holder.seen_at) if holder else None},
+    )
+
+
+def _cancelling(facts: JobFacts) -> Iterator[Reason]:
+    if facts.cancelled:
+        yield Reason(
+            code=Code.CANCELLING,
+            text="it was cancelled, and its worker is asked to stop it",
+            way_out="a handler in a thread has to check ctx.cancelled itself",
+        )
+
+
+def _running(facts: JobFacts) -> Reason:
+    job = facts.job
+    by = f"worker {_name(_holder(facts), job.worker_id)}" if job.worker_id else "a caller that claimed it by hand"
+    since = _duration(facts.now - clock.from_datetime(job.started_at)) if job.started_at else "now"
+    return Reason(
+        code=Code.RUNNING,
+        text=f"it is running: attempt {job.attempts} of {job.max_attempts}, for {since}, by {by}",
+        way_out=f"to stop it: treadle jobs cancel {job.id}",
+        data={"worker": job.worker_id, "started_at": job.started_at},
+    )
+
+
+def _waiting(facts: JobFacts) -> list[Reason]:
+    living = alive(facts.workers, facts.now)
+    early, unserved, full = list(_not_due(facts)), list(_unserved(facts.job, living)), list(_limit_full(facts))
+    reasons = [*early, *unserved, *full]
+    if facts.ahead and not early and not unserved:
+        reasons.append(_jobs_ahead(facts.ahead))
+    return reasons or [
+        Reason(
+            code=Code.NEXT_LOOK,
+            text="nothing is in its way",
+            way_out="a worker claims it within a second",
+            data={"workers": [worker.id for worker in living]},
+        )
+    ]
+
+
+def _not_due(facts: JobFacts) -> Iterator[Reason]:
+    job = facts.job
+    due_in = clock.from_datetime(job.run_at) - facts.now
+    if due_in > 0:
+        again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
+        yield Reason(
+            code=Code.NOT_DUE,
+            text=f"it is not due yet: at {_at(job.run_at)}, in {_duration(due_in)}{again}",
+            way_out="wait until then",
+            data={"run_at": job.run_at, "seconds": due_in / clock.SECOND},
+        )
+
+
+def _unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
+    """Why no live worker would take it, whenever it is due."""
+    serving = [worker for worker in living if serves(worker, job.queue)]
+    if not living:
+        yield Reason(code=Code.NO_WORKER, text="no worker is alive", way_out="start one: treadle worker app:td")
+    elif not serving:
+        queues = sorted({queue for worker in living for queue in worker.queues})
+        yield Reason(
+            code=Code.NO_WORKER_FOR_QUEUE,
+            text=f"no live worker takes jobs from queue {job.queue!r}: they take {', '.join(queues)}",
+            way_out=f"start one that does: treadle worker app:td --queue {job.queue}",
+            data={"queue": job.queue, "queues": queues},
+        )
+    elif not any(job.type in worker.types for worker in serving):
+        types = sorted({type for worker in serving for type in worker.types})
+        yield Reason(
+            code=Code.NO_WORKER_FOR_TYPE,
+            text=f"no live worker knows type {job.type!r}: they know {', '.join(types) or 'none'}",
+            way_out="deploy the code that handles it, or fix the name",
+            data={"type": job.type, "types": types},
+        )
+
+
+def _limit_full(facts: JobFacts) -> Iterator[Reason]:
+    held = sum(facts.holders.values())
+    if facts.limit is not None and held >= facts.limit:
+        yield Reason(
+            code=Code.LIMIT_FULL,
+            text=f"its type {facts.job.type!r} is at its limit, {held} of {facts.limit}: {_holders(facts)}",
+            way_out="it starts when one of them ends; raise concurrency= of its type for more",
+            data={"limit": facts.limit, "running": held, "holders": facts.holders},
+        )
+
+
+def _jobs_ahead(ahead: int) -> Reason:
+    jobs = f"more than {MOST_AHEAD:,} jobs" if ahead > MOST_AHEAD else plural(ahead, "job")
+    return Reason(
+        code=Code.JOBS_AHEAD,
+        text=f"{jobs} {'comes' if ahead == 1 else 'come'} first: higher priority, or due for longer",
+        way_out=f"wait for {'it' if ahead == 1 else 'them'}, start more workers, or give this job a higher priority",
+        data={"ahead": min(ahead, MOST_AHEAD), "more": ahead > MOST_AHEAD},
+    )
+
+
+def _holder(facts: JobFacts) -> WorkerRow | None:
+    return next((worker for worker in facts.workers if worker.id == facts.job.worker_id), None)
+
+
+def _holders(facts: JobFacts) -> str:
+    names = {worker.id: worker.name for worker in facts.workers}
+    each = [f"{n} by {names.get(id, id) or 'hand'}" for id, n in sorted(facts.holders.items())]
+    return ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")
+
+
+def _name(worker: WorkerRow | None, id: str | None) -> str:
+    return worker.name if worker is not None else str(id)
+
+
+def _at(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _duration(microseconds: int) -> str:
+    return format_duration(microseconds / clock.SECOND)
+
+
+# What is wrong with the queue as a whole
+
+LONG = 300
+"""Seconds after which a job that is due should have been started."""
+OFTEN = 5
+"""This many failures, and half of all runs, are more than bad luck."""
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong with the queue as a whole, and what to do about it."""
+
+    code: str
+    text: str
+    next: str
+    filter: str = ""
+    """The jobs that it is about."""
+
+
+class Unhandled(NamedTuple):
+    """A type in a queue that no live worker takes, and how many of its jobs wait."""
+
+    queue: str
+    type: str
+    pending: int
+
+
+def unhandled(counts: Iterable[Mapping[str, Any]], living: Sequence[WorkerRow]) -> list[Unhandled]:
+    """`counts`: by status, type and queue."""
+    waiting = [Unhandled(row["queue"], row["type"], row["count"]) for row in counts if row["status"] == Status.PENDING]
+    return [jobs for jobs in waiting if not any(handles(worker, jobs.queue, jobs.type) for worker in living)]
+
+
+def problems(
+    queues: Sequence[QueueStats], workers: Sequence[WorkerRow], recent: Sequence[Usage], now: int
+) -> list[Problem]:
+    """What you should know first. `recent`: usage of the last quarter of an hour, by type."""
+    living = alive(workers, now)
+    found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_alive(worker, now)]
+    due = [stats for stats in queues if stats.counts["queued"]]
+    if due and not living:
+        found.append(_no_worker(due))
+    elif due:
+        found += [_waits(stats, living, now) for stats in due]
+    found += [_failing(used) for used in recent]
+    return [problem for problem in found if problem is not None]
+
+
+def _lost(worker: WorkerRow, now: int) -> Problem:
+    silent = format_duration(silence(worker, now))
+    text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} leased"
+    return Problem(
+        code="lost_worker",
+        text=text,
+        next="any live worker returns its jobs within seconds: treadle worker app:td, or treadle tick",
+        filter=str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,))),
+    )
+
+
+def _no_worker(due: Sequence[QueueStats]) -> Problem:
+    text = f"{_jobs_wait(sum(stats.counts['queued'] for stats in due))} and no worker is running"
+    return Problem(code="no_worker", text=text, next="start one: treadle worker app:td", filter="status:queued")
+
+
+def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem | None:
+    filter = str(Filter(statuses=("queued",), types=(stats.type,), queues=(stats.queue,)))
+    queue = "" if stats.queue == "default" else f' in queue "{stats.queue}"'
+    jobs = _jobs_wait(stats.counts["queued"], f' of type "{stats.type}"{queue}')
+    if not any(handles(worker, stats.queue, stats.type) for worker in living):
+        next = "start a worker whose app has the type, or restart old ones"
+        return Problem(code="unhandled", text=f"{jobs} and no live worker handles it", next=next, filter=filter)
+    waited = 0.0 if stats.oldest_due is None else (now - stats.oldest_due) / clock.SECOND
+    if waited <= LONG:
+        return None
+    next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
+    if stats.limit is not None and stats.counts["processing"] >= stats.limit:
+        next = f"its limit of {stats.limit} is full: raise concurrency=, or make its runs shorter"
+    return Problem(code="slow", text=f"{jobs}, the oldest for {format_duration(waited)}", next=next, filter=filter)
+
+
+def _jobs_wait(count: int, which: str = "") -> str:
+    return f"{plural(count, 'job')}{which} {'waits' if count == 1 else 'wait'}"
+
+
+def _failing(used: Usage) -> Problem | None:
+    ended = used.completed + used.failures  # a snoozed run says nothing of how often it fails
+    if used.failures < OFTEN or used.failures * 2 < ended:
+        return None
+    [type] = used.key
+    text = f'{used.failures:,} of {ended:,} runs of type "{type}" failed in the last 15 minutes'
+    filter = str(Filter(statuses=("failed", "retrying"), types=(type,)))
+    return Problem(code="failing", text=text, next="look at its newest errors", filter=filter)
