@@ -154,7 +154,7 @@ def test_a_feed_that_is_no_feed_is_not_tried_again(clock: ManualClock, feeds: Pa
     errors = {job.payload["podcast_id"]: job.error or "" for job in td.jobs(status="failed")}
     assert "DOCTYPE" in errors["bomb"]
     assert "DOCTYPE" in errors["utf-16-bomb"]
-    assert "no XML" in errors["no-xml"]
+    assert "not XML" in errors["no-xml"]
     assert "deeper" in errors["deep"]
     assert "longer" in errors["long"]
 
