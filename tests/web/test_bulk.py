@@ -130,5 +130,5 @@ def test_an_operation_whose_process_died_is_gone_on_with(
 
 
 def test_since_means_since_the_operation_began(td: Treadle) -> None:
-    fixed = bulk_runner.fixed(bulk_runner.filters.parse("since:1h status:failed"), 3_600_000_000)
+    fixed = bulk_runner.fix_times(bulk_runner.filters.parse("since:1h status:failed"), 3_600_000_000)
     assert str(fixed) == "status:failed since:1970-01-01T00:00:00Z"

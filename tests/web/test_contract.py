@@ -12,8 +12,8 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 from starlette.requests import Request
 
 from treadle import Treadle
+from treadle.web.app import API
 from treadle.web.route import Route
-from treadle.web.routes import API
 
 HEADERS = {"Authorization": "Bearer of-everything", "Host": "localhost"}
 EXAMPLES = 15

@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from tests.web.conftest import Connect
 from treadle import BadOption, Treadle
 from treadle.web import allow_everyone
-from treadle.web.routes import ROUTES
+from treadle.web.app import ROUTES
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_a_change_comes_from_our_own_pages_or_with_a_token(td: Treadle, headers:
         assert answer.json()["type"] == "urn:treadle:problem:cross-site"
 
 
-@pytest.mark.parametrize("route", [r for r in ROUTES if r.changes], ids=lambda r: f"{r.method} {r.path}")
+@pytest.mark.parametrize("route", [r for r in ROUTES if r.writes], ids=lambda r: f"{r.method} {r.path}")
 def test_no_route_that_changes_something_takes_it_from_another_site(client: TestClient, route: object) -> None:
     method, path = route.method, route.path.replace("{id}", "x")  # type: ignore[attr-defined]
     assert client.request(method, path, json={}, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
@@ -88,7 +88,7 @@ def test_frames_can_be_allowed(td: Treadle) -> None:
 def test_read_only_has_no_route_that_changes_something(connect: Connect, td: Treadle) -> None:
     client, job = connect(read_only=True), td.enqueue("a")
     for route in ROUTES:
-        if route.changes:
+        if route.writes:
             answer = client.request(route.method, route.path.replace("{id}", job.id), json={})
             assert answer.status_code in (404, 405), route.path
     assert td.get(job.id) == job

@@ -14,9 +14,9 @@ from treadle import Treadle, tokens
 from treadle.ids import new_id
 from treadle.stores.rows import Token
 from treadle.web import SCOPES
+from treadle.web.app import ROUTES
 from treadle.web.auth import nobody
 from treadle.web.route import Route
-from treadle.web.routes import ROUTES
 
 NEEDING = [route for route in ROUTES if route.scope is not None]
 OPEN = [route for route in ROUTES if route.scope is None]

@@ -14,9 +14,9 @@ from treadle import Treadle
 from treadle.job import Attempt, Job, Status, state_of
 from treadle.web import formatting, highlight
 from treadle.web.formatting import Formatter
-from treadle.web.pages import timeline
-from treadle.web.pages.clone import restored
-from treadle.web.pages.windows import window
+from treadle.web.pages.actions import restore
+from treadle.web.pages.job import timeline
+from treadle.web.pages.usage import window
 
 NOON = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)
 
@@ -171,7 +171,7 @@ def test_a_traceback_of_libraries_only_is_shown_whole() -> None:
 def test_a_life_has_no_gaps_and_adds_up() -> None:
     history = [an_attempt(1, 2, 5), an_attempt(2, 15, 16), an_attempt(3, 40, 44, "failed")]
     job = a_job(status=Status.FAILED, started_at=at(40), completed_at=at(44), attempts=3)
-    parts = timeline.parts(job, history, at(1000))
+    parts = timeline(job, history, at(1000))
     assert [part.kind for part in parts] == ["wait", "retried", "wait", "retried", "wait", "failed"]
     assert [part.seconds for part in parts] == [2, 3, 10, 1, 24, 4]
     assert all(one.end == next.start for one, next in pairwise(parts))
@@ -179,9 +179,9 @@ def test_a_life_has_no_gaps_and_adds_up() -> None:
 
 def test_a_life_goes_on_until_now() -> None:
     running = a_job(status=Status.PROCESSING, started_at=at(30), attempts=2)
-    parts = timeline.parts(running, [an_attempt(1, 1, 2)], at(50))
+    parts = timeline(running, [an_attempt(1, 1, 2)], at(50))
     assert [(part.kind, part.seconds) for part in parts] == [("wait", 1), ("retried", 1), ("wait", 28), ("running", 20)]
-    waiting = timeline.parts(a_job(), [], at(7))
+    waiting = timeline(a_job(), [], at(7))
     assert [(part.kind, part.seconds) for part in waiting] == [("wait", 7)]
 
 
@@ -189,8 +189,8 @@ def test_what_was_hidden_from_an_editor_stays_what_it_was() -> None:
     original = {"to": "ada", "auth": {"token": "s3cret", "user": 1}, "list": [{"password": "p"}, 2]}
     seen = {"to": "ada", "auth": {"token": "•••", "user": 1}, "list": [{"password": "•••"}, 2]}
     edited = {"to": "bob", "auth": {"token": "•••", "user": 2}, "list": [{"password": "•••"}, 3, 4]}
-    assert restored(seen, seen, original) == original
-    assert restored(edited, seen, original) == {
+    assert restore(seen, seen, original) == original
+    assert restore(edited, seen, original) == {
         "to": "bob",
         "auth": {"token": "s3cret", "user": 2},
         "list": [{"password": "p"}, 3, 4],

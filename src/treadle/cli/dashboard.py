@@ -48,8 +48,8 @@ def dashboard(
             next="install the extra 'web', in a clone of treadle: pip install '.[web]'",
         ) from None
     app = load_app(shared, target) if target else Treadle(url_of(shared))
-    if not server.is_loopback(host) and not server.knows_who(app):
-        raise Problem(f"--host {host} lets others in, and nothing tells who they are", server.WAYS)
+    if not server.is_loopback(host) and not server.has_credentials(app):
+        raise Problem(f"--host {host} lets others in, and nothing identifies them", server.WAYS)
     if not target:
         must_be_ready(app.store)
     app.store.open()

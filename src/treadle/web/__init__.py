@@ -1,8 +1,7 @@
 """The HTTP API and the dashboard: `td.asgi(auth=…)`, or `treadle dashboard`. Needs `treadle[web]`."""
 
 from treadle.tokens import SCOPES
-from treadle.web.auth import allow_everyone
-from treadle.web.mount import asgi
-from treadle.web.principal import Principal
+from treadle.web.app import asgi
+from treadle.web.auth import Principal, allow_everyone
 
 __all__ = ["SCOPES", "Principal", "allow_everyone", "asgi"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import Any, cast
+from collections.abc import Collection
+from typing import TYPE_CHECKING, cast
 
 import msgspec
 from anyio import to_thread
@@ -15,26 +16,56 @@ from starlette.requests import Request as RawRequest
 from starlette.responses import Response as RawResponse
 from starlette.types import Receive, Scope, Send
 
-from treadle.errors import TreadleError
-from treadle.web import parsing, problem, security
-from treadle.web.http import Request, Response
-from treadle.web.principal import NOBODY, Principal
+from treadle.errors import BadOption, TreadleError
+from treadle.web import api, openapi, pages, problem, render, security
+from treadle.web.auth import NOBODY, Auth, Principal, allow_everyone
+from treadle.web.http import Request, Response, parse
+from treadle.web.login import Login
 from treadle.web.problem import HTTPProblem
-from treadle.web.problem_page import problem_page
-from treadle.web.route import Endpoint, Route, Stream
+from treadle.web.route import Endpoint, Route, Stream, routes_of
 from treadle.web.site import Site
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+
+API = routes_of((*api.MODULES, openapi))
+ROUTES = (*API, *routes_of((*pages.MODULES, render)))
+"""All routes. A path with a parameter is matched after the paths without."""
 
 log = logging.getLogger("treadle.web")
 
 
+def asgi(
+    app: Treadle,
+    *,
+    auth: Auth | Login,
+    read_only: bool = False,
+    hosts: Collection[str] | None = None,
+    frame_ancestors: str = "'none'",
+    title: str = "treadle",
+    price: float | None = None,
+) -> WebApp:
+    """What `td.asgi` returns: the dashboard and the API of one app, for any ASGI server or framework.
+
+    With `allow_everyone` it answers only to this machine's own names, unless `hosts` says otherwise.
+    """
+    if not callable(auth) and not isinstance(auth, Login):
+        way_out = "give a function of the request; treadle.web.allow_everyone lets everybody do everything"
+        raise BadOption("auth", auth, way_out)
+    if hosts is None and auth is allow_everyone:
+        hosts = security.LOOPBACK
+    site = Site(app, auth, read_only=read_only, hosts=hosts, frame_ancestors=frame_ancestors, title=title, price=price)
+    return WebApp(site, ROUTES)
+
+
 class WebApp:
-    """One mount as an ASGI app. It needs no lifespan: what it starts, it starts when it is asked."""
+    """One mount as an ASGI app. It needs no lifespan: it starts its threads when a request needs them."""
 
     def __init__(self, site: Site, routes: tuple[Route, ...]) -> None:
         self.site = site
-        self.routes = tuple(route for route in routes if not (site.read_only and route.changes))
+        site.routes = tuple(route for route in routes if not (site.read_only and route.writes))
         paths: dict[str, dict[str, Route]] = {}
-        for route in self.routes:
+        for route in site.routes:
             paths.setdefault(route.path, {})[route.method] = route
         first = sorted(paths, key=lambda path: ("{" in path, path))  # /jobs/tick before /jobs/{id}
         found = [Path(path, PathHandler(site, paths[path]), methods=list(paths[path])) for path in first]
@@ -42,13 +73,13 @@ class WebApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await self._live(receive, send)
+            await self._lifespan(receive, send)
         elif scope["type"] == "websocket":
             await send({"type": "websocket.close", "code": 1000})
         else:
             await self._router({**scope, "path": scope["path"] or "/"}, receive, send)
 
-    async def _live(self, receive: Receive, send: Send) -> None:
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
         while True:
             happened = (await receive())["type"]
             if happened == "lifespan.shutdown":
@@ -66,7 +97,7 @@ class Path(routing.Route):
 
 
 class PathHandler:
-    """The methods of one path. Without any, it is where paths lead that do not exist."""
+    """The methods of one path. One without methods handles all paths that do not exist."""
 
     def __init__(self, site: Site, routes: dict[str, Route]) -> None:
         self._site = site
@@ -89,76 +120,65 @@ class PathHandler:
         try:
             security.check_host(raw, self._site.hosts)
             security.check_origin(raw)
-            self._must_exist(raw)
-            if (entered := await self._site.log_in(raw)) is not None:
-                return to_raw(entered)
+            self._check_method(raw)
+            if (signed_in := await self._site.log_in(raw)) is not None:
+                return to_raw(signed_in)
             caller = await self._site.identify(raw) if request.route.scope else None
             request = msgspec.structs.replace(request, caller=caller or NOBODY)
             authorize(self._site, request.route, caller)
-            return await call(self._site, await with_input(request))
+            return await call(self._site, await parse(request))
         except HTTPProblem as found:
             return to_problem(self._site, request, found)
         except TreadleError as error:
             return to_problem(self._site, request, problem.of_error(error))
         except ClientDisconnect:
             raise
-        except HTTPException as error:  # the way of Starlette and FastAPI to say no, for the mount's own `auth`
+        except HTTPException as error:  # how Starlette and FastAPI refuse, for the mount's own `auth`
             return to_problem(self._site, request, problem.of_framework(error.status_code, error.detail, error.headers))
         except Exception:
-            log.exception("%s %r went wrong", raw.method, raw.url.path)
+            log.exception("%s %r failed", raw.method, raw.url.path)
             return to_problem(self._site, request, problem.unexpected())
 
     def _route(self, raw: RawRequest) -> Route:
-        """The route asked for; of a path that has none, one that stands for it in problems."""
+        """The requested route. If there is none, a stand-in that says how to show the problem."""
         method = "GET" if raw.method == "HEAD" else raw.method
         if (route := self._routes.get(method)) is not None:
             return route
         wants_html = "text/html" in raw.headers.get("accept", "")
-        return Route(method=method, path="", do=_nothing, summary="", page=wants_html)
+        return Route(method=method, path="", endpoint=_unreachable, summary="", page=wants_html)
 
-    def _must_exist(self, raw: RawRequest) -> None:
+    def _check_method(self, raw: RawRequest) -> None:
         if not self._routes:
-            raise HTTPProblem(404, f"there is no {raw.url.path}", problem.ALL)
+            raise HTTPProblem(404, f"there is no {raw.url.path}", problem.SEE_OPENAPI)
         allowed = ", ".join(sorted(self._routes))
         method = "GET" if raw.method == "HEAD" else raw.method
         if method not in self._routes:
             raise HTTPProblem(405, f"{method} is not possible here", f"use {allowed}", headers={"Allow": allowed})
 
 
-def _nothing(site: Site, request: Request) -> Response:
-    raise AssertionError("_must_exist lets nobody come here")
+def _unreachable(site: Site, request: Request) -> Response:
+    raise AssertionError("_check_method raises before")
 
 
 def authorize(site: Site, route: Route, caller: Principal | None) -> None:
-    """Whether they may. The only place that decides it."""
+    """Raises if the caller may not use the route. No other place decides that."""
     if route.scope is None:
         return
     if caller is None:
-        raise HTTPProblem(401, "nobody is signed in", site.way_in, headers={"WWW-Authenticate": site.challenge})
+        raise HTTPProblem(401, "nobody is signed in", site.sign_in_hint, headers={"WWW-Authenticate": site.challenge})
     if not caller.may(route.scope):
         has = f"{caller.name} has {', '.join(sorted(caller.scopes)) or 'no scope'}"
         raise HTTPProblem(403, f"this needs the scope {route.scope!r}; {has}", "use a token or a login that has it")
     if caller.tenant is not None and not route.for_tenants:
-        told = f"{caller.name} is bound to the tenant {caller.tenant!r}, and this is about all of them"
-        raise HTTPProblem(403, told, "use a token or a login without a tenant")
-
-
-async def with_input(request: Request) -> Request:
-    """The same with its parameters, and what it brings."""
-    route, raw = request.route, request.raw
-    values: dict[str, Any] = {"path": raw.path_params, "query": parsing.query(route, raw)}
-    if route.body is not None:
-        values["body"] = await parsing.body(route, raw)
-    elif route.page and route.changes:
-        values["form"] = await parsing.form(raw)
-    return msgspec.structs.replace(request, **values)
+        bound = f"{caller.name} is bound to the tenant {caller.tenant!r}, and this is about all tenants"
+        raise HTTPProblem(403, bound, "use a token or a login without a tenant")
 
 
 async def call(site: Site, request: Request) -> RawResponse:
     if request.route.stream:
-        return await cast(Stream, request.route.do)(site, request)
-    limiter = site.slow if request.route.slow else None
-    return to_raw(await to_thread.run_sync(cast(Endpoint, request.route.do), site, request, limiter=limiter))
+        return await cast(Stream, request.route.endpoint)(site, request)
+    limiter = site.slow_limiter if request.route.slow else None
+    return to_raw(await to_thread.run_sync(cast(Endpoint, request.route.endpoint), site, request, limiter=limiter))
 
 
 def to_raw(response: Response) -> RawResponse:
@@ -167,8 +187,9 @@ def to_raw(response: Response) -> RawResponse:
 
 
 def to_problem(site: Site, request: Request, found: HTTPProblem) -> RawResponse:
+    """A problem as JSON, or as a page if the route is one."""
     if request.route.page:
-        shown = problem_page(site, request, found)
+        shown = render.render(site, request, "problem.html", status=found.status, problem=found)
     else:
         shown = Response(status=found.status, data=found.as_dict(), media=problem.MEDIA)
     response = to_raw(shown)

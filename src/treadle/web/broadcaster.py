@@ -1,4 +1,4 @@
-"""Tells every open page that something has changed. One thread per site waits for commits, however many pages look."""
+"""Notifies every open page of changes. One thread per site waits for commits, however many pages are open."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from treadle.app import Treadle
 
 DEBOUNCE = 0.25
-"""Seconds between two hints: what changes meanwhile is told with the next."""
+"""Seconds between two hints. Changes in between are part of the next."""
 POLL_SECONDS = 1.0
-"""Seconds between two looks at a database that does not tell of commits."""
+"""Seconds between two queries of a database that does not notify of commits."""
 MAX_STREAMS = 200
-"""Open streams of one site."""
+"""Of one site."""
 
 Snapshot = dict[str, Any]
 log = logging.getLogger("treadle.web")
 
 
 class Subscriber:
-    """One open stream. It has at most one hint waiting: the newest."""
+    """One open stream. At most one hint waits in it: the newest."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -35,7 +35,7 @@ class Subscriber:
         self._newest: Snapshot | None = None
 
     def send(self, snapshot: Snapshot | None) -> None:
-        """From any thread. None: there will be no more."""
+        """From any thread. None ends the stream."""
         with contextlib.suppress(RuntimeError):  # its loop is closed
             self._loop.call_soon_threadsafe(self._set, snapshot)
 
@@ -44,31 +44,31 @@ class Subscriber:
         self._ready.set()
 
     async def next(self, seconds: float) -> Snapshot | None:
-        """The newest hint. TimeoutError if there is none for so long."""
+        """The newest hint. TimeoutError if none comes within this time."""
         await asyncio.wait_for(self._ready.wait(), seconds)
         self._ready.clear()
         return self._newest
 
 
 class Broadcaster:
-    """Waits while somebody listens, and only then."""
+    """Waits for commits while there are subscribers, and only then."""
 
     def __init__(self, app: Treadle) -> None:
         self._app = app
         self._lock = threading.Lock()
         self._subscribers: set[Subscriber] = set()
         self._thread: threading.Thread | None = None
-        self._sure = -math.inf
-        """What was made since then shows all changes that were heard."""
+        self._complete_since = -math.inf
+        """What was read since then contains all changes that were noticed."""
         self._due: set[float] = set()
-        """When to tell again, although nothing more is heard."""
+        """When to send again, even if no further commit is noticed."""
 
     @property
     def is_full(self) -> bool:
         return len(self._subscribers) >= MAX_STREAMS
 
     def subscribe(self) -> Subscriber:
-        """A new listener."""
+        """A new stream."""
         subscriber = Subscriber()
         with self._lock:
             self._subscribers.add(subscriber)
@@ -89,48 +89,48 @@ class Broadcaster:
             subscriber.send(None)
 
     def served(self, made: float, until: float) -> None:
-        """A page got what was made then and is kept until then. If that may miss a change, it is told afterwards."""
+        """A page was served from a cache entry. If that may lack a change, a hint follows when the entry expires."""
         with self._lock:
-            if made < self._sure:
+            if made < self._complete_since:
                 self._due.add(until)
 
     def snapshot(self) -> Snapshot:
-        """What the pages show at a glance."""
+        """The counts that go with every hint."""
         return {"counts": {row["status"]: row["count"] for row in self._app.counts(("status",))}}
 
     def _work(self) -> None:
-        """Until nobody listens. A database that is gone for a while is looked for again."""
+        """Until there are no subscribers. A database that is gone for a while is tried again."""
         while self._has_subscribers():
             try:
                 self._watch()
             except TreadleError as error:
-                log.warning("no news for the open pages: %s", error)
+                log.warning("no live updates for the open pages: %s", error)
                 time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
         watch, last, sent_at = self._app.store.watch(), None, -math.inf
-        heard = True  # nobody knows what happened before the watch began
+        changed = True  # something may have changed before the watch began
         try:
             while self._has_subscribers():
                 if not self._app.store.hears_others:
                     before, last = last, self.snapshot()
-                    heard = heard or last != before
-                if heard:
+                    changed = changed or last != before
+                if changed:
                     self._repeat_later()
-                if self._is_due() or heard:
+                if self._is_due() or changed:
                     time.sleep(max(0.0, sent_at + DEBOUNCE - time.monotonic()))
                     sent_at = time.monotonic()
                     self._broadcast(self.snapshot())
-                heard = watch.wait(self._pause())
+                changed = watch.wait(self._pause())
         finally:
             watch.close()
 
     def _repeat_later(self) -> None:
-        """A hint may come before the commit that it tells of can be seen."""
+        """A notification may come before its commit is visible."""
         with self._lock:
-            self._due.discard(self._sure)
-            self._sure = time.monotonic() + POLL_SECONDS
-            self._due.add(self._sure)
+            self._due.discard(self._complete_since)
+            self._complete_since = time.monotonic() + POLL_SECONDS
+            self._due.add(self._complete_since)
 
     def _is_due(self) -> bool:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Does one thing to many jobs, in a thread, batch by batch. What it has done stands in the database for all to see."""
+"""Runs bulk operations in a thread, batch by batch. Their progress is in the database, for every process to see."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from treadle.app import Treadle
 
 ABANDONED = 30 * clock.SECOND
-"""An operation that has not moved for so long has lost its process, and whoever sees that goes on with it."""
+"""An operation without progress for this long has lost its process. The next process that sees it resumes it."""
 
 log = logging.getLogger("treadle.web")
 
 
 class BulkRunner:
-    """One thread of a site that works off operations in the order in which they came."""
+    """One thread of a site, which runs operations in the order in which they were started."""
 
     def __init__(self, app: Treadle) -> None:
         self._app = app
@@ -33,14 +33,14 @@ class BulkRunner:
         self._closing = False
 
     def start(self, who: str, work: Bulk) -> Operation:
-        """Begin, and return at once."""
+        """Begins, and returns at once."""
         operation = Operation(new_id(), who, work.action, str(work.wanted), work.total, position=work.position)
         self._app.store.start_operation(operation)
         self._put(operation.id, work)
         return operation
 
-    def go_on_with(self, operation: Operation) -> None:
-        """If its process is gone, it is ours."""
+    def resume(self, operation: Operation) -> None:
+        """Takes it over if its process is gone."""
         store = self._app.store
         if operation.ended_at is not None or operation.updated_at > store.now() - ABANDONED:
             return
@@ -48,7 +48,7 @@ class BulkRunner:
             self._put(operation.id, Bulk(store, operation.action, filters.parse(operation.filter)))
 
     def close(self) -> None:
-        """End after the batch that is under way. Whoever looks at the operation later goes on with it."""
+        """Stops after the current batch. The next process that reads the operation resumes it."""
         self._closing = True
         self._todo.put(None)
 
@@ -62,25 +62,25 @@ class BulkRunner:
 
     def _work(self) -> None:
         while (todo := self._todo.get()) is not None:
-            self._carry_out(*todo)
+            self._run(*todo)
 
-    def _carry_out(self, id: str, work: Bulk) -> None:
+    def _run(self, id: str, work: Bulk) -> None:
         while work.position is not None and not self._closing:
             try:
                 work.step()
-            except Exception as error:  # whatever it is, those who watch should see it, and others get their turn
-                log.exception("operation %s stops", id)
-                self._give_up(id, error)
+            except Exception as error:  # show it to those who watch, and go on with the next operation
+                log.exception("operation %s failed", id)
+                self._record_failure(id, error)
                 return
 
-    def _give_up(self, id: str, error: Exception) -> None:
+    def _record_failure(self, id: str, error: Exception) -> None:
         try:
             self._app.store.fail_operation(id, str(error))
-        except Exception:  # the database is gone: whoever sees the operation later goes on with it
-            log.warning("operation %s could not be ended", id)
+        except Exception:  # the database is gone: the next process that reads the operation resumes it
+            log.warning("could not record that operation %s failed", id)
 
 
-def fixed(wanted: Filter, now: int) -> Filter:
+def fix_times(wanted: Filter, now: int) -> Filter:
     """`since:1h` means an hour before the operation began, however long that takes."""
 
     def moment(at: Moment | None) -> Moment | None:

@@ -1,6 +1,6 @@
-"""Charts, drawn here: the marks are SVG that stretches, the words around them are HTML that does not.
+"""Charts: the marks are SVG that stretches, the labels around them are HTML that does not.
 
-Pure functions of numbers. Colours are classes, sizes are attributes: the CSP allows no style in the page.
+Pure functions of numbers. Colors are classes, sizes are attributes: the CSP allows no style in the page.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from markupsafe import Markup, escape
 
 WIDTH, HEIGHT = 1000.0, 100.0
 NOTHING = "\u2013"
-"""What is said of a number that is not there: a dash."""
+"""A dash in place of a number that is not known."""
 GAP = 0.22
 """The share of a bar's room that stays empty."""
 
 
 class Series(NamedTuple):
-    """One thing over time. A value that is None is not known, and leaves a gap."""
+    """One thing over time. A value that is None is unknown and leaves a gap."""
 
     name: str
     tone: str
-    """The class that colours it: ok, bad, calm, good, warn."""
+    """The class that colors it: ok, bad, calm, good, warn."""
     values: Sequence[float | None]
-    told: str = ""
-    """What the legend says of it: its sum, or its latest value."""
+    summary: str = ""
+    """A number for the legend: the sum or the mean."""
 
 
 class Scale(NamedTuple):
-    """How values are told, and where an axis may end."""
+    """How values are formatted, and where an axis may end."""
 
-    tell: Callable[[float], str]
+    format: Callable[[float], str]
     top: Callable[[float], float]
 
 
 class Chart(NamedTuple):
-    """A drawing with the words that stand around it, and the numbers behind it."""
+    """A drawing, its labels, and the numbers behind it."""
 
     svg: Markup
     ys: list[str]
@@ -46,21 +46,21 @@ class Chart(NamedTuple):
     xs: list[str]
     series: Sequence[Series]
     labels: Sequence[str]
-    tell: Callable[[float], str]
+    format: Callable[[float], str]
     empty: bool
 
     @property
     def rows(self) -> list[tuple[str, list[str]]]:
-        """The chart as a table, the latest first; stretches in which nothing was are left out."""
-        told = [
+        """The chart as a table, the latest step first, without the empty steps."""
+        rows = [
             (label, [self._cell(one.values[n]) for one in self.series])
             for n, label in enumerate(self.labels)
             if any(one.values[n] for one in self.series)
         ]
-        return told[::-1]
+        return rows[::-1]
 
     def _cell(self, value: float | None) -> str:
-        return NOTHING if value is None else self.tell(value)
+        return NOTHING if value is None else self.format(value)
 
 
 def bars(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:
@@ -77,7 +77,7 @@ def bars(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: st
                 box = {"x": n * room + room * GAP / 2, "y": floor - height, "width": room * (1 - GAP), "height": height}
                 parts.append(element("rect", class_=f"c-{one.tone}", **box))
             floor -= height
-        marks.append(_hit(n * room, room, _tip(label, series, n, scale.tell), parts))
+        marks.append(_hit(n * room, room, _tip(label, series, n, scale.format), parts))
     return _chart(marks, labels, series, scale, name, top)
 
 
@@ -89,14 +89,14 @@ def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: s
     marks: list[Markup] = []
     for number, one in enumerate(series):
         for run in runs([None if v is None else ((n + 0.5) * room, _y(v, top)) for n, v in enumerate(one.values)]):
-            if len(run) == 1:  # a line of no length is a dot, since its ends are round
+            if len(run) == 1:  # a line without length is a dot, because its ends are round
                 marks.append(element("path", class_=f"line dot c-{one.tone}", d=path(run) + "h0"))
                 continue
             if number == 0:
                 closed = [(run[0][0], HEIGHT), *run, (run[-1][0], HEIGHT)]
                 marks.append(element("path", class_=f"area c-{one.tone}", d=path(closed) + "Z"))
             marks.append(element("path", class_=f"line c-{one.tone}", d=path(run)))
-    marks += [_hit(n * room, room, _tip(label, series, n, scale.tell), []) for n, label in enumerate(labels)]
+    marks += [_hit(n * room, room, _tip(label, series, n, scale.format), []) for n, label in enumerate(labels)]
     return _chart(marks, labels, series, scale, name, top)
 
 
@@ -113,7 +113,7 @@ def spark(values: Sequence[float], name: str, tone: str = "ok") -> Markup:
 
 
 def ribbon(parts: Sequence[tuple[str, str, float]], name: str, least: float = 0.012) -> Markup:
-    """What a job spent its life on, side by side: (tone, tip, seconds). What is too short to see is widened."""
+    """How a job spent its time: (tone, tip, seconds) side by side. Parts too short to see are widened."""
     total = sum(seconds for _, _, seconds in parts) or 1
     shares = [max(seconds / total, least) for _, _, seconds in parts]
     scale, at = WIDTH / (sum(shares) or 1), 0.0
@@ -126,7 +126,7 @@ def ribbon(parts: Sequence[tuple[str, str, float]], name: str, least: float = 0.
 
 
 def nice(value: float) -> float:
-    """The least of 1, 2, 4, 6, 8, 10, 20 … that is no smaller: where an axis may end, and its half is round too."""
+    """The end of an axis: the least of 1, 2, 4, 6, 8, 10, 20 … that is not smaller. Its half is round too."""
     if value <= 0 or not math.isfinite(value):
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
@@ -145,7 +145,7 @@ def nice_seconds(value: float) -> float:
 
 
 def runs(points: Sequence[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
-    """The stretches without a gap."""
+    """The parts without a gap."""
     found: list[list[tuple[float, float]]] = [[]]
     for point in points:
         if point is not None:
@@ -168,8 +168,8 @@ def pick(labels: Sequence[str], most: int = 5) -> list[str]:
 
 def element(tag: str, inside: Markup | str = "", /, **attributes: str | float) -> Markup:
     """One SVG element, everything escaped."""
-    told = "".join([f' {_name(name)}="{escape(v) if isinstance(v, str) else _n(v)}"' for name, v in attributes.items()])
-    return Markup(f"<{tag}{told}>{escape(inside)}</{tag}>")
+    pairs = [f' {_name(name)}="{escape(v) if isinstance(v, str) else _n(v)}"' for name, v in attributes.items()]
+    return Markup(f"<{tag}{''.join(pairs)}>{escape(inside)}</{tag}>")
 
 
 def _chart(
@@ -182,8 +182,8 @@ def _chart(
 ) -> Chart:
     grid = [element("line", class_="grid-line", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, HEIGHT / 2, HEIGHT)]
     empty = not any(value for one in series for value in one.values)
-    ys = [scale.tell(top), scale.tell(top / 2), "0"]
-    return Chart(_svg([*grid, *marks], name), ys, pick(labels), series, labels, scale.tell, empty)
+    ys = [scale.format(top), scale.format(top / 2), "0"]
+    return Chart(_svg([*grid, *marks], name), ys, pick(labels), series, labels, scale.format, empty)
 
 
 def _svg(inside: Sequence[Markup], name: str, **attributes: str | float) -> Markup:
@@ -192,19 +192,19 @@ def _svg(inside: Sequence[Markup], name: str, **attributes: str | float) -> Mark
 
 
 def _hit(x: float, room: float, tip: str, parts: Sequence[Markup]) -> Markup:
-    """A column that can be pointed at: it tells its numbers."""
+    """A column that shows its numbers when you point at it."""
     title = Markup("<title>{}</title>").format(tip)
     column = element("rect", class_="c-hit", x=x, y=0, width=room, height=HEIGHT)
     return element("g", title + Markup("").join([column, *parts]), class_="hit")
 
 
-def _tip(label: str, series: Sequence[Series], n: int, tell: Callable[[float], str]) -> str:
-    told = [f"{one.name} {tell(value)}" for one in series if (value := one.values[n]) is not None]
-    return f"{label}: {', '.join(told) or 'nothing'}"
+def _tip(label: str, series: Sequence[Series], n: int, format: Callable[[float], str]) -> str:
+    values = [f"{one.name} {format(value)}" for one in series if (value := one.values[n]) is not None]
+    return f"{label}: {', '.join(values) or 'nothing'}"
 
 
 def _height(value: float, top: float) -> float:
-    """Something is never nothing."""
+    """A value above 0 is always visible."""
     return max(value / top * HEIGHT, 1.5) if value > 0 and top > 0 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What was run since this process began, for counters that only go up."""
+"""Counters of what was run since this process started, for Prometheus."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ Key = tuple[str, str]
 
 
 class Counters:
-    """Adds up the minutes that are over, and asks for those that are not: a look costs the same for ever."""
+    """Sums the minutes that are over and queries the rest, so that a query never covers more than a few minutes."""
 
     def __init__(self, app: Treadle) -> None:
         self._app = app
         self._lock = threading.Lock()
         began = clock.now() // clock.SECOND
         self._since = began - began % STEP
-        self._over: Counter[Key] = Counter()
-        """What the minutes have that are over."""
+        self._closed: Counter[Key] = Counter()
+        """The sums of the minutes that are over."""
 
     def totals(self) -> dict[Key, float]:
-        """Since the minute in which this began, by type and kind."""
+        """Since the minute in which this process started, by type and kind."""
         with self._lock:
             now = self._app.store.now() // clock.SECOND
             rows = self._usage(self._since, now)
-            found = self._over + _sum(rows)
+            found = self._closed + _sum(rows)
             self._close(rows, now)
             return dict(found)
 
@@ -43,10 +43,10 @@ class Counters:
         return self._app.usage(start, end, by=("type",), step=STEP)
 
     def _close(self, rows: list[Usage], now: int) -> None:
-        """A minute is over when nobody can still be writing to it: one after it has passed."""
+        """A minute is over one minute after its end: until then a transaction may still add to it."""
         until = now - now % STEP - STEP
         if until > self._since:
-            self._over += _sum([row for row in rows if clock.from_datetime(row.at) < until * clock.SECOND])
+            self._closed += _sum([row for row in rows if clock.from_datetime(row.at) < until * clock.SECOND])
             self._since = until
 
 

@@ -1,4 +1,4 @@
-"""How pages say things: times in the reader's zone, durations, numbers. One `Words` per request."""
+"""How pages show times, durations and numbers. Times are in the reader's zone: there is one `Formatter` per request."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from zoneinfo import ZoneInfo, available_timezones
 from markupsafe import Markup, escape
 
 from treadle import units
-from treadle.job import Count, Job, state_of
+from treadle.job import Count
 from treadle.web.charts import NOTHING
 from treadle.web.http import Request
 
 ZONE, THEME = "treadle_zone", "treadle_theme"
-"""Cookies: choices of one reader, which change nothing for anybody else."""
+"""Cookies: choices of one reader, which change nothing for others."""
 COMMON = (
     "UTC",
     "America/Los_Angeles",
@@ -37,12 +37,12 @@ _UTC = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
 @cache
 def zones() -> tuple[str, ...]:
-    """All that this machine knows, with UTC for one that knows none."""
+    """All that this machine knows. UTC is among them, even if the machine has no zone data."""
     return tuple(sorted({*available_timezones(), "UTC"} - {"localtime"}))
 
 
 class Formatter(NamedTuple):
-    """What depends on who reads, and when."""
+    """What depends on the reader and on the time."""
 
     now: datetime
     zone: str = "UTC"
@@ -51,7 +51,7 @@ class Formatter(NamedTuple):
     theme: str = ""
 
     @property
-    def common(self) -> list[str]:
+    def common_zones(self) -> list[str]:
         """Zones for the menu, the reader's own among them."""
         return [*COMMON, *({self.zone} - set(COMMON))]
 
@@ -62,44 +62,41 @@ class Formatter(NamedTuple):
         return self.local(moment).strftime(form)
 
     def at(self, moment: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
-        """A moment by the clock on the reader's wall."""
+        """A moment as date and time."""
         if moment is None:
             return Markup(NOTHING)
         iso = self.local(moment).isoformat(timespec="milliseconds")
         return Markup('<time datetime="{}" title="{}" data-abs>{}</time>').format(iso, iso, self.absolute(moment, form))
 
     def ago(self, moment: datetime | None) -> Markup:
-        """A moment, told from now. The script keeps it true while the page is open."""
+        """A moment relative to now. The script keeps it true while the page is open."""
         if moment is None:
             return Markup(NOTHING)
         iso = self.local(moment).isoformat(timespec="milliseconds")
-        told = units.format_relative(moment, self.now)
-        return Markup('<time datetime="{}" title="{}" data-ago>{}</time>').format(iso, iso, told)
+        text = units.format_relative(moment, self.now)
+        return Markup('<time datetime="{}" title="{}" data-ago>{}</time>').format(iso, iso, text)
 
     def since(self, moment: datetime) -> Markup:
         """How long it has lasted."""
         iso = self.local(moment).isoformat(timespec="milliseconds")
-        told = units.format_duration((self.now - moment).total_seconds())
-        return Markup('<time datetime="{}" title="since {}" data-for>{}</time>').format(iso, iso, told)
+        text = units.format_duration((self.now - moment).total_seconds())
+        return Markup('<time datetime="{}" title="since {}" data-for>{}</time>').format(iso, iso, text)
 
     def localized(self, text: str) -> Markup:
-        """A sentence of the library, with its times by the reader's clock."""
+        """A sentence of the library, with its times in the reader's zone."""
         parts = _UTC.split(text)
         at = [datetime.strptime(part, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) for part in parts[1::2]]
-        told = [self.at(moment) + f" {self.local(moment):%Z}" for moment in at]
-        return Markup("").join(told[n // 2] if n % 2 else escape(part) for n, part in enumerate(parts))
+        times = [self.at(moment) + f" {self.local(moment):%Z}" for moment in at]
+        return Markup("").join(times[n // 2] if n % 2 else escape(part) for n, part in enumerate(parts))
 
-    def state(self, job: Job) -> str:
-        return state_of(job, self.now)
-
-    def stamp(self, moment: datetime, span: timedelta) -> str:
-        """A label of an axis: as short as the stretch of time allows."""
+    def axis_label(self, moment: datetime, span: timedelta) -> str:
+        """As short as the axis allows."""
         form = "%H:%M" if span <= timedelta(hours=36) else "%b %-d" if span > timedelta(days=8) else "%b %-d %H:%M"
         return self.absolute(moment, form)
 
 
-def of(request: Request) -> Formatter:
-    """The reader's words: zone and theme are in cookies, so that pages are right without a script."""
+def formatter_for(request: Request) -> Formatter:
+    """Zone and theme are in cookies, so that pages are right without a script."""
     cookies = request.raw.cookies
     chosen = cookies.get(ZONE, "")
     zone = chosen.removeprefix("browser:")
@@ -113,7 +110,7 @@ def of(request: Request) -> Formatter:
 
 
 def number(value: Any) -> str:
-    """1,204; of a Count that stopped counting, 10,000+."""
+    """1,204; or 10,000+ for a Count that stopped counting."""
     return str(value) if isinstance(value, Count) else f"{value:,}"
 
 
@@ -134,5 +131,10 @@ def money(amount: float) -> str:
 
 
 def short(id: str) -> str:
-    """An id that can still be told from its neighbours: UUIDv7s of one moment differ at their end."""
+    """A shortened id that still differs from its neighbors: UUIDv7s of one moment differ at their end."""
     return f"{id[:4]}…{id[-6:]}" if len(id) > 14 else id
+
+
+def sentence(text: str) -> str:
+    """The text as a sentence, without its period: an error of the library begins with a small letter."""
+    return text[:1].upper() + text[1:].rstrip(".")

@@ -1,4 +1,4 @@
-"""JSON and tracebacks as HTML: written by Python, since JavaScript would round large numbers."""
+"""JSON and tracebacks as HTML. Python formats them, because JavaScript would round large numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIBRARY = re.compile(
 
 
 def pretty(value: Any) -> str:
-    """A JSON value over several lines, every number as it is."""
+    """A JSON value over several lines, every number exact."""
     return msgspec.json.format(codec.encode(value), indent=2).decode()
 
 
@@ -33,7 +33,7 @@ def brief(value: Any, most: int = 160) -> str:
 
 
 def json(value: Any) -> Markup:
-    """`pretty` with its parts told apart."""
+    """`pretty` with colors."""
     text, at, parts = pretty(value), 0, []
     for found in _TOKEN.finditer(text):
         parts += [escape(text[at : found.start()]), _colored(found)]
@@ -49,27 +49,27 @@ def _colored(found: re.Match[str]) -> Markup:
     return Markup('<span class="j-{}">{}</span>').format("num" if digits is not None else "con", found[0])
 
 
-class Line(NamedTuple):
-    """A line of a traceback: of one's own code, of a library, or what was raised."""
+class TracebackLine(NamedTuple):
+    """A line about your own code, about a library, or the exception."""
 
     text: str
     kind: str
 
 
-def traceback(text: str) -> list[Line]:
-    """The lines, each with whose code it is about."""
+def traceback(text: str) -> list[TracebackLine]:
+    """Its lines, each with whose code it is about: own, lib, raised."""
     lines, kind = [], ""
     for line in text.rstrip("\n").split("\n"):
         if frame := _FRAME.match(line):
             kind = "lib" if is_library(frame[1]) else "own"
         elif line[:1] not in (" ", ""):
             kind = "" if line.startswith(("Traceback ", "During ", "The above ")) else "raised"
-        lines.append(Line(line, kind))
+        lines.append(TracebackLine(line, kind))
     return lines
 
 
-def own(lines: list[Line]) -> list[Line]:
-    """What is worth reading first: one's own frames, and what was raised. All of it if there is no own frame."""
+def own(lines: list[TracebackLine]) -> list[TracebackLine]:
+    """What to read first: your own frames and the exception. All lines if there is no frame of yours."""
     kept = [line for line in lines if line.kind in ("own", "raised")]
     return kept if any(line.kind == "own" for line in kept) else lines
 
@@ -78,10 +78,10 @@ def is_library(path: str) -> bool:
     return bool(_LIBRARY.search(path)) or path.startswith(sysconfig.get_paths()["stdlib"])
 
 
-def marked(lines: list[Line]) -> Markup:
+def marked(lines: list[TracebackLine]) -> Markup:
     return Markup("\n").join(_marked(lines))
 
 
-def _marked(lines: list[Line]) -> Iterator[Markup]:
+def _marked(lines: list[TracebackLine]) -> Iterator[Markup]:
     for line in lines:
         yield Markup('<span class="{}">{}</span>').format(line.kind, line.text) if line.kind else escape(line.text)

@@ -1,4 +1,4 @@
-"""How people come into a stand-alone dashboard: by a link that works once, then by a cookie; or by a password."""
+"""The login of a stand-alone dashboard: a link that works once and leaves a cookie, or a password."""
 
 from __future__ import annotations
 
@@ -16,27 +16,25 @@ from starlette.requests import Request as RawRequest
 from treadle import clock, tokens
 from treadle.stores.rows import Token
 from treadle.tokens import SCOPES, SESSION
-from treadle.web import http as asking
-from treadle.web.bearer import holder
+from treadle.web import http
+from treadle.web.auth import Principal, token_owner
 from treadle.web.http import Response
-from treadle.web.principal import Principal
 from treadle.web.problem import HTTPProblem
 
 if TYPE_CHECKING:
     from treadle.web.site import Site
 
-STAYS = 12 * 3600
-"""Seconds for which a session lasts."""
-GUESSES, WINDOW = 10, 60.0
-"""So many wrong passwords from one address in so many seconds; then it has to wait."""
+SESSION_SECONDS = 12 * 3600
+MAX_GUESSES, GUESS_SECONDS = 10, 60.0
+"""Wrong passwords that one address may send within this many seconds."""
 
 
 class Login:
-    """Answers `auth=`. A session is a token like any other, so that it outlives a restart and can be revoked."""
+    """For `auth=`. A session is a token like any other, so that it outlives a restart and can be revoked."""
 
     def __init__(self, *, user: str = "", password: str = "") -> None:
         self.code = secrets.token_urlsafe(32)
-        """What the login link has. It works once."""
+        """The secret of the login link. It works once."""
         self._used = False
         self._lock = threading.Lock()
         self._user, self._password = user, password
@@ -48,13 +46,13 @@ class Login:
 
     def identify(self, site: Site, request: RawRequest) -> Principal | None:
         secret = request.cookies.get(cookie_name(request))
-        if secret and (found := holder(site, secret)) is not None:
+        if secret and (found := token_owner(site, secret)) is not None:
             return found
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         return self._by_password(request, given) if self.has_password and kind.lower() == "basic" else None
 
     def log_in(self, site: Site, request: RawRequest) -> Response | None:
-        """Somebody comes by the link: from now on they have a cookie."""
+        """The response to a login link: a page that sets the session's cookie. None for any other request."""
         given = request.query_params.get("login")
         if given is None or request.method != "GET":
             return None
@@ -62,30 +60,31 @@ class Login:
         if self.identify(site, request) is None:
             with self._lock:
                 if self._used or not hmac.compare_digest(given.encode(), self.code.encode()):
-                    way_out = "start treadle dashboard again: it prints a new one"
-                    raise HTTPProblem(403, "this login link was used, or is not from this server", way_out)
+                    way_out = "start treadle dashboard again; it prints a new link"
+                    raise HTTPProblem(403, "this login link was used before, or is not from this server", way_out)
                 self._used = True
             cookie = {"Set-Cookie": self._session(site, request, here)}
         else:
             cookie = {}
-        return asking.html(_WELCOME.format(html.escape(here)), headers=cookie)
+        return http.html(_WELCOME.format(html.escape(here)), headers=cookie)
 
     def _session(self, site: Site, request: RawRequest, path: str) -> str:
-        """A new session, as a cookie. Those that are over are taken away on the way."""
+        """The cookie of a new session. Expired sessions are deleted first."""
         store, secret = site.app.store, tokens.new_secret()
         now = store.now()
         for token in store.tokens():
             if token.name.startswith(SESSION) and token.expires_at is not None and token.expires_at <= now:
                 store.drop_token(token.name)
         name = f"{SESSION}{clock.to_datetime(now):%Y-%m-%d %H:%M:%S} {secrets.token_hex(3)}"
-        expires_at = now + clock.seconds(STAYS)
+        expires_at = now + clock.seconds(SESSION_SECONDS)
         store.add_token(Token(hash=tokens.hash_of(secret), name=name, scopes=SCOPES, expires_at=expires_at))
         secure = "; Secure" if request.url.scheme == "https" else ""
-        return f"{cookie_name(request)}={secret}; Path={path}; Max-Age={STAYS}; HttpOnly; SameSite=Strict{secure}"
+        options = f"Path={path}; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict{secure}"
+        return f"{cookie_name(request)}={secret}; {options}"
 
     def _by_password(self, request: RawRequest, given: str) -> Principal | None:
         address = request.client.host if request.client else ""
-        self._must_not_guess(address)
+        self._check_guesses(address)
         try:
             user, _, password = base64.b64decode(given, validate=True).partition(b":")
         except binascii.Error:
@@ -96,15 +95,15 @@ class Login:
         self._wrong.setdefault(address, []).append(time.monotonic())
         return None
 
-    def _must_not_guess(self, address: str) -> None:
-        since = time.monotonic() - WINDOW
+    def _check_guesses(self, address: str) -> None:
+        since = time.monotonic() - GUESS_SECONDS
         with self._lock:
             if len(self._wrong) > 1_000:
                 self._wrong.clear()
             recent = self._wrong[address] = [at for at in self._wrong.get(address, []) if at > since]
-        if len(recent) >= GUESSES:
+        if len(recent) >= MAX_GUESSES:
             raise HTTPProblem(
-                429, "too many wrong passwords", "wait a minute", headers={"Retry-After": str(int(WINDOW))}
+                429, "too many wrong passwords", "wait a minute", headers={"Retry-After": str(int(GUESS_SECONDS))}
             )
 
 
@@ -114,8 +113,8 @@ def cookie_name(request: RawRequest) -> str:
     return f"treadle_{server[1] if server else 0}"
 
 
-# A page and no redirect: after a redirect from another site's link the browser would hold the new cookie back.
+# A page, not a redirect: after a redirect from another site's link, the browser would not send the new cookie.
 _WELCOME = (
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>treadle</title>'
-    '<meta http-equiv="refresh" content="0;url={0}"><p>Signed in. <a href="{0}">Go on</a></p></html>'
+    '<meta http-equiv="refresh" content="0;url={0}"><p>Signed in. <a href="{0}">Continue</a></p></html>'
 )

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the table of routes and from the types that the endpoints really use."""
+"""The OpenAPI document, made from the routes and from the types that the endpoints really use."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import msgspec
 from treadle.version import __version__
 from treadle.web.http import Request, Response
 from treadle.web.problem import MEDIA, TITLES
-from treadle.web.route import Parameter, Route
+from treadle.web.route import Parameter, Route, route
 
 if TYPE_CHECKING:
     from treadle.web.site import Site
 
 EVERY = (400, 421, 500)
-"""Problems that every route can have: a parameter that it does not take, another host, a bug."""
+"""Problems that every route can have: an unknown parameter, another host, a bug."""
 SIGNED_IN = (401, 403, 503)
-"""And those of routes that need somebody to be let in, who then ask the database."""
+"""Problems of routes that need a caller, and then the database."""
 
 
 class ProblemDetails(msgspec.Struct):
@@ -33,14 +33,14 @@ class ProblemDetails(msgspec.Struct):
 
 
 def document(routes: Iterable[Route], server: str) -> dict[str, Any]:
-    """OpenAPI 3.1 of those routes that are for programs."""
+    """OpenAPI 3.1 of the routes that are not pages."""
     listed = [route for route in routes if not route.page]
     types = [ProblemDetails, *_types(listed)]
     schemas, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     known = {repr(kind): schema for kind, schema in zip(types, schemas, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
-    for route in listed:
-        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, known)
+    for one in listed:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, known)
     return {
         "openapi": "3.1.0",
         "info": {"title": "treadle", "version": __version__, "description": "Durable background jobs."},
@@ -54,12 +54,12 @@ def document(routes: Iterable[Route], server: str) -> dict[str, Any]:
 
 
 def _types(routes: Iterable[Route]) -> Iterator[Any]:
-    for route in routes:
-        for kind in route.answers.values():
+    for one in routes:
+        for kind in one.responses.values():
             yield from kind if isinstance(kind, tuple) else () if isinstance(kind, str) else (kind,)
-        yield from (parameter.type for parameter in route.parameters)
-        if route.body is not None:
-            yield route.body
+        yield from (parameter.type for parameter in one.parameters)
+        if one.body is not None:
+            yield one.body
 
 
 def _operation(route: Route, known: dict[str, Any]) -> dict[str, Any]:
@@ -75,7 +75,7 @@ def _operation(route: Route, known: dict[str, Any]) -> dict[str, Any]:
         operation["description"] = f"Needs the scope `{route.scope}`."
     if route.body is not None:
         content = {"application/json": {"schema": known[repr(route.body)]}}
-        operation["requestBody"] = {"required": route.needs_body, "content": content}
+        operation["requestBody"] = {"required": route.body_required, "content": content}
     return operation
 
 
@@ -100,7 +100,7 @@ def _parameter(parameter: Parameter, known: dict[str, Any]) -> dict[str, Any]:
 
 def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for status, kind in route.answers.items():
+    for status, kind in route.responses.items():
         content = {kind: {}} if isinstance(kind, str) else {"application/json": {"schema": _schema(kind, known)}}
         found[str(status)] = {"description": route.summary, "content": content}
     for status in sorted({*EVERY, *_of_bodies(route), *(SIGNED_IN if route.scope else ()), *route.problems}):
@@ -117,20 +117,7 @@ def _of_bodies(route: Route) -> tuple[int, ...]:
     return (413, 415) if route.body is not None else ()
 
 
-def get(site: Site, request: Request) -> Response:
-    """The document as this site has it: without what is left out when it is read-only."""
-    from treadle.web.routes import ROUTES
-
-    listed = [route for route in ROUTES if not (site.read_only and route.changes)]
-    return Response(data=document(listed, request.url("")))
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/openapi.json",
-        do=get,
-        summary="This document",
-        answers={200: dict[str, Any]},
-    ),
-)
+@route("GET", "/api/openapi.json", "This document", responses={200: dict[str, Any]})
+def openapi(site: Site, request: Request) -> Response:
+    """Of this site: a read-only one has fewer routes."""
+    return Response(data=document(site.routes, request.url("")))

@@ -1,4 +1,4 @@
-"""What went wrong, as RFC 9457 has it: every error is a problem with a status, a sentence and the next step."""
+"""Errors as RFC 9457 problems: a status, a sentence and the next step."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ TITLES = {
     421: "Wrong host",
     422: "Another request had this key",
     429: "Too many requests",
-    500: "Our mistake",
+    500: "Internal error",
     501: "Not here",
     503: "Database not usable",
 }
 
-ALL = "see /api/openapi.json for what is possible"
+SEE_OPENAPI = "see /api/openapi.json for what is possible"
 
 STATUSES: dict[type[BaseException], int] = {
     errors.JobNotFound: 404,
@@ -43,11 +43,11 @@ STATUSES: dict[type[BaseException], int] = {
     errors.SchemaTooNew: 503,
     errors.SchemaTooOld: 503,
 }
-"""Of each error of treadle; of one that is not here it is 400: what was asked for cannot be."""
+"""By error. For any other error of treadle it is 400."""
 
 
 class HTTPProblem(Exception):
-    """Raise it anywhere below an endpoint: it is the answer."""
+    """Raise it anywhere below an endpoint: it becomes the response."""
 
     def __init__(
         self,
@@ -65,10 +65,14 @@ class HTTPProblem(Exception):
         self.headers = dict(headers or {})
         self.more = more
 
+    @property
+    def title(self) -> str:
+        return TITLES[self.status]
+
     def as_dict(self) -> dict[str, Any]:
         return {
             "type": f"urn:treadle:problem:{self.code}",
-            "title": TITLES[self.status],
+            "title": self.title,
             "status": self.status,
             "detail": self.detail,
             "next": self.next,
@@ -77,17 +81,17 @@ class HTTPProblem(Exception):
 
 
 def of_error(error: errors.TreadleError) -> HTTPProblem:
-    """The problem that an error of treadle is. Its text is a sentence, `; ` and the way out."""
+    """The problem for an error of treadle, whose text is a sentence, `; ` and the way out."""
     status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 400)
     text = errors.without_password(str(error))
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     headers = {"Retry-After": "5"} if status == 503 else {}
-    return HTTPProblem(status, detail, _next(error) or way_out or ALL, code=code, headers=headers)
+    return HTTPProblem(status, detail, _next_step(error) or way_out or SEE_OPENAPI, code=code, headers=headers)
 
 
-def _next(error: errors.TreadleError) -> str:
-    """The library's way out is Python; here it is a request."""
+def _next_step(error: errors.TreadleError) -> str:
+    """The library's way out is a line of Python. Here it is a request."""
     match error:
         case errors.JobNotFound():
             return "it was deleted or pruned, or lives in another database; GET /api/jobs lists what there is"
@@ -104,11 +108,11 @@ def _next(error: errors.TreadleError) -> str:
 
 
 def of_framework(status: int, detail: str, headers: Mapping[str, str] | None) -> HTTPProblem:
-    """What an `auth` of the app's own has raised."""
+    """An exception from the mount's own `auth`."""
     known = status if status in TITLES else 403
     return HTTPProblem(known, detail, "sign in where this is mounted", code="refused", headers=headers)
 
 
 def unexpected() -> HTTPProblem:
-    """A bug of ours, or of a hook: what it was is in the server's log, never in the answer."""
-    return HTTPProblem(500, "something went wrong here", "look at the server's log; it has the traceback")
+    """A bug. Its details are in the server's log, never in the response."""
+    return HTTPProblem(500, "the request failed with an unexpected error", "see the server's log for the traceback")

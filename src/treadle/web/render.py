@@ -1,22 +1,38 @@
-"""HTML from templates: everything is escaped, and a name that is not there is an error."""
+"""HTML from templates, and the files that pages load. Everything is escaped, and an unknown name is an error."""
 
 from __future__ import annotations
 
+import hashlib
+import mimetypes
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
 
+from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, WAITING
+from treadle.units import format_duration
 from treadle.version import __version__
-from treadle.web import files
+from treadle.web import formatting
 from treadle.web.http import Request, Response, html
-from treadle.web.pages.template_globals import said
+from treadle.web.problem import HTTPProblem
+from treadle.web.route import Parameter, route
 
 if TYPE_CHECKING:
     from treadle.web.site import Site
 
 TEMPLATES = Path(__file__).parent / "templates"
+STATIC = Path(__file__).parent / "static"
+FOREVER = "public, max-age=31536000, immutable"
+NAVIGATION = (
+    ("overview", "/", "Overview", False),
+    ("jobs", "/jobs", "Jobs", True),
+    ("failures", "/failures", "Failures", False),
+    ("workers", "/workers", "Workers", False),
+    ("insights", "/insights", "Insights", True),
+    ("audit", "/audit", "Audit", False),
+)
+"""Key, path, name, and whether callers bound to a tenant may see it."""
 
 
 @cache
@@ -33,19 +49,85 @@ def environment() -> jinja2.Environment:
 
 
 def render(site: Site, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
-    """A page. Templates have `site`, `request`, `caller`, `url(path, **query)`, `static(name)`, `version`, and what is
-    in pages/template_globals.py too."""
-    text = (
-        environment()
-        .get_template(template)
-        .render(
-            site=site,
-            request=request,
-            caller=request.caller,
-            url=request.url,
-            static=lambda name: request.url(f"/static/{name}", v=files.version(name)),
-            version=__version__,
-            **{**said(site, request), **values},
-        )
-    )
+    """A page. Templates get `values` and what `_common` returns."""
+    text = environment().get_template(template).render(**{**_common(site, request), **values})
     return html(text, status)
+
+
+def _common(site: Site, request: Request) -> dict[str, Any]:
+    """What every template can use: this reader's formatter, where they are, and how addresses are made."""
+    return {
+        "site": site,
+        "caller": request.caller,
+        "url": request.url,
+        "static": lambda name: request.url(f"/static/{name}", v=static_files()[name].hash),
+        "version": __version__,
+        "fmt": formatting.formatter_for(request),
+        "here": _here(request),
+        "navigation": [entry for entry in NAVIGATION if _may_see(request, *entry)],
+        "states": STATE_OF,
+        "summary": SUMMARY,
+        "filter_statuses": f"{', '.join(STATE_NAMES)}; pending is {', '.join(WAITING)}",
+        "number": formatting.number,
+        "share": formatting.share,
+        "money": formatting.money,
+        "short": formatting.short,
+        "duration": format_duration,
+        "sentence": formatting.sentence,
+        "dict": dict,
+    }
+
+
+def _may_see(request: Request, key: str, path: str, name: str, for_tenants: bool) -> bool:
+    """For looks only: the routes decide."""
+    return (for_tenants or request.caller.tenant is None) and (key != "audit" or request.caller.may("manage"))
+
+
+def _here(request: Request) -> str:
+    """This page's address. Some servers give the path with the mount's prefix, some without."""
+    prefix, url = request.url("/").rstrip("/"), request.raw.url
+    path = url.path.removeprefix(prefix) if prefix else url.path
+    return prefix + path + (f"?{url.query}" if url.query else "")
+
+
+class StaticFile(NamedTuple):
+    content: bytes
+    media: str
+    hash: str
+
+
+@cache
+def static_files() -> dict[str, StaticFile]:
+    """All of them, read once: a name is looked up here and never opened as a path."""
+    return {path.name: _read(path) for path in sorted(STATIC.iterdir()) if path.is_file()}
+
+
+def _read(path: Path) -> StaticFile:
+    content = path.read_bytes()
+    media = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+    return StaticFile(content, media, hashlib.sha256(content).hexdigest()[:16])
+
+
+@route(
+    "GET",
+    "/static/{name}",
+    "A file of the pages",
+    scope=None,
+    page=True,
+    parameters=(Parameter("v", str, "The file's hash", default=""),),
+)
+def static_file(site: Site, request: Request) -> Response:
+    """Its address has its hash, so that browsers may keep it forever."""
+    file = static_files().get(request.path["name"])
+    if file is None:
+        raise HTTPProblem(404, f"there is no file {request.path['name']!r}", "reload the page")
+    kept = FOREVER if request.query["v"] == file.hash else "no-cache"
+    headers = {"Cache-Control": kept, "ETag": f'"{file.hash}"'}
+    if request.raw.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status=304, text=b"", media=file.media, headers=headers)
+    return Response(text=file.content, media=file.media, headers=headers)
+
+
+@route("GET", "/robots.txt", "Nothing here is for robots", scope=None, page=True)
+def robots(site: Site, request: Request) -> Response:
+    return Response(text="User-agent: *\nDisallow: /\n", media="text/plain; charset=utf-8")

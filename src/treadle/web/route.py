@@ -1,9 +1,30 @@
-"""What a route is, as data: Starlette's routes, the OpenAPI document and the tests are made from it."""
+"""Routes. The router, the OpenAPI document and the tests of who may do what are made from one table of them.
+
+To add one, put `@route(method, path, summary, …)` on a function `(site, request) -> Response`; if its file is new, name
+the file in `MODULES` of web/app.py. The rules:
+
+- An endpoint is sync and runs in a thread. It uses `site.app`, the Treadle, and `site.cached(key, seconds, make)` for
+  what many callers need at once. Everything it gets was checked: `request.query["limit"]` is an int within its bounds,
+  `request.body` a Struct, `request.form` the fields of a page's form, `request.path["id"]` a string.
+- `scope` is what the caller needs: read, enqueue, tick, manage; None is open to all. It is checked before the endpoint
+  runs, and nowhere else. Templates hide a button with `caller.may("manage")`, which protects nothing.
+- `request.caller.tenant` is None, or the only tenant that the caller may see: filters, counts and enqueues are forced
+  to it, and a job of another tenant is not found. A route that cannot do so says `for_tenants=False`: they get 403.
+- Errors are raised: treadle's own become problems by themselves (web/problem.py), for others
+  `raise HTTPProblem(status, detail, next_step)`. Pages show the same problem as HTML.
+- GET changes nothing. What changes something is POST or DELETE, is left out of a read-only site, and ends with
+  `site.audit(request, action, what, count)`.
+- Payloads, results, errors and tracebacks go through `treadle.redact` before they leave.
+- Pages: `render(site, request, "jobs.html", **values)`; every link by `url("/jobs", q=…)`, every file by
+  `static("x.css")`, so that any prefix works. No inline script or style: the CSP forbids both. A form's POST returns
+  `redirect(request.url(…))`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -15,6 +36,7 @@ if TYPE_CHECKING:
 
 Endpoint = Callable[["Site", "Request"], "Response"]
 Stream = Callable[["Site", "Request"], Awaitable["RawResponse"]]
+E = TypeVar("E", bound="Endpoint | Stream")
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -32,29 +54,77 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
     method: str
     path: str
-    do: Endpoint | Stream
+    endpoint: Endpoint | Stream
     summary: str
     scope: str | None = "read"
-    """What the caller needs; None: nothing, the route is open."""
+    """What the caller needs. None: nothing, the route is open."""
     for_tenants: bool = True
-    """Whether those bound to a tenant may request; then `do` sees to it that they get that tenant's only."""
+    """Whether callers bound to a tenant may use it. The endpoint then shows them only that tenant's data."""
     parameters: tuple[Parameter, ...] = ()
     body: Any = None
     """What a JSON body is decoded to: a msgspec Struct."""
-    needs_body: bool = True
-    answers: Mapping[int, Any] = {}
-    """What it may answer when all is well, by status: a type, several, or the media type of a text."""
+    body_required: bool = True
+    responses: Mapping[int, Any] = {}
+    """Successful responses by status: a type, several types, or the media type of a text."""
     problems: tuple[int, ...] = ()
-    """The statuses of problems that it may answer with, beside those that every route can have."""
+    """The statuses of its problems, beside those that every route can have."""
     page: bool = False
-    """Answers with HTML; takes forms; ignores query parameters that it does not know."""
+    """It returns HTML, takes forms, and ignores unknown query parameters."""
     stream: bool = False
-    """`do` is a coroutine function that returns a RawResponse."""
-
+    """The endpoint is a coroutine function that returns a Starlette response."""
     slow: bool = False
-    """May take long: such have threads of their own, so that they keep nobody else waiting."""
+    """It may take long: slow routes have threads of their own, so that others do not wait for them."""
 
     @property
-    def changes(self) -> bool:
+    def writes(self) -> bool:
         """Whether it is left out of a read-only site."""
         return self.method not in ("GET", "HEAD")
+
+
+_BY_MODULE: dict[str, list[Route]] = {}
+
+
+def route(
+    method: str,
+    path: str,
+    summary: str,
+    *,
+    scope: str | None = "read",
+    for_tenants: bool = True,
+    parameters: tuple[Parameter, ...] = (),
+    body: Any = None,
+    body_required: bool = True,
+    responses: Mapping[int, Any] | None = None,
+    problems: tuple[int, ...] = (),
+    page: bool = False,
+    stream: bool = False,
+    slow: bool = False,
+) -> Callable[[E], E]:
+    """Makes a function the endpoint of a route."""
+
+    def add(endpoint: E) -> E:
+        made = Route(
+            method=method,
+            path=path,
+            endpoint=endpoint,
+            summary=summary,
+            scope=scope,
+            for_tenants=for_tenants,
+            parameters=parameters,
+            body=body,
+            body_required=body_required,
+            responses=responses or {},
+            problems=problems,
+            page=page,
+            stream=stream,
+            slow=slow,
+        )
+        _BY_MODULE.setdefault(endpoint.__module__, []).append(made)
+        return endpoint
+
+    return add
+
+
+def routes_of(modules: Iterable[ModuleType]) -> tuple[Route, ...]:
+    """The routes of these modules, in the order in which they are written."""
+    return tuple(route for module in modules for route in _BY_MODULE[module.__name__])

@@ -1,4 +1,4 @@
-"""What every request passes first, and what every answer carries: hosts, cross-site requests, headers."""
+"""Checks on every request (its host, its origin), and the headers of every response."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def csp(frame_ancestors: str) -> str:
 
 
 def headers(frame_ancestors: str = "'none'") -> dict[str, str]:
-    """On every answer, problems too."""
+    """On every response, problems too."""
     return {
         "Content-Security-Policy": csp(frame_ancestors),
         "X-Content-Type-Options": "nosniff",
@@ -43,7 +43,7 @@ def host_of(authority: str) -> str:
 
 
 def check_host(request: RawRequest, hosts: Collection[str] | None) -> None:
-    """Against DNS rebinding: a page of somebody's own domain that resolves to this machine. None: any host."""
+    """Against DNS rebinding: a foreign domain that resolves to this machine. None allows any host."""
     given = request.headers.get("host", "")
     if hosts is not None and host_of(given) not in hosts:
         raise HTTPProblem(
@@ -55,9 +55,9 @@ def check_host(request: RawRequest, hosts: Collection[str] | None) -> None:
 
 
 def check_origin(request: RawRequest) -> None:
-    """A change comes from our own pages, or from a program with a token: never from another site's page.
+    """Against cross-site requests: a change comes from our own pages, or from a program with a token.
 
-    A bearer token is proof enough, since no browser sends one by itself and we allow no site to send its own.
+    A bearer token is proof enough: no browser sends one by itself, and CORS lets no other site add one.
     """
     if request.method in SAFE or request.headers.get("authorization", "").lower().startswith("bearer "):
         return
@@ -67,11 +67,11 @@ def check_origin(request: RawRequest) -> None:
             return
         raise _refused(f"the request comes from another site (Sec-Fetch-Site: {site})")
     if origin is None:
-        raise _refused("nothing says where the request comes from")
+        raise _refused("the request has neither Origin nor Sec-Fetch-Site")
     if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
         raise _refused(f"the request comes from {origin!r}")
 
 
 def _refused(what: str) -> HTTPProblem:
-    way_out = "use our own pages, or send a token: Authorization: Bearer …  (treadle tokens create)"
+    way_out = "use the dashboard's own pages, or send a token: Authorization: Bearer …  (treadle tokens create)"
     return HTTPProblem(403, what, way_out, code="cross-site")

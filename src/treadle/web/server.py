@@ -16,22 +16,22 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from treadle.errors import BadOption
 from treadle.tokens import SESSION
 from treadle.web import security
+from treadle.web.app import asgi
 from treadle.web.login import Login
-from treadle.web.mount import asgi
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
 
-WAYS = f"""A dashboard that others can reach needs a way to tell who they are:
+WAYS = f"""A dashboard that others can reach needs a way to identify them:
   {USER}=me {PASSWORD}=… treadle dashboard …   a name and a password
   treadle tokens create me --scope manage   a token, for programs; the link that is printed is for you
   app.mount("/jobs", td.asgi(auth=…))   inside your own web app, behind its own login"""
 
 
 class Server:
-    """One mount, bound to its address and not yet serving, so that what is said of it is true."""
+    """One mount, bound to its address and not yet serving, so that the printed address is the real one."""
 
     def __init__(
         self,
@@ -64,7 +64,7 @@ class Server:
         return f"{self.address}?login={self.auth.code}"
 
     def run(self, ready: Callable[[], None]) -> None:
-        """Until SIGINT or SIGTERM; `ready` is called when it answers."""
+        """Serves until SIGINT or SIGTERM. `ready` is called when it answers."""
         settings = uvicorn.Config(
             Prefixed(self.web, self._prefix) if self._prefix else self.web,
             log_level="warning",
@@ -78,7 +78,7 @@ class Server:
 
 
 class Prefixed:
-    """Under a prefix, whether the proxy in front takes it off or not, and without a proxy too."""
+    """Serves under a prefix, whether the proxy in front strips it or not, and without a proxy too."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
         self._app = app
@@ -93,7 +93,7 @@ class Prefixed:
 
 
 class SignallingServer(uvicorn.Server):
-    """Says when it is ready, and ends open streams when it is to stop: it would wait for them."""
+    """Calls back when it is ready, and when it stops: open streams must end, or it would wait for them."""
 
     def __init__(self, settings: uvicorn.Config, ready: Callable[[], None], stopping: Callable[[], None]) -> None:
         super().__init__(settings)
@@ -101,7 +101,7 @@ class SignallingServer(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None]:
-        """A signal is how one stops it, and no failure: uvicorn would raise it again when it has stopped."""
+        """A signal is the normal way to stop it. Uvicorn would raise it again after it has stopped."""
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             yield
@@ -118,11 +118,11 @@ class SignallingServer(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def knows_who(app: Treadle) -> bool:
-    """Whether others could be told apart: by a password, or by a token."""
+def has_credentials(app: Treadle) -> bool:
+    """Whether callers can be identified: by a password, or by a token."""
     if os.environ.get(USER) and os.environ.get(PASSWORD):
         return True
-    if app.store.schema() != app.store.newest_schema():  # it has no tokens, or cannot be used yet
+    if app.store.schema() != app.store.newest_schema():  # no tokens, or not usable yet
         return False
     return any(not token.name.startswith(SESSION) for token in app.store.tokens())
 
@@ -148,6 +148,6 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listening.close()
         raise BadOption(
-            "host, port", (host, port), f"{error.strerror}; choose another: --port 0 is any free one"
+            "host, port", (host, port), f"{error.strerror}; choose another; --port 0 takes any free one"
         ) from None
     return listening

@@ -1,4 +1,4 @@
-"""All that one mount has: its app, its settings, its caches. There is nothing beside it: two mounts never mix."""
+"""The state of one mount: its app, its settings, its caches. There is no global state: two mounts never mix."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from starlette.requests import Request as RawRequest
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web import auth as authentication
-from treadle.web.auth import Auth
-from treadle.web.bearer import holder, secret_of
+from treadle.web.auth import Auth, Principal, bearer_token, token_owner
 from treadle.web.broadcaster import Broadcaster
 from treadle.web.bulk_runner import BulkRunner
 from treadle.web.counters import Counters
 from treadle.web.http import Request, Response
 from treadle.web.login import Login
-from treadle.web.principal import Principal
+from treadle.web.route import Route
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
 
 
-SLOW = 16
-"""Slow requests at once, such as ticks. More of them wait."""
+MAX_SLOW = 16
+"""Slow requests at once, such as ticks. Further ones wait."""
+MAX_CACHED = 1_000
 
 log = logging.getLogger("treadle.web")
 
@@ -58,7 +58,9 @@ class Site:
         self.title = title
         self.price = price
         """Of a second in a handler, for the insights."""
-        self.slow = CapacityLimiter(SLOW)
+        self.routes: tuple[Route, ...] = ()
+        """Set by the app that serves them, without those that a read-only site lacks."""
+        self.slow_limiter = CapacityLimiter(MAX_SLOW)
         self.bulk_runner = BulkRunner(app)
         self.broadcaster = Broadcaster(app)
         self.counters = Counters(app)
@@ -67,8 +69,8 @@ class Site:
         self._locks: dict[Any, threading.Lock] = {}
 
     @property
-    def way_in(self) -> str:
-        """What somebody can do who is not let in."""
+    def sign_in_hint(self) -> str:
+        """What a caller who is not let in can do."""
         where = "use the link that treadle dashboard printed" if self.login else "sign in where this is mounted"
         return f"send a token: Authorization: Bearer …  (treadle tokens create), or {where}"
 
@@ -78,36 +80,36 @@ class Site:
         return f'{kind} realm="treadle", charset="UTF-8"'
 
     async def log_in(self, request: RawRequest) -> Response | None:
-        """An answer to somebody who comes by a login link."""
+        """The response to a login link. None for any other request."""
         return await run_in_threadpool(self.login.log_in, self, request) if self.login else None
 
     async def identify(self, request: RawRequest) -> Principal | None:
-        """Who asks, if they are let in: by a token of ours, else as the mount's `auth` says."""
-        if (secret := secret_of(request)) is not None:
-            return await run_in_threadpool(holder, self, secret)
+        """The caller, if let in: by one of our tokens, else as the mount's `auth` says."""
+        if (secret := bearer_token(request)) is not None:
+            return await run_in_threadpool(token_owner, self, secret)
         if self.login is not None:
             return await run_in_threadpool(self.login.identify, self, request)
         return await authentication.authenticate(self.auth, request)
 
     def audit(self, request: Request, action: str, what: str, count: int = 1) -> None:
-        """Write down who changed what."""
+        """Record who changed what."""
         row = AuditRow(
             who=request.caller.name, action=action, what=what, count=count, tenant=request.caller.tenant or ""
         )
         try:
             self.app.store.audit(row)
-        except TreadleError as error:  # the change is made, and saying that it failed would have it repeated
-            log.error("not written to the audit: %r: %s", row, error)
+        except TreadleError as error:  # the change is made: an error would have the caller repeat it
+            log.error("not recorded in the audit: %r: %s", row, error)
 
     def close(self) -> None:
-        """End what runs in the background."""
+        """Stop the background threads."""
         self.bulk_runner.close()
         self.broadcaster.close()
 
     def cached(self, key: Any, seconds: float, make: Callable[[], Any], *, share: float = 1.0) -> Any:
-        """What `make` gave at most `seconds` ago. Of several who ask at once, one makes it and all get it.
+        """What `make` returned at most `seconds` ago. Of several callers at once, one makes it and all get it.
 
-        `share`: what takes long is kept longer, so that no more than this part of the time is spent on making it.
+        `share`: the longer it takes, the longer it is kept, so that at most this part of the time goes into making it.
         """
         with self._lock:
             lock = self._locks.setdefault(key, threading.Lock())
@@ -124,7 +126,7 @@ class Site:
 
     def _keep(self, key: Any, value: Any, made: float, until: float) -> None:
         with self._lock:
-            if len(self._cached) > 1_000:  # keys come from requests: they must not pile up
+            if len(self._cached) > MAX_CACHED:  # keys come from requests and must not pile up
                 self._cached.clear()
                 self._locks.clear()
             self._cached[key] = (made, until, value)

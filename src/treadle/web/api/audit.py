@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from treadle import clock
+from treadle.stores.rows import AuditRow
 from treadle.web.http import Request, Response
-from treadle.web.route import Parameter, Route
+from treadle.web.route import Parameter, route
 from treadle.web.site import Site
 
-MOST = 200
+MAX_ROWS = 200
 
 
 class AuditOut(msgspec.Struct, kw_only=True):
@@ -35,36 +36,24 @@ class AuditPage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
 
 
+@route(
+    "GET",
+    "/api/audit",
+    "Who changed what, newest first",
+    scope="manage",
+    for_tenants=False,
+    parameters=(
+        Parameter("limit", Annotated[int, Meta(ge=1, le=MAX_ROWS)], f"From 1 to {MAX_ROWS}", default=50),
+        Parameter("cursor", str, "The next_cursor of the page before"),
+    ),
+    responses={200: AuditPage},
+)
 def audit(site: Site, request: Request) -> Response:
     limit: int = request.query["limit"]
-    rows = site.app.store.audits(limit, request.query["cursor"])
-    items = [
-        AuditOut(
-            id=row.id,
-            at=clock.to_datetime(row.at),
-            who=row.who,
-            action=row.action,
-            what=row.what,
-            count=row.count,
-            tenant=row.tenant,
-        )
-        for row in rows
-    ]
+    items = [_out(row) for row in site.app.store.audits(limit, request.query["cursor"])]
     return Response(data=AuditPage(items=items, next_cursor=items[-1].id if len(items) == limit else None))
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/audit",
-        do=audit,
-        summary="Who changed what, newest first",
-        scope="manage",
-        for_tenants=False,
-        parameters=(
-            Parameter("limit", Annotated[int, Meta(ge=1, le=MOST)], f"From 1 to {MOST}", default=50),
-            Parameter("cursor", str, "The next_cursor of the page before"),
-        ),
-        answers={200: AuditPage},
-    ),
-)
+def _out(row: AuditRow) -> AuditOut:
+    fields: dict[str, Any] = {name: getattr(row, name) for name in AuditOut.__struct_fields__}
+    return AuditOut(**fields | {"at": clock.to_datetime(row.at)})

@@ -1,9 +1,9 @@
-"""One thing done to many jobs: counted first, then done batch by batch while somebody watches."""
+"""Work on many jobs at once: bulk operations, and a tick that runs what is due."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -15,20 +15,19 @@ from treadle.ids import is_id
 from treadle.job import Count
 from treadle.stores.rows import Operation
 from treadle.views import Total
-from treadle.web.api.job_list import bound
-from treadle.web.bulk_runner import fixed
+from treadle.web.api.jobs import limit_to_tenant
+from treadle.web.bulk_runner import fix_times
 from treadle.web.http import Request, Response
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Route
+from treadle.web.route import route
 from treadle.web.site import Site
-
-Action = Literal["retry", "run_now", "cancel", "delete"]
+from treadle.worker.tick import TickReport
 
 
 class BulkIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What to do, and to which jobs: those that match a filter, or these."""
 
-    action: Action
+    action: Literal["retry", "run_now", "cancel", "delete"]
     filter: str | UnsetType = UNSET
     ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_VALUES)] | UnsetType = UNSET
     expected_count: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
@@ -66,12 +65,28 @@ class Started(msgspec.Struct, kw_only=True):
     total: Total
 
 
+class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """How much one pass may do."""
+
+    max_jobs: Annotated[int, Meta(ge=1, le=10_000)] = 100
+    max_seconds: Annotated[float, Meta(gt=0, le=900)] = 10.0
+
+
+@route(
+    "POST",
+    "/api/jobs/bulk",
+    "Retry, cancel, delete or run now all jobs that match, in batches",
+    scope="manage",
+    body=BulkIn,
+    responses={200: Counted, 202: Started},
+    problems=(412,),
+)
 def bulk(site: Site, request: Request) -> Response:
-    asked: BulkIn = request.body
-    expected = None if asked.expected_count is UNSET or asked.dry_run else asked.expected_count
-    work = prepare(site, asked.action, _wanted(request, asked), expected)
+    given: BulkIn = request.body
+    expected = None if given.expected_count is UNSET or given.dry_run else given.expected_count
+    work = prepare(site, given.action, _filter(request, given), expected)
     total = views.total(Count(work.total, work.exact))
-    if asked.dry_run:
+    if given.dry_run:
         return Response(data=Counted(total=total))
     operation = start(site, request, work)
     headers = {"Location": request.url(f"/api/operations/{operation.id}")}
@@ -79,77 +94,76 @@ def bulk(site: Site, request: Request) -> Response:
 
 
 def prepare(site: Site, action: str, wanted: Filter, expected: int | None) -> Bulk:
-    """Count. Raises CountMoved if another number was expected."""
-    return site.app.bulk(action, fixed(wanted, site.app.store.now()), expected=expected)
+    """Counts the jobs. Raises CountMoved if another number was expected."""
+    return site.app.bulk(action, fix_times(wanted, site.app.store.now()), expected=expected)
 
 
 def start(site: Site, request: Request, work: Bulk) -> Operation:
-    """Begin what was counted, and note who did."""
+    """Begins what was counted, and records who did."""
     operation = site.bulk_runner.start(request.caller.name, work)
     site.audit(request, work.action, operation.filter, work.total)
     return operation
 
 
-def _wanted(request: Request, asked: BulkIn) -> Filter:
-    if (asked.filter is UNSET) == (asked.ids is UNSET):
-        raise HTTPProblem(400, "which jobs?", "say either filter or ids")
-    if asked.ids is not UNSET:
-        if wrong := next((id for id in asked.ids if not is_id(id)), None):
+def _filter(request: Request, given: BulkIn) -> Filter:
+    if (given.filter is UNSET) == (given.ids is UNSET):
+        raise HTTPProblem(400, "which jobs?", "give either filter or ids")
+    if given.ids is not UNSET:
+        if wrong := next((id for id in given.ids if not is_id(id)), None):
             raise HTTPProblem(400, f"{wrong!r} is no job's id", "an id looks like 01970000-0000-7000-8000-000000000000")
-        return bound(request, Filter(ids=tuple(asked.ids)))
-    return bound(request, filters.parse(asked.filter if asked.filter is not UNSET else ""))
+        return limit_to_tenant(request, Filter(ids=tuple(given.ids)))
+    return limit_to_tenant(request, filters.parse(given.filter if given.filter is not UNSET else ""))
 
 
-def operation(site: Site, request: Request) -> Response:
-    return Response(data=as_out(the_operation(site, request)))
+@route(
+    "GET",
+    "/api/operations/{id}",
+    "How far a bulk operation is",
+    responses={200: OperationOut},
+    problems=(404,),
+)
+def get_operation(site: Site, request: Request) -> Response:
+    return Response(data=operation_out(find_operation(site, request)))
 
 
-def the_operation(site: Site, request: Request) -> Operation:
-    """The operation that the path names, for those who may see it. One that has lost its process goes on here."""
+def find_operation(site: Site, request: Request) -> Operation:
+    """The operation that the path names, if the caller may see it. One whose process is gone is resumed here."""
     found = site.app.store.operation(request.path["id"])
     if found is None or request.caller.tenant not in (None, *filters.parse(found.filter).tenants):
-        raise HTTPProblem(
-            404, f"there is no operation {request.path['id']!r}", "those that ended are forgotten after 30 days"
-        )
+        missing = f"there is no operation {request.path['id']!r}"
+        raise HTTPProblem(404, missing, "operations are deleted 30 days after they end")
     if not site.read_only:
-        site.bulk_runner.go_on_with(found)
+        site.bulk_runner.resume(found)
     return found
 
 
-def as_out(operation: Operation) -> OperationOut:
-    ended = operation.ended_at
-    return OperationOut(
-        id=operation.id,
-        who=operation.who,
-        action=operation.action,
-        filter=operation.filter,
-        total=operation.total,
-        done=operation.done,
-        skipped=operation.skipped,
-        started_at=clock.to_datetime(operation.started_at),
-        updated_at=clock.to_datetime(operation.updated_at),
-        ended_at=None if ended is None else clock.to_datetime(ended),
-        error=operation.error,
-    )
+def operation_out(row: Operation) -> OperationOut:
+    fields: dict[str, Any] = {name: getattr(row, name) for name in OperationOut.__struct_fields__}
+    times = {name: at for name, at in fields.items() if name.endswith("_at") and at is not None}
+    return OperationOut(**fields | {name: clock.to_datetime(at) for name, at in times.items()})
 
 
-ROUTES = (
-    Route(
-        method="POST",
-        path="/api/jobs/bulk",
-        do=bulk,
-        summary="Retry, cancel, delete or run now all jobs that match, in batches",
-        scope="manage",
-        body=BulkIn,
-        answers={200: Counted, 202: Started},
-        problems=(412,),
-    ),
-    Route(
-        method="GET",
-        path="/api/operations/{id}",
-        do=operation,
-        summary="How far a bulk operation is",
-        answers={200: OperationOut},
-        problems=(404,),
-    ),
+@route(
+    "POST",
+    "/api/jobs/tick",
+    "Run what is due, here and now, within bounds",
+    scope="tick",
+    for_tenants=False,
+    slow=True,
+    body=TickIn,
+    body_required=False,
+    responses={200: TickReport},
+    problems=(501,),
 )
+def tick(site: Site, request: Request) -> Response:
+    """For cron, serverless platforms and tests. Any number may run at once: each is a worker of its own."""
+    if not len(site.app.registry):
+        raise HTTPProblem(
+            501,
+            "this process has no handlers, so it cannot run jobs",
+            "mount td.asgi() of the app that declares them, or start it with one: treadle dashboard app:td",
+        )
+    given: TickIn = request.body
+    report = site.app.tick(max_jobs=given.max_jobs, max_seconds=given.max_seconds)
+    site.audit(request, "tick", f"{report.ran} ran", report.ran)
+    return Response(data=report)

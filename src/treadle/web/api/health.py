@@ -1,4 +1,4 @@
-"""For load balancers: does the process answer, and can it use its database?"""
+"""For load balancers: whether the process answers, and whether it can use its database."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 from treadle.errors import SchemaTooOld, TreadleError
 from treadle.web.http import Request, Response
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 log = logging.getLogger("treadle.web")
@@ -28,12 +28,21 @@ class Ready(msgspec.Struct, kw_only=True):
     schema: int
 
 
+@route("GET", "/healthz", "The process answers", scope=None, responses={200: Health})
 def healthz(site: Site, request: Request) -> Response:
     return Response(data=Health())
 
 
+@route(
+    "GET",
+    "/readyz",
+    "The database answers, and its schema fits",
+    scope=None,
+    responses={200: Ready},
+    problems=(503,),
+)
 def readyz(site: Site, request: Request) -> Response:
-    """At most one look a second, as it is open to all."""
+    """At most one query a second, because it is open to all."""
     return Response(data=Ready(schema=site.cached("schema", 1.0, lambda: _schema(site))))
 
 
@@ -49,17 +58,3 @@ def _schema(site: Site) -> int:
         log.warning("not ready: %s", error)
         raise HTTPProblem(503, "the database cannot be used", "see the server's log, or run: treadle doctor") from None
     return found
-
-
-ROUTES = (
-    Route(method="GET", path="/healthz", do=healthz, scope=None, summary="The process answers", answers={200: Health}),
-    Route(
-        method="GET",
-        path="/readyz",
-        do=readyz,
-        scope=None,
-        summary="The database answers, and its schema fits",
-        answers={200: Ready},
-        problems=(503,),
-    ),
-)

@@ -1,54 +1,265 @@
-"""One job: what it is, its attempts, why it is not running."""
+"""Jobs: a list by filter, one job and its attempts, what can be done to it, and new jobs."""
 
 from __future__ import annotations
 
-from treadle import views
+import hashlib
+from collections.abc import Callable
+from datetime import datetime
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from treadle import filters, views
 from treadle.diagnosis import Why
 from treadle.errors import JobNotFound
-from treadle.job import Job
-from treadle.web.api.schemas import Attempts
+from treadle.filters import Filter
+from treadle.job import Attempt, Job, NewJob
 from treadle.web.http import Request, Response
-from treadle.web.route import Route
+from treadle.web.problem import HTTPProblem
+from treadle.web.route import Parameter, route
 from treadle.web.site import Site
 
+MAX_ROWS = 200
+MAX_NEW = 1_000
+PLAIN = ("status", "type", "queue", "tenant", "subject", "worker")
+"""Terms of a filter that are also parameters of their own."""
+FILTER = Parameter("q", str, "A filter: status:failed type:send_* payload.user_id:42 since:1h", default="")
+FILTERS = (FILTER, *(Parameter(name, str, f"The same as {name}:… in q") for name in PLAIN))
+Name = Annotated[str, Meta(max_length=200)]
+RequiredName = Annotated[str, Meta(min_length=1, max_length=200)]
+IDEMPOTENCY_KEY = Parameter(
+    "Idempotency-Key",
+    RequiredName,
+    "A text of at most 200 characters that no other request of yours has; kept for 7 days",
+    where="header",
+)
 
-def the_job(site: Site, request: Request) -> Job:
-    """The job that the path names. One of another tenant does not exist for those who are bound to theirs."""
-    job = site.app.get(request.path["id"])
+
+class Attempts(msgspec.Struct, kw_only=True):
+    """The unsuccessful attempts of a job, oldest first."""
+
+    items: list[Attempt]
+
+
+class Jobs(msgspec.Struct, kw_only=True):
+    """Several jobs."""
+
+    items: list[Job]
+
+
+class ChangesIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What a clone has of its own."""
+
+    payload: dict[str, Any] | UnsetType = UNSET
+
+
+class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A job to be stored. What is left out is as the type's handler declares it."""
+
+    type: RequiredName
+    payload: dict[str, Any] = {}
+    queue: RequiredName | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=-32_767, le=32_767)] | UnsetType = UNSET
+    tenant: Name | UnsetType = UNSET
+    subject: Name | UnsetType = UNSET
+    max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
+    delay: Annotated[float, Meta(ge=0, le=10**10)] | UnsetType = UNSET
+    run_at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
+    dedupe: Annotated[str, Meta(min_length=1)] | bool | UnsetType = UNSET
+
+    def options(self) -> dict[str, Any]:
+        """The given fields beside the type and the payload."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("type", "payload")}
+        return {name: value for name, value in given.items() if value is not UNSET}
+
+
+def filter_of(request: Request) -> Filter:
+    """The filter that the parameters make, limited to the caller's tenant."""
+    terms = [f"{name}:{request.query[name]}" for name in PLAIN if request.query.get(name)]
+    return limit_to_tenant(request, filters.parse(" ".join([request.query["q"], *terms])))
+
+
+def limit_to_tenant(request: Request, wanted: Filter) -> Filter:
+    """The filter, limited to the caller's tenant if the caller is bound to one."""
+    tenant = request.caller.tenant
+    if tenant is None:
+        return wanted
+    if wanted.tenants and not filters.matches(tenant, wanted.tenants):
+        bound = f"{request.caller.name} is bound to the tenant {tenant!r}"
+        raise HTTPProblem(403, bound, "leave tenant: out of the filter")
+    return wanted.replace(tenants=(tenant,))
+
+
+def find_job(site: Site, request: Request, id: str) -> Job:
+    """The job, unless it belongs to another tenant than the caller: such a job does not exist for them."""
+    job = site.app.get(id)
     if job is None or request.caller.tenant not in (None, job.tenant):
-        raise JobNotFound(request.path["id"])
+        raise JobNotFound(id)
     return job
 
 
-def get(site: Site, request: Request) -> Response:
-    return Response(data=views.job(the_job(site, request)))
+@route(
+    "GET",
+    "/api/jobs",
+    "Jobs that match a filter, newest first, page by page",
+    parameters=(
+        *FILTERS,
+        Parameter("limit", Annotated[int, Meta(ge=1, le=MAX_ROWS)], f"From 1 to {MAX_ROWS}", default=50),
+        Parameter("cursor", str, "The next_cursor of the page before"),
+        Parameter("total", bool, "Whether to count them all, up to 10,000", default=True),
+    ),
+    responses={200: views.JobPage},
+)
+def list_jobs(site: Site, request: Request) -> Response:
+    wanted = filter_of(request)
+    page = site.app.jobs(wanted, limit=request.query["limit"], cursor=request.query["cursor"])
+    count = site.app.count(wanted) if request.query["total"] else None
+    return Response(data=views.job_page([views.job(job) for job in page], page, wanted, count))
 
 
+@route("GET", "/api/jobs/{id}", "One job", responses={200: Job}, problems=(404,))
+def get_job(site: Site, request: Request) -> Response:
+    return Response(data=views.job(find_job(site, request, request.path["id"])))
+
+
+@route(
+    "GET",
+    "/api/jobs/{id}/attempts",
+    "Its unsuccessful attempts, with their tracebacks",
+    responses={200: Attempts},
+    problems=(404,),
+)
 def attempts(site: Site, request: Request) -> Response:
-    job = the_job(site, request)
+    job = find_job(site, request, request.path["id"])
     return Response(data=Attempts(items=[views.attempt(attempt) for attempt in site.app.attempts(job.id)]))
 
 
-def why(site: Site, request: Request) -> Response:
-    return Response(data=views.why(site.app.why(the_job(site, request).id)))
-
-
-ROUTES = (
-    Route(method="GET", path="/api/jobs/{id}", do=get, summary="One job", answers={200: Job}, problems=(404,)),
-    Route(
-        method="GET",
-        path="/api/jobs/{id}/attempts",
-        do=attempts,
-        summary="Its unsuccessful attempts, with their tracebacks",
-        answers={200: Attempts},
-        problems=(404,),
-    ),
-    Route(
-        method="GET",
-        path="/api/jobs/{id}/why",
-        do=why,
-        summary="Why it is not running: every reason that holds, the deciding one first",
-        answers={200: Why},
-        problems=(404,),
-    ),
+@route(
+    "GET",
+    "/api/jobs/{id}/why",
+    "Why it is not running: every reason that holds, the deciding one first",
+    responses={200: Why},
+    problems=(404,),
 )
+def why(site: Site, request: Request) -> Response:
+    return Response(data=views.why(site.app.why(find_job(site, request, request.path["id"]).id)))
+
+
+def apply(site: Site, request: Request, verb: Callable[[str], Job], id: str) -> Job:
+    """Does it to one job, records it, and returns the job as it is then."""
+    job = verb(find_job(site, request, id).id)
+    site.audit(request, verb.__name__, job.id)
+    return views.job(job)
+
+
+@route(
+    "POST",
+    "/api/jobs/{id}/run-now",
+    "Let a waiting job wait no longer",
+    scope="manage",
+    responses={200: Job},
+    problems=(404, 409),
+)
+def run_now(site: Site, request: Request) -> Response:
+    return Response(data=apply(site, request, site.app.run_now, request.path["id"]))
+
+
+@route(
+    "POST",
+    "/api/jobs/{id}/clone",
+    "A new job like it",
+    scope="manage",
+    body=ChangesIn,
+    body_required=False,
+    responses={201: Job},
+    problems=(404,),
+)
+def clone(site: Site, request: Request) -> Response:
+    """A new job like it, with another payload if one is sent."""
+    changes: ChangesIn = request.body
+    payload = None if changes.payload is UNSET else changes.payload
+    job = site.app.clone(find_job(site, request, request.path["id"]).id, payload)
+    site.audit(request, "clone", job.id)
+    return Response(status=201, data=views.job(job))
+
+
+@route(
+    "POST",
+    "/api/jobs/{id}/retry",
+    "Let an ended job run again now, with all of its attempts",
+    scope="manage",
+    responses={200: Job},
+    problems=(404, 409),
+)
+def retry(site: Site, request: Request) -> Response:
+    return Response(data=apply(site, request, site.app.retry, request.path["id"]))
+
+
+@route(
+    "POST",
+    "/api/jobs/{id}/cancel",
+    "End a waiting job; tell the worker of a running one to stop it",
+    scope="manage",
+    responses={200: Job},
+    problems=(404, 409),
+)
+def cancel(site: Site, request: Request) -> Response:
+    return Response(data=apply(site, request, site.app.cancel, request.path["id"]))
+
+
+@route(
+    "DELETE",
+    "/api/jobs/{id}",
+    "Erase a job that is not running",
+    scope="manage",
+    responses={200: Job},
+    problems=(404, 409),
+)
+def delete(site: Site, request: Request) -> Response:
+    return Response(data=apply(site, request, site.app.delete, request.path["id"]))
+
+
+@route(
+    "POST",
+    "/api/jobs",
+    "Store a job, or up to 1,000 of them: all or none",
+    scope="enqueue",
+    body=NewJobIn | Annotated[list[NewJobIn], Meta(min_length=1, max_length=MAX_NEW)],
+    parameters=(IDEMPOTENCY_KEY,),
+    problems=(409, 422),
+    responses={200: (Job, Jobs), 201: (Job, Jobs)},
+)
+def enqueue(site: Site, request: Request) -> Response:
+    """One or many, all or none. 201 if any is new, 200 if a dedupe key found them all stored already."""
+    given: list[NewJobIn] = request.body if isinstance(request.body, list) else [request.body]
+    new_jobs = [_new_job(site, request, one) for one in given]
+    key: str | None = request.query[IDEMPOTENCY_KEY.name]
+    jobs = site.app.enqueue_many(new_jobs) if key is None else _insert_once(site, request, key, new_jobs)
+    stored = {new.id for new in new_jobs} & {job.id for job in jobs}
+    if stored:
+        what = jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))
+        site.audit(request, "enqueue", what, len(stored))
+    items = [views.job(job) for job in jobs]
+    status = 201 if stored else 200
+    return Response(status=status, data=Jobs(items=items) if isinstance(request.body, list) else items[0])
+
+
+def _insert_once(site: Site, request: Request, key: str, new_jobs: list[NewJob]) -> list[Job]:
+    """A repeated request gets the jobs of the first one with its key. The caller is part of the key."""
+    caller = request.caller
+    body = hashlib.sha256(msgspec.json.encode(request.body, order="deterministic")).hexdigest()
+    jobs, _ = site.app.store.insert_once(caller.tenant or "", f"{caller.name}: {key}", body, new_jobs)
+    if not jobs:
+        raise HTTPProblem(409, "the jobs of this request are gone", "they were deleted or pruned; send another key")
+    return jobs
+
+
+def _new_job(site: Site, request: Request, one: NewJobIn) -> NewJob:
+    options = one.options()
+    if (tenant := request.caller.tenant) is not None:
+        if options.get("tenant", tenant) != tenant:
+            bound = f"tenant={options['tenant']!r}: {request.caller.name} is bound to the tenant {tenant!r}"
+            raise HTTPProblem(403, bound, "leave tenant out")
+        options["tenant"] = tenant
+    return site.app.request(one.type, one.payload, **options)

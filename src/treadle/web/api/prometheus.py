@@ -1,36 +1,37 @@
-"""/metrics: what Prometheus and its like read."""
+"""/metrics, for Prometheus."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from treadle.web.http import Request, Response
-from treadle.web.route import Route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
-FRESH = 1.0
-"""Seconds: two scrapers cost no more than one."""
+FRESH_SECONDS = 1.0
+"""Two scrapers cost no more than one."""
 
 Sample = tuple[dict[str, str], float]
 
 
+@route("GET", "/metrics", "Numbers for Prometheus", for_tenants=False, responses={200: "text/plain"})
 def metrics(site: Site, request: Request) -> Response:
-    return Response(text=site.cached("metrics", FRESH, lambda: text(site)), media=MEDIA)
+    return Response(text=site.cached("metrics", FRESH_SECONDS, lambda: text(site)), media=MEDIA)
 
 
 def text(site: Site) -> str:
-    """All of it. Gauges are of the database, the same in every process; counters are since this process began."""
-    lanes, workers, now = site.app.queue_stats(), site.app.workers(), site.app.store.now()
+    """Gauges are of the database, the same in every process. Counters start with this process."""
+    queues, workers, now = site.app.queue_stats(), site.app.workers(), site.app.store.now()
     jobs = [
-        ({"queue": lane.queue, "type": lane.type, "status": state}, float(count))
-        for lane in lanes
-        for state, count in lane.counts.items()
+        ({"queue": row.queue, "type": row.type, "status": state}, float(count))
+        for row in queues
+        for state, count in row.counts.items()
     ]
     oldest: list[Sample] = [
-        ({"queue": lane.queue, "type": lane.type}, max(0.0, (now - lane.oldest_due) / 1e6))
-        for lane in lanes
-        if lane.oldest_due is not None
+        ({"queue": row.queue, "type": row.type}, max(0.0, (now - row.oldest_due) / 1e6))
+        for row in queues
+        if row.oldest_due is not None
     ]
     slots = [({"worker": worker.name, "id": worker.id}, float(worker.concurrency)) for worker in workers]
     busy = [({"worker": worker.name, "id": worker.id}, float(worker.leases)) for worker in workers]
@@ -38,9 +39,9 @@ def text(site: Site) -> str:
     parts = [
         _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
         _family("treadle_oldest_due_seconds", "gauge", "How long the oldest due job has waited.", oldest),
-        _family("treadle_workers", "gauge", "Living workers.", [({}, float(len(workers)))]),
+        _family("treadle_workers", "gauge", "Live workers.", [({}, float(len(workers)))]),
         _family("treadle_worker_slots", "gauge", "Jobs that a worker may run at once.", slots),
-        _family("treadle_worker_busy", "gauge", "Jobs that a worker has in hand.", busy),
+        _family("treadle_worker_busy", "gauge", "Jobs that a worker has leased.", busy),
         _family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
         *_counters(site),
     ]
@@ -49,16 +50,15 @@ def text(site: Site) -> str:
 
 def _counters(site: Site) -> Iterable[str]:
     totals = site.counters.totals()
-    told = {
+    names = {
         "runs": ("treadle_runs_total", "Attempts that ended."),
-        "completed": ("treadle_completed_total", "Attempts that completed their job."),
-        "failures": ("treadle_failures_total", "Attempts that ended badly."),
+        "failures": ("treadle_failures_total", "Attempts that failed."),
         "busy": ("treadle_busy_seconds_total", "Seconds in handlers."),
         "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),
     }
-    for kind, (name, help) in told.items():
+    for kind, (name, help) in names.items():
         rows = [({"type": type}, value) for (type, of), value in sorted(totals.items()) if of == kind]
-        yield _family(name, "counter", f"{help} Since this process began to count.", rows)
+        yield _family(name, "counter", f"{help} Since this process started.", rows)
 
 
 def _family(name: str, kind: str, help: str, samples: Iterable[Sample]) -> str:
@@ -75,15 +75,3 @@ def _labels(labels: dict[str, str]) -> str:
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/metrics",
-        do=metrics,
-        summary="Numbers for Prometheus",
-        for_tenants=False,
-        answers={200: "text/plain"},
-    ),
-)

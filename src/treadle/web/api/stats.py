@@ -1,53 +1,186 @@
-"""How many."""
+"""Numbers: counts of jobs, usage over time, queues, groups of failures, workers."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from datetime import datetime, timedelta
+from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta
 
-from treadle import clock
+from treadle import clock, units, views
 from treadle.filters import Filter
-from treadle.web.api.job_list import FILTERS, filter_of
-from treadle.web.api.schemas import Rest, Stats
+from treadle.job import STATE_NAMES, FailureGroup
+from treadle.views import UsageOut, WorkerOut
+from treadle.web.api.jobs import FILTERS, filter_of
 from treadle.web.http import Request, Response
-from treadle.web.route import Parameter, Route
+from treadle.web.problem import HTTPProblem
+from treadle.web.route import Parameter, route
 from treadle.web.site import Site
 
-COUNTED = 100_000
-"""So many of the newest jobs, where there is no tally."""
-SHARE = 0.05
-"""Part of the time that may be spent on counting one thing: by tenant or subject every job is looked at."""
-MOST = 200
-"""Groups of one answer: there may be a tenant for every job."""
-GROUPS = "Some of status, type, queue, tenant, subject, with commas between them"
-Groups = Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(status|type|queue|tenant|subject)){0,4}$")]
+MAX_COUNTED = 100_000
+"""Only this many of the newest jobs are counted where there is no tally."""
+COUNT_SHARE = 0.05
+"""The part of the time that may go into one count: by tenant or subject every job is read."""
+MAX_GROUPS = 200
+"""There may be a tenant for every job."""
+MAX_STEPS = 1_500
+MAX_USAGE_ROWS = 20_000
+"""Steps times groups."""
+COUNT_BY = Parameter(
+    "group_by",
+    Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(status|type|queue|tenant|subject)){0,4}$")],
+    "Some of status, type, queue, tenant, subject, with commas between them",
+    default="status",
+)
+USAGE_BY = Parameter(
+    "group_by",
+    Annotated[str, Meta(pattern=r"^((type|queue|tenant)(,(type|queue|tenant)){0,2})?$")],
+    "Some of type, queue, tenant, with commas between them; nothing for the sum",
+    default="type",
+)
+STEP = Parameter(
+    "step",
+    Annotated[int, Meta(ge=60, le=86_400, multiple_of=60)],
+    "Whole minutes, in seconds: 60 to 86400",
+    default=300,
+)
 
 
+class Rest(msgspec.Struct, kw_only=True):
+    """The groups that are not listed: how many, and with how many jobs together."""
+
+    groups: int
+    count: int
+
+
+class Stats(msgspec.Struct, kw_only=True):
+    """How many jobs there are, grouped as was asked for: the largest groups."""
+
+    items: list[dict[str, Any]]
+    other: Rest
+    exact: bool
+    """False if only the newest jobs were counted, because it would have taken too long."""
+    as_of: datetime
+
+
+class UsagePage(msgspec.Struct, kw_only=True):
+    """Steps in which nothing was run are left out."""
+
+    since: datetime
+    until: datetime
+    step: int
+    items: list[UsageOut]
+
+
+LaneOut = msgspec.defstruct(
+    "LaneOut",
+    [
+        ("queue", str),
+        ("type", str),
+        *((name, int) for name in STATE_NAMES),
+        ("limit", int | None),
+        ("oldest_due", datetime | None),
+        ("next_due", datetime | None),
+        ("exact", bool),
+    ],
+    kw_only=True,
+    namespace={"__doc__": "Jobs of one type in one queue."},
+    module=__name__,
+)
+
+
+class Lanes(msgspec.Struct, kw_only=True):
+    """By queue and type."""
+
+    items: list[LaneOut]  # type: ignore[valid-type]
+
+
+class Failures(msgspec.Struct, kw_only=True):
+    """Failed jobs by type and error, the latest first."""
+
+    items: list[FailureGroup]
+
+
+class Workers(msgspec.Struct, kw_only=True):
+    """Who works, oldest first."""
+
+    items: list[WorkerOut]
+
+
+@route(
+    "GET",
+    "/api/stats",
+    "How many jobs there are, grouped",
+    parameters=(*FILTERS, COUNT_BY),
+    responses={200: Stats},
+)
 def stats(site: Site, request: Request) -> Response:
     by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
     wanted = filter_of(request)
-    return Response(data=site.cached(("stats", by, wanted), 0.5, lambda: _count(site, by, wanted), share=SHARE))
+    return Response(data=site.cached(("stats", by, wanted), 0.5, lambda: _count(site, by, wanted), share=COUNT_SHARE))
 
 
 def _count(site: Site, by: tuple[str, ...], wanted: Filter) -> Stats:
     store = site.app.store
-    found = store.counts(by, wanted, COUNTED)
+    found = store.counts(by, wanted, MAX_COUNTED)
     rows = sorted(found.rows, key=lambda row: -row["count"])
-    rest = Rest(groups=len(rows[MOST:]), count=sum(row["count"] for row in rows[MOST:]))
-    return Stats(items=rows[:MOST], other=rest, exact=found.exact, as_of=clock.to_datetime(store.now()))
+    rest = Rest(groups=len(rows[MAX_GROUPS:]), count=sum(row["count"] for row in rows[MAX_GROUPS:]))
+    return Stats(items=rows[:MAX_GROUPS], other=rest, exact=found.exact, as_of=clock.to_datetime(store.now()))
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path="/api/stats",
-        do=stats,
-        summary="How many jobs there are, grouped",
-        parameters=(
-            *FILTERS,
-            Parameter("group_by", Groups, GROUPS, default="status"),
-        ),
-        answers={200: Stats},
-    ),
+@route(
+    "GET",
+    "/api/metrics",
+    "Runs, failures, busy and waiting time, step by step",
+    parameters=(Parameter("window", str, "How far back: 24h, 7d", default="24h"), STEP, USAGE_BY),
+    responses={200: UsagePage},
 )
+def usage(site: Site, request: Request) -> Response:
+    step: int = request.query["step"]
+    since, until = _window(request.query["window"], step, site.app.store.now() // clock.SECOND)
+    by = tuple(dict.fromkeys(name for name in request.query["group_by"].split(",") if name))
+    rows = site.app.usage(since, until, by=by, step=step, tenant=request.caller.tenant)
+    if len(rows) > MAX_USAGE_ROWS:
+        problem = f"that would be {len(rows):,} rows of at most {MAX_USAGE_ROWS:,}"
+        raise HTTPProblem(400, problem, "choose a longer step, a shorter window, or fewer groups")
+    items = [views.usage(row, by) for row in rows]
+    return Response(data=UsagePage(since=since, until=until, step=step, items=items))
+
+
+def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
+    """From when until when, in whole steps. The last one is under way."""
+    seconds = units.parse_duration(text)
+    if seconds is None or not 60 <= seconds <= 400 * 86_400:
+        raise HTTPProblem(400, f"window={text!r}", "give a length of time from 1m to 400d, such as 24h")
+    if seconds / step > MAX_STEPS:
+        problem = f"that would be {seconds / step:,.0f} steps of at most {MAX_STEPS:,}"
+        raise HTTPProblem(400, problem, "choose a longer step")
+    until = clock.to_datetime((now - now % step + step) * clock.SECOND)
+    return until - timedelta(seconds=seconds - seconds % step or step), until
+
+
+@route("GET", "/api/queues", "What waits and what runs, by queue and type", for_tenants=False, responses={200: Lanes})
+def queues(site: Site, request: Request) -> Response:
+    rows = site.cached("queues", 0.5, site.app.queue_stats)
+    return Response(data=Lanes(items=[LaneOut(**views.queue(row)) for row in rows]))
+
+
+@route(
+    "GET", "/api/failures", "The newest failed jobs, by type and error", for_tenants=False, responses={200: Failures}
+)
+def failures(site: Site, request: Request) -> Response:
+    rows = site.cached("failures", 1.0, site.app.failures)
+    return Response(data=Failures(items=[views.failure(row) for row in rows]))
+
+
+@route(
+    "GET",
+    "/api/workers",
+    "Who works, since when, and whether they are alive",
+    for_tenants=False,
+    responses={200: Workers},
+)
+def workers(site: Site, request: Request) -> Response:
+    rows, now = site.app.workers(), site.app.store.now()
+    return Response(data=Workers(items=[views.worker(row, now) for row in rows]))

@@ -1,65 +1,239 @@
-"""What can be done to jobs from a page, and to which."""
+"""What can be done to jobs from a page: the buttons, the question before, and a clone with its payload edited."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from treadle.job import STATE_OF, Job, Status, state_of
+import msgspec
+
+from treadle import codec, filters, views
+from treadle.bulk import Bulk
+from treadle.errors import CountMoved, TreadleError
+from treadle.filters import Filter
+from treadle.job import STATE_OF, Count, Job, Status, state_of
+from treadle.web import highlight
+from treadle.web.api.bulk import prepare, start
+from treadle.web.api.jobs import apply, find_job, limit_to_tenant
+from treadle.web.formatting import number
+from treadle.web.http import Request, Response, redirect
+from treadle.web.problem import HTTPProblem
+from treadle.web.render import render
+from treadle.web.route import Parameter, route
+from treadle.web.site import Site
 
 
-class Act(NamedTuple):
-    """A verb of the library, with the words of its button and of the question before it."""
+class Action(NamedTuple):
+    """A verb of the library, with the texts of its button and of the question before it."""
 
     key: str
     name: str
+    label: str
+    """With the jobs put in: `Cancel {}` is "Cancel job" or "Cancel 7 jobs"."""
+    done: str
     one: str
     """What it does to a job."""
     many: str
+    keep: str = "Go back"
     tone: str = ""
     shortcut: str = ""
 
 
-ACTS = {
-    act.key: act
-    for act in (
-        Act(
+ACTIONS = {
+    action.key: action
+    for action in (
+        Action(
             "retry",
             "Retry",
+            "Retry {}",
+            "retried",
             "It runs again now, with all of its attempts. Its history is kept.",
             "They run again now, with all of their attempts. Their history is kept.",
             shortcut="R",
         ),
-        Act("run_now", "Run now", "It waits no longer.", "They wait no longer."),
-        Act(
+        Action("run_now", "Run now", "Run {} now", "made due", "It becomes due now.", "They become due now."),
+        Action(
             "cancel",
             "Cancel",
-            "It ends; if it runs, its worker is told to stop it.",
-            "They end; of those that run, the worker is told to stop them.",
+            "Cancel {}",
+            "cancelled",
+            "It ends. If it is running, its worker stops it.",
+            "They end. Those that are running are stopped by their workers.",
+            keep="Keep {}",
             shortcut="C",
         ),
-        Act(
+        Action(
             "delete",
             "Delete",
-            "It is erased, with its history. This cannot be undone.",
-            "They are erased, with their history. This cannot be undone.",
-            "danger",
-            "D",
+            "Delete {}",
+            "deleted",
+            "It is deleted with its history. You cannot undo this.",
+            "They are deleted with their history. You cannot undo this.",
+            keep="Keep {}",
+            tone="danger",
+            shortcut="D",
         ),
     )
 }
 
 
-def forbids(act: str, job: Job, now: datetime) -> str:
-    """Why this cannot be done to the job now; nothing if it can. The library decides again when it is done."""
+class Selection(NamedTuple):
+    """The jobs that are meant: by their ids, or all that match a filter."""
+
+    ids: list[str]
+    filter: str
+
+    @property
+    def one(self) -> str | None:
+        return self.ids[0] if len(self.ids) == 1 else None
+
+    def to_filter(self, request: Request) -> Filter:
+        text = f"id:{','.join(self.ids)}" if self.ids else self.filter
+        return limit_to_tenant(request, filters.parse(text))
+
+
+def may_manage(site: Site, request: Request) -> bool:
+    """Whether to show buttons. The routes decide again."""
+    return request.caller.may("manage") and not site.read_only
+
+
+def forbidden(action: str, job: Job, now: datetime) -> str:
+    """Why the job does not allow it now, or ''. The library decides again when it is done."""
     state = state_of(job, now)
-    told = STATE_OF[state].label.lower()
-    if act == "retry" and not job.status.is_final:
-        return f"It is {told}: only a job that has ended can be retried."
-    if act == "run_now" and state not in ("scheduled", "retrying"):
-        return f"It is {told}: only a job that waits for a later time can be run now."
-    if act == "cancel" and job.status.is_final:
-        return f"It is {told}: it has ended."
-    if act == "delete" and job.status is Status.PROCESSING:
+    label = STATE_OF[state].label.lower()
+    if action == "retry" and not job.status.is_final:
+        return f"It is {label}: only a job that has ended can be retried."
+    if action == "run_now" and state not in ("scheduled", "retrying"):
+        return f"It is {label}: only a job that waits for a later time can be run now."
+    if action == "cancel" and job.status.is_final:
+        return f"It is {label}: it has ended."
+    if action == "delete" and job.status is Status.PROCESSING:
         return "It is running: cancel it first."
     return ""
+
+
+@route(
+    "GET",
+    "/jobs/confirm",
+    "Are you sure?",
+    scope="manage",
+    page=True,
+    parameters=(
+        Parameter("action", str, "retry, run_now, cancel or delete", default=""),
+        Parameter("q", str, "A filter", default=""),
+        Parameter("all", str, "1: all that match", default=""),
+    ),
+)
+def confirm(site: Site, request: Request) -> Response:
+    """Asks. For all jobs that match a filter, the number has to be typed."""
+    action = _action(request.query["action"])
+    ids = request.raw.query_params.getlist("id")
+    selection = Selection([] if request.query["all"] else ids, request.query["q"])
+    if not selection.ids and not request.query["all"]:
+        raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
+    count = _count(prepare(site, action.key, selection.to_filter(request), None))
+    return _confirm_page(site, request, action, selection, count)
+
+
+@route("POST", "/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
+def act(site: Site, request: Request) -> Response:
+    """Does it to the jobs that were shown. If their number has changed, it asks again."""
+    action = _action(request.field("action"))
+    selection = Selection(request.form.get("id", []), request.field("q"))
+    if selection.one:
+        verbs: dict[str, Callable[[str], Job]] = {
+            "retry": site.app.retry,
+            "run_now": site.app.run_now,
+            "cancel": site.app.cancel,
+            "delete": site.app.delete,
+        }
+        apply(site, request, verbs[action.key], selection.one)
+        return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
+    work = prepare(site, action.key, selection.to_filter(request), None)
+    count, expected = _count(work), request.field("expected")
+    if not selection.ids and request.field("typed").strip().replace(",", "").rstrip("+") != expected:
+        wrong = f"type {expected} to confirm; you typed {request.field('typed')!r}"
+        return _confirm_page(site, request, action, selection, count, status=400, error=wrong)
+    if expected != str(count.value):
+        moved = str(CountMoved(int(expected) if expected.isdecimal() else 0, count.value))
+        return _confirm_page(site, request, action, selection, count, status=412, error=moved)
+    return redirect(request.url(f"/operations/{start(site, request, work).id}"))
+
+
+def _action(key: str) -> Action:
+    if key not in ACTIONS:
+        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(ACTIONS)}")
+    return ACTIONS[key]
+
+
+def _count(work: Bulk) -> Count:
+    return Count(work.total, work.exact)
+
+
+def _confirm_page(
+    site: Site,
+    request: Request,
+    action: Action,
+    selection: Selection,
+    count: Count,
+    *,
+    status: int = 200,
+    error: str = "",
+) -> Response:
+    job = find_job(site, request, selection.one) if selection.one else None
+    jobs = "job" if job else f"{number(count)} {'job' if count.value == 1 else 'jobs'}"
+    return render(
+        site,
+        request,
+        "confirm.html",
+        status=status,
+        place="jobs",
+        action=action,
+        selection=selection,
+        count=count,
+        job=job,
+        title=action.label.format(f"this {job.type} job" if job else jobs),
+        go=action.label.format(jobs),
+        keep=action.keep.format("job" if count.value == 1 else "jobs"),
+        back=request.url(f"/jobs/{job.id}") if job else request.url("/jobs", q=selection.filter),
+        error=error,
+    )
+
+
+@route("GET", "/jobs/{id}/clone", "A job like this one", scope="enqueue", page=True)
+def clone_form(site: Site, request: Request) -> Response:
+    job = views.job(find_job(site, request, request.path["id"]))
+    return _clone_page(site, request, job, highlight.pretty(job.payload))
+
+
+@route("POST", "/jobs/{id}/clone", "Enqueue it", scope="enqueue", page=True)
+def clone(site: Site, request: Request) -> Response:
+    job = find_job(site, request, request.path["id"])
+    safe, text = views.job(job), request.field("payload")
+    try:
+        edited = codec.decode(text.encode())
+        new = site.app.clone(job.id, restore(edited, safe.payload, job.payload))
+    except (msgspec.MsgspecError, TreadleError, RecursionError) as error:
+        return _clone_page(site, request, safe, text, status=400, error=str(error))
+    site.audit(request, "clone", f"{job.id} → {new.id}")
+    return redirect(request.url(f"/jobs/{new.id}"))
+
+
+def restore(edited: Any, seen: Any, original: Any) -> Any:
+    """The edited payload, with the original value wherever the editor left a hidden one as it was."""
+    if edited == seen:
+        return original
+    if isinstance(edited, dict) and isinstance(seen, dict) and isinstance(original, dict):
+        return {
+            key: restore(value, seen[key], original[key]) if key in seen and key in original else value
+            for key, value in edited.items()
+        }
+    if isinstance(edited, list) and isinstance(seen, list) and isinstance(original, list):
+        pairs = zip(edited, seen, original, strict=False)
+        return [*(restore(*pair) for pair in pairs), *edited[len(original) :]]
+    return edited
+
+
+def _clone_page(site: Site, request: Request, job: Job, text: str, *, status: int = 200, error: str = "") -> Response:
+    return render(site, request, "clone.html", status=status, place="jobs", job=job, text=text, error=error)

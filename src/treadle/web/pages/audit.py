@@ -1,51 +1,60 @@
-"""Who changed what."""
+"""Who changed what, and how far bulk operations are."""
 
 from __future__ import annotations
 
 from treadle import clock
 from treadle.errors import BadCursor
 from treadle.ids import is_id
-from treadle.web.api.bulk import as_out
+from treadle.web.api.bulk import find_operation, operation_out
 from treadle.web.http import Request, Response
+from treadle.web.pages.actions import ACTIONS
 from treadle.web.render import render
-from treadle.web.route import Parameter, Route
+from treadle.web.route import Parameter, route
 from treadle.web.site import Site
 
-ROWS = 100
-OPERATIONS = 10
+MAX_ROWS = 100
+MAX_OPERATIONS = 10
 
 
+@route("GET", "/operations/{id}", "A bulk operation", page=True)
+def operation(site: Site, request: Request) -> Response:
+    found = operation_out(find_operation(site, request))
+    action = ACTIONS.get(found.action)
+    return render(
+        site,
+        request,
+        "operation.html",
+        place="jobs",
+        operation=found,
+        name=action.name if action else found.action,
+        done_word=action.done if action else "done",
+        seconds=((found.ended_at or found.updated_at) - found.started_at).total_seconds(),
+        state="failed" if found.error else "completed" if found.ended_at else "processing",
+    )
+
+
+@route(
+    "GET",
+    "/audit",
+    "Who changed what",
+    scope="manage",
+    page=True,
+    for_tenants=False,
+    parameters=(Parameter("cursor", str, "Where the page goes on", default=""),),
+)
 def audit(site: Site, request: Request) -> Response:
     cursor = request.query["cursor"] or None
     if cursor is not None and not is_id(cursor):
         raise BadCursor(cursor)
-    rows = site.app.store.audits(ROWS, cursor)
+    rows = site.app.store.audits(MAX_ROWS, cursor)
+    operations = site.app.store.operations(MAX_OPERATIONS) if cursor is None else []
     return render(
         site,
         request,
         "audit.html",
         place="audit",
-        rows=[(row, clock.to_datetime(row.at), _job(row.what)) for row in rows],
-        operations=[as_out(one) for one in site.app.store.operations(OPERATIONS)] if cursor is None else [],
-        older=request.url("/audit", cursor=rows[-1].id) if len(rows) == ROWS else None,
+        rows=[(row, clock.to_datetime(row.at), row.what if is_id(row.what) else None) for row in rows],
+        operations=[operation_out(one) for one in operations],
+        older=request.url("/audit", cursor=rows[-1].id) if len(rows) == MAX_ROWS else None,
         newest=request.url("/audit") if cursor else None,
     )
-
-
-def _job(what: str) -> str | None:
-    """The job that it is about, if it is one."""
-    return what if is_id(what) else None
-
-
-ROUTES = (
-    Route(
-        method="GET",
-        path="/audit",
-        do=audit,
-        summary="Who changed what",
-        scope="manage",
-        parameters=(Parameter("cursor", str, "Where the page goes on", default=""),),
-        page=True,
-        for_tenants=False,
-    ),
-)

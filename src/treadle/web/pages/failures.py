@@ -1,4 +1,4 @@
-"""Failed jobs, put together by what they are and what they raised."""
+"""Failed jobs, grouped by type and error."""
 
 from __future__ import annotations
 
@@ -11,36 +11,31 @@ from treadle.job import FailureGroup
 from treadle.redact import HIDDEN
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached
-from treadle.web.pages.job import can_change
+from treadle.web.pages.actions import may_manage
 from treadle.web.render import render
-from treadle.web.route import Route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 
-class Group(NamedTuple):
-    """Failed jobs of one type that raised the same, and the filter that finds them."""
+class FailureRow(NamedTuple):
+    """Jobs of one type that raised the same error, and the filter that finds them."""
 
     found: FailureGroup
     filter: str
 
 
+@route("GET", "/failures", "Failed jobs, grouped", page=True, for_tenants=False)
 def failures(site: Site, request: Request) -> Response:
-    found = cached.failures(site)
-    return render(
-        site, request, "failures.html", place="failures", groups=groups(found), may_manage=can_change(site, request)
-    )
+    groups = with_filters(cached.failures(site))
+    manage = may_manage(site, request)
+    return render(site, request, "failures.html", place="failures", groups=groups, may_manage=manage)
 
 
-def groups(found: Sequence[FailureGroup]) -> list[Group]:
-    return [Group(safe, _filter(safe)) for safe in map(views.failure, found)]
+def with_filters(found: Sequence[FailureGroup]) -> list[FailureRow]:
+    return [FailureRow(safe, _filter(safe)) for safe in map(views.failure, found)]
 
 
 def _filter(group: FailureGroup) -> str:
-    """What stands before a secret is enough to find them: the address of a page must not have it."""
+    """The text before a secret is enough to find them: a page's address must not contain the secret."""
     error = group.error.partition(HIDDEN)[0]
     return str(Filter(statuses=("failed",), types=(group.type,), errors=((error,),) if error else ()))
-
-
-ROUTES = (
-    Route(method="GET", path="/failures", do=failures, summary="Failed jobs, grouped", page=True, for_tenants=False),
-)

@@ -1,4 +1,4 @@
-"""What was run for whom, how long it took, how often it failed, and what it cost."""
+"""What was run for whom, how long it took, how often it failed, and what it cost. As a page and as CSV."""
 
 from __future__ import annotations
 
@@ -11,25 +11,43 @@ import msgspec
 from treadle.job import Usage
 from treadle.web import formatting
 from treadle.web.http import Request, Response
-from treadle.web.pages import cached, usage_charts, windows
-from treadle.web.pages.windows import LONGER, Sums, Window
+from treadle.web.pages import cached, usage
+from treadle.web.pages.usage import LONG_WINDOWS, Sums, Window
 from treadle.web.render import render
-from treadle.web.route import Parameter, Route
+from treadle.web.route import Parameter, route
 from treadle.web.site import Site
 
 KINDS = (("type", "By type"), ("tenant", "By tenant"), ("queue", "By queue"))
-MOST = 500
-"""Rows of the table; the CSV has them all."""
+MAX_ROWS = 500
+"""Of the table. The CSV has them all."""
+COLUMNS = [
+    "from",
+    "seconds",
+    "type",
+    "queue",
+    "tenant",
+    "runs",
+    "completed",
+    "failures",
+    "busy_seconds",
+    "waiting_seconds",
+]
+PARAMETERS = (
+    Parameter("window", str, "1h, 6h, 24h, 7d, 30d or 90d", default="24h"),
+    Parameter("by", str, "type, tenant or queue", default="type"),
+    Parameter("tenant", str, "Of this tenant only", default=""),
+    Parameter("type", str, "Of this type only", default=""),
+)
 
 
-class Line(NamedTuple):
+class UsageRow(NamedTuple):
     name: str
     sums: Sums
     cost: float | None
 
 
-class Asked(NamedTuple):
-    """What the address says."""
+class Chosen(NamedTuple):
+    """What the address selects."""
 
     over: Window
     by: str
@@ -37,15 +55,17 @@ class Asked(NamedTuple):
     type: str
 
 
+@route("GET", "/insights", "Usage", parameters=PARAMETERS, page=True)
 def insights(site: Site, request: Request) -> Response:
-    asked, say = _asked(site, request), formatting.of(request)
-    usage = _usage(site, asked)
-    chosen = [row for row in usage if not asked.type or row.key[1] == asked.type]
-    steps = windows.by_step(chosen, asked.over)
-    lines = sorted((_line(site, name, rows) for name, rows in windows.by_key(chosen).items()), key=_most)
+    chosen, fmt = _chosen(site, request), formatting.formatter_for(request)
+    over, rows = chosen.over, _usage(site, chosen)
+    selected = [row for row in rows if not chosen.type or row.key[1] == chosen.type]
+    steps = usage.by_step(selected, over)
+    table = [_row(site, name, used) for name, used in usage.by_key(selected).items()]
+    table.sort(key=lambda row: (-row.sums.busy, row.name))
 
-    def stay(**changed: str) -> str:
-        kept = {"window": asked.over.key, "by": asked.by, "tenant": asked.tenant, "type": asked.type}
+    def here(**changed: str) -> str:
+        kept = {"window": over.key, "by": chosen.by, "tenant": chosen.tenant, "type": chosen.type}
         return request.url("/insights", **(kept | changed))
 
     return render(
@@ -53,105 +73,69 @@ def insights(site: Site, request: Request) -> Response:
         request,
         "insights.html",
         place="insights",
-        asked=asked,
-        over=asked.over,
-        windows=[(key, key) for key in LONGER],
-        window_href=lambda key: stay(window=key),
+        chosen=chosen,
+        over=over,
+        windows=[(key, key) for key in LONG_WINDOWS],
+        window_href=lambda key: here(window=key),
         kinds=_kinds(request),
-        by_href=lambda key: stay(by=key),
-        types=sorted({row.key[1] for row in usage}),
-        tenants=sorted({row.key[2] for row in usage} - {""}) if request.caller.tenant is None else [],
+        by_href=lambda key: here(by=key),
+        types=sorted({row.key[1] for row in rows}),
+        tenants=sorted({row.key[2] for row in rows} - {""}) if request.caller.tenant is None else [],
         charts=[
-            usage_charts.throughput(steps, asked.over, say),
-            usage_charts.seconds("busy", "good", [s.busy for s in steps], asked.over, say),
-            usage_charts.seconds("waiting", "calm", [s.waiting for s in steps], asked.over, say),
+            usage.throughput_chart(steps, over, fmt),
+            usage.seconds_chart("busy", "good", [s.busy for s in steps], over, fmt),
+            usage.seconds_chart("waiting", "calm", [s.waiting for s in steps], over, fmt),
         ],
-        lines=lines[:MOST],
-        left_out=max(0, len(lines) - MOST),
-        all=Line("", windows.total(chosen), _cost(site, windows.total(chosen))),
-        csv=request.url("/insights.csv", window=asked.over.key, tenant=asked.tenant, type=asked.type),
+        rows=table[:MAX_ROWS],
+        left_out=max(0, len(table) - MAX_ROWS),
+        all=_row(site, "", selected),
+        csv=request.url("/insights.csv", window=over.key, tenant=chosen.tenant, type=chosen.type),
     )
 
 
+@route("GET", "/insights.csv", "Usage as CSV", parameters=PARAMETERS, page=True)
 def export(site: Site, request: Request) -> Response:
-    """One row per step, type, queue and tenant: all that the page adds up."""
-    asked = _asked(site, request)
-    rows = cached.usage(site, asked.over, ("type", "queue", "tenant"), asked.tenant)
+    """One row per step, type, queue and tenant: everything that the page sums up."""
+    chosen = _chosen(site, request)
+    rows = cached.usage(site, chosen.over, ("type", "queue", "tenant"), chosen.tenant)
     out = io.StringIO()
     sheet = csv.writer(out, lineterminator="\n")
-    sheet.writerow(
-        [
-            "from",
-            "seconds",
-            "type",
-            "queue",
-            "tenant",
-            "runs",
-            "completed",
-            "failures",
-            "busy_seconds",
-            "waiting_seconds",
-        ]
-    )
+    sheet.writerow(COLUMNS)
     for row in rows:
-        if not asked.type or row.key[0] == asked.type:
+        if not chosen.type or row.key[0] == chosen.type:
             names = [_harmless(name) for name in row.key]
             numbers = [row.runs, row.completed, row.failures, f"{row.busy:.6f}", f"{row.waiting:.6f}"]
-            sheet.writerow([row.at.isoformat(), asked.over.step, *names, *numbers])
-    name = f"treadle-usage-{asked.over.key}.csv"
+            sheet.writerow([row.at.isoformat(), chosen.over.step, *names, *numbers])
+    name = f"treadle-usage-{chosen.over.key}.csv"
     headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(text=out.getvalue(), media="text/csv; charset=utf-8", headers=headers)
 
 
 def _harmless(name: str) -> str:
-    """A spreadsheet would run a cell that starts so."""
+    """A spreadsheet would run a cell that starts like a formula."""
     return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
 
 
-def _asked(site: Site, request: Request) -> Asked:
-    over = windows.window(request.query["window"], site.app.store.now(), LONGER)
-    by = request.query["by"] if request.query["by"] in dict(_kinds(request)) else "type"
-    tenant = request.caller.tenant if request.caller.tenant is not None else request.query["tenant"] or None
-    return Asked(over, by, tenant, request.query["type"])
+def _chosen(site: Site, request: Request) -> Chosen:
+    query, caller = request.query, request.caller
+    over = usage.window(query["window"], site.app.store.now(), LONG_WINDOWS)
+    by = query["by"] if query["by"] in dict(_kinds(request)) else "type"
+    return Chosen(over, by, caller.tenant if caller.tenant is not None else query["tenant"] or None, query["type"])
 
 
 def _kinds(request: Request) -> list[tuple[str, str]]:
-    """Whoever is bound to a tenant has but one."""
+    """A caller bound to a tenant has only one."""
     return [kind for kind in KINDS if kind[0] != "tenant" or request.caller.tenant is None]
 
 
-def _usage(site: Site, asked: Asked) -> list[Usage]:
-    """By what the table groups by, type and tenant."""
-    by = tuple(dict.fromkeys((asked.by, "type", "tenant")))
-    return [_keyed(row, by, asked.by) for row in cached.usage(site, asked.over, by, asked.tenant)]
+def _usage(site: Site, chosen: Chosen) -> list[Usage]:
+    """With the key that the table groups by, then type, then tenant."""
+    by = tuple(dict.fromkeys((chosen.by, "type", "tenant")))
+    places = [by.index(name) for name in (chosen.by, "type", "tenant")]
+    rows = cached.usage(site, chosen.over, by, chosen.tenant)
+    return [msgspec.structs.replace(row, key=tuple(row.key[n] for n in places)) for row in rows]
 
 
-def _keyed(row: Usage, by: tuple[str, ...], first: str) -> Usage:
-    named = dict(zip(by, row.key, strict=True))
-    key = (named[first], named["type"], named["tenant"])
-    return msgspec.structs.replace(row, key=key)
-
-
-def _line(site: Site, name: str, rows: list[Usage]) -> Line:
-    sums = windows.total(rows)
-    return Line(name, sums, _cost(site, sums))
-
-
-def _cost(site: Site, sums: Sums) -> float | None:
-    return None if site.price is None else sums.busy * site.price
-
-
-def _most(line: Line) -> tuple[float, str]:
-    return -line.sums.busy, line.name
-
-
-PARAMETERS = (
-    Parameter("window", str, "1h, 6h, 24h, 7d, 30d or 90d", default="24h"),
-    Parameter("by", str, "type, tenant or queue", default="type"),
-    Parameter("tenant", str, "Of this tenant only", default=""),
-    Parameter("type", str, "Of this type only", default=""),
-)
-ROUTES = (
-    Route(method="GET", path="/insights", do=insights, summary="Usage", parameters=PARAMETERS, page=True),
-    Route(method="GET", path="/insights.csv", do=export, summary="Usage as CSV", parameters=PARAMETERS, page=True),
-)
+def _row(site: Site, name: str, rows: list[Usage]) -> UsageRow:
+    sums = usage.total(rows)
+    return UsageRow(name, sums, None if site.price is None else sums.busy * site.price)

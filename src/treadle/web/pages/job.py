@@ -1,45 +1,97 @@
-"""One job: what it is, where it is, why it is not running, and what became of each attempt."""
+"""The page of one job: what it is, where it is, why it is not running, its timeline and its attempts."""
 
 from __future__ import annotations
 
 import shlex
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from datetime import datetime
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from treadle import codec, views
+from treadle.diagnosis import Reason
 from treadle.filters import Filter
-from treadle.job import Attempt, Job, Status, state_of
+from treadle.job import STATE_OF, Attempt, Job, Status, state_of
+from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
-from treadle.web.api.jobs import the_job
+from treadle.web.api.jobs import find_job
 from treadle.web.http import Request, Response
-from treadle.web.pages import cached, timeline
-from treadle.web.pages.actions import ACTS, forbids
+from treadle.web.pages import cached
+from treadle.web.pages.actions import ACTIONS, forbidden, may_manage
 from treadle.web.render import render
-from treadle.web.route import Route
+from treadle.web.route import route
 from treadle.web.site import Site
 
-SAME = ("queue", "tenant", "subject", "priority", "max_attempts")
+COPIED = ("queue", "tenant", "subject", "priority", "max_attempts")
+BUTTONS = {
+    "out_of_attempts": ("retry", "Fix the cause, then use the Retry button."),
+    "finished": ("retry", "To run it again, use the Retry button."),
+    "running": ("cancel", "To stop it, use the Cancel button."),
+    "not_due": ("run_now", "Wait until then, or use the Run now button."),
+}
+"""By the code of a reason: the action on this page that is the next step. Other readers of a reason get a command."""
+TONES = {"wait": "none", "completed": "good", "running": "ok", "cancelled": "calm"}
+"""The colors of a timeline's parts. Any other part is an attempt that failed."""
+ENDED = {"retried": "failed", "cancelled": "was cancelled", "released": "was released"}
+"""How an attempt's outcome is said of the attempt, where that differs: a job is retried, its attempt failed."""
 
 
-class Try(NamedTuple):
-    """An unsuccessful attempt, and its traceback twice: one's own frames, and all of them."""
+class AttemptRow(NamedTuple):
+    """An unsuccessful attempt, and its traceback twice: your own frames, and all of them."""
 
     attempt: Attempt
+    state: str
+    label: str
     worker: str
     own: Markup
     whole: Markup
     text: str
 
 
+class Part(NamedTuple):
+    """A part of a job's timeline: it waited, or it ran."""
+
+    kind: str
+    """`wait`, `running`, or how the run ended: completed, retried, failed, cancelled …"""
+    start: datetime
+    end: datetime
+    attempt: int = 0
+    worker: str = ""
+    error: str = ""
+
+    @property
+    def seconds(self) -> float:
+        return max(0.0, (self.end - self.start).total_seconds())
+
+    @property
+    def tone(self) -> str:
+        return TONES.get(self.kind, "bad")
+
+    @property
+    def state(self) -> str:
+        return _state(Status.PROCESSING if self.kind == "running" else self.kind)
+
+    @property
+    def text(self) -> str:
+        duration = format_duration(self.seconds)
+        if self.kind == "wait":
+            return f"Waited {duration}"
+        if self.kind == "running":
+            return f"Attempt {self.attempt} has been running for {duration}"
+        return f"Attempt {self.attempt} {ENDED.get(self.kind, self.kind)} after {duration}"
+
+
+@route("GET", "/jobs/{id}", "One job", page=True)
 def job(site: Site, request: Request) -> Response:
-    found = the_job(site, request)
-    history = [views.attempt(attempt) for attempt in site.app.attempts(found.id)]
-    why = views.why(site.app.why(found.id))
+    found = find_job(site, request, request.path["id"])
+    attempts = [views.attempt(attempt) for attempt in site.app.attempts(found.id)]
     names = {worker.id: worker.name for worker in cached.workers(site)}
-    now = formatting.of(request).now
-    parts = timeline.parts(found, history, now)
+    now = formatting.formatter_for(request).now
+    parts = timeline(found, attempts, now)
     safe = views.job(found)
+    actions = {key: forbidden(key, found, now) for key in ACTIONS} if may_manage(site, request) else {}
+    possible = {key for key, reason in actions.items() if not reason}
     return render(
         site,
         request,
@@ -47,12 +99,12 @@ def job(site: Site, request: Request) -> Response:
         place="jobs",
         job=safe,
         state=state_of(found, now),
-        why=why,
+        reasons=[(reason, _next_step(reason, possible)) for reason in views.why(site.app.why(found.id)).reasons],
         parts=parts,
-        ribbon=charts.ribbon([(part.tone, part.tip, part.seconds) for part in parts], "Where its time went"),
-        tries=[_try(one, names) for one in reversed(history)],
+        ribbon=charts.ribbon([(part.tone, part.text, part.seconds) for part in parts], "Where its time went"),
+        attempts=[_attempt_row(attempt, names) for attempt in reversed(attempts)],
         names=names,
-        actions=[(act, forbids(act.key, found, now)) for act in ACTS.values()] if can_change(site, request) else [],
+        actions=[(ACTIONS[key], reason) for key, reason in actions.items()],
         may_clone=request.caller.may("enqueue") and not site.read_only,
         copies=copies(request, safe),
         same=_same(found),
@@ -61,8 +113,14 @@ def job(site: Site, request: Request) -> Response:
     )
 
 
+def _next_step(reason: Reason, possible: set[str]) -> str:
+    """What to do about a reason: the button, where this page has one that works, instead of a command."""
+    action, text = BUTTONS.get(reason.code, ("", ""))
+    return text if action in possible else formatting.sentence(reason.way_out)
+
+
 def _same(job: Job) -> dict[str, str]:
-    """Filters for what it has in common with others."""
+    """Filters for jobs of the same type, queue, tenant or subject."""
     return {
         "type": str(Filter(types=(job.type,))),
         "queue": str(Filter(queues=(job.queue,))),
@@ -71,36 +129,53 @@ def _same(job: Job) -> dict[str, str]:
     }
 
 
-def can_change(site: Site, request: Request) -> bool:
-    """For looks only: the routes decide."""
-    return request.caller.may("manage") and not site.read_only
+def _state(outcome: str) -> str:
+    """The state whose icon an outcome has. An attempt that did not end the job is followed by another."""
+    return outcome if outcome in STATE_OF else "retrying"
 
 
-def _try(attempt: Attempt, names: dict[str, str]) -> Try:
+def _attempt_row(attempt: Attempt, names: dict[str, str]) -> AttemptRow:
     lines = highlight.traceback(attempt.traceback or "")
     own = highlight.own(lines)
     worker = names.get(attempt.worker_id, attempt.worker_id) or "by hand"
     whole = highlight.marked(lines) if own != lines else Markup("")
-    return Try(attempt, worker, highlight.marked(own), whole, attempt.traceback or "")
+    label = "failed, then retried" if attempt.outcome == "retried" else attempt.outcome
+    state = _state(attempt.outcome)
+    return AttemptRow(attempt, state, label, worker, highlight.marked(own), whole, attempt.traceback or "")
 
 
 def copies(request: Request, job: Job) -> list[tuple[str, str]]:
     """What can be copied: the job, and two ways to enqueue one like it."""
-    options = {name: value for name in SAME if (value := getattr(job, name)) not in ("", 0)}
+    options = {name: value for name in COPIED if (value := getattr(job, name)) not in ("", 0)}
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     body = codec.encode({"type": job.type, "payload": job.payload, **options}).decode()
     where = request.raw.url.replace(path="", query="", fragment="")
     parts = ["curl", f"{where}{request.url('/api/jobs')}", "-H", "Authorization: Bearer …", "--json", body]
     return [
         ("id", job.id),
-        ("JSON", highlight.pretty(_plain(job))),
+        ("JSON", highlight.pretty(codec.decode(codec.encode(job)))),
         ("curl", " ".join(map(shlex.quote, parts))),
         ("Python", f"td.enqueue({job.type!r}, {job.payload!r}{given})"),
     ]
 
 
-def _plain(job: Job) -> Any:
-    return codec.decode(codec.encode(job))
+def timeline(job: Job, attempts: Sequence[Attempt], now: datetime) -> list[Part]:
+    """Waits and runs without a gap, from the job's creation to its end, or to now."""
+    found: list[Part] = []
+    at = job.created_at
+    for past in sorted(attempts, key=lambda attempt: (attempt.started_at, attempt.lease)):
+        found += _wait(at, past.started_at)
+        kind, worker = past.outcome, past.worker_id
+        found.append(Part(kind, past.started_at, past.ended_at, past.attempt, worker, past.error or ""))
+        at = past.ended_at
+    if job.started_at is not None and job.started_at >= at and job.status is not Status.PENDING:
+        end = job.completed_at or now
+        kind = "running" if job.status is Status.PROCESSING else job.status.value
+        found += _wait(at, job.started_at)
+        found.append(Part(kind, job.started_at, end, job.attempts or 1, job.worker_id or ""))
+        at = end
+    return found + _wait(at, job.completed_at or now)
 
 
-ROUTES = (Route(method="GET", path="/jobs/{id}", do=job, summary="One job", page=True),)
+def _wait(start: datetime, end: datetime) -> list[Part]:
+    return [Part("wait", start, end)] if end > start else []

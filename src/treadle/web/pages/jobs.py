@@ -1,4 +1,4 @@
-"""The list of jobs: a filter, tabs, rows, and what to do with them."""
+"""The list of jobs: a filter, tabs, rows, bulk actions, and suggestions when nothing matches."""
 
 from __future__ import annotations
 
@@ -9,21 +9,23 @@ from treadle import filters, views
 from treadle.errors import BadCursor, BadFilter
 from treadle.filters import Filter
 from treadle.job import STATES, WAITING, Count, Job, Page, Progress, Status, state_of
-from treadle.web.api.job_list import bound
-from treadle.web.formatting import of as words_of
+from treadle.web.api.jobs import limit_to_tenant
+from treadle.web.formatting import formatter_for
 from treadle.web.highlight import brief
 from treadle.web.http import Request, Response, redirect
 from treadle.web.pages import cached
-from treadle.web.pages.actions import ACTS
-from treadle.web.pages.suggestions import loosen
+from treadle.web.pages.actions import ACTIONS, may_manage
 from treadle.web.render import render
-from treadle.web.route import Parameter, Route
+from treadle.web.route import Parameter, route
 from treadle.web.site import Site
 
 ROWS = 50
-"""A page of them; also how many ids a filter can name."""
+"""Of a page. Also how many ids a filter can name."""
 TRAIL = 20
-"""Pages back that the address remembers; beyond, Newer is the first page."""
+"""Pages back that the address remembers. Beyond that, Newer leads to the first page."""
+MAX_SUGGESTIONS = 3
+MAX_TRIED = 5
+"""Terms that are left out in turn: each costs a count."""
 
 
 class Row(NamedTuple):
@@ -37,7 +39,7 @@ class Row(NamedTuple):
     progress: Progress | None
     at: datetime
     same: dict[str, str]
-    """Filters for what it has in common with others."""
+    """Filters for jobs of the same queue or tenant."""
 
 
 class Chip(NamedTuple):
@@ -51,12 +53,29 @@ class Chip(NamedTuple):
 class Tab(NamedTuple):
     key: str
     name: str
-    told: str
-    """How many."""
+    total: str
     q: str
     chosen: bool
 
 
+class Suggestion(NamedTuple):
+    """Another filter, which finds something."""
+
+    text: str
+    href: str
+
+
+@route(
+    "GET",
+    "/jobs",
+    "Jobs, by filter",
+    page=True,
+    parameters=(
+        Parameter("q", str, "A filter", default=""),
+        Parameter("cursor", str, "Where the page goes on", default=""),
+        Parameter("trail", str, "The way back", default=""),
+    ),
+)
 def jobs(site: Site, request: Request) -> Response:
     q, cursor = request.query["q"].strip(), request.query["cursor"] or None
     try:
@@ -65,28 +84,26 @@ def jobs(site: Site, request: Request) -> Response:
         return _page(site, request, status=400, error=str(error), q=q, chips=[])
     if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and site.app.get(wanted.ids[0]):
         return redirect(request.url(f"/jobs/{wanted.ids[0]}"))
-    mine = bound(request, wanted)
-    counts = cached.tabs(site, mine)
+    limited = limit_to_tenant(request, wanted)
+    counts = cached.counts_by_state(site, limited)
     try:
-        page = site.app.jobs(mine, limit=ROWS, cursor=cursor)
+        page = site.app.jobs(limited, limit=ROWS, cursor=cursor)
     except BadCursor as error:
         return _page(site, request, status=400, error=str(error), q=q, chips=_chips(wanted))
-    total = count_of(wanted, counts)
-    empty = None if page.jobs else loosen(site, request, wanted, counts)
+    now = formatter_for(request).now
     values: dict[str, Any] = {
-        "rows": _rows(request, page),
+        "rows": [_row(views.job(job), now) for job in page],
         "tabs": _tabs(wanted, counts),
         "chips": _chips(wanted),
-        "empty": empty,
+        "total": count_of(wanted, counts),
+        "suggestions": [] if page.jobs else suggest(site, request, wanted, counts),
     }
-    return _page(site, request, q=str(wanted), page=page, total=total, **values, **_pager(request, page, cursor))
+    return _page(site, request, q=str(wanted), page=page, **values, **_pager(request, page, cursor))
 
 
 def _page(site: Site, request: Request, *, status: int = 200, error: str = "", **values: Any) -> Response:
-    may_manage = request.caller.may("manage") and not site.read_only
-    actions = [(act.key, act.name, act.tone) for act in ACTS.values()]
-    given = {"place": "jobs", "error": error, "may_manage": may_manage, "actions": actions, **values}
-    return render(site, request, "jobs.html", status=status, **given)
+    actions = ACTIONS.values() if may_manage(site, request) else ()
+    return render(site, request, "jobs.html", status=status, place="jobs", error=error, actions=actions, **values)
 
 
 def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
@@ -96,11 +113,6 @@ def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
     states = {state for name in wanted.statuses for state in (WAITING if name == Status.PENDING else (name,))}
     found = [counts[state] for state in states]
     return Count(sum(count.value for count in found), all(count.exact for count in found))
-
-
-def _rows(request: Request, page: Page) -> list[Row]:
-    now = words_of(request).now
-    return [_row(views.job(job), now) for job in page]
 
 
 def _row(job: Job, now: datetime) -> Row:
@@ -124,7 +136,7 @@ def _note(job: Job, state: str) -> str:
 
 
 def _moment(job: Job, state: str) -> datetime:
-    """What matters of its times: when it ended, started, or is due."""
+    """The time that matters most: when it ended, started, or is due."""
     if state in ("scheduled", "retrying"):
         return job.run_at
     return job.completed_at or (job.started_at if state == Status.PROCESSING else None) or job.created_at
@@ -141,7 +153,7 @@ def _tab(wanted: Filter, counts: dict[str, Count], key: str, name: str) -> Tab:
 
 
 def _chips(wanted: Filter) -> list[Chip]:
-    terms = [(key, value) for key, value in wanted.terms()]
+    terms = list(wanted.terms())
     texts = [f"{key}:{value}" for key, value in terms]
     return [Chip(key, value, " ".join(texts[:n] + texts[n + 1 :])) for n, (key, value) in enumerate(terms)]
 
@@ -158,17 +170,31 @@ def _pager(request: Request, page: Page, cursor: str | None) -> dict[str, Any]:
     return {"older": older, "newer": newer}
 
 
-ROUTES = (
-    Route(
-        method="GET",
-        path="/jobs",
-        do=jobs,
-        summary="Jobs, by filter",
-        parameters=(
-            Parameter("q", str, "A filter", default=""),
-            Parameter("cursor", str, "Where the page goes on", default=""),
-            Parameter("trail", str, "The way back", default=""),
-        ),
-        page=True,
-    ),
-)
+def suggest(site: Site, request: Request, wanted: Filter, counts: dict[str, Count]) -> list[Suggestion]:
+    """The nearest filters that find something: other statuses first, then the filter without one of its terms."""
+    if not wanted.terms():
+        return []
+    found = _other_statuses(request, wanted, counts) if wanted.statuses else []
+    found = found or _without_a_term(site, request, wanted)
+    return found[:MAX_SUGGESTIONS] or [Suggestion("All jobs", request.url("/jobs"))]
+
+
+def _other_statuses(request: Request, wanted: Filter, counts: dict[str, Count]) -> list[Suggestion]:
+    found = [(name, count) for name, count in counts.items() if count.value and name != "all"]
+    found.sort(key=lambda pair: -pair[1].value)
+    return [
+        Suggestion(f"{count} {name}", request.url("/jobs", q=str(wanted.replace(statuses=(name,)))))
+        for name, count in found
+        if name not in wanted.statuses
+    ]
+
+
+def _without_a_term(site: Site, request: Request, wanted: Filter) -> list[Suggestion]:
+    terms = [f"{key}:{value}" for key, value in wanted.terms()]
+    found: list[tuple[int, Suggestion]] = []
+    for n, left_out in enumerate(terms[:MAX_TRIED]):
+        text = " ".join(terms[:n] + terms[n + 1 :])
+        count = site.app.count(limit_to_tenant(request, filters.parse(text)))
+        if count.value:
+            found.append((count.value, Suggestion(f"{count} without {left_out}", request.url("/jobs", q=text))))
+    return [suggestion for _, suggestion in sorted(found, key=lambda pair: pair[0])]

@@ -1,4 +1,4 @@
-"""Who works, on what, and how full each queue is."""
+"""Workers and what they are doing, and how full each queue is."""
 
 from __future__ import annotations
 
@@ -16,53 +16,44 @@ from treadle.views import WorkerOut
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached
 from treadle.web.render import render
-from treadle.web.route import Route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 
 class WorkerCard(NamedTuple):
     """A worker as the page shows it."""
 
-    shown: WorkerOut
+    worker: WorkerOut
     filter: str
-    stranger: bool
+    other_version: bool
     """It runs another version than this dashboard."""
 
 
-class Lane(NamedTuple):
-    """A type in a queue: what waits, who could take it."""
+class QueueCard(NamedTuple):
+    """A type in a queue: its jobs by state, and how many workers handle it."""
 
     row: QueueStats
     oldest: datetime | None
-    takers: int
+    workers: int
     filters: dict[str, str]
 
 
+@route("GET", "/workers", "Workers and queues", page=True, for_tenants=False)
 def workers(site: Site, request: Request) -> Response:
-    now = site.app.store.now()
-    found, lanes = cached.workers(site), cached.lanes(site)
-    cards = sorted((_card(row, now) for row in found), key=lambda card: (card.shown.live, card.shown.name))
-    living = [row for row in found if is_alive(row, now)]
-    return render(
-        site, request, "workers.html", place="workers", cards=cards, lanes=[_lane(lane, living) for lane in lanes]
-    )
+    now, rows = site.app.store.now(), cached.workers(site)
+    live = [row for row in rows if is_alive(row, now)]
+    cards = sorted((_worker_card(row, now) for row in rows), key=lambda card: (card.worker.live, card.worker.name))
+    queues = [_queue_card(row, live) for row in cached.queues(site)]
+    return render(site, request, "workers.html", place="workers", cards=cards, queues=queues)
 
 
-def _card(row: WorkerRow, now: int) -> WorkerCard:
-    return WorkerCard(
-        shown=views.worker(row, now),
-        filter=str(Filter(statuses=("processing",), workers=(row.id,))),
-        stranger=row.version not in ("", __version__),
-    )
+def _worker_card(row: WorkerRow, now: int) -> WorkerCard:
+    filter = str(Filter(statuses=("processing",), workers=(row.id,)))
+    return WorkerCard(views.worker(row, now), filter, other_version=row.version not in ("", __version__))
 
 
-def _lane(lane: QueueStats, living: list[WorkerRow]) -> Lane:
-    filters = {
-        state.name: str(Filter(statuses=(state.name,), queues=(lane.queue,), types=(lane.type,))) for state in SUMMARY
-    }
-    oldest = clock.to_datetime(lane.oldest_due) if lane.oldest_due is not None and lane.counts["queued"] else None
-    takers = sum(handles(worker, lane.queue, lane.type) for worker in living)
-    return Lane(lane, oldest, takers, filters)
-
-
-ROUTES = (Route(method="GET", path="/workers", do=workers, summary="Workers and queues", page=True, for_tenants=False),)
+def _queue_card(row: QueueStats, live: list[WorkerRow]) -> QueueCard:
+    states = [state.name for state in SUMMARY]
+    filters = {state: str(Filter(statuses=(state,), queues=(row.queue,), types=(row.type,))) for state in states}
+    oldest = clock.to_datetime(row.oldest_due) if row.oldest_due is not None and row.counts["queued"] else None
+    return QueueCard(row, oldest, sum(handles(worker, row.queue, row.type) for worker in live), filters)

@@ -16,7 +16,7 @@
     document.cookie = `treadle_${name}=${value}; path=${root}; max-age=${age}; samesite=lax`;
   };
 
-  // Times that are told from now go on while the page is open. The same words as units.span in Python.
+  // Times that are told from now go on while the page is open. The same words as units.format_duration in Python.
   const span = (seconds) => {
     if (seconds < 0.9995) return `${Math.max(0, Math.round(seconds * 1000))}ms`;
     if (seconds < 9.95) return `${seconds.toFixed(1)}s`;
@@ -81,12 +81,12 @@
     if (busy) { again = true; return; }
     busy = true; last = Date.now();
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" } });
-      const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+      const page = new DOMParser().parseFromString(await response.text(), "text/html");
       const fresh = $("#main", page);
       connected = true;
       if (kept()) missed += 1; // somebody began to work with it meanwhile
-      else if (answer.ok && fresh && fresh.dataset.topics) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
+      else if (response.ok && fresh && fresh.dataset.topics) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
     } catch { connected = false; }
     busy = false; show();
     if (again) { again = false; hint(); }
@@ -151,8 +151,8 @@
     asking = true; opener = document.activeElement;
     dialog.replaceChildren();
     try {
-      const answer = await fetch(url, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) });
-      const form = $("#confirm", new DOMParser().parseFromString(await answer.text(), "text/html"));
+      const response = await fetch(url, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(10000) });
+      const form = $("#confirm", new DOMParser().parseFromString(await response.text(), "text/html"));
       if (!form) { location.href = url; return; }
       form.classList.remove("panel");
       dialog.replaceChildren(document.importNode(form, true));
@@ -182,7 +182,7 @@
     const now = html.dataset.theme || "", next = { "": "light", light: "dark", dark: "" }[now];
     if (next) html.dataset.theme = next; else delete html.dataset.theme;
     cookie("theme", next);
-    toast(`Theme: ${next || "as the system"}`);
+    toast(`Theme: ${next || "system"}`);
   };
   const here = () => { try { return Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC"; } catch { return "UTC"; } };
   const zone = () => { // the first visit, or the browser has moved
