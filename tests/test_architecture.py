@@ -20,7 +20,6 @@ PURE = {
     "codec",
     "dedupe",
     "errors",
-    "events",
     "ids",
     "job",
     "outcome",

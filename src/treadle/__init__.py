@@ -43,8 +43,8 @@ from treadle.errors import (
     WorkerLost,
     WrongStatus,
 )
-from treadle.events import Event
 from treadle.filters import Filter
+from treadle.hooks import Event
 from treadle.job import Attempt, Count, FailureGroup, Job, Page, Progress, Status, Usage, can_retry
 from treadle.lease import Lease
 from treadle.outcome import Fail, Retry, Snooze

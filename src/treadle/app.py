@@ -15,10 +15,9 @@ from treadle.backoff import DEFAULT
 from treadle.context import current_run
 from treadle.diagnosis import BEAT
 from treadle.errors import BadArguments, BadOption, MissingExtra
-from treadle.events import Hooks
 from treadle.function import Options, checked, make_request
 from treadle.group_commit import AsyncGroupCommit, GroupCommit
-from treadle.hooks import dispatch_now
+from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.lease import Lease
 from treadle.management import Management, statuses

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
@@ -24,17 +24,21 @@ current_run: ContextVar[Run | None] = ContextVar("treadle_run", default=None)
 class Run:
     """One attempt under way: what the handler did so far, and what the worker wants of it."""
 
-    __slots__ = ("cancelled", "claimed", "ended", "follow_ups", "report", "result", "store", "written")
+    __slots__ = ("cancelled", "claimed", "ended", "follow_ups", "progress", "result", "store", "written")
 
-    def __init__(self, claimed: ClaimedJob, store: Store, report: Callable[[ClaimedJob, Progress], None]) -> None:
+    def __init__(self, claimed: ClaimedJob, store: Store) -> None:
         self.claimed = claimed
         self.store = store
-        self.report = report
+        self.progress: Progress | None = None
         self.cancelled = False
         self.ended = False
         self.result: Any = None
         self.follow_ups: list[NewJob] = []
         self.written: Outcome | None = None
+
+    def report(self, progress: Progress) -> None:
+        """Keep the newest progress, for the worker to store."""
+        self.progress = progress
 
     def completed(self, result: Any) -> Outcome:
         """The outcome of a handler that returned."""
@@ -106,7 +110,7 @@ class Context:
         if not 0 <= fraction <= 1:
             raise BadOption("progress", fraction, "a fraction of the work, from 0 to 1")
         text = codec.clip(str(message), 500) or ""
-        self._run.report(self._run.claimed, Progress(float(fraction), text))
+        self._run.report(Progress(float(fraction), text))
 
     @contextmanager
     def transaction(self) -> Generator[Any]:

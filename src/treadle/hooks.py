@@ -1,35 +1,158 @@
-"""Calls hooks, apart from the work: whatever they do, jobs go on."""
+"""Hooks: functions of yours that are called with an `Event` after something happened to a job and was committed.
+
+They are called apart from the work: whatever they do, jobs go on.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import inspect
 import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from concurrent.futures import Future
+from datetime import datetime
+from typing import Any, Literal, TypeVar, get_args, overload
 
-from treadle import clock
-from treadle.errors import TreadleError
-from treadle.events import Event, Hook, Hooks
+import msgspec
+
+from treadle import clock, codec
+from treadle.errors import BadOption, TreadleError, UnknownEvent
+from treadle.job import ClaimedJob
+from treadle.outcome import Outcome, OutcomeKind
 from treadle.results import run_on_a_loop
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 log = logging.getLogger("treadle")
 
+EventName = Literal[
+    "job_started",
+    "job_completed",
+    "job_retried",
+    "job_snoozed",
+    "job_failed",
+    "job_cancelled",
+    "job_released",
+]
+"""A start, and an end for each kind of outcome."""
+
+NAMES: tuple[EventName, ...] = get_args(EventName)
+_OUTCOMES: dict[OutcomeKind, EventName] = {OutcomeKind(name.removeprefix("job_")): name for name in NAMES[1:]}
+ERROR = 1_000
+"""Characters of an error that an event carries: many events may wait for a slow hook."""
 BACKLOG = 10_000
-"""Events that may wait for slow hooks. Those beyond are dropped: neither jobs nor memory pay for a hook."""
+"""Events that may wait for slow hooks. Further ones are dropped: neither jobs nor memory pay for a hook."""
 CHUNK = 100
-"""Events that async hooks are told before the rest of the loop has its turn."""
+"""Events that async hooks are called with before the rest of the event loop has its turn."""
 CLOSE_SECONDS = 5.0
 """Seconds that hooks have for what is left when their worker stops."""
 
 
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that has happened to a job, and is committed."""
+
+    name: EventName
+    id: str
+    """The job's id."""
+    type: str
+    queue: str
+    tenant: str
+    subject: str
+    attempt: int
+    max_attempts: int
+    lease: int
+    """Its number: no two attempts share one, not even of one job."""
+    worker_id: str
+    """'' for a job that you claimed by hand."""
+    started_at: datetime
+    ended_at: datetime | None = None
+    """None for `job_started`."""
+    busy: float = 0.0
+    """Seconds from the claim to the outcome, as `usage` counts them."""
+    waiting: float
+    """Seconds from when it was due to the claim."""
+    error: str | None = None
+
+    def ended(self, at: int) -> Event:
+        """The same event, with the time of its end."""
+        busy = at - clock.from_datetime(self.started_at)
+        return msgspec.structs.replace(self, ended_at=clock.to_datetime(at), busy=max(0, busy) / clock.SECOND)
+
+
+Hook = Callable[[Event], Any]
+H = TypeVar("H", bound=Hook)
+
+
+class Hooks:
+    """The hooks of an app, by event. False while there are none."""
+
+    def __init__(self) -> None:
+        self.plain: dict[str, tuple[Hook, ...]] = {}
+        self.asynchronous: dict[str, tuple[Hook, ...]] = {}
+
+    @overload
+    def on(self, event: EventName, hook: H, /) -> H: ...
+    @overload
+    def on(self, event: EventName, /) -> Callable[[H], H]: ...
+    def on(self, event: EventName, hook: Any = None, /) -> Any:
+        """Call `hook` with an `Event` whenever this has happened to a job that this process runs.
+
+        Also a decorator: `@td.on("job_failed")`. Hooks are called after the commit, apart from the work: one that
+        raises is logged, one that is slow delays other hooks and no job. A crash may lose an event.
+        """
+        if event not in NAMES:
+            raise UnknownEvent(event, NAMES)
+        return (lambda hook: self._add(event, hook)) if hook is None else self._add(event, hook)
+
+    def _add(self, event: EventName, hook: H) -> H:
+        if not callable(hook):
+            raise BadOption("on", hook, f"a function of one event: td.on({event!r}, function)")
+        is_async = inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
+        hooks = self.asynchronous if is_async else self.plain
+        hooks[event] = (*hooks.get(event, ()), hook)
+        return hook
+
+    def __bool__(self) -> bool:
+        return bool(self.plain or self.asynchronous)
+
+    def wants(self, event: str) -> bool:
+        """Whether there is a hook for this event."""
+        return event in self.plain or event in self.asynchronous
+
+    def started(self, claimed: Iterable[ClaimedJob], worker: str) -> list[Event]:
+        """The events of a claim."""
+        return [_event("job_started", c, worker) for c in claimed] if self.wants("job_started") else []
+
+    def ended(self, written: Iterable[tuple[ClaimedJob, Outcome]], at: int | None, worker: str) -> list[Event]:
+        """The events of outcomes that were committed. `at` is None if the time is not known yet."""
+        wanted: dict[OutcomeKind, EventName] = {
+            kind: _OUTCOMES[kind] for kind in OutcomeKind if self.wants(_OUTCOMES[kind])
+        }
+        return [_event(wanted[o.kind], c, worker, at, o.error) for c, o in written if o.kind in wanted]
+
+
+def _event(name: EventName, c: ClaimedJob, worker: str, at: int | None = None, error: str | None = None) -> Event:
+    return Event(
+        name=name,
+        id=c.id,
+        type=c.type,
+        queue=c.queue,
+        tenant=c.tenant,
+        subject=c.subject,
+        attempt=c.attempt,
+        max_attempts=c.max_attempts,
+        lease=c.number,
+        worker_id=worker,
+        started_at=clock.to_datetime(c.started_at),
+        ended_at=None if at is None else clock.to_datetime(at),
+        busy=0.0 if at is None else max(0, at - c.started_at) / clock.SECOND,
+        waiting=max(0, c.started_at - c.run_at) / clock.SECOND,
+        error=codec.clip(error, ERROR),
+    )
+
+
 def dispatch_now(hooks: Hooks, events: Sequence[Event]) -> None:
-    """Call the hooks in this thread, for a job that is in somebody's own hands."""
+    """Call the hooks in this thread, for a job that was claimed by hand."""
     call_plain(hooks, events)
     if any(event.name in hooks.asynchronous for event in events):
         run_on_a_loop(call_async(hooks, events))
@@ -55,7 +178,7 @@ async def call_async(hooks: Hooks, events: Iterable[Event]) -> None:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise
-                _failed(hook, event)  # the hook's own doing
+                _failed(hook, event)  # the hook raised it by itself
 
 
 def _failed(hook: Hook, event: Event) -> None:
@@ -64,22 +187,31 @@ def _failed(hook: Hook, event: Event) -> None:
 
 
 class HookDispatcher:
-    """Tells a worker's events one after another: plain hooks in a thread of their own, async ones on the loop.
+    """Calls hooks with a worker's events, in order: plain hooks in a thread of their own, async ones on the event loop.
 
-    `now` is the database's time, for jobs that have ended themselves in a transaction.
+    `now` is the database's time, for jobs that ended in their own transaction.
     """
 
     def __init__(self, hooks: Hooks, now: Callable[[], int]) -> None:
+        self.worker = ""
         self._hooks = hooks
         self._now = now
         self._waiting: list[Event] = []
-        self._in_hand: list[Event] = []
+        self._calling: list[Event] = []
         self._dropped = 0
-        self._telling: asyncio.Task[None] | None = None
-        self._aside = _Aside()
+        self._task: asyncio.Task[None] | None = None
+        self._inbox: queue.SimpleQueue[tuple[Future[list[Event]], list[Event]] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
 
-    def add(self, events: Sequence[Event]) -> None:
-        """Have these told soon. To be called on the loop."""
+    def started(self, claimed: Iterable[ClaimedJob]) -> None:
+        if self._hooks:
+            self._add(self._hooks.started(claimed, self.worker))
+
+    def ended(self, written: Iterable[tuple[ClaimedJob, Outcome]], at: int | None) -> None:
+        if self._hooks:
+            self._add(self._hooks.ended(written, at, self.worker))
+
+    def _add(self, events: Sequence[Event]) -> None:
         if not events:
             return
         room = BACKLOG - len(self._waiting)
@@ -88,74 +220,52 @@ class HookDispatcher:
             if not self._dropped:
                 log.warning("hooks are too slow: %d events wait for them, and more are dropped", BACKLOG)
             self._dropped += len(events) - room
-        if self._telling is None or self._telling.done():
-            self._telling = asyncio.get_running_loop().create_task(self._tell())
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._dispatch())
 
     async def close(self) -> None:
-        """Tell what is left, and wait no longer than FAREWELL for it."""
-        if self._telling is not None and not self._telling.done():
-            await asyncio.wait([self._telling], timeout=CLOSE_SECONDS)
-            if not self._telling.done():
-                left = len(self._in_hand) + len(self._waiting)
-                log.warning("hooks are too slow: the worker stops, and some of %d events were not told", left)
-                self._telling.cancel()
-        self._aside.close()
+        """Call the hooks with what is left, for at most CLOSE_SECONDS."""
+        if self._task is not None and not self._task.done():
+            await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
+            if not self._task.done():
+                left = len(self._calling) + len(self._waiting)
+                log.warning("hooks are too slow: the worker stops, and some of %d events were not delivered", left)
+                self._task.cancel()
+        self._inbox.put(None)
 
-    async def _tell(self) -> None:
+    async def _dispatch(self) -> None:
         while self._waiting:
-            self._in_hand, self._waiting = self._waiting, []
-            batch = await self._aside.run(self._in_thread, self._in_hand)
+            self._calling, self._waiting = self._waiting, []
+            batch = await self._in_thread(self._calling)
             for start in range(0, len(batch) if self._hooks.asynchronous else 0, CHUNK):
                 await call_async(self._hooks, batch[start : start + CHUNK])
                 await asyncio.sleep(0)
-            self._in_hand = []
+            self._calling = []
         if self._dropped:
             log.warning("hooks were too slow: %d events were dropped", self._dropped)
             self._dropped = 0
 
-    def _in_thread(self, batch: list[Event]) -> list[Event]:
-        if any(event.ended_at is None and event.name != "job_started" for event in batch):
-            at = self._time()
-            batch = [e if e.ended_at or e.name == "job_started" else e.ended(at) for e in batch]
-        call_plain(self._hooks, batch)
-        return batch
+    async def _in_thread(self, batch: list[Event]) -> list[Event]:
+        """Call the plain hooks. In a daemon thread: a hook that hangs keeps no process from ending."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._serve, name="treadle-hooks", daemon=True)
+            self._thread.start()
+        future: Future[list[Event]] = Future()
+        self._inbox.put((future, batch))
+        return await asyncio.wrap_future(future)
+
+    def _serve(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            future, batch = item
+            if any(event.ended_at is None and event.name != "job_started" for event in batch):
+                at = self._time()
+                batch = [e if e.ended_at or e.name == "job_started" else e.ended(at) for e in batch]
+            call_plain(self._hooks, batch)
+            if future.set_running_or_notify_cancel():
+                future.set_result(batch)
 
     def _time(self) -> int:
         try:
             return self._now()
         except TreadleError:  # the database is away: this host's time is near enough
             return clock.now()
-
-
-class _Aside:
-    """A thread that makes calls, one after another. A daemon: a hook that hangs keeps no process from ending."""
-
-    def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._thread: threading.Thread | None = None
-
-    async def run(self, call: Callable[[T], R], value: T) -> R:
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[R] = loop.create_future()
-
-        def set_result(result: R) -> None:
-            if not done.done():
-                done.set_result(result)
-
-        def answer() -> None:
-            result = call(value)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(set_result, result)
-
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="treadle-hooks", daemon=True)
-            self._thread.start()
-        self._inbox.put(answer)
-        return await done
-
-    def _serve(self) -> None:
-        while (call := self._inbox.get()) is not None:
-            call()
-
-    def close(self) -> None:
-        self._inbox.put(None)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from treadle import clock, codec
 from treadle.backoff import DEFAULT, Backoff
 from treadle.errors import BadOption, LeaseLost
-from treadle.events import Hooks
-from treadle.hooks import dispatch_now
+from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job
 from treadle.outcome import RELEASED, Fail, Outcome, OutcomeKind, Retry, Snooze, decide
 

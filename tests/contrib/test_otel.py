@@ -203,7 +203,7 @@ def test_metrics_count_runs_and_their_seconds(traced: Treadle, seen: Seen) -> No
     drain(traced, raising=False)
     runs = {place: point.value for place, point in seen.points("treadle.runs").items()}
     assert runs == {("odd", "completed"): 2, ("odd", "retried"): 3, ("odd", "failed"): 3}
-    for name in ("messaging.process.duration", "treadle.results"):
+    for name in ("messaging.process.duration", "treadle.waiting"):
         histogram = seen.points(name)
         assert {place: point.count for place, point in histogram.items()} == runs
         assert histogram["odd", "completed"].explicit_bounds[0] == 0.005

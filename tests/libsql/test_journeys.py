@@ -12,7 +12,7 @@ from treadle.outcome import COMPLETED
 from treadle.stores.base import ClaimRequest
 from treadle.stores.libsql.hrana import _names
 from treadle.stores.libsql.store import LibSQLStore
-from treadle.worker.slots import AsyncSlots
+from treadle.worker.executor import AsyncSlots
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import signal
 import sys
 
 from treadle.errors import WorkerLost
+from treadle.stores.base import ClaimRequest
 from treadle.worker.inflight import VARIABLE, Inflight
 from treadle.worker.supervisor import supervise
 from treadle.worker.worker import Worker
@@ -25,18 +26,19 @@ OPTIONS = "TREADLE_TEST_WORKER"
 class DeafWorker(Worker):
     """Believes that it is dead only when all it held has been settled, so that every stale write reaches the store."""
 
-    async def _reincarnate(self, worker: str) -> None:
+    async def _register_again(self, worker: str) -> None:
         from tests.process.journal import note
 
         for _ in range(50):
             try:
-                await self._in(self._claimer, self.store.claim, worker, self._wanted(1))
+                request = ClaimRequest(limit=1, types=self._timeouts, queues=self.queues)
+                await asyncio.to_thread(self.store.claim, worker, request)
                 note("claimed")
             except WorkerLost:
                 note("refused")
-        while self._hands.running or len(self._settler):  # noqa: ASYNC110
+        while not self._attempts.none_left:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-        await super()._reincarnate(worker)
+        await super()._register_again(worker)
 
 
 def main() -> int:
@@ -45,9 +47,9 @@ def main() -> int:
     module = options.pop("module", "tests.process.handlers")
     if processes and VARIABLE not in os.environ:
         return supervise([sys.executable, "-m", "tests.process.run"], processes, 2 * options["concurrency"])
-    board = Inflight.inherited()
+    inflight = Inflight.inherited()
     app = importlib.import_module(module).td
-    return (DeafWorker if deaf else Worker)(app, board=board, **options).run()
+    return (DeafWorker if deaf else Worker)(app, inflight=inflight, **options).run()
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ def treadle_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cancelled jobs and progress are looked at every half second; tests have less time."""
-    monkeypatch.setattr("treadle.worker.worker.FLAGS", 0.02)
+    monkeypatch.setattr("treadle.worker.heartbeat.FLAGS", 0.02)
 
 
 @pytest.fixture

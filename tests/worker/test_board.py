@@ -35,7 +35,7 @@ def blocked(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> Blocked:
 
 
 def noted(background: Background) -> list[int]:
-    return background.worker._board.started(apart=True)
+    return background.worker._inflight.started(apart=True)
 
 
 def test_a_lease_is_noted_until_its_outcome_is_committed(td: Treadle, blocked: Blocked) -> None:
@@ -82,7 +82,7 @@ def test_one_that_was_given_up_is_noted_until_that_is_committed(td: Treadle, blo
     with working(td) as background:
         late.enqueue()
         assert over.wait(15)
-        eventually(lambda: not background.worker._hands.given_up)
+        eventually(lambda: not background.worker._attempts.given_up)
         assert len(noted(background)) == 1
         blocked.let_go.set()
         eventually(lambda: not noted(background))

@@ -18,7 +18,7 @@ from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, working
 from treadle import BadOption, Context, Event, Fail, LeaseLost, Snooze, Status, Treadle, UnknownEvent
 from treadle.clock import SECOND
-from treadle.events import NAMES, Hooks
+from treadle.hooks import NAMES, Hooks
 from treadle.testing import ManualClock, drain
 
 
@@ -272,7 +272,7 @@ def test_a_hook_that_hangs_stops_no_job_and_no_worker(
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     slow, stops = said
     assert slow == "hooks are too slow: 3 events wait for them, and more are dropped"
-    assert re.fullmatch(r"hooks are too slow: the worker stops, and some of [456] events were not told", stops)
+    assert re.fullmatch(r"hooks are too slow: the worker stops, and some of [456] events were not delivered", stops)
 
 
 @pytest.mark.sqlite_only
@@ -309,8 +309,8 @@ def test_without_a_hook_nothing_is_made_for_it(td: Treadle, monkeypatch: pytest.
     def never(*_: Any) -> None:
         raise AssertionError("nobody wants to know")
 
-    monkeypatch.setattr("treadle.events._event", never)
-    monkeypatch.setattr("treadle.hooks._Aside._serve", never)
+    monkeypatch.setattr("treadle.hooks._event", never)
+    monkeypatch.setattr("treadle.hooks.HookDispatcher._serve", never)
     quick.enqueue()
     assert drain(td).completed == 1
     td.on("job_failed", never)

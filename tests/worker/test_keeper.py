@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from typing import Any
@@ -31,9 +32,14 @@ class OutForAMoment:
 def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> None:
     """A server that restarts as often as a worker beats could else silence one of two who live."""
     store: Any = OutForAMoment()
-    keeper = Heartbeat(store, 3.0, heard=lambda _: None, lost=lambda _: None)
-    keeper.start("a")
-    assert store.second.wait(30)
-    keeper.stop()
+
+    async def beat_twice() -> None:
+        heartbeat = Heartbeat(store, 3.0)
+        heartbeat.start()
+        assert await asyncio.to_thread(store.second.wait, 30)
+        assert await heartbeat.news() == Beat({"": 1}, {})
+        heartbeat.stop()
+
+    asyncio.run(beat_twice())
     first, second, *_ = store.beats
     assert second - first < 2.0

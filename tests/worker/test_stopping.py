@@ -22,8 +22,7 @@ from treadle.outcome import OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.testing import drain
 from treadle.worker import child
-from treadle.worker.inflight import Inflight
-from treadle.worker.slots import RunningAttempt, StopReason
+from treadle.worker.inflight import Inflight, RunningAttempt, StopReason
 
 
 def is_alive(pid: int) -> bool:
@@ -163,25 +162,28 @@ def test_a_child_that_never_starts_is_an_error_that_says_so(
     assert "did not start within 0.5 s: does a module of the app wait" in str(failed.error)
 
 
-def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(in_children: Treadle) -> None:
+def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(
+    in_children: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A timeout, or a cancel, may come when the answer is on its way."""
-    run, job_type = child.Child(in_children, Inflight.create(10)), process_jobs.own_pid.job_type
+    slot, job_type = child.Child(in_children, Inflight.create(10)), process_jobs.own_pid.job_type
     for _ in range(5):
         process_jobs.own_pid.enqueue(), process_jobs.own_pid.enqueue()
         first, second = (
-            RunningAttempt(Run(claimed, in_children.store, lambda *_: None), job_type)
+            RunningAttempt(Run(claimed, in_children.store), job_type)
             for claimed in in_children.store.claim("", ClaimRequest(limit=2))
         )
 
-        def kill_it_late(first: RunningAttempt = first) -> None:
-            assert run._pipe is not None
-            assert run._pipe.poll(60)
-            first.stop(StopReason.CANCELLED)
+        def kill_it_late(attempt: RunningAttempt, first: RunningAttempt = first) -> None:
+            if attempt is first:
+                assert slot._pipe is not None
+                assert slot._pipe.poll(60)
+                first.stop(StopReason.CANCELLED)
 
-        first.started = kill_it_late
-        outcomes = [run(first), run(second)]
+        monkeypatch.setattr(child, "_handler_started", kill_it_late)
+        outcomes = [slot.run(first), slot.run(second)]
         assert [outcome and outcome.kind for outcome in outcomes] == [OutcomeKind.COMPLETED] * 2
-    run.close()
+    slot.close()
 
 
 # Cancels

@@ -81,8 +81,8 @@ def _work(
     types = sorted(app.registry.types)
     if not types:
         raise Problem(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
-    board = Inflight.inherited()
-    if burst or not (board and board.in_turn):  # else it waits for the database, as those do who work
+    inflight = Inflight.inherited()
+    if burst or not (inflight and inflight.in_turn):  # else it waits for the database, as those do who work
         app.store.open()
     from_queues = f" · queues {', '.join(queues)}" if queues else ""
     shared.note(
@@ -90,7 +90,7 @@ def _work(
         f" · {app.store.where} · {units.plural(len(types), 'type')}: {', '.join(types)}"
         f" · {concurrency} at once{from_queues} · pid {os.getpid()}",
     )
-    made = Worker(app, concurrency=concurrency, queues=queues, grace=grace, board=board)
+    made = Worker(app, concurrency=concurrency, queues=queues, grace=grace, inflight=inflight)
     code = asyncio.run(_drain(made)) if burst else made.run()
     _leave(code)
 

@@ -14,7 +14,7 @@ import msgspec
 from treadle.app import Treadle
 from treadle.context import Run
 from treadle.errors import MissingExtra, TreadleError
-from treadle.events import Event, EventName
+from treadle.hooks import Event, EventName
 from treadle.job import NewJob
 from treadle.outcome import Outcome, OutcomeKind
 from treadle.version import __version__
@@ -163,7 +163,7 @@ def _measure(td: Treadle, meter: metrics.Meter) -> None:
         "messaging.process.duration", "s", "From the claim to the outcome", explicit_bucket_boundaries_advisory=SECONDS
     )
     waiting = meter.create_histogram(
-        "treadle.results", "s", "From when it was due to the claim", explicit_bucket_boundaries_advisory=SECONDS
+        "treadle.waiting", "s", "From when it was due to the claim", explicit_bucket_boundaries_advisory=SECONDS
     )
 
     def measure(event: Event) -> None:

@@ -8,6 +8,7 @@ import contextvars
 import ctypes
 import importlib
 import inspect
+import logging
 import multiprocessing
 import os
 import signal
@@ -19,6 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from treadle import clock
 from treadle.backoff import backoff_delay
 from treadle.context import Run
 from treadle.errors import TreadleError, UnknownType
@@ -27,7 +29,6 @@ from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Crash, Outcome, after_crash, decide
 from treadle.stores import open_store
 from treadle.worker import host
-from treadle.worker.log import log
 from treadle.worker.runner import run_async, run_sync
 
 if TYPE_CHECKING:
@@ -35,14 +36,16 @@ if TYPE_CHECKING:
 
     from treadle.app import Treadle
     from treadle.registry import JobType
-    from treadle.worker.inflight import Inflight
-    from treadle.worker.slots import RunningAttempt
+    from treadle.stores.base import Store
+    from treadle.worker.inflight import Inflight, RunningAttempt
+
+log = logging.getLogger("treadle")
 
 _spawn = multiprocessing.get_context("spawn")
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """What a child says: progress on the way, and at the end an outcome (None: the lease was lost)."""
+    """What a child sends: progress on the way, and at the end an outcome (None: the lease was lost)."""
 
     started: bool = False
     progress: Progress | None = None
@@ -85,20 +88,20 @@ def home_of(app: Treadle) -> tuple[str, str]:
 class Child:
     """A slot's child process. It is started when first needed, and again after it was killed or died."""
 
-    def __init__(self, app: Treadle, board: Inflight) -> None:
+    def __init__(self, app: Treadle, cells: Inflight) -> None:
         self._home = home_of(app)
-        self._board = board
+        self._cells = cells
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
 
-    def __call__(self, running: RunningAttempt) -> Outcome | None:
-        """Have the child run one attempt, and wait for what it says."""
-        run, job_type = running.run, running.job_type
-        process, pipe = self._started()
-        running.kill = process.kill
-        self._board.start(run.claimed.number, apart=True)
+    def run(self, attempt: RunningAttempt) -> Outcome | None:
+        """Have the child run one attempt, and wait for its answer."""
+        run, job_type = attempt.run, attempt.job_type
+        process, pipe = self._process_and_pipe()
+        attempt.kill = process.kill
+        self._cells.start(run.claimed.number, apart=True)
         try:
-            if running.why is None:
+            if attempt.stop_reason is None:
                 pipe.send_bytes(
                     _encode((ImportPath(job_type.handler.__module__, *self._home), run.store.url, run.claimed))
                 )
@@ -110,21 +113,21 @@ class Child:
             while True:
                 answer = _decode_answer(pipe.recv_bytes())
                 if answer.started:
-                    running.started()
+                    _handler_started(attempt)
                 elif answer.progress is not None:
-                    run.report(run.claimed, answer.progress)
+                    run.report(answer.progress)
                 elif answer.broken is not None:
                     return decide(run.claimed, Crash(answer.broken), job_type.backoff)
                 else:
                     return answer.outcome
         except (EOFError, OSError):
-            return self._died(running)
+            return self._died(attempt)
         finally:
-            running.kill = None
-            if running.why is not None:  # it is being killed, perhaps just after its answer: the next has a new one
+            attempt.kill = None
+            if attempt.stop_reason is not None:  # killed, perhaps just after its answer: the next attempt has a new one
                 self.close()
 
-    def _started(self) -> tuple[SpawnProcess, Connection]:
+    def _process_and_pipe(self) -> tuple[SpawnProcess, Connection]:
         if self._process is None or self._pipe is None or not self._process.is_alive():
             self.close()
             self._pipe, theirs = _spawn.Pipe()
@@ -133,19 +136,19 @@ class Child:
             theirs.close()
         return self._process, self._pipe
 
-    def _died(self, running: RunningAttempt) -> Outcome | None:
-        """The child is gone: because we killed it, or by its handler's doing."""
+    def _died(self, attempt: RunningAttempt) -> Outcome | None:
+        """The child is gone: the worker killed it, or its handler did."""
         process = self._process
         assert process is not None
         process.join(1)
-        process.kill()  # should it live on without its pipe, it is of no use
+        process.kill()  # if it lives on without its pipe, it is of no use
         process.join()
-        how, run = how_it_ended(process.exitcode), running.run
+        how, run = how_it_ended(process.exitcode), attempt.run
         self.close()
-        if running.why is not None:
-            return running.stopped()
+        if attempt.stop_reason is not None:
+            return attempt.stopped()
         log.warning("job %s (%s): its process %s", run.claimed.id, run.claimed.type, how)
-        delay = backoff_delay(running.job_type.backoff, run.claimed.attempt)
+        delay = backoff_delay(attempt.job_type.backoff, run.claimed.attempt)
         return after_crash(run.claimed, f"its process {how}", alone=True, delay=delay)
 
     def close(self) -> None:
@@ -155,6 +158,16 @@ class Child:
             self._process.kill()
             self._process.join()
         self._pipe = self._process = None
+
+
+def _handler_started(attempt: RunningAttempt) -> None:
+    """Its time counts from here on. If the claim could not set the deadline, because the child had to start or a
+    suspect to wait for its turn, it is set now."""
+    attempt.started_at = time.monotonic()
+    claimed, timeout = attempt.run.claimed, attempt.job_type.timeout
+    if timeout is not None and claimed.deadline is None:
+        with contextlib.suppress(TreadleError):  # if the lease is lost, settling it says so
+            attempt.run.store.extend(claimed, clock.seconds(timeout))
 
 
 def how_it_ended(code: int | None) -> str:
@@ -168,12 +181,25 @@ def how_it_ended(code: int | None) -> str:
 
 def _main(pipe: Connection, parent: int) -> None:
     """The child: one attempt after another, until the pipe closes."""
-    host.raise_oom_score(1000)  # our worker knows whom to charge for our death, and nobody would for its own
+    host.raise_oom_score(1000)  # the worker knows which job to charge for the death of a child, but not for its own
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         while True:
             pipe.send_bytes(_encode(_attempt(pipe, *_decode_attempt(pipe.recv_bytes()))))
+
+
+class ChildRun(Run):
+    """An attempt in a child process: its progress goes to the worker."""
+
+    __slots__ = ("_pipe",)
+
+    def __init__(self, claimed: ClaimedJob, store: Store, pipe: Connection) -> None:
+        super().__init__(claimed, store)
+        self._pipe = pipe
+
+    def report(self, progress: Progress) -> None:
+        self._pipe.send_bytes(_encode(Answer(progress=progress)))
 
 
 def _attempt(pipe: Connection, places: ImportPath, url: str, claimed: ClaimedJob) -> Answer:
@@ -184,10 +210,7 @@ def _attempt(pipe: Connection, places: ImportPath, url: str, claimed: ClaimedJob
     except BaseException as error:
         return Answer(broken=f"its process could not import {places.handler}: {type(error).__name__}: {error}")
 
-    def report(_: ClaimedJob, progress: Progress) -> None:
-        pipe.send_bytes(_encode(Answer(progress=progress)))
-
-    run, job_type = Run(claimed, app.store, report), function.job_type
+    run, job_type = ChildRun(claimed, app.store, pipe), function.job_type
     pipe.send_bytes(_encode(Answer(started=True)))
     with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
         if inspect.iscoroutinefunction(job_type.handler):

@@ -1,8 +1,9 @@
-"""The small periodic duties of every worker: rescue, fold, reconcile, prune. There is no leader to lose."""
+"""The small periodic duties of every worker: rescue, compact, reconcile, prune. There is no leader to lose."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,21 +14,22 @@ from treadle.errors import TreadleError
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.worker import host
-from treadle.worker.log import log
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
     from treadle.registry import JobType
     from treadle.stores.base import Store
 
+log = logging.getLogger("treadle")
+
 PRUNED = (Status.COMPLETED, Status.CANCELLED)
-"""What is pruned by default. A failed job stays until somebody has looked at it."""
+"""What is pruned by default. A failed job stays until a person has looked at it."""
 CHUNK = 500
 PAGE = 100
 
 
 async def do_chores(app: Treadle, every: float) -> None:
-    """Do each chore now and then, until cancelled. One that fails is tried again, and holds up no other."""
+    """Do each chore periodically, until cancelled. One that fails is tried again, and does not delay the others."""
     chores: list[tuple[Callable[[], int], float]] = [
         (app.store.rescue, every),
         (app.store.compact, 2 * every),
@@ -54,7 +56,7 @@ async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExe
         await asyncio.sleep(every * random.uniform(0.8, 1.2))
 
 
-def bury_the_local_dead(store: Store) -> int:
+def declare_local_dead(store: Store) -> int:
     """Return the jobs of workers whose process on this machine is gone, without waiting for their heartbeat."""
     returned = 0
     for worker in store.workers():

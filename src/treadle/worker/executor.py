@@ -1,134 +1,260 @@
-"""What a worker has in hand: the attempts that run in its slots, each until it has an outcome."""
+"""Runs claimed jobs: put each into a slot → note that it started → run it → its outcome.
+
+A slot is a task on the event loop, a thread, or a thread with a child process. What ran in it is the runner's business;
+the outcome goes into the queue of `Attempts`, from which the settler takes it.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import contextvars
+import logging
 import os
+import queue
+import threading
+import time
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from treadle import clock
 from treadle.context import Run
-from treadle.errors import TreadleError
 from treadle.job import ClaimedJob, Progress
-from treadle.outcome import Outcome
-from treadle.worker import child
-from treadle.worker.log import job_ref, log
-from treadle.worker.slots import AsyncSlots, Execute, RunningAttempt, StopReason, ThreadSlots, in_this_thread
+from treadle.outcome import RELEASED, Outcome, decide
+from treadle.worker.child import Child, can_run
+from treadle.worker.inflight import Attempts, Inflight, RunningAttempt, StopReason
+from treadle.worker.runner import run_async, run_sync
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
     from treadle.registry import JobType
-    from treadle.worker.inflight import Inflight
+    from treadle.tracing import Tracing
+
+log = logging.getLogger("treadle")
 
 
 class Executor:
-    """Begins attempts where they belong, and says of each how it ended.
+    """Starts attempts in the slots where they belong, and stops them."""
 
-    `ended` is told of every claimed job once: with its outcome, or None if there is nothing to settle. `freed` is told
-    when the thread of one that was given up has come to its end.
-    """
-
-    def __init__(
-        self,
-        app: Treadle,
-        concurrency: int,
-        board: Inflight,
-        ended: Callable[[ClaimedJob, Outcome | None], None],
-        freed: Callable[[], None],
-    ) -> None:
+    def __init__(self, app: Treadle, concurrency: int, cells: Inflight, attempts: Attempts) -> None:
         self._store = app.store
-        self._ended = ended
-        self._freed = freed
+        self._attempts = attempts
         self._loop = asyncio.get_running_loop()
-        self._async_slots = AsyncSlots(self._left_its_slot, board, app.tracing)
-        self._thread_slots = self._threads(app, lambda: in_this_thread(board), concurrency)
-        self._process_slots = self._threads(app, lambda: child.Child(app, board), concurrency)
-        # A crowd of them at once could be what killed the worker, and each costs the start of a process.
-        self._suspect_slots = self._threads(app, lambda: child.Child(app, board), os.cpu_count() or 1)
-        self.running: dict[int, RunningAttempt] = {}
-        self.given_up: set[int] = set()
-        """Attempts that timed out in a thread. They are settled; their slots are still taken."""
-        self._progress: dict[int, tuple[ClaimedJob, Progress]] = {}
+        self._async_slots = AsyncSlots(attempts, cells, app.tracing)
+        self._thread_slots = ThreadSlots(attempts, lambda: InThread(cells), concurrency, app.tracing)
+        self._process_slots = ThreadSlots(attempts, lambda: Child(app, cells), concurrency, app.tracing)
+        # Many suspects at once could be what killed the worker, and each costs the start of a process.
+        self._suspect_slots = ThreadSlots(attempts, lambda: Child(app, cells), os.cpu_count() or 1, app.tracing)
 
-    @property
-    def taken(self) -> int:
-        """How many slots are."""
-        return len(self.running) + len(self.given_up)
-
-    def begin(self, claimed: ClaimedJob, job_type: JobType) -> None:
-        running = RunningAttempt(Run(claimed, self._store, self._report), job_type)
-        self.running[claimed.number] = running
+    def start(self, claimed: ClaimedJob, job_type: JobType) -> None:
+        """Put a claimed job into a slot."""
+        attempt = RunningAttempt(Run(claimed, self._store), job_type)
+        self._attempts.running[claimed.number] = attempt
         slots = self._slots_for(claimed, job_type)
         if (timeout := job_type.timeout) is not None and slots is not self._async_slots:
-            running.started = lambda: self._loop.call_soon_threadsafe(self._started, running, timeout)
-        slots.put(running)
-
-    def stop(self, why: StopReason, number: int | None = None) -> None:
-        """Make one attempt end, or all of them."""
-        for running in [r for n, r in self.running.items() if number in (None, n)]:
-            running.stop(why)
-
-    def let_go(self) -> None:
-        """Give up what does not end. A thread cannot be stopped, but its job can be given back."""
-        for running in list(self.running.values()):
-            self._end(running, running.stopped())
-
-    def newest_progress(self) -> list[tuple[ClaimedJob, Progress]]:
-        """What handlers have reported since the last call."""
-        progress, self._progress = self._progress, {}
-        return list(progress.values())
-
-    def close(self) -> None:
-        for slots in (self._async_slots, self._thread_slots, self._process_slots, self._suspect_slots):
-            slots.close()
-
-    def _threads(self, app: Treadle, execute: Callable[[], Execute], limit: int) -> ThreadSlots:
-        return ThreadSlots(self._left_its_slot, execute, limit, app.tracing)
+            attempt.timer = self._loop.call_later(timeout, self._check_timeout, attempt, timeout)
+        slots.put(attempt)
 
     def _slots_for(self, claimed: ClaimedJob, job_type: JobType) -> AsyncSlots | ThreadSlots:
-        if claimed.suspicion and child.can_run(job_type):
+        if claimed.suspicion and can_run(job_type):
             return self._suspect_slots
         if job_type.run == "process":
             return self._process_slots
         return self._async_slots if job_type.run == "async" else self._thread_slots
 
-    def _report(self, claimed: ClaimedJob, progress: Progress) -> None:
-        self._progress[claimed.number] = (claimed, progress)
-
-    def _started(self, running: RunningAttempt, timeout: float) -> None:
-        if running.ended:
+    def _check_timeout(self, attempt: RunningAttempt, timeout: float) -> None:
+        """Stop an attempt whose time is over. One that waits for its child or for a slot still has all of it."""
+        started = attempt.started_at
+        left = timeout if started is None else started + timeout - time.monotonic()
+        if left > 0:
+            attempt.timer = self._loop.call_later(left, self._check_timeout, attempt, timeout)
             return
-        running.timer = self._loop.call_later(timeout, self._timed_out, running)
-        if running.run.claimed.deadline is None:  # its child had to start, or a suspect to wait for its turn
-            self._loop.run_in_executor(None, self._set_deadline, running.run.claimed, timeout)
+        can_kill = attempt.kill is not None
+        attempt.stop(StopReason.TIMED_OUT)
+        if not can_kill and not attempt.ended:
+            claimed = attempt.run.claimed
+            log.warning("job %s (%s) timed out in a thread, which cannot be stopped", claimed.id, claimed.type)
+            self._attempts.give_up(attempt, keeps_slot=True)
 
-    def _set_deadline(self, claimed: ClaimedJob, timeout: float) -> None:
-        with contextlib.suppress(TreadleError):  # if the lease is lost, settling it will say so
-            self._store.extend(claimed, clock.seconds(timeout))
+    def stop(self, reason: StopReason, number: int | None = None) -> None:
+        """Stop one attempt, or all of them."""
+        for attempt in [a for n, a in self._attempts.running.items() if number in (None, n)]:
+            attempt.stop(reason)
 
-    def _timed_out(self, running: RunningAttempt) -> None:
-        """A child is killed. A thread is given up: its job is settled now, its slot stays taken until it ends."""
-        can_kill = running.kill is not None
-        running.stop(StopReason.TIMED_OUT)
-        if not can_kill and not running.ended:
-            self.given_up.add(running.run.claimed.number)
-            log.warning("job %s (%s) timed out in a thread, which cannot be stopped", *job_ref(running.run.claimed))
-            self._end(running, running.stopped())
+    def give_up_all(self) -> None:
+        """Wait for nothing that still runs. A thread cannot be stopped, but its job can be released."""
+        for attempt in list(self._attempts.running.values()):
+            self._attempts.give_up(attempt, keeps_slot=False)
 
-    def _left_its_slot(self, running: RunningAttempt, outcome: Outcome | None) -> None:
-        number = running.run.claimed.number
-        if number in self.given_up:
-            self.given_up.discard(number)
-            self._freed()
-        elif number in self.running:
-            self._end(running, outcome)
+    def new_progress(self) -> list[tuple[ClaimedJob, Progress]]:
+        """What handlers have reported since the last call."""
+        found: list[tuple[ClaimedJob, Progress]] = []
+        for attempt in self._attempts.running.values():
+            progress = attempt.run.progress
+            if progress is not None and progress is not attempt.saved:
+                attempt.saved = progress
+                found.append((attempt.run.claimed, progress))
+        return found
 
-    def _end(self, running: RunningAttempt, outcome: Outcome | None) -> None:
-        claimed = running.run.claimed
-        del self.running[claimed.number]
-        self._progress.pop(claimed.number, None)
-        if running.timer is not None:
-            running.timer.cancel()
-        self._ended(claimed, outcome)
+    def close(self) -> None:
+        for slots in (self._async_slots, self._thread_slots, self._process_slots, self._suspect_slots):
+            slots.close()
+
+
+class AsyncSlots:
+    """Slots that are long-lived tasks, each awaiting one handler after another.
+
+    A task per job would cost more than everything else together. Handlers cannot tell the difference: one that left
+    the context changed, or was cancelled, takes its task with it.
+    """
+
+    YIELD_AFTER = 0.005
+    """Seconds after which handlers that never wait let the rest of the loop run."""
+
+    def __init__(self, attempts: Attempts, cells: Inflight, tracing: Tracing | None) -> None:
+        self._attempts = attempts
+        self._cells = cells
+        self._tracing = tracing
+        self._inbox: deque[RunningAttempt] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._context = contextvars.copy_context()
+        self._waking = False
+
+    def put(self, attempt: RunningAttempt) -> None:
+        self._inbox.append(attempt)
+        self._wake()
+
+    def _wake(self) -> None:
+        """Have one more slot look at the inbox. It wakes the next one before it starts a handler."""
+        if self._waking:
+            return
+        self._waking = True
+        if self._idle:
+            self._idle.pop().set_result(None)
+        else:
+            task = asyncio.get_running_loop().create_task(self._serve(), context=self._context.copy())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self) -> None:
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        before = contextvars.copy_context()
+        while True:
+            self._waking = False
+            turn_ends = time.monotonic() + self.YIELD_AFTER
+            while self._inbox:
+                attempt = self._inbox.popleft()
+                if self._inbox:
+                    self._wake()
+                self._attempts.end(attempt, await self._execute(attempt, task))
+                if task.cancelling() or contextvars.copy_context() != before:
+                    if self._inbox:
+                        self._wake()
+                    return
+                if time.monotonic() > turn_ends:
+                    await asyncio.sleep(0)
+                    turn_ends = time.monotonic() + self.YIELD_AFTER
+            idle: asyncio.Future[None] = loop.create_future()
+            self._idle.append(idle)
+            await idle
+
+    async def _execute(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> Outcome | None:
+        if attempt.stop_reason is not None:
+            return attempt.stopped()
+        attempt.kill = task.cancel
+        self._cells.start(attempt.run.claimed.number)
+        if self._tracing is None:
+            return await self._run(attempt)
+        with self._tracing.running(attempt.run) as ended:
+            outcome = await self._run(attempt)
+            ended(outcome)
+            return outcome
+
+    async def _run(self, attempt: RunningAttempt) -> Outcome | None:
+        try:
+            return await run_async(attempt.run, attempt.job_type)
+        except asyncio.CancelledError:
+            # Without a reason of ours, the event loop itself is being closed.
+            return RELEASED if attempt.stop_reason is None else attempt.stopped()
+
+    def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+
+class Place(Protocol):
+    """Where the thread of a slot runs attempts: in itself, or in a child process."""
+
+    def run(self, attempt: RunningAttempt) -> Outcome | None: ...
+    def close(self) -> None: ...
+
+
+class InThread:
+    """Runs attempts in the thread of the slot."""
+
+    def __init__(self, cells: Inflight) -> None:
+        self._cells = cells
+
+    def run(self, attempt: RunningAttempt) -> Outcome | None:
+        self._cells.start(attempt.run.claimed.number)
+        attempt.started_at = time.monotonic()
+        # In a copy: what the handler leaves in context variables must not reach the next one on this thread.
+        return contextvars.copy_context().run(run_sync, attempt.run, attempt.job_type)
+
+    def close(self) -> None: ...
+
+
+class ThreadSlots:
+    """Slots that are threads, at most `limit`. They start when they are needed, and stay."""
+
+    def __init__(self, attempts: Attempts, new_place: Callable[[], Place], limit: int, tracing: Tracing | None) -> None:
+        self._attempts = attempts
+        self._new_place = new_place
+        self._limit = limit
+        self._tracing = tracing
+        self._inbox: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._threads: list[threading.Thread] = []
+
+    def put(self, attempt: RunningAttempt) -> None:
+        if not self._idle.acquire(blocking=False) and len(self._threads) < self._limit:
+            thread = threading.Thread(target=self._serve, name=f"treadle-slot-{len(self._threads)}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        self._inbox.put(attempt)
+
+    def _serve(self) -> None:
+        place = self._new_place()
+        while (attempt := self._inbox.get()) is not None:
+            outcome = self._execute(place, attempt)
+            self._idle.release()
+            try:
+                self._attempts.end_from_thread(attempt, outcome)
+            except RuntimeError:
+                break  # the event loop is closed: the worker has released the job
+        place.close()
+
+    def _execute(self, place: Place, attempt: RunningAttempt) -> Outcome | None:
+        if attempt.stop_reason is not None:
+            return attempt.stopped()
+        if self._tracing is None:
+            return run_safely(place, attempt)
+        with self._tracing.running(attempt.run) as ended:
+            outcome = run_safely(place, attempt)
+            ended(outcome)
+            return outcome
+
+    def close(self) -> None:
+        for _ in self._threads:
+            self._inbox.put(None)
+
+
+def run_safely(place: Place, attempt: RunningAttempt) -> Outcome | None:
+    """An outcome in any case, even if treadle is to blame: a slot that dies would take its jobs out of sight."""
+    try:
+        return place.run(attempt)
+    except BaseException as error:
+        claimed = attempt.run.claimed
+        log.exception("job %s (%s) could not be run", claimed.id, claimed.type)
+        return decide(claimed, error, attempt.job_type.backoff)

@@ -1,43 +1,52 @@
-"""The heartbeat: says that this worker lives, and notices who does not."""
+"""The heartbeat: says that this worker lives, declares dead the workers that stand still, and checks its own leases."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import logging
 import random
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from treadle.errors import TreadleError, WorkerLost
-from treadle.worker.log import log
+from treadle.worker.inflight import StopReason
 
 if TYPE_CHECKING:
     from treadle.stores.base import Beat, Store
+    from treadle.worker.executor import Executor
+    from treadle.worker.inflight import Attempts
+
+log = logging.getLogger("treadle")
 
 STILL = 3
-"""Beats of ours during which another's count must stand still before it is dead."""
+"""Beats of this worker during which another's count must stand still before that one is dead."""
 AGAIN = 0.5
-"""Seconds after which a beat that failed is tried again. Others may have beaten meanwhile, and would count on."""
+"""Seconds after which a failed beat is tried again. Others may have beaten meanwhile, and would count on."""
+FLAGS = 0.5
+"""Seconds between two looks for cancelled jobs, and between two writes of progress."""
 
 
 class Heartbeat:
     """A thread of its own, so that a handler that blocks the event loop does not stop the heart.
 
-    No clocks are compared: a worker is dead if its count stood still during three successful beats of ours. After an
-    outage or a suspend everybody's first beat comes late, and nobody's is counted as more than one.
+    No clocks are compared: a worker is dead if its count stood still during three successful beats of this one. After
+    an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
     """
 
-    def __init__(self, store: Store, every: float, heard: Callable[[Beat], None], lost: Callable[[str], None]) -> None:
+    def __init__(self, store: Store, every: float) -> None:
         self._store = store
         self._every = every
-        self._heard = heard
-        self._lost = lost
         self._stop = threading.Event()
         self._seen: dict[str, tuple[int, int]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._news: asyncio.Queue[Beat | WorkerLost] = asyncio.Queue()
         self.worker = ""
-        self._thread = threading.Thread(target=self._keep, name="treadle-keeper", daemon=True)
+        self._thread = threading.Thread(target=self._keep, name="treadle-heartbeat", daemon=True)
 
-    def start(self, worker: str) -> None:
-        self.worker = worker
+    def start(self) -> None:
         self._thread.start()
 
     def fall_silent(self) -> None:
@@ -49,29 +58,37 @@ class Heartbeat:
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join()
 
+    async def news(self) -> Beat | WorkerLost:
+        """What the next beat finds: this worker's leases, or that it was declared dead."""
+        return await self._news.get()
+
     def _keep(self) -> None:
         pause = self._every
         while not self._stop.wait(pause * random.uniform(0.9, 1.1)):
             pause = self._every
             try:
-                self.beat()
+                self._report(self.beat())
             except WorkerLost as error:
                 log.warning("%s", error)
                 self._seen.clear()
-                self._lost(error.worker)
+                self._report(error)
             except TreadleError as error:
                 log.warning("no heartbeat: %s", error)
                 pause = min(AGAIN, self._every)
             except Exception:
                 log.exception("no heartbeat")
 
-    def beat(self) -> None:
-        """Count up, bury the dead, and pass on what was heard."""
+    def _report(self, news: Beat | WorkerLost) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._news.put_nowait, news)
+
+    def beat(self) -> Beat:
+        """Count up, and declare dead the workers whose count stands still."""
         beat = self._store.beat(self.worker)
         for worker in self._stood_still(beat):
-            held = self._store.declare_dead(worker, "its worker stopped beating", beats=beat.workers[worker])
-            log.warning("worker %s is dead: its count stood still; %d jobs returned", worker, held)
-        self._heard(beat)
+            returned = self._store.declare_dead(worker, "its worker stopped beating", beats=beat.workers[worker])
+            log.warning("worker %s is dead: its count stood still; %d jobs returned", worker, returned)
+        return beat
 
     def _stood_still(self, beat: Beat) -> Collection[str]:
         seen: dict[str, tuple[int, int]] = {}
@@ -80,3 +97,52 @@ class Heartbeat:
             seen[worker] = (count, still + 1 if count == before else 0)
         self._seen = seen
         return [worker for worker, (_, still) in seen.items() if still >= STILL and worker != self.worker]
+
+
+class LeaseCheck:
+    """Compares the leases in the database with the attempts that run: cancelled, lost, or unknown to this worker.
+
+    Its writes share the settler's thread, so that they never wait for a settle's writer.
+    """
+
+    def __init__(self, store: Store, executor: Executor, attempts: Attempts, thread: ThreadPoolExecutor) -> None:
+        self._store = store
+        self._executor = executor
+        self._attempts = attempts
+        self._thread = thread
+        self._unheld: set[int] = set()
+        self._missing: set[int] = set()
+        self.worker = ""
+
+    async def run(self) -> None:
+        """Until cancelled: store the progress of what runs, and stop what was cancelled."""
+        while True:
+            await asyncio.sleep(FLAGS)
+            if self._attempts.running:
+                with contextlib.suppress(TreadleError):
+                    await self._look_at_flags()
+
+    async def _look_at_flags(self) -> None:
+        loop = asyncio.get_running_loop()
+        if progress := self._executor.new_progress():
+            await loop.run_in_executor(self._thread, self._store.save_progress, progress)
+        for number in await loop.run_in_executor(self._thread, self._store.cancelled, self.worker):
+            self._executor.stop(StopReason.CANCELLED, number)
+
+    def compare(self, beat: Beat) -> None:
+        """Stop what a beat shows to be cancelled or lost, and release leases that this worker does not know of."""
+        running = self._attempts.running
+        unheld = beat.mine.keys() - self._attempts.numbers
+        # A lease that was just settled may look wrong at one beat, but not at two. One that is being claimed may do so
+        # at many, if a handler blocks the event loop.
+        if not self._attempts.claiming:
+            if lost_replies := unheld & self._unheld:
+                self._thread.submit(self._store.release_unheld, self.worker, lost_replies)
+            self._unheld = unheld
+        for number, cancelled in beat.mine.items():
+            if cancelled:
+                self._executor.stop(StopReason.CANCELLED, number)
+        missing = {number for number in running.keys() - beat.mine.keys() if not running[number].run.written}
+        for number in missing & self._missing:
+            self._executor.stop(StopReason.LOST, number)
+        self._missing = missing

@@ -1,26 +1,34 @@
-"""What tells one process from every other, on this machine and after a restart of it."""
+"""This process on its host: its identity, the memory limits it lives under, and the signals that end it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import re
+import signal
 import socket
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+ONE_SIGNAL = 1.0
+"""Seconds within which signals count as one: a service manager and a supervisor may both send the first."""
 
 _COUNTERS = {
     "memory": "/sys/fs/cgroup/memory{}/memory.oom_control",
     "": "/sys/fs/cgroup{}/memory.events",
 }
-"""Where a control group counts its kills, by its controllers: of version 1, and of version 2, which names none."""
+"""Where a control group counts its kills, by its controllers: for version 1, and for version 2, which names none."""
 
 
 def identity(supervisor: int | None = None) -> dict[str, Any]:
     """This boot of the machine, this pid namespace, this pid, and when the process with that pid started.
 
-    Empty where the system does not tell (no /proc): then only a worker's heartbeat says whether it lives.
+    Empty on a system without /proc: then only a worker's heartbeat says whether it lives.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -34,7 +42,7 @@ def identity(supervisor: int | None = None) -> dict[str, Any]:
 
 
 def name() -> str:
-    """`hostname-pid`, as people know a worker."""
+    """`hostname-pid`, the name of a worker for people."""
     return f"{socket.gethostname()}-{os.getpid()}"
 
 
@@ -49,7 +57,7 @@ def is_dead(host: Mapping[str, Any], *, one_machine: bool) -> bool:
         return False
     supervisor = host.get("supervisor")
     if supervisor and not is_dead(supervisor, one_machine=one_machine):
-        return False  # who knows best what it had started, and returns its jobs
+        return False  # the supervisor knows what its worker had started, and returns the jobs
     try:
         return _started(int(host["pid"])) != host.get("started")
     except (OSError, KeyError, ValueError):
@@ -57,10 +65,10 @@ def is_dead(host: Mapping[str, Any], *, one_machine: bool) -> bool:
 
 
 def out_of_memory_kills() -> int | None:
-    """How many processes the kernel has killed for want of memory so far, or None where it does not say.
+    """How many processes the kernel has killed so far because memory ran out, or None where it does not say.
 
-    Counted in our control group, which our children share. Only where it has no count of its own, on the whole machine:
-    a kill elsewhere would then look like one of ours.
+    The count is that of our control group, which our children share. If the group has none, it is that of the whole
+    machine: a kill elsewhere then looks like one of ours.
     """
     for path in (*memory_counters(_read("/proc/self/cgroup")), "/proc/vmstat"):
         found = re.search(r"^oom_kill (\d+)$", _read(path), re.MULTILINE)
@@ -70,9 +78,9 @@ def out_of_memory_kills() -> int | None:
 
 
 def memory_counters(groups: str) -> list[str]:
-    """The files that may have the count of a process whose /proc/…/cgroup says `groups`.
+    """The files that may have the count for a process whose /proc/…/cgroup contains `groups`.
 
-    In a container the group may be at the top of what is mounted, and its path be that of the world outside.
+    In a container the group may be at the top of what is mounted, while its path is the one outside the container.
     """
     paths = {controllers: path.rstrip("/") for _, controllers, path in (at.split(":", 2) for at in groups.splitlines())}
     return [
@@ -84,13 +92,47 @@ def memory_counters(groups: str) -> list[str]:
 
 
 def raise_oom_score(by: int = 100) -> None:
-    """When the kernel wants memory it may kill more than the one who took it: then us before our parent.
+    """Have the kernel kill this process before its parent when memory runs out: it may kill more than the culprit.
 
-    The more so, the higher `by` is. With 1000 it takes us whoever else is there, be we as small as we may.
+    A higher `by` makes it more likely. With 1000 the kernel takes this process first, however small it is.
     """
     with contextlib.suppress(OSError, ValueError):
         score = Path("/proc/self/oom_score_adj")
         score.write_text(str(min(1000, int(score.read_text()) + by)))
+
+
+def until_signalled(again: Callable[[], None]) -> asyncio.Event:
+    """An event that the first SIGTERM or SIGINT sets. Later ones call `again`."""
+    stop = asyncio.Event()
+    first_at = 0.0
+
+    def signalled() -> None:
+        nonlocal first_at
+        if not stop.is_set():
+            first_at = time.monotonic()
+            stop.set()
+        elif time.monotonic() - first_at > ONE_SIGNAL:
+            again()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signalled)
+    return stop
+
+
+def run_loop(main: Coroutine[Any, Any, T]) -> T:
+    """`asyncio.run`, without waiting for threads that a handler has left behind in the loop's pool."""
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    try:
+        return loop.run_until_complete(main)
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
 def _read(path: str) -> str:

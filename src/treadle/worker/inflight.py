@@ -1,24 +1,217 @@
-"""Which leases a worker process has started and not settled, in memory that outlives it.
+"""What a worker has in flight: every attempt, from its claim until its outcome is committed.
 
-When a child dies, its supervisor reads here whom to charge: writing every start to the database would cost a commit
-each. The first bytes name the worker, so that the supervisor needs none of the user's code.
+`Attempts` is the worker's own table of them, and the queue in which outcomes wait for the settler. `Inflight` is memory
+that outlives the worker: when a process dies, its supervisor reads there which leases to charge. Writing every start to
+the database would cost a commit each.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import mmap
 import os
 import tempfile
-from typing import NamedTuple
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
+
+from treadle.job import ClaimedJob
+from treadle.outcome import CANCELLED, RELEASED, Outcome, OutcomeKind, TimedOut, decide
+from treadle.redact import redact_text
+
+if TYPE_CHECKING:
+    from treadle.context import Run
+    from treadle.registry import JobType
+
+log = logging.getLogger("treadle")
+
+Ended = tuple[ClaimedJob, Outcome | None]
+"""An attempt that has ended, and how. None: the job is no longer this worker's to settle."""
 
 _HEADER = 4096
 VARIABLE = "TREADLE_BOARD"
 
 
+class StopReason(Enum):
+    """Why the worker stops an attempt before its handler has ended."""
+
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed out"
+    RELEASED = "released"
+    LOST = "lost"
+
+
+class RunningAttempt:
+    """One attempt in a slot."""
+
+    __slots__ = ("ended", "job_type", "kill", "run", "saved", "started_at", "stop_reason", "timer")
+
+    def __init__(self, run: Run, job_type: JobType) -> None:
+        self.run = run
+        self.job_type = job_type
+        self.stop_reason: StopReason | None = None
+        self.kill: Callable[[], object] | None = None
+        """Ends the handler by force, where that is possible: not in a thread."""
+        self.started_at: float | None = None
+        """When the handler started, by `time.monotonic()`: its timeout counts from then on."""
+        self.ended = False
+        self.timer: asyncio.TimerHandle | None = None
+        self.saved = run.progress
+        """The progress that was stored last."""
+
+    def stop(self, reason: StopReason) -> None:
+        """End the handler, or at least set its stop flag. What it does not finish has the outcome of the reason."""
+        if self.ended or self.stop_reason is not None:
+            return
+        self.stop_reason = reason
+        self.run.cancelled = True
+        if (kill := self.kill) is not None:  # the thread of the slot may clear it at this moment
+            kill()
+
+    def stopped(self) -> Outcome | None:
+        """The outcome of an attempt that was stopped; None if the job is no longer this worker's to settle."""
+        if self.stop_reason is StopReason.CANCELLED:
+            return CANCELLED
+        if self.stop_reason is StopReason.TIMED_OUT and self.job_type.timeout is not None:
+            return decide(self.run.claimed, TimedOut.after(self.job_type.timeout), self.job_type.backoff)
+        return RELEASED if self.stop_reason is StopReason.RELEASED else None
+
+
+class Attempts:
+    """The attempts of a worker: running, then ended, then settled.
+
+    Slots say that an attempt has ended; the settler awaits `ended` and gets all that piled up. `changed` is set
+    whenever an attempt has ended or was settled: the claim loop awaits it when there is no free slot.
+    """
+
+    def __init__(self, cells: Inflight, outcomes: dict[OutcomeKind, int]) -> None:
+        self.running: dict[int, RunningAttempt] = {}
+        """By lease number."""
+        self.given_up: set[int] = set()
+        """Attempts that timed out in a thread. They have their outcome; their slots are still taken."""
+        self.claiming = False
+        """Whether there may be leases that are not in `running` yet."""
+        self.changed = asyncio.Event()
+        self._cells = cells
+        self._outcomes = outcomes
+        self._loop = asyncio.get_running_loop()
+        self._from_threads: deque[tuple[RunningAttempt, Outcome | None]] = deque()
+        self._collecting = False
+        self._ended: list[Ended] = []
+        self._settling: list[Ended] = []
+        self._verbose = log.isEnabledFor(logging.INFO)
+
+    @property
+    def taken(self) -> int:
+        """The number of slots that are not free."""
+        return len(self.running) + len(self.given_up)
+
+    @property
+    def unsettled(self) -> int:
+        """The number of outcomes that are not committed yet."""
+        return len(self._ended) + len(self._settling)
+
+    @property
+    def none_left(self) -> bool:
+        """Whether nothing runs and nothing is unsettled."""
+        return not self.running and not self.unsettled
+
+    @property
+    def numbers(self) -> set[int]:
+        """The leases that this worker knows of."""
+        return {*self.running, *(claimed.number for claimed, _ in (*self._settling, *self._ended))}
+
+    def end(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
+        """The attempt has left its slot with this outcome, unless it was given up before. For the event loop only."""
+        attempt.ended = True
+        number = attempt.run.claimed.number
+        if number in self.given_up:
+            self.given_up.discard(number)
+        elif number in self.running:
+            self._queue(attempt, None if attempt.stop_reason is StopReason.LOST else outcome)
+        self.changed.set()
+
+    def end_from_thread(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
+        """`end`, from any thread: one call of the event loop serves all that ended meanwhile."""
+        self._from_threads.append((attempt, outcome))
+        if not self._collecting:
+            self._collecting = True
+            self._loop.call_soon_threadsafe(self._collect)
+
+    def _collect(self) -> None:
+        self._collecting = False
+        while self._from_threads:
+            self.end(*self._from_threads.popleft())
+
+    def give_up(self, attempt: RunningAttempt, *, keeps_slot: bool) -> None:
+        """Do not wait for a handler that cannot be stopped: its outcome is that of the stop."""
+        if keeps_slot:
+            self.given_up.add(attempt.run.claimed.number)
+        self._queue(attempt, attempt.stopped())
+        self.changed.set()
+
+    def _queue(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
+        claimed = attempt.run.claimed
+        del self.running[claimed.number]
+        if attempt.timer is not None:
+            attempt.timer.cancel()
+        if outcome is not None:
+            self._outcomes[outcome.kind] += 1
+            if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
+                log_outcome(claimed, outcome)
+        self._ended.append((claimed, outcome))
+
+    async def ended(self) -> Sequence[Ended]:
+        """All attempts that have ended, as soon as there is one. They count as unsettled until `settled` is called."""
+        while not self._ended:
+            await self.change()
+        self._settling, self._ended = self._ended, []
+        return self._settling
+
+    def settled(self) -> None:
+        """Nothing more can be done for what `ended` returned: it is committed, or it cannot be."""
+        for claimed, _ in self._settling:
+            self._cells.end(claimed.number)
+        self._settling = []
+        self.changed.set()
+
+    async def all_ended(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
+        """Wait until nothing runs, for at most this many seconds."""
+        deadline = time.monotonic() + seconds
+        while self.running and time.monotonic() < deadline and not (hurry and hurry.is_set()):
+            try:
+                await asyncio.wait_for(self.change(), min(0.2, max(0.0, deadline - time.monotonic())))
+            except TimeoutError:
+                continue
+
+    async def all_settled(self) -> None:
+        while self.unsettled:
+            await self.change()
+
+    async def change(self) -> None:
+        """Wait for the next change. Each waiter checks what it waits for first, so several can share one event."""
+        self.changed.clear()
+        await self.changed.wait()
+
+
+def log_outcome(claimed: ClaimedJob, outcome: Outcome) -> None:
+    """One line for how an attempt ended."""
+    job, error = (claimed.id, claimed.type), redact_text(outcome.error or "")
+    if outcome.kind is OutcomeKind.RETRIED:
+        log.warning("job %s (%s) retrying in %gs: %s", *job, outcome.delay / 1e6, error)
+    elif outcome.kind is OutcomeKind.FAILED:
+        log.error("job %s (%s) failed after %d attempts: %s", *job, claimed.attempt, error)
+    else:
+        log.info("job %s (%s) %s", *job, outcome.kind)
+
+
 class Owner(NamedTuple):
-    """The worker that writes on a board, and its database."""
+    """The worker that writes into the cells, and its database: a supervisor needs none of the user's code."""
 
     worker: str
     url: str
@@ -28,14 +221,14 @@ class Inflight:
     """A cell per lease: its number (negative: started in a child of its own), or 0 if the cell is free.
 
     A lease keeps its cell until its outcome is committed, not just until its handler has ended: what a handler leaves
-    behind can still kill the process. A worker has no more than twice its `concurrency` in hand and unsettled.
+    behind can still kill the process. A worker has at most twice its `concurrency` running and unsettled.
     """
 
     def __init__(self, fd: int, cells: int, supervisor: int | None = None, *, in_turn: bool = False) -> None:
         self.fd = fd
         self.supervisor = supervisor
         self.in_turn = in_turn
-        """Whether somebody has worked under this supervisor before: then the store can be used, sooner or later."""
+        """Whether a worker has run under this supervisor before: then the store can be used, sooner or later."""
         self._map = mmap.mmap(fd, _HEADER + 8 * cells)
         self._cells = memoryview(self._map)[_HEADER:].cast("q")
         self._free = list(range(cells))
@@ -43,7 +236,7 @@ class Inflight:
 
     @classmethod
     def create(cls, cells: int) -> Inflight:
-        """A new board, in a file without a name that child processes can inherit."""
+        """New cells, in a file without a name that child processes can inherit."""
         with tempfile.TemporaryFile() as file:
             fd = os.dup(file.fileno())
         os.ftruncate(fd, _HEADER + 8 * cells)
@@ -52,7 +245,7 @@ class Inflight:
 
     @classmethod
     def inherited(cls) -> Inflight | None:
-        """The board that a supervisor gave to this process, if one did."""
+        """The cells that a supervisor gave to this process, if one did."""
         given = os.environ.pop(VARIABLE, None)
         if given is None:
             return None
@@ -61,11 +254,11 @@ class Inflight:
         return cls(fd, (os.fstat(fd).st_size - _HEADER) // 8, supervisor, in_turn=bool(in_turn))
 
     def for_a_child(self, *, in_turn: bool) -> str:
-        """What `inherited` reads in the child. The parent is named, as the child may look for it too late."""
+        """What `inherited` reads in the child. It names the parent: a child that asks later may have another one."""
         return f"{self.fd}:{os.getpid()}:{int(in_turn)}"
 
     def sign(self, owner: Owner) -> None:
-        """Say who writes here."""
+        """Write down which worker uses the cells."""
         data = msgspec.json.encode(owner)
         self._map[:_HEADER] = data.ljust(_HEADER, b"\0")
 
@@ -73,7 +266,7 @@ class Inflight:
         data = self._map[:_HEADER].rstrip(b"\0")
         try:
             return msgspec.json.decode(data, type=Owner) if data else None
-        except msgspec.MsgspecError:  # it died while it signed: it had no time to claim
+        except msgspec.MsgspecError:  # it died while it signed, before it could claim
             return None
 
     def start(self, number: int, *, apart: bool = False) -> None:
@@ -82,14 +275,14 @@ class Inflight:
         self._cells[cell] = -number if apart else number
 
     def end(self, number: int) -> None:
-        """Nobody is to be charged for this lease any more. It may never have started, or have ended before."""
+        """Charge nobody for this lease any more. It may never have started, or have ended before."""
         cell = self._cell_of.pop(number, None)
         if cell is not None:
             self._cells[cell] = 0
             self._free.append(cell)
 
     def started(self, *, apart: bool) -> list[int]:
-        """The leases that were started and are not settled, with those in children or without."""
+        """The leases that were started and are not settled: with those in children if `apart`, else without them."""
         return [abs(number) for number in self._cells if number > 0 or (apart and number)]
 
     def clear(self) -> None:

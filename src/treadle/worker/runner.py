@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from typing import TYPE_CHECKING, Any
 
 from treadle.context import Context, Run, current_run
 from treadle.errors import BadPayload, LeaseLost
 from treadle.outcome import Fail, Outcome, TimedOut, decide
-from treadle.worker.log import log
 
 if TYPE_CHECKING:
     from treadle.registry import JobType
+
+log = logging.getLogger("treadle")
 
 
 def run_sync(run: Run, job_type: JobType) -> Outcome | None:

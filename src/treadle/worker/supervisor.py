@@ -6,6 +6,7 @@ It runs none of the user's code and has no threads, so that what kills a worker 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
@@ -18,9 +19,10 @@ from treadle.stores import open_store
 from treadle.worker import host
 from treadle.worker.child import how_it_ended
 from treadle.worker.inflight import VARIABLE, Inflight, Owner
-from treadle.worker.log import log
 from treadle.worker.settler import PAUSE
 from treadle.worker.worker import WORN_OUT
+
+log = logging.getLogger("treadle")
 
 SHORT_LIFE = 1.0
 """Seconds: a child that dies sooner did not get far."""

@@ -14,7 +14,7 @@ from treadle.errors import BadOption
 from treadle.outcome import OutcomeKind
 from treadle.results import run_on_a_loop
 from treadle.stores.base import ClaimRequest
-from treadle.worker.chores import bury_the_local_dead
+from treadle.worker.chores import declare_local_dead
 from treadle.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     """Rescue, claim at most `max_jobs` within `max_seconds`, run them here; what has not ended then is released."""
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
-    rescued = bury_the_local_dead(app.store) + app.rescue()  # the worker would do the former too, and not tell
+    rescued = declare_local_dead(app.store) + app.rescue()  # the worker does the former too, but does not count it
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     run_on_a_loop(_pass(worker, max_seconds))
     due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))

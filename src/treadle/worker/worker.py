@@ -7,49 +7,45 @@ import contextlib
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
 from treadle.hooks import HookDispatcher
 from treadle.job import ClaimedJob
-from treadle.outcome import Outcome, OutcomeKind
+from treadle.outcome import OutcomeKind
 from treadle.settings import at_least_one
-from treadle.stores.base import Beat, ClaimRequest, Settled
+from treadle.stores.base import ClaimRequest, WorkerRow
+from treadle.version import __version__
 from treadle.worker import host
-from treadle.worker.chores import do_chores
+from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
-from treadle.worker.heartbeat import Heartbeat
-from treadle.worker.inflight import Inflight
-from treadle.worker.log import log, log_outcome
-from treadle.worker.register import register
-from treadle.worker.settler import PAUSE, Ended, Settler
-from treadle.worker.signals import run_loop, until_signalled
-from treadle.worker.slots import StopReason
+from treadle.worker.heartbeat import Heartbeat, LeaseCheck
+from treadle.worker.inflight import Attempts, Inflight, Owner, StopReason
+from treadle.worker.settler import PAUSE, Settler
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
+    from treadle.stores.base import Store, Watch
 
-T = TypeVar("T")
+log = logging.getLogger("treadle")
 
 POLL = 1.0
 """Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
-FLAGS = 0.5
-"""Seconds between two looks for cancelled jobs, and between two writes of progress."""
 SWITCH = 0.0005
 """Seconds for which Python code may keep the interpreter from a thread that comes back from the database. A settle
 comes back many times: with Python's own 5 ms, it would wait until the handlers that run beside it have ended."""
 WORN_OUT = 75
-"""The exit code of a worker whose threads are stuck: it has released its jobs and wants to be started anew."""
+"""The exit code of a worker whose threads are stuck: it has released its jobs and wants to be replaced."""
 
 
 class Worker:
     """One incarnation of a process that claims and runs.
 
     `concurrency`: how many jobs at once. `grace`: seconds that running jobs have to end when the worker stops; what
-    is left is released without burning an attempt. `beat`: seconds between two heartbeats.
+    is left is released without using up an attempt. `beat`: seconds between two heartbeats.
     """
 
     def __init__(
@@ -61,7 +57,7 @@ class Worker:
         grace: float = 30.0,
         beat: float = 5.0,
         max_jobs: int | None = None,
-        board: Inflight | None = None,
+        inflight: Inflight | None = None,
     ) -> None:
         self.app = app
         self.store = app.store
@@ -70,22 +66,17 @@ class Worker:
         if grace < 0 or beat <= 0:
             raise BadOption("grace, beat", (grace, beat), "seconds: a grace of 0 or more, a beat of more than 0")
         self.grace = grace
-        self.id = ""
+        self.id = self.name = ""
         self.claimed_total = 0
         self.outcomes: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
         self._every = beat
         self._max_jobs = max_jobs
-        self._supervised = board is not None
-        self._claiming = False
-        self._board = board or Inflight.create(2 * self.concurrency)
-        self._verbose = log.isEnabledFor(logging.INFO)
+        self._supervised = inflight is not None
+        self._inflight = inflight or Inflight.create(2 * self.concurrency)
         self._hurry = asyncio.Event()
         self._stop: asyncio.Event | None = None
         self._stopping = False
-        self._reborn = False
-        self._unheld: set[int] = set()
-        self._missing: set[int] = set()
-        self._listening: asyncio.Future[bool] | None = None
+        self._registering = False
         self._tasks: list[asyncio.Task[None]] = []
 
     # Life
@@ -94,62 +85,48 @@ class Worker:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
         hurries. The exit code: 0, or WORN_OUT."""
         sys.setswitchinterval(SWITCH)  # the process is ours
-        return run_loop(self._run())
+        return host.run_loop(self._run())
 
     async def _run(self) -> int:
-        supervisor = self._board.supervisor
+        supervisor = self._inflight.supervisor
         if self._supervised:
             host.raise_oom_score()
-        self._stop = stop = until_signalled(again=self.hurry)
+        self._stop = stop = host.until_signalled(again=self.hurry)
         async with self:
             while not stop.is_set() and not self._worn_out() and supervisor in (None, os.getppid()):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), 1.0)
-            log.info("worker %s stops; %d jobs are running", self.name, len(self._hands.running))
+            log.info("worker %s stops; %d jobs are running", self.name, len(self._attempts.running))
             return WORN_OUT if self._worn_out() else 0  # decided now: its threads may end while it stops
 
-    @property
-    def name(self) -> str:
-        return host.name()
+    def _worn_out(self) -> bool:
+        """Too many threads were given up: only a new process has them back."""
+        return self._supervised and len(self._attempts.given_up) > self.concurrency // 2
 
     async def __aenter__(self) -> Self:
-        self._loop = asyncio.get_running_loop()
-        self._work, self._freed, self._idle = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self.name = host.name()
         self._claimer = ThreadPoolExecutor(1, "treadle-claim")
-        self._watcher = ThreadPoolExecutor(1, "treadle-watch")
-        self._settler = Settler(self.store, self._written, self._settled)
-        self._teller = HookDispatcher(self.app.hooks, self.store.now)
-        self._hands = Executor(self.app, self.concurrency, self._board, self._ended, self._freed.set)
-        self._keeper = Heartbeat(self.store, self._every, self._from_thread(self._heard), self._from_thread(self._lost))
-        await self._arrive_in_time()
-        self._watch = await self._in(self._watcher, self.store.watch)
-        self._keeper.start(self.id)
-        self.app.wakers.add(self._wake)
-        loops = [self._claim_loop(), self._settler.run(), self._flags_loop(), do_chores(self.app, self._every)]
-        self._tasks = [self._loop.create_task(coroutine) for coroutine in loops]
+        self._wakeup = Wakeup()
+        self._idle = asyncio.Event()
+        self._hooks = HookDispatcher(self.app.hooks, self.store.now)
+        self._attempts = Attempts(self._inflight, self.outcomes)
+        self._executor = Executor(self.app, self.concurrency, self._inflight, self._attempts)
+        self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
+        self._leases = LeaseCheck(self.store, self._executor, self._attempts, self._settler.thread)
+        self._heartbeat = Heartbeat(self.store, self._every)
+        await self._register_in_time()
+        await self._wakeup.open(self.store)
+        self._heartbeat.start()
+        self.app.wakers.add(self._wakeup.wake)
+        loops = [
+            self._claim_loop(),
+            self._settler.run(),
+            self._leases.run(),
+            self._heartbeat_loop(),
+            do_chores(self.app, self._every),
+        ]
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
         return self
-
-    async def _arrive_in_time(self) -> None:
-        """Who comes for one that died waits for the store; who comes first has to say that it cannot be used."""
-        while True:
-            try:
-                return await self._in(self._claimer, self._arrive)
-            except StoreUnusable as error:
-                if not self._may_wait():
-                    raise
-                log.warning("not registered yet: %s", error)
-                await asyncio.sleep(PAUSE)
-
-    def _may_wait(self) -> bool:
-        wanted = self._stop is not None and not self._stop.is_set() and self._board.supervisor == os.getppid()
-        return wanted and self._board.in_turn
-
-    def _arrive(self) -> None:
-        self.id = register(self.app, self._board, self.name, self.concurrency, self.queues)
-        self._types = {
-            name: None if job_type.run == "process" else job_type.policy.timeout  # a child may take long to start
-            for name, job_type in self.app.registry.types.items()
-        }
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
@@ -161,68 +138,114 @@ class Worker:
         claim, *others = self._tasks
         self._tasks = []
         self._stopping = True
-        self._work.set()
-        self._freed.set()
+        self._wakeup.hint.set()
+        self._attempts.changed.set()
         try:
             await self._wind_down(claim, others)
-        except BaseException:  # the loop is torn down around us, and cancels all it has
-            self._fall_silent()
+        except BaseException:  # the event loop is being closed, and cancels all of its tasks
+            self._heartbeat.fall_silent()  # nothing runs our jobs any more: those who hear no beat rescue them
+            self._wakeup.close()
+            self.app.wakers.discard(self._wakeup.wake)
             raise
 
     async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
         await claim
-        await self._hands_free(self.grace, self._hurry)
-        self._hands.stop(StopReason.RELEASED)
-        await self._hands_free(1.0)
-        self._hands.let_go()
-        await self._settler.none_left()
-        await self._teller.close()
-        self.app.wakers.discard(self._wake)
+        await self._attempts.all_ended(self.grace, self._hurry)
+        self._executor.stop(StopReason.RELEASED)
+        await self._attempts.all_ended(1.0)
+        self._executor.give_up_all()
+        await self._attempts.all_settled()
+        await self._hooks.close()
+        self.app.wakers.discard(self._wakeup.wake)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         await asyncio.to_thread(self._leave)
 
-    def _fall_silent(self) -> None:
-        """Nobody runs our jobs any more, so that no heart may say otherwise: whoever hears none rescues them."""
-        self._keeper.fall_silent()
-        self._watch.close()
-        self.app.wakers.discard(self._wake)
+    def _leave(self) -> None:
+        self._heartbeat.stop()
+        self._wakeup.close()
+        with contextlib.suppress(TreadleError):
+            self.store.declare_dead(self.id, "its worker stopped", started=())
+            self._inflight.clear()  # so that the supervisor can tell this exit from one that a handler made
+        self._executor.close()
+        for thread in (self._claimer, self._settler.thread, self._wakeup.thread):
+            thread.shutdown()
+        if not self._supervised:  # then no other process has it, and a tick makes a new one each time
+            self._inflight.close()
 
     def hurry(self) -> None:
         """Do not wait for what runs."""
         self.grace = 0.0
         self._hurry.set()
 
-    def _leave(self) -> None:
-        self._keeper.stop()
-        self._watch.close()
-        with contextlib.suppress(TreadleError):
-            self.store.declare_dead(self.id, "its worker stopped", started=())
-            self._board.clear()  # so that the supervisor knows this exit from one that a handler made
-        self._hands.close()
-        for thread in (self._claimer, self._settler.thread, self._watcher):
-            thread.shutdown()
-        if not self._supervised:  # then nobody else has it, and a tick makes a new one each time
-            self._board.close()
-
-    async def _hands_free(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
-        """Until nothing runs, at most so long."""
-        deadline = time.monotonic() + seconds
-        while self._hands.running and time.monotonic() < deadline and not (hurry and hurry.is_set()):
-            self._freed.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._freed.wait(), min(0.2, max(0.0, deadline - time.monotonic())))
-
     async def drained(self) -> None:
-        """Until nothing runs, nothing waits to be settled, and nothing is due (or enough was claimed)."""
+        """Wait until nothing runs, nothing is unsettled, and nothing is due (or enough was claimed)."""
         self._idle.clear()
-        self._work.set()
+        self._wakeup.hint.set()
         await self._idle.wait()
 
-    def _worn_out(self) -> bool:
-        """Too many threads were given up: a new process is the only way to get them back."""
-        return self._supervised and len(self._hands.given_up) > self.concurrency // 2
+    # Register
+
+    async def _register_in_time(self) -> None:
+        """A worker that replaces a dead one waits for the store. The first one fails if the store cannot be used."""
+        while True:
+            try:
+                return await asyncio.get_running_loop().run_in_executor(self._claimer, self._register)
+            except StoreUnusable as error:
+                wanted = self._stop is not None and not self._stop.is_set()
+                if not (wanted and self._inflight.in_turn and self._inflight.supervisor == os.getppid()):
+                    raise
+                log.warning("not registered yet: %s", error)
+                await asyncio.sleep(PAUSE)
+
+    def _register(self) -> None:
+        """Appear in the database and in the cells, with an id that no worker has had before."""
+        declare_local_dead(self.store)
+        types = self.app.registry.types
+        self.store.publish([job_type.policy for job_type in types.values()])
+        id = str(uuid.uuid4())
+        self._inflight.sign(Owner(id, self.store.url))
+        self.store.register(
+            WorkerRow(
+                id=id,
+                name=self.name,
+                concurrency=self.concurrency,
+                queues=self.queues,
+                types=tuple(sorted(types)),
+                host=host.identity(self._inflight.supervisor),
+                version=__version__,
+            )
+        )
+        self.id = self._heartbeat.worker = self._leases.worker = self._hooks.worker = id
+        self._timeouts = {
+            name: None if job_type.run == "process" else job_type.policy.timeout  # a child may take long to start
+            for name, job_type in types.items()
+        }
+
+    async def _heartbeat_loop(self) -> None:
+        """Follow what the heartbeat finds."""
+        while True:
+            news = await self._heartbeat.news()
+            if isinstance(news, WorkerLost):
+                await self._register_again(news.worker)
+            else:
+                self._leases.compare(news)
+
+    async def _register_again(self, worker: str) -> None:
+        """Declared dead: what runs is another worker's now. Drop it, and start over with a new id."""
+        if self._stopping or self._registering or worker != self.id:  # claims and beats may both notice it
+            return
+        self._registering = True
+        try:
+            self._executor.stop(StopReason.LOST)
+            await asyncio.get_running_loop().run_in_executor(self._claimer, self._register)
+            log.warning("worker %s goes on as %s", self.name, self.id)
+        except TreadleError as error:
+            log.warning("not registered again yet: %s", error)
+            await asyncio.sleep(PAUSE)
+        finally:
+            self._registering = False
 
     # Claim
 
@@ -230,36 +253,34 @@ class Worker:
         while not self._stopping:
             free = self._room()
             if free <= 0:
-                self._freed.clear()
-                if self._room() <= 0:
-                    await self._freed.wait()
+                await self._attempts.change()
                 continue
-            self._work.clear()
-            self._claiming = True
+            self._wakeup.hint.clear()
+            self._attempts.claiming = True
             claimed = await self._claim(free)
-            if self.app.hooks:
-                self._teller.add(self.app.hooks.started(claimed, self.id))
+            self._hooks.started(claimed)
             for job in claimed:
-                self._hands.begin(job, self.app.registry[job.type])
-            self._claiming = False
+                self._executor.start(job, self.app.registry[job.type])
+            self._attempts.claiming = False
             await asyncio.sleep(0)  # handlers that never wait have ended after this, and their slots are free again
             if len(claimed) < free and not self._stopping:
                 await self._until_due()
 
     def _room(self) -> int:
-        """How many more jobs may be taken: a free slot each, unless too many are not settled yet."""
-        room = self.concurrency - self._hands.taken if len(self._settler) <= self.concurrency else 0
+        """How many more jobs may be claimed: one per free slot, unless too many are not settled yet."""
+        room = self.concurrency - self._attempts.taken if self._attempts.unsettled <= self.concurrency else 0
         if self._max_jobs is not None:
             room = min(room, self._max_jobs - self.claimed_total)
-            if room <= 0:
-                self._tell_if_idle()
+            if room <= 0 and self._attempts.none_left:
+                self._idle.set()
         return room
 
     async def _claim(self, limit: int) -> list[ClaimedJob]:
+        loop, request = asyncio.get_running_loop(), ClaimRequest(limit=limit, types=self._timeouts, queues=self.queues)
         try:
-            claimed = await self._in(self._claimer, self.store.claim, self.id, self._wanted(limit))
+            claimed = await loop.run_in_executor(self._claimer, self.store.claim, self.id, request)
         except WorkerLost as error:
-            await self._reincarnate(error.worker)
+            await self._register_again(error.worker)
             return []
         except (StoreBusy, StoreUnusable) as error:
             log.warning("nothing claimed: %s", error)
@@ -271,130 +292,54 @@ class Worker:
         await asyncio.sleep(PAUSE)
         return []
 
-    def _wanted(self, limit: int) -> ClaimRequest:
-        return ClaimRequest(limit=limit, types=self._types, queues=self.queues)
-
     async def _until_due(self) -> None:
         """Wait until there may be something to claim: a hint, a job that becomes due, or the next poll."""
+        loop, request = asyncio.get_running_loop(), ClaimRequest(limit=1, types=self._timeouts, queues=self.queues)
         try:
-            due = await self._in(self._claimer, self.store.due, self._wanted(1))
+            due = await loop.run_in_executor(self._claimer, self.store.due, request)
         except Exception as error:
             log.warning("nothing seen: %s", error)
             await asyncio.sleep(PAUSE)
             return
-        if due.now or self._work.is_set():  # set meanwhile: there may be follow-ups of what was settled
+        if due.now or self._wakeup.hint.is_set():  # set meanwhile: what was settled may have follow-ups
             return
-        self._tell_if_idle()
-        self._hear_of_commits()
-        seconds = POLL if due.in_seconds is None else min(POLL, due.in_seconds)
-        timer = self._loop.call_later(seconds, self._work.set)
+        if self._attempts.none_left:
+            self._idle.set()
+        await self._wakeup.wait(POLL if due.in_seconds is None else min(POLL, due.in_seconds))
+
+
+class Wakeup:
+    """Ends the wait of an idle worker: another process committed, this one enqueued, or a settle made room.
+
+    All of these are hints. The worker looks by itself every POLL seconds.
+    """
+
+    def __init__(self) -> None:
+        self.hint = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self.thread = ThreadPoolExecutor(1, "treadle-watch")
+        self._watch: Watch | None = None
+        self._watching: asyncio.Future[bool] | None = None
+
+    async def open(self, store: Store) -> None:
+        self._watch = await self._loop.run_in_executor(self.thread, store.watch)
+
+    def wake(self) -> None:
+        """Give a hint, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self.hint.set)
+
+    async def wait(self, seconds: float) -> None:
+        """Until there is a hint, for at most this long. Meanwhile a thread watches for commits."""
+        if self._watch is not None and (self._watching is None or self._watching.done()):
+            self._watching = self._loop.run_in_executor(self.thread, self._watch.wait, POLL)
+            self._watching.add_done_callback(lambda _: self.hint.set())
+        timer = self._loop.call_later(seconds, self.hint.set)
         try:
-            await self._work.wait()
+            await self.hint.wait()
         finally:
             timer.cancel()
 
-    def _hear_of_commits(self) -> None:
-        """Have a thread wait for commits while there is nothing to claim; it says so by setting `_work`."""
-        if self._listening is None or self._listening.done():
-            self._listening = self._loop.run_in_executor(self._watcher, self._watch.wait, POLL)
-            self._listening.add_done_callback(lambda _: self._work.set())
-
-    def _tell_if_idle(self) -> None:
-        if not self._hands.running and not len(self._settler):
-            self._idle.set()
-
-    # Run and settle
-
-    def _ended(self, claimed: ClaimedJob, outcome: Outcome | None) -> None:
-        """A slot is free; its outcome, if there is one to write, will be settled with those that pile up meanwhile."""
-        if outcome is not None:
-            self.outcomes[outcome.kind] += 1
-            if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
-                log_outcome(claimed, outcome)
-        if outcome is None or outcome.written:
-            self._board.end(claimed.number)
-            if outcome is not None and self.app.hooks:
-                self._teller.add(self.app.hooks.ended([(claimed, outcome)], None, self.id))
-            self._work.set()  # its follow-ups are there already, and a limited type may have room now
-        else:
-            self._settler.add(claimed, outcome)
-        self._freed.set()
-
-    def _written(self, settled: Settled) -> None:
-        if self.app.hooks:
-            self._teller.add(self.app.hooks.ended(settled.written, settled.at, self.id))
-
-    def _settled(self, batch: Sequence[Ended]) -> None:
-        for claimed, _ in batch:
-            self._board.end(claimed.number)
-        self._work.set()  # a limited type may have room now
-        self._freed.set()
-
-    # What others want
-
-    async def _flags_loop(self) -> None:
-        """Look for what others want of the jobs in hand, and tell how far those are."""
-        while True:
-            await asyncio.sleep(FLAGS)
-            if self._hands.running:
-                with contextlib.suppress(TreadleError):
-                    await self._look_at_flags()
-
-    async def _look_at_flags(self) -> None:
-        if progress := self._hands.newest_progress():
-            await self._in(self._settler.thread, self.store.save_progress, progress)
-        for number in await self._in(self._settler.thread, self.store.cancelled, self.id):
-            self._hands.stop(StopReason.CANCELLED, number)
-
-    def _heard(self, beat: Beat) -> None:
-        """What the heartbeat found in our name: cancelled jobs, leases we do not know of, and leases that are gone."""
-        running = self._hands.running
-        unheld = beat.mine.keys() - running.keys() - self._settler.numbers
-        # A lease that was just settled may look wrong at one beat; not at two. One that is being claimed may do so
-        # at many, if a handler blocks the loop.
-        if not self._claiming:
-            if lost_replies := unheld & self._unheld:
-                self._settler.thread.submit(self.store.release_unheld, self.id, lost_replies)
-            self._unheld = unheld
-        for number, cancelled in beat.mine.items():
-            if cancelled:
-                self._hands.stop(StopReason.CANCELLED, number)
-        missing = {number for number in running.keys() - beat.mine.keys() if not running[number].run.written}
-        for number in missing & self._missing:
-            self._hands.stop(StopReason.LOST, number)
-        self._missing = missing
-
-    def _lost(self, worker: str) -> None:
-        self._loop.create_task(self._reincarnate(worker))
-
-    async def _reincarnate(self, worker: str) -> None:
-        """Declared dead: what runs is somebody else's now. Drop it, and start over under a new name."""
-        if self._stopping or self._reborn or worker != self.id:  # others may have noticed too, and told us later
-            return
-        self._reborn = True
-        try:
-            self._hands.stop(StopReason.LOST)
-            await self._in(self._claimer, self._arrive)
-            self._keeper.worker = self.id
-            log.warning("worker %s goes on as %s", self.name, self.id)
-        except TreadleError as error:
-            log.warning("not registered anew yet: %s", error)
-            await asyncio.sleep(PAUSE)
-        finally:
-            self._reborn = False
-
-    # Threads
-
-    async def _in(self, executor: ThreadPoolExecutor, call: Callable[..., T], *args: Any) -> T:
-        return await self._loop.run_in_executor(executor, call, *args)
-
-    def _from_thread(self, call: Callable[..., None]) -> Callable[..., None]:
-        def threadsafe(*args: Any) -> None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(call, *args)
-
-        return threadsafe
-
-    def _wake(self) -> None:
-        """May be called from any thread."""
-        self._from_thread(self._work.set)()
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
