@@ -25,7 +25,7 @@ def measure(setting: Setting) -> list[Row]:
     scratch = setting.place.new("round-trips")
     store = LibSQLStore(scratch.url)
     app = Treadle(scratch.url)
-    app.use(store)
+    app._use(store)
     app.job(type="noop")(_noop)
     try:
         scratch.waiting(n)

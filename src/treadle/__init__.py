@@ -2,75 +2,34 @@
 
 from treadle.app import Treadle
 from treadle.backoff import exponential, fixed
-from treadle.bulk import Bulk
 from treadle.context import Context
 from treadle.dedupe import make_dedupe_key
-from treadle.diagnosis import Problem, Reason, Why
+from treadle.diagnosis import Why
 from treadle.errors import (
     BadArguments,
-    BadConnection,
-    BadCursor,
-    BadFilter,
-    BadHandler,
-    BadOption,
-    BadPayload,
-    BadURL,
-    BlocksTheLoop,
-    CommitUnknown,
-    CountMoved,
-    DuplicateType,
     JobFailed,
     JobNotFound,
     KeyHeld,
     LeaseLost,
-    MissingExtra,
-    NameTaken,
     NotJSON,
-    PayloadTooDeep,
-    PayloadTooLarge,
-    RequestDiffers,
     ResultTimeout,
-    SchemaTooNew,
-    SchemaTooOld,
     StoreBusy,
-    StoreUnusable,
-    TransactionOver,
     TreadleError,
-    UnknownEvent,
-    UnknownOption,
-    UnknownType,
-    WaitsForItself,
-    WorkerLost,
     WrongStatus,
 )
 from treadle.filters import Filter
 from treadle.hooks import Event
-from treadle.job import Attempt, Count, FailureGroup, Job, Page, Progress, Status, Usage, can_retry
+from treadle.job import Job, Status, can_retry
 from treadle.lease import Lease
 from treadle.outcome import Fail, Retry, Snooze
 from treadle.registry import Registry
 from treadle.version import __version__ as __version__
 
 __all__ = [
-    "Attempt",
     "BadArguments",
-    "BadConnection",
-    "BadCursor",
-    "BadFilter",
-    "BadHandler",
-    "BadOption",
-    "BadPayload",
-    "BadURL",
-    "BlocksTheLoop",
-    "Bulk",
-    "CommitUnknown",
     "Context",
-    "Count",
-    "CountMoved",
-    "DuplicateType",
     "Event",
     "Fail",
-    "FailureGroup",
     "Filter",
     "Job",
     "JobFailed",
@@ -78,35 +37,16 @@ __all__ = [
     "KeyHeld",
     "Lease",
     "LeaseLost",
-    "MissingExtra",
-    "NameTaken",
     "NotJSON",
-    "Page",
-    "PayloadTooDeep",
-    "PayloadTooLarge",
-    "Problem",
-    "Progress",
-    "Reason",
     "Registry",
-    "RequestDiffers",
     "ResultTimeout",
     "Retry",
-    "SchemaTooNew",
-    "SchemaTooOld",
     "Snooze",
     "Status",
     "StoreBusy",
-    "StoreUnusable",
-    "TransactionOver",
     "Treadle",
     "TreadleError",
-    "UnknownEvent",
-    "UnknownOption",
-    "UnknownType",
-    "Usage",
-    "WaitsForItself",
     "Why",
-    "WorkerLost",
     "WrongStatus",
     "can_retry",
     "exponential",

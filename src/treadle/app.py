@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from treadle import clock, codec
 from treadle.backoff import DEFAULT
-from treadle.context import current_run
+from treadle.context import Run, current_run
 from treadle.diagnosis import BEAT
 from treadle.errors import BadArguments, BadOption, MissingExtra
 from treadle.function import Options, checked, make_request
@@ -22,7 +22,7 @@ from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.lease import Lease
 from treadle.management import Management, statuses
 from treadle.registry import Registry
-from treadle.results import warn_if_on_loop
+from treadle.results import twin, warn_if_on_loop
 from treadle.settings import checked_name, database_url
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
@@ -36,11 +36,9 @@ if TYPE_CHECKING:
     from treadle.web.app import WebApp
     from treadle.web.auth import Auth
 
-PAGE = 200
 RESCUE_AFTER = 60 * clock.SECOND
 """Microseconds of silence after which `rescue` declares a worker dead. It compares clocks, so it waits longer than
 the workers, which watch each other's counts."""
-COUNTED_BY = ("status", "type", "queue", "tenant", "subject")
 
 
 class Treadle(Management):
@@ -68,14 +66,14 @@ class Treadle(Management):
         self.on = self.hooks.on
         self.tracing: Tracing | None = None
         self.retention = retention
-        self.wakers: set[Callable[[], None]] = set()
-        """Workers of this process, to be told at once of what it enqueues."""
-        self.use(open_store(database_url(url), synchronous=synchronous, clock=clock))
+        self._wakers: set[Callable[[], None]] = set()
+        """Of the workers in this process: they look at once for what it enqueues."""
+        self._use(open_store(database_url(url), synchronous=synchronous, clock=clock))
 
     def __repr__(self) -> str:
         return f"<Treadle {self.store.where}>"
 
-    def use(self, store: Store) -> None:
+    def _use(self, store: Store) -> None:
         """Keep jobs in this store from now on. For tests: `treadle.testing.temporary` does it and undoes it."""
         self.store = store
         self._policies: tuple[float, dict[str, TypePolicy]] = (0.0, {})
@@ -87,7 +85,7 @@ class Treadle(Management):
         self._groups: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroupCommit] = (
             weakref.WeakKeyDictionary()
         )
-        self.wakers.clear()
+        self._wakers.clear()
 
     def close(self) -> None:
         """Close all connections. The app can be used again; it connects anew."""
@@ -97,12 +95,13 @@ class Treadle(Management):
 
     def enqueue(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> Job:
         """Store a job by the name of its type: the producer needs no handler code."""
-        [job] = self.submit([self.request(type, payload, **options)], options)
+        [job] = self._submit([self.request(type, payload, **options)], options)
         return job
 
     async def aenqueue(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> Job:
+        """`enqueue` without blocking the event loop."""
         request = await asyncio.to_thread(self.request, type, payload, **options)
-        [job] = await self.asubmit([request], options)
+        [job] = await self._asubmit([request], options)
         return job
 
     def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob:
@@ -120,78 +119,72 @@ class Treadle(Management):
     def enqueue_many(self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False) -> list[Job]:
         """Store all of them or none, in one transaction."""
         options: Options = {"connection": connection, "detached": detached}
-        return self.submit(_requests(requests), options)
+        return self._submit(_requests(requests), options)
 
     async def aenqueue_many(
         self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False
     ) -> list[Job]:
+        """`enqueue_many` without blocking the event loop."""
         options: Options = {"connection": connection, "detached": detached}
-        return await self.asubmit(_requests(requests), options)
+        return await self._asubmit(_requests(requests), options)
 
     @traced
-    def submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+    def _submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
         """Store requests: with the caller's transaction, with the running job's completion, or now."""
         if not jobs:
             return []
         if (connection := options.get("connection")) is not None:
             return self.store.insert(jobs, connection)
-        if self._joins_the_run(options):
-            return self._follow_up(jobs)
+        if (run := self._run_to_join(options)) is not None:
+            return _follow_up(run, jobs)
         warn_if_on_loop()
-        stored = self.store.insert(jobs) if self._may_wait(jobs) else self._own_group().insert(jobs)
-        self._wake()
+        stored = self._insert(jobs)
+        if self._wakers:
+            self._wake()
         return stored
 
     @atraced
-    async def asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+    async def _asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
         if not jobs:
             return []
         if (connection := options.get("connection")) is not None:
             if is_async(connection):
                 return await lend(connection, lambda theirs: self.store.insert(jobs, theirs))
             return self.store.insert(jobs, connection)
-        if self._joins_the_run(options):
-            return self._follow_up(jobs)
-        if self._may_wait(jobs):
-            stored = await asyncio.to_thread(self.store.insert, jobs)
-        else:
-            stored = await self._own_async_group().insert(jobs)
+        if (run := self._run_to_join(options)) is not None:
+            return _follow_up(run, jobs)
+        stored = await self._ainsert(jobs)
         self._wake()
         return stored
 
-    def _joins_the_run(self, options: Options) -> bool:
+    def _run_to_join(self, options: Options) -> Run | None:
         """Inside a handler that has not ended, an enqueue is a follow-up, unless it is detached."""
         run = current_run.get()
         if run is None or run.ended or run.written or options.get("detached"):
-            return False
-        return run.store is self.store
+            return None
+        return run if run.store is self.store else None
 
-    def _follow_up(self, jobs: Sequence[NewJob]) -> list[Job]:
-        run = current_run.get()
-        assert run is not None
-        run.follow_ups.extend(jobs)
-        return [job.as_stored(clock.now()) for job in jobs]
+    def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """Store now, in one commit with the other callers of this process."""
+        if self._pid != os.getpid():  # after a fork, the parent's callers are not ours to wait for
+            self._start_over()
+        if self.store.keys_may_wait and _has_key(jobs):
+            return self.store.insert(jobs)
+        return self._group.insert(jobs)
 
-    def _may_wait(self, jobs: Sequence[NewJob]) -> bool:
-        """Whether these may have to wait for somebody's transaction: then nobody else should wait with them."""
-        return self.store.keys_may_wait and any(job.dedupe is not None for job in jobs)
-
-    def _own_async_group(self) -> AsyncGroupCommit:
-        self._own_group()
+    async def _ainsert(self, jobs: Sequence[NewJob]) -> list[Job]:
+        if self._pid != os.getpid():
+            self._start_over()
+        if self.store.keys_may_wait and _has_key(jobs):
+            return await asyncio.to_thread(self.store.insert, jobs)
         loop = asyncio.get_running_loop()
         group = self._groups.get(loop)
         if group is None:
             group = self._groups[loop] = AsyncGroupCommit(self.store.insert_groups)
-        return group
-
-    def _own_group(self) -> GroupCommit:
-        """After a fork, the parent's callers are not ours to wait for."""
-        if self._pid != os.getpid():
-            self._start_over()
-        return self._group
+        return await group.insert(jobs)
 
     def _wake(self) -> None:
-        for wake in tuple(self.wakers):
+        for wake in tuple(self._wakers):
             wake()
 
     def _policy(self, type: str) -> TypePolicy:
@@ -212,15 +205,13 @@ class Treadle(Management):
         """
         return self.store.rescue(silent_for=RESCUE_AFTER)
 
-    async def arescue(self) -> int:
-        return await asyncio.to_thread(self.rescue)
+    arescue = twin(rescue)
 
     def reconcile(self) -> int:
         """Complete the jobs whose work exists already, as their `already_done` sees it. How many."""
         return reconcile(self.store, self.registry.types)
 
-    async def areconcile(self) -> int:
-        return await asyncio.to_thread(self.reconcile)
+    areconcile = twin(reconcile)
 
     def prune(
         self,
@@ -237,8 +228,7 @@ class Treadle(Management):
             )
         return sum(prune(self.store, ended, age))
 
-    async def aprune(self, **which: Any) -> int:
-        return await asyncio.to_thread(self.prune, **which)
+    aprune = twin(prune)
 
     # Work
 
@@ -256,8 +246,7 @@ class Treadle(Management):
         """One bounded pass: rescue, claim at most `max_jobs`, run them here. For cron and serverless."""
         return tick(self, max_jobs, max_seconds)
 
-    async def atick(self, *, max_jobs: int = 100, max_seconds: float = 10) -> TickReport:
-        return await asyncio.to_thread(self.tick, max_jobs=max_jobs, max_seconds=max_seconds)
+    atick = twin(tick)
 
     def claim(
         self, n: int = 1, *, types: Sequence[str] | None = None, queues: Sequence[str] = (), lease: float = 300
@@ -277,8 +266,7 @@ class Treadle(Management):
         known = self.registry.get(claimed.type)
         return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT)
 
-    async def aclaim(self, n: int = 1, **wanted: Any) -> list[Lease]:
-        return await asyncio.to_thread(self.claim, n, **wanted)
+    aclaim = twin(claim)
 
     def asgi(self, *, auth: Auth, read_only: bool = False, **options: Any) -> WebApp:
         """The dashboard and the HTTP API as an ASGI app, to be mounted. `auth(request)` says who may do what."""
@@ -287,6 +275,17 @@ class Treadle(Management):
         except ModuleNotFoundError as error:
             raise MissingExtra("the web part", str(error.name), "web") from None
         return asgi(self, auth=auth, read_only=read_only, **options)
+
+
+def _has_key(jobs: Sequence[NewJob]) -> bool:
+    """Whether these may have to wait for another transaction with the same key: then no other caller should wait with
+    them."""
+    return any(job.dedupe is not None for job in jobs)
+
+
+def _follow_up(run: Run, jobs: Sequence[NewJob]) -> list[Job]:
+    run.follow_ups.extend(jobs)
+    return [job.as_stored(clock.now()) for job in jobs]
 
 
 def _requests(requests: Sequence[NewJob]) -> Sequence[NewJob]:

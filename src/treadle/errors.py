@@ -200,14 +200,6 @@ class RequestDiffers(TreadleError):
         self.key = key
 
 
-class NameTaken(TreadleError, ValueError):
-    """Something else has this name."""
-
-    def __init__(self, what: str, name: str, way_out: str) -> None:
-        super().__init__(f"there is a {what} named {_shown(name)} already; {way_out}")
-        self.name = name
-
-
 class ResultTimeout(TreadleError, TimeoutError):
     """The job had not ended when the wait did."""
 

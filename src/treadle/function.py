@@ -64,12 +64,12 @@ class Enqueuer(Generic[P]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job. Once this returns, it is durable. Inside a handler it is stored when the handler completes."""
-        [job] = self._app.submit([self.request(*args, **kwargs)], self._options)
+        [job] = self._app._submit([self.request(*args, **kwargs)], self._options)
         return job
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` without blocking the event loop."""
-        [job] = await self._app.asubmit([self.request(*args, **kwargs)], self._options)
+        [job] = await self._app._asubmit([self.request(*args, **kwargs)], self._options)
         return job
 
     @property
@@ -79,9 +79,10 @@ class Enqueuer(Generic[P]):
 
     @property
     def _app(self) -> Treadle:
-        if self.app is None:
+        app = self.registry.app
+        if app is None:
             raise TreadleError(f"{self.job_type.name} belongs to no app yet; join its registry: td.include(registry)")
-        return self.app
+        return app
 
 
 class JobFunction(Enqueuer[P], Generic[Q, P, R]):

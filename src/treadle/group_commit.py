@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from treadle.job import Job, NewJob
 from treadle.stores.base import Inserted
@@ -17,20 +18,18 @@ from treadle.stores.base import Inserted
 InsertGroups = Callable[[Sequence[Sequence[NewJob]]], list[Inserted]]
 
 
+@dataclass(slots=True, eq=False)
 class _Waiting:
-    """One caller's jobs, until somebody has stored them."""
+    """One caller's jobs, until a caller has stored them."""
 
-    __slots__ = ("answer", "jobs", "left", "neighbour", "turn")
-
-    def __init__(self, jobs: Sequence[NewJob]) -> None:
-        self.jobs = jobs
-        self.answer: Inserted | None = None
-        self.turn = threading.Lock()
-        self.turn.acquire()
-        self.left = False
-        """Whether the caller was interrupted and does not wait any more."""
-        self.neighbour: _Waiting | None = None
-        """Whom to wake next. All at once, they would fight for the interpreter; one by one, each finds it free."""
+    jobs: Sequence[NewJob]
+    turn: threading.Lock
+    """Held until the jobs are stored, or it is this caller's turn to store."""
+    answer: Inserted | None = None
+    left: bool = False
+    """Whether the caller was interrupted and no longer waits."""
+    neighbour: _Waiting | None = None
+    """The one to wake next. All at once, they would compete for the interpreter; one by one, each finds it free."""
 
 
 class GroupCommit:
@@ -47,7 +46,8 @@ class GroupCommit:
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Store `jobs`, with those of whoever else is waiting."""
-        mine = _Waiting(jobs)
+        mine = _Waiting(jobs, threading.Lock())
+        mine.turn.acquire()
         with self._lock:
             self._waiting.append(mine)
             lead, self._led = not self._led, True
@@ -111,7 +111,8 @@ class GroupCommit:
                 self._waiting[0].turn.release()  # the next to lead
             else:
                 self._led = False
-        self._wake_neighbour(group[0])
+        if len(group) > 1:
+            self._wake_neighbour(group[0])
 
     def _wake_neighbour(self, waiting: _Waiting) -> None:
         with self._lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 from treadle import clock, codec
@@ -11,6 +10,7 @@ from treadle.errors import BadOption, LeaseLost
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job
 from treadle.outcome import RELEASED, Fail, Outcome, OutcomeKind, Retry, Snooze, decide
+from treadle.results import twin
 
 if TYPE_CHECKING:
     from treadle.stores.base import Store
@@ -65,20 +65,15 @@ class Lease:
             raise BadOption("extend", seconds, "seconds from now, more than 0")
         self._claimed = self._store.extend(self._claimed, clock.seconds(seconds))
 
-    async def acomplete(self, result: Any = None) -> None:
-        await asyncio.to_thread(self.complete, result)
+    acomplete = twin(complete)
 
-    async def afail(self, error: BaseException | str, *, retry_in: float | None = None) -> None:
-        await asyncio.to_thread(self.fail, error, retry_in=retry_in)
+    afail = twin(fail)
 
-    async def asnooze(self, seconds: float, *, at_most: int | None = None) -> None:
-        await asyncio.to_thread(self.snooze, seconds, at_most=at_most)
+    asnooze = twin(snooze)
 
-    async def arelease(self) -> None:
-        await asyncio.to_thread(self.release)
+    arelease = twin(release)
 
-    async def aextend(self, seconds: float) -> None:
-        await asyncio.to_thread(self.extend, seconds)
+    aextend = twin(extend)
 
     def _settle(self, outcome: Outcome) -> None:
         settled = self._store.settle([(self._claimed, outcome)])

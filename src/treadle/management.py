@@ -16,7 +16,7 @@ from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import Filter
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
-from treadle.results import ResultPoller, result_of, warn_if_on_loop
+from treadle.results import ResultPoller, result_of, twin, warn_if_on_loop
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -42,8 +42,7 @@ class Management(ABC):
         """The job, or None."""
         return self.store.get(id)
 
-    async def aget(self, id: str) -> Job | None:
-        return await asyncio.to_thread(self.get, id)
+    aget = twin(get)
 
     def jobs(
         self,
@@ -71,8 +70,7 @@ class Management(ABC):
             given["statuses"] = statuses(status)
         return self.store.jobs(_both(filters.to_filter(filter), given), limit, cursor)
 
-    async def ajobs(self, filter: str | Filter | None = None, **wanted: Any) -> Page:
-        return await asyncio.to_thread(self.jobs, filter, **wanted)
+    ajobs = twin(jobs)
 
     def count(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> Count:
         """How many jobs match. Beyond `at_most`, or where it would take too long, it says so: `str()` is "10,000+"."""
@@ -80,8 +78,7 @@ class Management(ABC):
         total = sum(row["count"] for row in found.rows)
         return Count(min(total, at_most), found.exact and total <= at_most)
 
-    async def acount(self, filter: str | Filter | None = None, **how: Any) -> Count:
-        return await asyncio.to_thread(self.count, filter, **how)
+    acount = twin(count)
 
     def counts_by_state(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> dict[str, Count]:
         """How many match in each state, whichever of them the filter names; and in `all` of them."""
@@ -90,8 +87,7 @@ class Management(ABC):
         states = {"all": sum(states.values()), **{state: states.get(state, 0) for state in STATE_NAMES}}
         return {state: Count(min(n, at_most), found.exact and n <= at_most) for state, n in states.items()}
 
-    async def acounts_by_state(self, filter: str | Filter | None = None, **how: Any) -> dict[str, Count]:
-        return await asyncio.to_thread(self.counts_by_state, filter, **how)
+    acounts_by_state = twin(counts_by_state)
 
     def counts(
         self, by: Sequence[str] = ("status",), filter: str | Filter | None = None, *, at_most: int | None = None
@@ -106,15 +102,13 @@ class Management(ABC):
                 raise BadOption("by", name, f"some of {', '.join(COUNTED_BY)}")
         return self.store.counts(columns, filters.to_filter(filter), at_most).rows
 
-    async def acounts(self, by: Sequence[str] = ("status",), **how: Any) -> list[dict[str, Any]]:
-        return await asyncio.to_thread(self.counts, by, **how)
+    acounts = twin(counts)
 
     def queue_stats(self) -> list[QueueStats]:
         """What waits, runs and has ended, by queue and type; what is due since when, and due next."""
         return self.store.queue_stats()
 
-    async def aqueue_stats(self) -> list[QueueStats]:
-        return await asyncio.to_thread(self.queue_stats)
+    aqueue_stats = twin(queue_stats)
 
     def usage(
         self,
@@ -142,37 +136,32 @@ class Management(ABC):
             start = end - clock.seconds(since.total_seconds())
         return self.store.usage(start // clock.MINUTE * 60, -(-end // clock.SECOND), int(step), columns, tenant)
 
-    async def ausage(self, since: datetime | timedelta = timedelta(hours=1), **how: Any) -> list[Usage]:
-        return await asyncio.to_thread(self.usage, since, **how)
+    ausage = twin(usage)
 
     def latency(self) -> dict[str, Latency]:
         """By type, how long the newest jobs waited and ran: medians, and what 95 of 100 stayed below."""
         return latencies(self.store.latency_sample())
 
-    async def alatency(self) -> dict[str, Latency]:
-        return await asyncio.to_thread(self.latency)
+    alatency = twin(latency)
 
     def failures(self) -> list[FailureGroup]:
         """The newest failed jobs by type and error, the latest first."""
         return self.store.failures()
 
-    async def afailures(self) -> list[FailureGroup]:
-        return await asyncio.to_thread(self.failures)
+    afailures = twin(failures)
 
     def problems(self) -> list[Problem]:
         """What is wrong just now, each with the next step."""
         now = self.store.now()
         return problems(self.store.queue_stats(), self.store.workers(), recent_usage(self.store, now), now)
 
-    async def aproblems(self) -> list[Problem]:
-        return await asyncio.to_thread(self.problems)
+    aproblems = twin(problems)
 
     def attempts(self, id: str) -> list[Attempt]:
         """The job's unsuccessful attempts, oldest first, each with its traceback."""
         return self.store.attempts(id)
 
-    async def aattempts(self, id: str) -> list[Attempt]:
-        return await asyncio.to_thread(self.attempts, id)
+    aattempts = twin(attempts)
 
     def why(self, id: str) -> Why:
         """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
@@ -181,15 +170,13 @@ class Management(ABC):
             raise JobNotFound(id)
         return explain(facts)
 
-    async def awhy(self, id: str) -> Why:
-        return await asyncio.to_thread(self.why, id)
+    awhy = twin(why)
 
     def workers(self) -> list[WorkerRow]:
         """The living workers, oldest first."""
         return self.store.workers()
 
-    async def aworkers(self) -> list[WorkerRow]:
-        return await asyncio.to_thread(self.workers)
+    aworkers = twin(workers)
 
     def retry(self, id: str) -> Job:
         """Let an ended job run again now, with no attempt made. Raises JobNotFound, WrongStatus or KeyHeld."""
@@ -197,22 +184,19 @@ class Management(ABC):
         self._wake()
         return job
 
-    async def aretry(self, id: str) -> Job:
-        return await asyncio.to_thread(self.retry, id)
+    aretry = twin(retry)
 
     def cancel(self, id: str) -> Job:
         """End a waiting job; tell the worker of a processing one to stop it. Raises JobNotFound or WrongStatus."""
         return self.store.cancel(id)
 
-    async def acancel(self, id: str) -> Job:
-        return await asyncio.to_thread(self.cancel, id)
+    acancel = twin(cancel)
 
     def delete(self, id: str) -> Job:
         """Erase a job that is not processing. Raises JobNotFound or WrongStatus."""
         return self.store.delete(id)
 
-    async def adelete(self, id: str) -> Job:
-        return await asyncio.to_thread(self.delete, id)
+    adelete = twin(delete)
 
     def run_now(self, id: str) -> Job:
         """Let a waiting job wait no longer. Raises JobNotFound or WrongStatus."""
@@ -220,20 +204,25 @@ class Management(ABC):
         self._wake()
         return job
 
-    async def arun_now(self, id: str) -> Job:
-        return await asyncio.to_thread(self.run_now, id)
+    arun_now = twin(run_now)
 
-    def clone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
+    def clone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Job:
         """A new job like that one, with another payload if one is given. Raises JobNotFound."""
         job = self.get(id)
         if job is None:
             raise JobNotFound(id)
-        same = {name: getattr(job, name) for name in ("queue", "tenant", "subject", "priority", "max_attempts")}
-        [new] = self.submit([self.request(job.type, job.payload if payload is None else payload, **same | options)], {})
+        same: Options = {
+            "queue": job.queue,
+            "tenant": job.tenant,
+            "subject": job.subject,
+            "priority": job.priority,
+            "max_attempts": job.max_attempts,
+        }
+        merged: Options = {**same, **options}
+        [new] = self._submit([self.request(job.type, job.payload if payload is None else payload, **merged)], options)
         return new
 
-    async def aclone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Any) -> Job:
-        return await asyncio.to_thread(self.clone, id, payload, **options)
+    aclone = twin(clone)
 
     def bulk(self, action: str, filter: str | Filter, *, expected: int | None = None) -> Bulk:
         """Retry, run now, cancel or delete all jobs that match, in batches: iterate over it, and it goes on.
@@ -252,6 +241,7 @@ class Management(ABC):
             time.sleep(waiting.pause())
 
     async def aresult(self, id: str, *, timeout: float = 60) -> Any:
+        """`result` without blocking the event loop."""
         waiting = ResultPoller(self.store, id, timeout)
         while True:
             if job := await asyncio.to_thread(waiting.look):
@@ -264,7 +254,7 @@ class Management(ABC):
     def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob: ...
 
     @abstractmethod
-    def submit(self, jobs: Sequence[NewJob], options: Options, /) -> list[Job]: ...
+    def _submit(self, jobs: Sequence[NewJob], options: Options, /) -> list[Job]: ...
 
     @abstractmethod
     def _wake(self) -> None: ...

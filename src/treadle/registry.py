@@ -61,14 +61,11 @@ class Registry:
     """Jobs by type. Declare some on a registry of their own and `td.include` it, to keep imports from circling."""
 
     def __init__(self, app: Treadle | None = None) -> None:
-        self._app = app
-        self._parent: Registry | None = None
-        self._functions: dict[str, JobFunction[..., ..., Any]] = {}
-
-    @property
-    def app(self) -> Treadle | None:
+        self.app = app
         """The app that includes it, perhaps by way of other registries."""
-        return self._app if self._parent is None else self._parent.app
+        self._parent: Registry | None = None
+        self._included: list[Registry] = []
+        self._functions: dict[str, JobFunction[..., ..., Any]] = {}
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobFunction[Concatenate[Context, P], P, R]: ...
@@ -129,6 +126,13 @@ class Registry:
         for function in other:
             self._keep(function)
         other._parent = self
+        self._included.append(other)
+        other._join(self.app)
+
+    def _join(self, app: Treadle | None) -> None:
+        self.app = app
+        for registry in self._included:
+            registry._join(app)
 
     def __getitem__(self, type: str) -> JobType:
         try:

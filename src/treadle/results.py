@@ -1,13 +1,14 @@
-"""Waiting for a job to end, and for the disk: what may block, and says so."""
+"""Calls that block: waiting for a job to end, async twins, and a warning on the event loop."""
 
 from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import time
 import warnings
-from collections.abc import Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.context import current_run
 from treadle.errors import BlocksTheLoop, JobFailed, JobNotFound, ResultTimeout, WaitsForItself
@@ -16,7 +17,23 @@ from treadle.job import Job, Status
 if TYPE_CHECKING:
     from treadle.stores.base import Store
 
+P = ParamSpec("P")
+S = TypeVar("S")
 T = TypeVar("T")
+
+
+def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
+    """The async twin of a method: the same call, in a thread, so that the event loop goes on."""
+
+    @functools.wraps(method)
+    async def in_thread(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        call: Callable[P, T] = getattr(self, method.__name__)  # a subclass may have its own
+        return await asyncio.to_thread(call, *args, **kwargs)
+
+    in_thread.__name__ = f"a{method.__name__}"
+    in_thread.__qualname__ = method.__qualname__.removesuffix(method.__name__) + in_thread.__name__
+    in_thread.__doc__ = f"`{method.__name__}` without blocking the event loop."
+    return in_thread
 
 
 class ResultPoller:

@@ -288,7 +288,7 @@ def test_who_waits_for_a_key_holds_up_nobody_else_of_its_process(open_store, use
     ours = open_store()
     (holder,) = ours.insert([new_job(dedupe="k")], users)
     td = Treadle(ours.url)
-    td.use(ours)
+    td._use(ours)
 
     thread, answers = waiting(lambda: td.enqueue("noop", dedupe="k"))
     plain = td.enqueue("noop")

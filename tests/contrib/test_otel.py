@@ -214,10 +214,10 @@ def in_children(treadle_url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -
     """The app of `traced_jobs`, on this test's database, with this test's exporter on the worker's side."""
     app, before = traced_jobs.td, traced_jobs.td.store
     monkeypatch.setattr(app, "tracing", _Spans(seen.tracers.get_tracer("treadle")))
-    app.use(open_store(treadle_url, **stores.quick(treadle_url)))
+    app._use(open_store(treadle_url, **stores.quick(treadle_url)))
     yield app
     app.close()
-    app.use(before)
+    app._use(before)
 
 
 def test_handlers_in_child_processes_are_part_of_the_trace(in_children: Treadle, seen: Seen) -> None:
@@ -302,7 +302,7 @@ sys.modules["opentelemetry"] = None
 import treadle
 try:
     import treadle.contrib.otel
-except treadle.MissingExtra as error:
+except treadle.errors.MissingExtra as error:
     print(error)
 """
 

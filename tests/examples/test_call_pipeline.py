@@ -73,10 +73,10 @@ def clock(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator
     monkeypatch.setattr(storage, "ROOT", tmp_path / "storage")
     monkeypatch.setattr(database, "URL", as_role(url, "worker"))
     clock, before = ManualClock(), td.store
-    td.use(open_store(as_role(url, "worker"), clock=clock, **stores.quick(url)))
+    td._use(open_store(as_role(url, "worker"), clock=clock, **stores.quick(url)))
     yield clock
     td.close()
-    td.use(before)
+    td._use(before)
 
 
 class Service:
@@ -168,13 +168,13 @@ def test_no_call_is_lost_when_workers_die(postgres: str, tmp_path: Path, port: i
         with pytest.MonkeyPatch.context() as patched, Example("examples.call_pipeline.jobs", **environment) as worker:
             patched.setattr(storage, "ROOT", tmp_path / "storage")
             patched.setattr(database, "URL", as_role(postgres, "producer"))
-            td.use(producer.store)
+            td._use(producer.store)
             kill_again_and_again(worker, watching, more)
         operations = httpx2.get(f"http://127.0.0.1:{port}/operations").json()["operations"]
     finally:
         speaking.kill()
         speaking.wait()
-        td.use(before)
+        td._use(before)
     assert len(uploaded) == 2 * KILLS
     failed = {job.subject: job.error for job in watching.jobs(status="failed")}
     assert failed.keys() == {"c5-0"}, failed
@@ -254,7 +254,7 @@ def test_rls_scopes_jobs_by_org_id(postgres: str, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(storage, "ROOT", tmp_path)
     monkeypatch.setattr(database, "URL", as_role(postgres, "producer"))
     before = td.store
-    td.use(open_store(as_role(postgres, "producer")))
+    td._use(open_store(as_role(postgres, "producer")))
     try:
         upload_call("c1", "acme")
         theirs = upload_call("c1", "globex")
@@ -263,7 +263,7 @@ def test_rls_scopes_jobs_by_org_id(postgres: str, tmp_path: Path, monkeypatch: p
         assert td.get(theirs.id) is None
     finally:
         td.close()
-        td.use(before)
+        td._use(before)
     with psycopg.connect(as_role(postgres, "producer")) as connection:
         assert connection.execute("SELECT * FROM processing_jobs").fetchall() == []
         connection.execute("SELECT set_config('treadle.tenant', 'acme', true)")
@@ -279,14 +279,14 @@ def test_rls_scopes_calls_and_artifacts_by_org_id(
     monkeypatch.setattr(storage, "ROOT", tmp_path)
     monkeypatch.setattr(database, "URL", as_role(postgres, role))
     before = td.store
-    td.use(open_store(as_role(postgres, role)))
+    td._use(open_store(as_role(postgres, role)))
     try:
         for org in ("acme", "globex"):
             upload_call("c1", org)
         assert calls_of("acme") == [("c1", "call c1", 0)]
     finally:
         td.close()
-        td.use(before)
+        td._use(before)
     with psycopg.connect(as_role(postgres, role)) as connection:
         assert connection.execute("SELECT * FROM calls").fetchall() == []
         connection.execute("SELECT set_config('treadle.tenant', 'acme', true)")

@@ -56,11 +56,11 @@ def clock(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[ManualClock]:
     monkeypatch.setattr(jobs, "WORK", 0)
     monkeypatch.setattr(jobs, "URL", url)
     clock, before = ManualClock(), td.store
-    td.use(open_store(url, clock=clock, **stores.quick(url)))
+    td._use(open_store(url, clock=clock, **stores.quick(url)))
     make_tables()
     yield clock
     td.close()
-    td.use(before)
+    td._use(before)
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def test_imports_run_on_a_real_libsql_server(libsql_url: str, feeds: Path, monke
     """The existing Turso database: nothing changes but the URL."""
     make_feeds(feeds, 5, 2)
     store, before = open_store(libsql_url), td.store
-    td.use(store)
+    td._use(store)
     try:
         with TestClient(app) as client:
             for number in range(5):
@@ -207,7 +207,7 @@ def test_imports_run_on_a_real_libsql_server(libsql_url: str, feeds: Path, monke
             eventually(lambda: client.get("/podcasts/import").json() == {"completed": 5})
         assert imported() == {f"podcast-{number:02}": (1, 2) for number in range(5)}
     finally:
-        td.use(before)
+        td._use(before)
         store.close()
 
 

@@ -49,7 +49,7 @@ def sleepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sleepers]:
     before = td.store
     folder = tmp_path_factory.mktemp("sleepers")
     with Place(folder, f"sqlite:///{folder}/jobs.db") as place, asleep(place) as sleepers:
-        td.use(before)
+        td._use(before)
         yield sleepers
 
 

@@ -12,7 +12,8 @@ import psycopg
 from tests.process import history
 from tests.process.harness import Kill, Place
 from tests.servers.postgres import Server
-from treadle import Job, StoreUnusable
+from treadle import Job
+from treadle.errors import StoreUnusable
 
 MakePostgres = Callable[..., Server]
 

@@ -69,12 +69,12 @@ class Place:
 
     def __enter__(self) -> Place:
         self._before = td.store
-        td.use(self.store)
+        td._use(self.store)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.clean_up()
-        td.use(self._before)
+        td._use(self._before)
         if self.log.exists():  # pytest shows it if the test has failed
             print("what the processes said last:", *self.log.read_text().splitlines()[-LAST:], sep="\n")
 

@@ -21,7 +21,8 @@ from tests.servers.namespaces import Network
 from tests.servers.postgres import Server, free_port
 from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
-from treadle import Job, StoreUnusable, Treadle
+from treadle import Job, Treadle
+from treadle.errors import StoreUnusable
 from treadle.stores.postgres import session_sql as sql
 from treadle.stores.postgres.connection import POOLS
 

@@ -135,6 +135,22 @@ assert_type(td.tick(max_jobs=5), TickReport)
 assert_type(td.claim(5, types=["bare"])[0].job, Job)
 
 
+async def manage_async() -> None:
+    """A twin takes the same parameters and gives the same, awaited."""
+    assert_type(await td.aget("id"), Job | None)
+    assert_type(await td.aretry("id"), Job)
+    assert_type([job.type for job in await td.ajobs("type:bare", status="failed", limit=5)], list[str])
+    assert_type(await td.acounts(("status", "type"), "type:bare", at_most=5), list[dict[str, Any]])
+    assert_type(await td.aclone("id", {"n": 1}, priority=5), Job)
+    assert_type(await td.aprune(older_than=60, status="failed"), int)
+    assert_type(await td.atick(max_jobs=5), TickReport)
+    [lease] = await td.aclaim(1, types=["bare"], lease=60)
+    assert_type(await lease.afail("no", retry_in=5), None)
+    await td.aget(5)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await td.ajobs(limt=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await td.aclone("id", prioriti=5)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
 @bare.already_done
 def exists(jobs: Sequence[Job]) -> Collection[Job]:
     return [job for job in jobs if job.payload["podcast_id"]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from treadle import BadURL
+from treadle.errors import BadURL
 from treadle.stores.postgres import url as postgres_url
 
 

@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from tests.web.conftest import Connect
-from treadle import BadOption, Treadle
+from treadle import Treadle
+from treadle.errors import BadOption
 from treadle.web import allow_everyone
 from treadle.web.app import ROUTES
 

@@ -62,8 +62,8 @@ def timed(treadle_url: str, treadle_clock: ManualClock) -> Iterator[Treadle]:
 def in_children(treadle_url: str) -> Iterator[Treadle]:
     """The app of `process_jobs`, on this test's database."""
     app, before = process_jobs.td, process_jobs.td.store
-    app.use(open_store(treadle_url, **stores.quick(treadle_url)))
+    app._use(open_store(treadle_url, **stores.quick(treadle_url)))
     yield app
     check_books(app.store)
     app.close()
-    app.use(before)
+    app._use(before)

@@ -14,7 +14,6 @@ from tests import stores
 from tests.eventually import eventually
 from tests.worker.helpers import ended, is_processing, now, place, working
 from treadle import (
-    BadOption,
     Context,
     Fail,
     Job,
@@ -27,6 +26,7 @@ from treadle import (
     can_retry,
     make_dedupe_key,
 )
+from treadle.errors import BadOption
 from treadle.testing import ManualClock, drain
 
 

@@ -14,20 +14,8 @@ import pytest
 from tests import stores
 from tests.eventually import eventually
 from tests.worker.helpers import now, working
-from treadle import (
-    BadArguments,
-    BadOption,
-    BlocksTheLoop,
-    Fail,
-    JobFailed,
-    NotJSON,
-    ResultTimeout,
-    Status,
-    StoreBusy,
-    Treadle,
-    TreadleError,
-    UnknownOption,
-)
+from treadle import BadArguments, Fail, JobFailed, NotJSON, ResultTimeout, Status, StoreBusy, Treadle, TreadleError
+from treadle.errors import BadOption, BlocksTheLoop, UnknownOption
 from treadle.job import NewJob
 from treadle.stores.base import Inserted
 from treadle.testing import ManualClock, drain, enqueued
@@ -44,7 +32,7 @@ def commits(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return insert_groups(groups)
 
     monkeypatch.setattr(td.store, "insert_groups", counting)
-    td.use(td.store)
+    td._use(td.store)
     return counted
 
 

@@ -13,7 +13,8 @@ import pytest
 from tests.eventually import eventually
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, place, working
-from treadle import Context, Fail, Job, Snooze, Status, Treadle, WaitsForItself
+from treadle import Context, Fail, Job, Snooze, Status, Treadle
+from treadle.errors import WaitsForItself
 from treadle.stores.base import ClaimRequest, Due
 from treadle.testing import ManualClock, drain, enqueued
 

@@ -16,8 +16,9 @@ from tests.eventually import eventually
 from tests.stores import rows
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, working
-from treadle import BadOption, Context, Event, Fail, LeaseLost, Snooze, Status, Treadle, UnknownEvent
+from treadle import Context, Event, Fail, LeaseLost, Snooze, Status, Treadle
 from treadle.clock import SECOND
+from treadle.errors import BadOption, UnknownEvent
 from treadle.hooks import NAMES, Hooks
 from treadle.testing import ManualClock, drain
 

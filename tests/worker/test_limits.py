@@ -12,7 +12,8 @@ import pytest
 
 from tests.eventually import eventually
 from tests.worker.helpers import ended, place, working
-from treadle import BadOption, Status, Treadle
+from treadle import Status, Treadle
+from treadle.errors import BadOption
 from treadle.testing import ManualClock, drain
 
 

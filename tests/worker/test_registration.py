@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.worker.helpers import now
-from treadle import BadHandler, BadOption, Context, DuplicateType, Registry, Treadle, TreadleError, UnknownType
+from treadle import Context, Registry, Treadle, TreadleError
+from treadle.errors import BadHandler, BadOption, DuplicateType, UnknownType
 from treadle.testing import drain
 
 

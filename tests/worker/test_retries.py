@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.worker.helpers import now, place
-from treadle import BadOption, Context, Fail, Retry, Snooze, Status, Treadle, exponential, fixed
+from treadle import Context, Fail, Retry, Snooze, Status, Treadle, exponential, fixed
+from treadle.errors import BadOption
 from treadle.testing import ManualClock, drain
 
 

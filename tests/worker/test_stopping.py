@@ -399,7 +399,7 @@ def test_a_worker_whose_loop_is_torn_down_beats_no_more(td: Treadle) -> None:
     with pytest.raises(SystemExit):
         asyncio.run(main())
     eventually(lambda: not [thread for thread in set(threading.enumerate()) - before if "keeper" in thread.name])
-    assert not td.wakers
+    assert not td._wakers
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 0}, {"grace": -1}, {"beat": 0}, {"concurrency": True}])

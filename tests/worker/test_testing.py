@@ -12,7 +12,8 @@ from unittest import mock
 
 import pytest
 
-from treadle import BadArguments, BadOption, Context, Snooze, Status, Treadle
+from treadle import BadArguments, Context, Snooze, Status, Treadle
+from treadle.errors import BadOption
 from treadle.stores.base import TypePolicy
 from treadle.testing import ManualClock, adrain, assert_enqueued, drain, enqueued, refute_enqueued, temporary
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import psycopg
 import pytest
 
-from treadle import BadOption, Context, Treadle
+from treadle import Context, Treadle
+from treadle.errors import BadOption
 from treadle.testing import assert_enqueued, drain, refute_enqueued, temporary
 
 pytest_plugins = ["pytester"]

@@ -14,7 +14,8 @@ import pytest
 from tests import stores
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, place, working
-from treadle import Context, Status, TransactionOver, Treadle
+from treadle import Context, Status, Treadle
+from treadle.errors import TransactionOver
 from treadle.stores.sqlite.connection import BUSY_SECONDS
 from treadle.testing import drain, enqueued
 

@@ -25,11 +25,11 @@ def temporary(td: Treadle, *, clock: ManualClock | None = None, url: str | None 
     before = td.store
     with tempfile.TemporaryDirectory(prefix="treadle-", ignore_cleanup_errors=True) as folder:
         store = _open(url or f"sqlite:///{folder}/treadle.db", clock)
-        td.use(store)
+        td._use(store)
         try:
             yield clock
         finally:
-            td.use(before)
+            td._use(before)
             store.close()
 
 

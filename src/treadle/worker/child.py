@@ -206,7 +206,7 @@ def _attempt(pipe: Connection, places: ImportPath, url: str, claimed: ClaimedJob
     try:
         app, function = _import(places, claimed.type)
         if app.store.url != url:  # the worker was started on another database than the module names
-            app.use(open_store(url))
+            app._use(open_store(url))
     except BaseException as error:
         return Answer(broken=f"its process could not import {places.handler}: {type(error).__name__}: {error}")
 

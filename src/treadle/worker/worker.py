@@ -117,7 +117,7 @@ class Worker:
         await self._register_in_time()
         await self._wakeup.open(self.store)
         self._heartbeat.start()
-        self.app.wakers.add(self._wakeup.wake)
+        self.app._wakers.add(self._wakeup.wake)
         loops = [
             self._claim_loop(),
             self._settler.run(),
@@ -145,7 +145,7 @@ class Worker:
         except BaseException:  # the event loop is being closed, and cancels all of its tasks
             self._heartbeat.fall_silent()  # nothing runs our jobs any more: those who hear no beat rescue them
             self._wakeup.close()
-            self.app.wakers.discard(self._wakeup.wake)
+            self.app._wakers.discard(self._wakeup.wake)
             raise
 
     async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
@@ -156,7 +156,7 @@ class Worker:
         self._executor.give_up_all()
         await self._attempts.all_settled()
         await self._hooks.close()
-        self.app.wakers.discard(self._wakeup.wake)
+        self.app._wakers.discard(self._wakeup.wake)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)

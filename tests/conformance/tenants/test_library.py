@@ -14,7 +14,8 @@ from tests.conformance.tenants.place import (
     REFUSED,
     fill,
 )
-from treadle import BadOption, StoreUnusable, Treadle
+from treadle import Treadle
+from treadle.errors import BadOption, StoreUnusable
 from treadle.filters import Filter
 
 

@@ -22,7 +22,8 @@ from tests.conformance.tenants.place import (
 )
 from tests.servers.binaries import sources
 from tests.servers.fixtures import new_server
-from treadle import BadOption, StoreUnusable, Treadle
+from treadle import Treadle
+from treadle.errors import BadOption, StoreUnusable
 from treadle.outcome import COMPLETED
 from treadle.stores.base import ClaimRequest
 from treadle.stores.postgres import roles
