@@ -91,6 +91,16 @@ def test_the_pages_are_plain(page: Path) -> None:
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
 
 
+@pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=_name)
+def test_the_pages_use_plain_words(page: Path) -> None:
+    """Words that a reader has to read twice; CONTRIBUTING.md shows what to write instead."""
+    prose = re.sub(r"`[^`]*`", "", prose_of(page)) if page.name != "CONTRIBUTING.md" else ""
+    assert (
+        re.findall(r"\b(?:mends?|mended|befell|whom|told|so many|for want of|our mistake|journeys?|for ever)\b", prose)
+        == []
+    )
+
+
 def _anchors(page: Path) -> set[str]:
     """Headings as GitHub names them."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page), flags=re.MULTILINE)
