@@ -88,6 +88,52 @@ def test_what_cannot_be_done_is_refused_with_the_reason(connect: Connect, busy: 
     assert connect().get("/jobs/confirm?action=retry").status_code == 400
 
 
+@pytest.mark.parametrize(
+    ("action", "go", "keep"),
+    [
+        ("cancel", "Cancel job", "Keep job"),
+        ("delete", "Delete job", "Keep job"),
+        ("retry", "Retry job", "Go back"),
+        ("run_now", "Run job now", "Go back"),
+    ],
+)
+def test_the_buttons_of_a_question_say_what_they_do(
+    connect: Connect, busy: Treadle, action: str, go: str, keep: str
+) -> None:
+    def buttons(query: str) -> list[str]:
+        page = connect().get(f"/jobs/confirm?action={action}&{query}").text
+        return re.findall(r'data-testid="confirm-(?:go|keep)"[^>]*>([^<]*)<', page)
+
+    assert buttons(f"id={busy.jobs('status:failed')[0].id}") == [go, keep]
+    assert buttons("all=1&q=type:now") == [go.replace("job", "2 jobs"), keep.replace("job", "jobs")]
+
+
+@pytest.mark.parametrize(
+    ("state", "button"),
+    [("failed", "Retry"), ("cancelled", "Retry"), ("processing", "Cancel"), ("scheduled", "Run now")],
+)
+def test_a_page_names_its_button_where_a_terminal_would_name_a_command(
+    connect: Connect, busy: Treadle, state: str, button: str
+) -> None:
+    busy.cancel(busy.enqueue("to be cancelled").id)
+    path = f"/jobs/{busy.jobs(f'status:{state}')[0].id}"
+    reasons = connect().get(path).text.partition('data-testid="why"')[2].partition("</section>")[0]
+    assert f"use the {button} button" in reasons
+    assert "treadle jobs" not in reasons
+    assert f"use the {button} button" not in connect("read").get(path).text, "there is no such button for a reader"
+
+
+def test_a_problem_on_a_page_names_no_request(connect: Connect, busy: Treadle) -> None:
+    first = busy.enqueue("single", dedupe="one")
+    busy.cancel(first.id)
+    holder = busy.enqueue("single", dedupe="one")
+    refused = connect().post("/jobs/act", data={"action": "retry", "id": first.id})
+    assert refused.status_code == 409
+    assert holder.id in refused.text
+    for answer in (refused, connect().get("/jobs/nonsense")):
+        assert "/api/" not in answer.text
+
+
 def test_each_change_is_noted(connect: Connect, busy: Treadle) -> None:
     me = connect()
     [failed, *_] = busy.jobs("status:failed")

@@ -177,6 +177,15 @@ def test_a_life_has_no_gaps_and_adds_up() -> None:
     assert all(one.end == next.start for one, next in pairwise(parts))
 
 
+def test_an_attempt_that_was_retried_is_said_to_have_failed() -> None:
+    history = [an_attempt(1, 0, 0.085), an_attempt(2, 10, 11, "failed")]
+    job = a_job(status=Status.FAILED, started_at=at(10), completed_at=at(11), attempts=2)
+    texts = [part.text for part in timeline(job, history, at(1000))]
+    assert texts == ["Attempt 1 failed after 85ms", "Waited 9.9s", "Attempt 2 failed after 1.0s"]
+    running = a_job(status=Status.PROCESSING, started_at=at(0), attempts=1)
+    assert [part.text for part in timeline(running, [], at(2))] == ["Attempt 1 has been running for 2.0s"]
+
+
 def test_a_life_goes_on_until_now() -> None:
     running = a_job(status=Status.PROCESSING, started_at=at(30), attempts=2)
     parts = timeline(running, [an_attempt(1, 1, 2)], at(50))

@@ -130,7 +130,7 @@ class PathHandler:
         except HTTPProblem as found:
             return to_problem(self._site, request, found)
         except TreadleError as error:
-            return to_problem(self._site, request, problem.of_error(error))
+            return to_problem(self._site, request, problem.of_error(error, request.route.page))
         except ClientDisconnect:
             raise
         except HTTPException as error:  # how Starlette and FastAPI refuse, for the mount's own `auth`

@@ -80,14 +80,15 @@ class HTTPProblem(Exception):
         }
 
 
-def of_error(error: errors.TreadleError) -> HTTPProblem:
+def of_error(error: errors.TreadleError, page: bool = False) -> HTTPProblem:
     """The problem for an error of treadle, whose text is a sentence, `; ` and the way out."""
     status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 400)
     text = errors.without_password(str(error))
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     headers = {"Retry-After": "5"} if status == 503 else {}
-    return HTTPProblem(status, detail, _next_step(error) or way_out or SEE_OPENAPI, code=code, headers=headers)
+    next_step = (_on_page(error) if page else "") or _next_step(error) or way_out or SEE_OPENAPI
+    return HTTPProblem(status, detail, next_step, code=code, headers=headers)
 
 
 def _next_step(error: errors.TreadleError) -> str:
@@ -103,6 +104,21 @@ def _next_step(error: errors.TreadleError) -> str:
             return "send the next_cursor of an earlier page"
         case errors.StoreBusy():
             return "try again in a few seconds"
+        case _:
+            return ""
+
+
+def _on_page(error: errors.TreadleError) -> str:
+    """On a page it is a button."""
+    match error:
+        case errors.JobNotFound():
+            return "it was deleted or pruned, or lives in another database"
+        case errors.KeyHeld():
+            return f"wait for job {error.holder}, or open it and use its Cancel button"
+        case errors.WrongStatus():
+            return "go back to its page: the buttons that work are enabled"
+        case errors.BadCursor():
+            return "go back to the first page"
         case _:
             return ""
 

@@ -74,11 +74,11 @@ def test_an_id_in_the_box_leads_to_the_job(desk: Desk, visit: Visitor) -> None:
 def test_when_nothing_matches_the_nearest_loosening_is_offered(desk: Desk, visit: Visitor) -> None:
     desk.do(lambda td: fail(td, 3, tenant="acme"))
     page = visit(desk).go("/jobs?q=status:completed tenant:acme")
-    expect(page.get_by_test_id("loosen")).to_have_text("3 failed →")
-    page.get_by_test_id("loosen").click()
+    expect(page.get_by_test_id("suggestion")).to_have_text("3 failed →")
+    page.get_by_test_id("suggestion").click()
     expect(page.get_by_test_id("row")).to_have_count(3)
     page.goto(f"{desk.url}/jobs?q=tenant:acme queue:nowhere")
-    expect(page.get_by_test_id("loosen")).to_have_text("3 without queue:nowhere →")
+    expect(page.get_by_test_id("suggestion")).to_have_text("3 without queue:nowhere →")
 
 
 def test_pages_go_older_and_newer_and_counts_stop_at_ten_thousand(desk: Desk, visit: Visitor) -> None:
