@@ -179,6 +179,7 @@ CONTEXT = [
     "atransaction",
     "attempt",
     "cancelled",
+    "complete",
     "id",
     "max_attempts",
     "progress",

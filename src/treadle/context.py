@@ -1,4 +1,4 @@
-"""What a handler can ask of the attempt it runs in."""
+"""The context of a handler: what it can read from its attempt, and do with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from treadle import codec
 from treadle.errors import BadOption, TransactionOver
 from treadle.job import ClaimedJob, NewJob, Progress
-from treadle.outcome import COMPLETED, Outcome, OutcomeKind
+from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason
 
 if TYPE_CHECKING:
     from treadle.stores.base import Store
@@ -24,13 +24,29 @@ current_run: ContextVar[Run | None] = ContextVar("treadle_run", default=None)
 class Run:
     """One attempt under way: what the handler did so far, and what the worker wants of it."""
 
-    __slots__ = ("cancelled", "claimed", "ended", "follow_ups", "progress", "result", "store", "written")
+    __slots__ = (
+        "claimed",
+        "completes",
+        "ended",
+        "follow_ups",
+        "progress",
+        "result",
+        "stop_reason",
+        "stop_seen",
+        "store",
+        "written",
+    )
 
     def __init__(self, claimed: ClaimedJob, store: Store) -> None:
         self.claimed = claimed
         self.store = store
         self.progress: Progress | None = None
-        self.cancelled = False
+        self.stop_reason: StopReason | None = None
+        """Why the worker wants the handler to stop: its stop flag is set."""
+        self.stop_seen = False
+        """Whether the handler noticed that."""
+        self.completes = False
+        """Whether the handler said that it has completed, with `result`."""
         self.ended = False
         self.result: Any = None
         self.follow_ups: list[NewJob] = []
@@ -93,8 +109,15 @@ class Context:
 
     @property
     def cancelled(self) -> bool:
-        """True once somebody cancelled the job, or the worker lost it: a handler in a thread should stop then."""
-        return self._run.cancelled
+        """The stop flag: true once the job is cancelled, timed out or lost, or the worker shuts down.
+
+        A handler that has seen it and returns has not completed: the job is cancelled, timed out or released. To
+        complete nevertheless, call `complete`.
+        """
+        if self._run.stop_reason is None:
+            return False
+        self._run.stop_seen = True
+        return True
 
     @property
     def result(self) -> Any:
@@ -104,6 +127,12 @@ class Context:
     @result.setter
     def result(self, value: Any) -> None:
         self._run.result = value
+
+    def complete(self, result: Any = None) -> None:
+        """The work is done, with this result, whatever the stop flag says. It is stored when the handler returns."""
+        if self._run.written or self._run.completes:
+            raise TransactionOver("this attempt has completed already; call ctx.complete() or ctx.transaction() once")
+        self._run.result, self._run.completes = result, True
 
     def progress(self, fraction: float, message: str = "") -> None:
         """Say how far the work is, from 0 to 1. Cheap: the worker stores the newest about once a second."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback as tracebacks
-from enum import StrEnum
+from enum import Enum, StrEnum
 from typing import Self
 
 import msgspec
@@ -37,6 +37,15 @@ _FINAL = {
     OutcomeKind.FAILED: Status.FAILED,
     OutcomeKind.CANCELLED: Status.CANCELLED,
 }
+
+
+class StopReason(Enum):
+    """Why the worker stops an attempt before its handler has ended."""
+
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed out"
+    RELEASED = "released"
+    LOST = "lost"
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -109,6 +118,15 @@ def decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outco
     own = error.delay if isinstance(error, Retry) else None
     delay = backoff_delay(backoff, claimed.attempt) if own is None else clock.seconds(own)
     return Outcome(OutcomeKind.RETRIED, delay=delay, error=text, traceback=trace)
+
+
+def after_stop(claimed: ClaimedJob, reason: StopReason, timeout: float | None, backoff: Backoff) -> Outcome | None:
+    """What a stop by the worker makes of an attempt; None if the job is no longer this worker's to settle."""
+    if reason is StopReason.CANCELLED:
+        return CANCELLED
+    if reason is StopReason.TIMED_OUT and timeout is not None:
+        return decide(claimed, TimedOut.after(timeout), backoff)
+    return RELEASED if reason is StopReason.RELEASED else None
 
 
 def after_crash(claimed: ClaimedJob, reason: str, *, alone: bool, outside: bool = False, delay: int = 0) -> Outcome:

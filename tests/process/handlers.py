@@ -144,6 +144,17 @@ def waits_at_a_gate_in_a_thread(ctx: Context, gate: str) -> None:
             time.sleep(0.01)
 
 
+@td.job
+def counts_until_stopped(ctx: Context, rows: int) -> int:
+    """The idiom of the guide."""
+    done = 0
+    with journalled(ctx):
+        while done < rows and not ctx.cancelled:
+            time.sleep(0.01)
+            done += 1
+    return done
+
+
 # Poison
 
 

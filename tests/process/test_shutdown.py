@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 
 from tests.eventually import eventually
-from tests.process.handlers import slow, slow_async, slow_in_a_pool, slow_process, td
+from tests.process.handlers import counts_until_stopped, slow, slow_async, slow_in_a_pool, slow_process, td
 from tests.process.harness import Place, end
 from treadle import Job, Status
 
@@ -58,6 +58,15 @@ def test_a_second_signal_hurries(place: Place) -> None:
     assert time.monotonic() - began < 100
     assert places(long) == {(Status.PENDING, 0)}
     assert nothing_is_left(place)
+
+
+def test_a_thread_that_stops_at_its_flag_is_released_uncharged(place: Place) -> None:
+    """It returns what it has done so far, which is not its result."""
+    job = counts_until_stopped.enqueue(rows=1_000_000)
+    worker = place.worker(processes=1, grace=0.2)
+    eventually(place.runs)
+    assert end(worker) == 0
+    assert places([job]) == {(Status.PENDING, 0)}
 
 
 def test_what_a_handler_left_in_the_thread_pool_does_not_delay_the_end(place: Place) -> None:

@@ -20,8 +20,10 @@ from treadle.outcome import (
     OutcomeKind,
     Retry,
     Snooze,
+    StopReason,
     TimedOut,
     after_crash,
+    after_stop,
     decide,
 )
 
@@ -252,3 +254,14 @@ def test_nothing_that_crashes_loops_for_ever(max_attempts, company):
 
     assert OutcomeKind.FAILED == outcome.kind
     assert crashes <= max_attempts + 1
+
+
+# Stops
+
+
+def test_an_attempt_that_was_stopped_has_the_outcome_of_the_reason():
+    assert CANCELLED == after_stop(claimed(), StopReason.CANCELLED, None, fixed(1))
+    assert RELEASED == after_stop(claimed(), StopReason.RELEASED, None, fixed(1))
+    assert after_stop(claimed(), StopReason.LOST, None, fixed(1)) is None
+    timed_out = after_stop(claimed(), StopReason.TIMED_OUT, 2, fixed(1))
+    assert (timed_out.kind, timed_out.error, timed_out.delay) == (OutcomeKind.RETRIED, "timed out after 2 s", SECOND)

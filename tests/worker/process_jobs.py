@@ -38,6 +38,12 @@ def own_pid() -> int:
 
 
 @td.job(run="process")
+def completes(ctx: Context, result: str) -> str:
+    ctx.complete(result)
+    return "not this"
+
+
+@td.job(run="process")
 async def own_pid_async() -> int:
     await asyncio.sleep(0)
     return os.getpid()

@@ -18,11 +18,11 @@ from tests.worker import process_jobs
 from tests.worker.helpers import Background, ended, is_processing, now, place, working
 from treadle import Context, Job, Status, Treadle, WrongStatus
 from treadle.context import Run
-from treadle.outcome import OutcomeKind
+from treadle.outcome import OutcomeKind, StopReason
 from treadle.stores.base import ClaimRequest
 from treadle.testing import drain
 from treadle.worker import child
-from treadle.worker.inflight import Inflight, RunningAttempt, StopReason
+from treadle.worker.inflight import Inflight, RunningAttempt
 
 
 def is_alive(pid: int) -> bool:
@@ -212,28 +212,6 @@ def test_an_async_handler_that_is_cancelled_meets_cancelled_error(td: Treadle) -
         assert td.result(quick.enqueue().id) == "still here"
     assert (cancelled.status, cancelled.attempts, cancelled.error) == (Status.CANCELLED, 0, "cancelled")
     assert seen == ["cancelled"]
-
-
-def test_an_async_handler_that_ends_well_although_it_was_cancelled_has_completed(td: Treadle) -> None:
-    @td.job
-    async def wait() -> str:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "finished anyway"
-        return "never"
-
-    @td.job
-    async def quick() -> str:
-        await asyncio.sleep(0.001)
-        return "still here"
-
-    with working(td, concurrency=1):
-        job = wait.enqueue()
-        eventually(is_processing(td, job))
-        td.cancel(job.id)
-        assert td.result(job.id) == "finished anyway"
-        assert td.result(quick.enqueue().id) == "still here"
 
 
 def test_a_thread_sees_that_it_was_cancelled(td: Treadle) -> None:

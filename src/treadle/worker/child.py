@@ -101,7 +101,7 @@ class Child:
         attempt.kill = process.kill
         self._cells.start(run.claimed.number, apart=True)
         try:
-            if attempt.stop_reason is None:
+            if run.stop_reason is None:
                 pipe.send_bytes(
                     _encode((ImportPath(job_type.handler.__module__, *self._home), run.store.url, run.claimed))
                 )
@@ -124,7 +124,7 @@ class Child:
             return self._died(attempt)
         finally:
             attempt.kill = None
-            if attempt.stop_reason is not None:  # killed, perhaps just after its answer: the next attempt has a new one
+            if run.stop_reason is not None:  # killed, perhaps just after its answer: the next attempt has a new one
                 self.close()
 
     def _process_and_pipe(self) -> tuple[SpawnProcess, Connection]:
@@ -145,7 +145,7 @@ class Child:
         process.join()
         how, run = how_it_ended(process.exitcode), attempt.run
         self.close()
-        if attempt.stop_reason is not None:
+        if run.stop_reason is not None:
             return attempt.stopped()
         log.warning("job %s (%s): its process %s", run.claimed.id, run.claimed.type, how)
         delay = backoff_delay(attempt.job_type.backoff, run.claimed.attempt)

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
-from treadle.outcome import RELEASED, Outcome, decide
+from treadle.outcome import Outcome, StopReason, decide
 from treadle.worker.child import Child, can_run
-from treadle.worker.inflight import Attempts, Inflight, RunningAttempt, StopReason
+from treadle.worker.inflight import Attempts, Inflight, RunningAttempt
 from treadle.worker.runner import run_async, run_sync
 
 if TYPE_CHECKING:
@@ -160,23 +160,16 @@ class AsyncSlots:
             await idle
 
     async def _execute(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> Outcome | None:
-        if attempt.stop_reason is not None:
+        if attempt.run.stop_reason is not None:
             return attempt.stopped()
         attempt.kill = task.cancel
         self._cells.start(attempt.run.claimed.number)
         if self._tracing is None:
-            return await self._run(attempt)
+            return await run_async(attempt.run, attempt.job_type)
         with self._tracing.running(attempt.run) as ended:
-            outcome = await self._run(attempt)
+            outcome = await run_async(attempt.run, attempt.job_type)
             ended(outcome)
             return outcome
-
-    async def _run(self, attempt: RunningAttempt) -> Outcome | None:
-        try:
-            return await run_async(attempt.run, attempt.job_type)
-        except asyncio.CancelledError:
-            # Without a reason of ours, the event loop itself is being closed.
-            return RELEASED if attempt.stop_reason is None else attempt.stopped()
 
     def close(self) -> None:
         for task in self._tasks:
@@ -236,7 +229,7 @@ class ThreadSlots:
         place.close()
 
     def _execute(self, place: Place, attempt: RunningAttempt) -> Outcome | None:
-        if attempt.stop_reason is not None:
+        if attempt.run.stop_reason is not None:
             return attempt.stopped()
         if self._tracing is None:
             return run_safely(place, attempt)

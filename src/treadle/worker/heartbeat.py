@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from treadle.errors import TreadleError, WorkerLost
-from treadle.worker.inflight import StopReason
+from treadle.outcome import StopReason
 
 if TYPE_CHECKING:
     from treadle.stores.base import Beat, Store

@@ -15,13 +15,12 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
 from treadle.job import ClaimedJob
-from treadle.outcome import CANCELLED, RELEASED, Outcome, OutcomeKind, TimedOut, decide
+from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
 from treadle.redact import redact_text
 
 if TYPE_CHECKING:
@@ -37,24 +36,14 @@ _HEADER = 4096
 VARIABLE = "TREADLE_BOARD"
 
 
-class StopReason(Enum):
-    """Why the worker stops an attempt before its handler has ended."""
-
-    CANCELLED = "cancelled"
-    TIMED_OUT = "timed out"
-    RELEASED = "released"
-    LOST = "lost"
-
-
 class RunningAttempt:
     """One attempt in a slot."""
 
-    __slots__ = ("ended", "job_type", "kill", "run", "saved", "started_at", "stop_reason", "timer")
+    __slots__ = ("ended", "job_type", "kill", "run", "saved", "started_at", "timer")
 
     def __init__(self, run: Run, job_type: JobType) -> None:
         self.run = run
         self.job_type = job_type
-        self.stop_reason: StopReason | None = None
         self.kill: Callable[[], object] | None = None
         """Ends the handler by force, where that is possible: not in a thread."""
         self.started_at: float | None = None
@@ -66,20 +55,16 @@ class RunningAttempt:
 
     def stop(self, reason: StopReason) -> None:
         """End the handler, or at least set its stop flag. What it does not finish has the outcome of the reason."""
-        if self.ended or self.stop_reason is not None:
+        if self.ended or self.run.stop_reason is not None:
             return
-        self.stop_reason = reason
-        self.run.cancelled = True
+        self.run.stop_reason = reason
         if (kill := self.kill) is not None:  # the thread of the slot may clear it at this moment
             kill()
 
     def stopped(self) -> Outcome | None:
         """The outcome of an attempt that was stopped; None if the job is no longer this worker's to settle."""
-        if self.stop_reason is StopReason.CANCELLED:
-            return CANCELLED
-        if self.stop_reason is StopReason.TIMED_OUT and self.job_type.timeout is not None:
-            return decide(self.run.claimed, TimedOut.after(self.job_type.timeout), self.job_type.backoff)
-        return RELEASED if self.stop_reason is StopReason.RELEASED else None
+        reason, job_type = self.run.stop_reason, self.job_type
+        return None if reason is None else after_stop(self.run.claimed, reason, job_type.timeout, job_type.backoff)
 
 
 class Attempts:
@@ -133,7 +118,7 @@ class Attempts:
         if number in self.given_up:
             self.given_up.discard(number)
         elif number in self.running:
-            self._queue(attempt, None if attempt.stop_reason is StopReason.LOST else outcome)
+            self._queue(attempt, None if attempt.run.stop_reason is StopReason.LOST else outcome)
         self.changed.set()
 
     def end_from_thread(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:

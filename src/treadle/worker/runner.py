@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from treadle.context import Context, Run, current_run
 from treadle.errors import BadPayload, LeaseLost
-from treadle.outcome import Fail, Outcome, TimedOut, decide
+from treadle.outcome import Fail, Outcome, StopReason, TimedOut, after_stop, decide
 
 if TYPE_CHECKING:
     from treadle.registry import JobType
@@ -21,7 +21,7 @@ def run_sync(run: Run, job_type: JobType) -> Outcome | None:
     token = current_run.set(run)
     try:
         args, kwargs = _arguments(run, job_type)
-        return _returned(run, job_type.handler(*args, **kwargs))
+        return _returned(run, job_type, job_type.handler(*args, **kwargs))
     except BaseException as error:
         return _raised(run, job_type, error)
     finally:
@@ -30,20 +30,10 @@ def run_sync(run: Run, job_type: JobType) -> Outcome | None:
 
 
 async def run_async(run: Run, job_type: JobType) -> Outcome | None:
-    """Await an async handler. A cancellation of the Task that awaits this is raised again, for that to explain."""
+    """Await an async handler. If the worker cancels the task, the outcome is that of the stop."""
     token = current_run.set(run)
     try:
-        args, kwargs = _arguments(run, job_type)
-        if job_type.timeout is None:
-            return _returned(run, await job_type.handler(*args, **kwargs))
-        return _returned(run, await _within(job_type.timeout, job_type.handler(*args, **kwargs)))
-    except asyncio.CancelledError as error:
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            if run.written:
-                return run.written
-            raise
-        return _raised(run, job_type, error)  # the handler's own: it is a failure like any other
+        return _returned(run, job_type, await _awaited(run, job_type))
     except BaseException as error:
         return _raised(run, job_type, error)
     finally:
@@ -51,16 +41,37 @@ async def run_async(run: Run, job_type: JobType) -> Outcome | None:
         current_run.reset(token)
 
 
-async def _within(seconds: float, awaitable: Any) -> Any:
-    """Like `asyncio.timeout`, but its own expiry can be told from a TimeoutError of the handler."""
-    limit = asyncio.timeout(seconds)
+async def _awaited(run: Run, job_type: JobType) -> Any:
+    """What the handler returns; None if it was cancelled. Notes if it saw CancelledError, swallowed or not."""
+    args, kwargs = _arguments(run, job_type)
+    try:
+        if job_type.timeout is None:
+            result = await job_type.handler(*args, **kwargs)
+        else:
+            result = await _within(job_type.timeout, run, job_type.handler(*args, **kwargs))
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            raise  # the handler's own: it is a failure like any other
+        run.stop_seen = True
+        return None
+    if run.stop_reason is not None:  # a stop cancels the task, so that the handler cannot have missed it
+        run.stop_seen = True
+    return result
+
+
+async def _within(seconds: float, run: Run, awaitable: Any) -> Any:
+    """Like `asyncio.timeout`, but its expiry differs from a TimeoutError of the handler, and cannot be swallowed."""
+    limit, result = asyncio.timeout(seconds), None
     try:
         async with limit:
-            return await awaitable
+            result = await awaitable
     except TimeoutError:
-        if limit.expired():
-            raise TimedOut.after(seconds) from None
-        raise
+        if not limit.expired():
+            raise
+    if limit.expired() and not run.completes:
+        raise TimedOut.after(seconds)
+    return result
 
 
 def _arguments(run: Run, job_type: JobType) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -68,11 +79,16 @@ def _arguments(run: Run, job_type: JobType) -> tuple[tuple[Any, ...], dict[str, 
     return ((Context(run),) if job_type.signature.takes_context else ()), arguments
 
 
-def _returned(run: Run, result: Any) -> Outcome:
+def _returned(run: Run, job_type: JobType, result: Any) -> Outcome | None:
+    """A handler that saw its stop flag and returned has not completed, unless it said so: its result may be partial."""
     if run.written:
         return run.written
+    if run.stop_seen and not run.completes:
+        # Without a reason of the worker, the event loop itself is being closed.
+        reason = run.stop_reason or StopReason.RELEASED
+        return after_stop(run.claimed, reason, job_type.timeout, job_type.backoff)
     try:
-        return run.completed(result)
+        return run.completed(run.result if run.completes else result)
     except BadPayload as error:
         # The work is done, and would be done again by every retry: ending here does the least harm.
         raise Fail(f"the handler returned what cannot be stored: {error}") from error

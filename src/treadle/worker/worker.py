@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
 from treadle.hooks import HookDispatcher
 from treadle.job import ClaimedJob
-from treadle.outcome import OutcomeKind
+from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
 from treadle.stores.base import ClaimRequest, WorkerRow
 from treadle.version import __version__
@@ -23,7 +23,7 @@ from treadle.worker import host
 from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
 from treadle.worker.heartbeat import Heartbeat, LeaseCheck
-from treadle.worker.inflight import Attempts, Inflight, Owner, StopReason
+from treadle.worker.inflight import Attempts, Inflight, Owner
 from treadle.worker.settler import PAUSE, Settler
 
 if TYPE_CHECKING:

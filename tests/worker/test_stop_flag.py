@@ -1,0 +1,229 @@
+"""A handler that sees its stop flag and returns has not completed, unless it says so with `ctx.complete`."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from tests.eventually import eventually
+from tests.worker import process_jobs
+from tests.worker.helpers import Background, ended, is_processing, now, place, working
+from treadle import Context, Status, TransactionOver, Treadle
+from treadle.testing import drain
+
+
+def stop_after_grace(background: Background) -> None:
+    """What SIGTERM does when the grace is over."""
+    background.stop_soon()
+    background.join()
+
+
+def test_the_idiom_of_the_guide_is_released_when_the_worker_stops(td: Treadle) -> None:
+    """It has a partial result, and the next worker must have the whole job."""
+
+    @td.job
+    def crunch(ctx: Context, rows: int) -> int:
+        done = 0
+        while done < rows and not ctx.cancelled:
+            time.sleep(0.001)
+            done += 1
+        return done
+
+    job = crunch.enqueue(rows=1_000_000)
+    background = Background(td, grace=0).start()
+    eventually(is_processing(td, job))
+    stop_after_grace(background)
+    assert place(td, job) == (Status.PENDING, 0)
+    assert td.attempts(job.id) == []
+
+
+def test_the_idiom_of_the_guide_is_cancelled_by_a_cancel(td: Treadle) -> None:
+    @td.job
+    def crunch(ctx: Context, rows: int) -> int:
+        done = 0
+        while done < rows and not ctx.cancelled:
+            time.sleep(0.001)
+            done += 1
+        return done
+
+    with working(td):
+        job = crunch.enqueue(rows=1_000_000)
+        eventually(is_processing(td, job))
+        td.cancel(job.id)
+        cancelled = ended(td, job)
+    assert (cancelled.status, cancelled.result, cancelled.attempts) == (Status.CANCELLED, None, 0)
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_an_async_handler_that_swallows_its_cancellation_has_not_completed(td: Treadle, completes: bool) -> None:
+    @td.job
+    async def wait(ctx: Context) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if completes:
+                ctx.complete("finished anyway")
+        return "partial"
+
+    @td.job
+    async def quick() -> str:
+        await asyncio.sleep(0.001)
+        return "still here"
+
+    with working(td, concurrency=1):
+        job = wait.enqueue()
+        eventually(is_processing(td, job))
+        td.cancel(job.id)
+        end = ended(td, job)
+        assert td.result(quick.enqueue().id) == "still here"
+    wanted = (Status.COMPLETED, "finished anyway") if completes else (Status.CANCELLED, None)
+    assert (end.status, end.result) == wanted
+
+
+def test_an_async_handler_that_swallows_its_cancellation_is_released_when_the_worker_stops(td: Treadle) -> None:
+    @td.job
+    async def wait() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "partial"
+        return "never"
+
+    job = wait.enqueue()
+    background = Background(td, grace=0).start()
+    eventually(is_processing(td, job))
+    stop_after_grace(background)
+    assert place(td, job) == (Status.PENDING, 0)
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_an_async_handler_that_swallows_its_timeout_has_timed_out(td: Treadle, completes: bool) -> None:
+    @td.job(timeout=0.05, max_attempts=1)
+    async def wait(ctx: Context) -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if completes:
+                ctx.complete("finished anyway")
+        return "partial"
+
+    job = wait.enqueue()
+    drain(td, raising=False)
+    found = now(td, job)
+    if completes:
+        assert (found.status, found.result) == (Status.COMPLETED, "finished anyway")
+    else:
+        assert (found.status, found.error) == (Status.FAILED, "timed out after 0.05 s")
+
+
+def test_one_that_completes_and_raises_its_cancellation_again_has_completed(td: Treadle) -> None:
+    @td.job
+    async def wait(ctx: Context) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ctx.complete({"rows": 7})
+            raise
+
+    with working(td):
+        job = wait.enqueue()
+        eventually(is_processing(td, job))
+        td.cancel(job.id)
+        assert td.result(job.id) == {"rows": 7}
+
+
+def test_a_thread_that_completes_after_the_flag_has_completed(td: Treadle) -> None:
+    @td.job
+    def crunch(ctx: Context) -> str:
+        eventually(lambda: ctx.cancelled)
+        ctx.complete("what there is")
+        return "partial"
+
+    with working(td):
+        job = crunch.enqueue()
+        eventually(is_processing(td, job))
+        td.cancel(job.id)
+        assert td.result(job.id) == "what there is"
+
+
+def test_a_thread_that_never_looked_at_the_flag_has_completed(td: Treadle) -> None:
+    go = threading.Event()
+
+    @td.job
+    def crunch(ctx: Context) -> str:
+        assert go.wait(15)
+        return "all of it"
+
+    with working(td) as background:
+        job = crunch.enqueue()
+        eventually(is_processing(td, job))
+        td.cancel(job.id)
+        [attempt] = background.worker._attempts.running.values()
+        eventually(lambda: attempt.run.stop_reason is not None)
+        go.set()
+        assert td.result(job.id) == "all of it"
+
+
+def test_a_flag_that_was_read_as_false_is_no_stop(td: Treadle) -> None:
+    @td.job
+    def crunch(ctx: Context) -> bool:
+        return ctx.cancelled
+
+    job = crunch.enqueue()
+    assert drain(td).completed == 1
+    assert td.result(job.id) is False
+
+
+def test_complete_stores_its_result_and_the_follow_ups_that_come_later(td: Treadle) -> None:
+    @td.job
+    def after() -> None: ...
+
+    @td.job
+    async def first(ctx: Context) -> str:
+        ctx.complete("mine")
+        after.enqueue()
+        return "not this"
+
+    job = first.enqueue()
+    assert drain(td).completed == 2
+    assert td.result(job.id) == "mine"
+
+
+def test_one_that_raises_after_it_completed_has_failed(td: Treadle) -> None:
+    @td.job(max_attempts=1)
+    def first(ctx: Context) -> None:
+        ctx.complete("mine")
+        raise ValueError("not quite")
+
+    job = first.enqueue()
+    drain(td, raising=False)
+    assert (now(td, job).status, now(td, job).error) == (Status.FAILED, "ValueError: not quite")
+
+
+def test_completing_twice_is_an_error(td: Treadle) -> None:
+    @td.job
+    def first(ctx: Context) -> None:
+        ctx.complete(1)
+        with pytest.raises(TransactionOver, match="completed already"):
+            ctx.complete(2)
+
+    @td.job
+    def second(ctx: Context) -> None:
+        with ctx.transaction():
+            pass
+        with pytest.raises(TransactionOver, match="completed already"):
+            ctx.complete(2)
+
+    job = first.enqueue()
+    second.enqueue()
+    assert drain(td).completed == 2
+    assert td.result(job.id) == 1
+
+
+def test_a_child_completes_with_the_result_it_says(in_children: Treadle) -> None:
+    job = process_jobs.completes.enqueue(result="mine")
+    assert in_children.tick().completed == 1
+    assert in_children.result(job.id) == "mine"
