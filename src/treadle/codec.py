@@ -17,18 +17,18 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
-def to_json(value: Any, type: str, where: str) -> str:
-    """`value` as JSON text within the limits; `where` names it in errors."""
+def to_json(value: Any, type: str, where: str, what: str = "payload") -> str:
+    """`value` as JSON text within the limits; errors name it by `where`, and by `what` if it is too large."""
     try:
         data = encode(value)
     except RecursionError:
-        raise PayloadTooDeep(type, MAX_DEPTH) from None
+        raise PayloadTooDeep(type, MAX_DEPTH, what) from None
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
         raise NotJSON(where, value, f"{error}; pass numbers, text, lists and objects") from error
     if len(data) > MAX_BYTES:
-        raise PayloadTooLarge(type, len(data), MAX_BYTES)
+        raise PayloadTooLarge(type, len(data), MAX_BYTES, what)
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _too_deep(data):
-        raise PayloadTooDeep(type, MAX_DEPTH)
+        raise PayloadTooDeep(type, MAX_DEPTH, what)
     if b"null" in data and _has_nan(value):
         raise NotJSON(where, value, "JSON has no NaN and no infinity; pass None or text")
     if b"\\u0000" in data and _has_nul(decode(data)):
@@ -46,7 +46,7 @@ def to_json_exact(value: Any, type: str, where: str) -> str:
 
 def result_to_json(value: Any, type: str) -> str | None:
     """A handler's result as JSON text; None stays None."""
-    return None if value is None else to_json(value, type, "the result")
+    return None if value is None else to_json(value, type, "the result", "result")
 
 
 def clip(text: str | None, limit: int = MAX_ERROR) -> str | None:

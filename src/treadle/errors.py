@@ -108,21 +108,22 @@ class NotJSON(BadPayload):
 
 
 class PayloadTooLarge(BadPayload):
-    """A payload over the limit."""
+    """A payload or a result over the limit."""
 
-    def __init__(self, type: str, size: int, limit: int) -> None:
+    def __init__(self, type: str, size: int, limit: int, what: str = "payload") -> None:
+        verb = "enqueue" if what == "payload" else "return"
         super().__init__(
-            f"the payload of {type!r} is {size:,} bytes and the limit is {limit:,}; "
-            "store the data elsewhere and enqueue a reference to it (a path, a row id)"
+            f"the {what} of {type!r} is {size:,} bytes and the limit is {limit:,}; "
+            f"store the data elsewhere and {verb} a reference to it (a path, a row id)"
         )
         self.size, self.limit = size, limit
 
 
 class PayloadTooDeep(BadPayload):
-    """A payload nested beyond the limit."""
+    """A payload or a result nested beyond the limit."""
 
-    def __init__(self, type: str, limit: int) -> None:
-        super().__init__(f"the payload of {type!r} is nested more than {limit} deep; flatten it or pass a reference")
+    def __init__(self, type: str, limit: int, what: str = "payload") -> None:
+        super().__init__(f"the {what} of {type!r} is nested more than {limit} deep; flatten it or pass a reference")
         self.limit = limit
 
 

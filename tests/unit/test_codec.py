@@ -151,3 +151,13 @@ def test_the_end_of_a_long_text_is_kept():
     assert "…world" == codec.clip("hello world", 5)
     assert "hello" == codec.clip("hello", 5)
     assert None is codec.clip(None)
+
+
+def test_a_result_that_is_too_large_is_called_a_result():
+    with pytest.raises(PayloadTooLarge, match=r"^the result of 'noop' is 1,048,578 bytes and the limit is 1,048,576;"):
+        codec.result_to_json("x" * (1 << 20), "noop")
+
+
+def test_a_result_that_is_too_deep_is_called_a_result():
+    with pytest.raises(PayloadTooDeep, match=r"^the result of 'noop' is nested more than 64 deep"):
+        codec.result_to_json(codec.decode("[" * 65 + "]" * 65), "noop")

@@ -289,6 +289,16 @@ def test_a_result_that_cannot_be_stored_fails_at_once_since_a_retry_would_do_the
     assert "the handler returned what cannot be stored" in (now(td, job).error or "")
 
 
+def test_a_result_over_the_limit_is_named_with_its_size_and_the_limit(td: Treadle) -> None:
+    @td.job
+    def much() -> str:
+        return "x" * (1 << 20)
+
+    job = much.enqueue()
+    drain(td, raising=False)
+    assert "the result of 'much' is 1,048,578 bytes and the limit is 1,048,576" in (now(td, job).error or "")
+
+
 def test_a_type_that_no_worker_knows_stays_pending_and_unspent(td: Treadle) -> None:
     @td.job
     def known() -> None: ...
