@@ -48,7 +48,7 @@ def test_options_and_a_filter_hold_together(treadle, as_json, td):
     assert [job.id] == ids(as_json("jobs", "ls", "tenant:acme", "--type", "mail"))
     result = treadle("jobs", "ls", "type:mail", "--type", "mail")
     assert result.exit_code == 2
-    assert "Say it once" in result.stderr
+    assert "Give it once" in result.stderr
 
 
 def test_the_next_page_has_the_same_filter(treadle, td):
@@ -85,7 +85,7 @@ def test_a_bulk_is_summed_up(treadle, td):
     jobs = [failed(td) for _ in range(3)]
     kept = completed(td)
     result = treadle("jobs", "retry", "status:failed", "--yes")
-    assert (result.exit_code, result.stdout) == (0, "retried 3 jobs\n")
+    assert (result.exit_code, result.stdout) == (0, "3 jobs retried\n")
     assert {Status.PENDING} == {now(td, job).status for job in jobs}
     assert now(td, kept).status is Status.COMPLETED
 
@@ -93,9 +93,9 @@ def test_a_bulk_is_summed_up(treadle, td):
 @pytest.mark.parametrize(
     ("verb", "filter", "told", "status"),
     [
-        ("run-now", "status:scheduled", "let run 1 job", "pending"),
-        ("cancel", "status:pending", "cancelled 1 job", "cancelled"),
-        ("delete", "type:mail", "deleted 1 job", None),
+        ("run-now", "status:scheduled", "1 job made due", "pending"),
+        ("cancel", "status:pending", "1 job cancelled", "cancelled"),
+        ("delete", "type:mail", "1 job deleted", None),
     ],
 )
 def test_every_verb_takes_a_filter(treadle, td, verb, filter, told, status):
@@ -116,7 +116,7 @@ def test_a_job_runs_now_by_its_id(treadle, td):
 def test_an_ended_job_cannot_run_now(treadle, td):
     result = treadle("jobs", "run-now", completed(td).id)
     assert result.exit_code == 5
-    assert "one that has ended can be retried" in result.stderr
+    assert "use retry for one that has ended" in result.stderr
 
 
 def test_a_bulk_as_json(as_json, td):
@@ -129,7 +129,7 @@ def test_what_cannot_be_done_to_some_is_told(treadle, td):
     failed(td), td.enqueue("mail")
     result = treadle("jobs", "retry", "type:mail", "--yes")
     assert result.exit_code == 0
-    assert "retried 1 job, skipped 1: that cannot be done to them as they are now" in result.stdout
+    assert "1 job retried, skipped 1 whose status no longer allows it" in result.stdout
 
 
 def test_what_can_be_done_to_none_is_exit_code_5(treadle, td):
@@ -159,7 +159,7 @@ def test_a_bulk_without_a_terminal_to_ask_on_is_refused(treadle, td):
     job = failed(td)
     result = treadle("jobs", "retry", "status:failed", input="y\n")
     assert result.exit_code == 2
-    assert "will not retry unasked: 1 job matches" in result.stderr
+    assert "will not retry without asking: 1 job matches" in result.stderr
     assert "add --yes" in result.stderr
     assert now(td, job).status is Status.FAILED
 
@@ -202,7 +202,7 @@ def test_a_bulk_on_a_terminal_tells_the_number_asks_and_shows_how_far_it_is(td, 
 def test_a_bulk_delete_asks_for_ever(td, folder):
     failed(td)
     shown, code = on_a_terminal(folder, "delete", "status:failed", answer=b"n\n")
-    assert "1 job matches. Delete it for ever? [y/N]" in shown
+    assert "1 job matches. Delete it permanently? [y/N]" in shown
     assert code == 1
 
 
@@ -243,5 +243,5 @@ def test_a_bulk_that_is_interrupted_says_how_far_it_came(treadle, td, monkeypatc
     monkeypatch.setattr(Bulk, "step", interrupted)
     result = treadle("jobs", "retry", "status:failed", "--yes")
     assert result.exit_code == 130
-    assert "stopped: retried 2; the others are as they were" in result.stderr
+    assert "stopped: 2 jobs retried; the others are unchanged" in result.stderr
     assert {Status.PENDING: 2, Status.FAILED: 1} == {row["status"]: row["count"] for row in td.counts()}

@@ -109,7 +109,7 @@ def test_a_second_job_with_the_same_key_is_the_first(treadle):
     first = treadle("enqueue", "mail", "--dedupe", "k")
     second = treadle("enqueue", "mail", "--dedupe", "k")
     assert first.stdout == second.stdout
-    assert "pending already" in second.stderr
+    assert "is already pending" in second.stderr
 
 
 def test_without_a_worker_it_says_that_the_job_waits(treadle):

@@ -89,7 +89,7 @@ def test_a_job_is_shown_with_all_there_is_to_know(treadle, td):
         "priority 3",
         "2 of 5 attempts",
         '"big": 9007199254740993',
-        "attempt 1 retried",
+        "attempt 1 failed after",
         "ConnectionError: refused",
         "Traceback (most recent call last)",
         '"sent": true',
@@ -108,6 +108,16 @@ def test_a_job_in_hand_shows_its_progress(treadle, td):
     shown = treadle("jobs", "show", job.id).stdout
     assert "62% page 31 of 50" in shown
     assert "started on worker host-1" in shown
+
+
+def test_a_shown_job_says_how_often_it_was_snoozed(treadle, as_json, td):
+    job = td.enqueue("mail")
+    assert "snoozed" not in treadle("jobs", "show", job.id).stdout
+    for _ in range(2):
+        [lease] = td.claim()
+        lease.snooze(0)
+    assert "0 of 5 attempts · snoozed 2 times" in treadle("jobs", "show", job.id).stdout
+    assert as_json("jobs", "show", job.id)["snoozes"] == 2
 
 
 def test_a_shown_job_is_json_with_its_history(as_json, td):
@@ -152,7 +162,7 @@ def test_waiting_jobs_are_cancelled_and_running_ones_are_told_to_stop(treadle, t
     running, waiting = processing(td), td.enqueue("mail")
     out = treadle("jobs", "cancel", waiting.id, running.id).stdout
     assert f"{waiting.id}  cancelled" in out
-    assert f"{running.id}  its worker is told to stop it" in out
+    assert f"{running.id}  its worker is asked to stop it" in out
     assert now(td, waiting).status == Status.CANCELLED
 
 
@@ -196,7 +206,7 @@ def test_a_delete_on_a_terminal_asks(td, folder, answer, code, left):
     _, asked = process.communicate(timeout=60)
     os.close(ours)
     os.close(theirs)
-    assert b"for ever?" in asked
+    assert b"permanently?" in asked
     assert code == process.returncode
     assert left is (td.get(job.id) is not None)
 

@@ -82,7 +82,7 @@ def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_token(treadle, place)
 
 def test_upgrade_creates_the_tables_and_says_so_once(treadle, url, shown):
     assert f"{shown}: schema 1, created" in treadle("db", "upgrade").stdout
-    assert f"{shown}: schema 1, was current already" in treadle("db", "upgrade").stdout
+    assert f"{shown}: schema 1, already current" in treadle("db", "upgrade").stdout
 
 
 def test_status_and_sql_and_roles(treadle, as_json, td, shown):
@@ -90,7 +90,7 @@ def test_status_and_sql_and_roles(treadle, as_json, td, shown):
     assert ("libsql", shown, 1) == (status["store"], status["where"], status["schema"])
     assert f"libsql {shown}" in treadle("db", "status").stdout
     assert "CREATE TABLE treadle_jobs" in treadle("db", "sql").stdout
-    assert "roles are for PostgreSQL" in treadle("db", "roles").stderr
+    assert "roles exist only on PostgreSQL" in treadle("db", "roles").stderr
 
 
 def test_the_doctor_finds_a_healthy_server_healthy(treadle, as_json, td, shown):

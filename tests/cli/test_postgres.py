@@ -177,7 +177,7 @@ def test_the_demo_wants_a_database_without_tables(start, treadle, url):
 
 def test_upgrade_creates_the_tables_and_may_be_repeated(treadle, as_json, url, shown):
     assert {"where": shown, "schema": 1, "before": 0} == as_json("db", "upgrade")
-    assert "was current already" in treadle("db", "upgrade").stdout
+    assert "already current" in treadle("db", "upgrade").stdout
 
 
 def test_an_upgrade_is_nobodys_but_the_commands(treadle, td, url, monkeypatch):
@@ -238,7 +238,7 @@ def test_roles_are_printed_and_applied(treadle, as_json, td, url):
 def test_roles_are_no_thing_of_sqlite(treadle):
     result = treadle("db", "roles", "--db", "sqlite:///jobs.db")
     assert result.exit_code == 2
-    assert "roles are for PostgreSQL" in result.stderr
+    assert "roles exist only on PostgreSQL" in result.stderr
 
 
 # The doctor

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from tests.cli.helpers import completed, enlist, failed, processing
+from treadle.management import COUNTED_BY
 from treadle.stores.base import ClaimRequest, TypePolicy
 
 HEADS = ["TYPE", "QUEUED", "SCHEDULED", "RETRYING", "PROCESSING", "COMPLETED", "FAILED", "OLDEST", "P95", "RUN"]
@@ -93,6 +94,11 @@ def test_stats_by_tenant(treadle, as_json, td):
 
 def test_stats_by_something_else_is_exit_code_2(treadle, td):
     assert treadle("stats", "--by", "colour").exit_code == 2
+
+
+def test_the_help_names_all_that_can_be_counted_by(treadle):
+    shown = " ".join(treadle("stats", "--help").stdout.split())
+    assert f"some of {', '.join(COUNTED_BY)} instead" in shown
 
 
 def test_no_workers_says_how_to_start_one(treadle, td):

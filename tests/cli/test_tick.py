@@ -39,6 +39,13 @@ def test_a_tick_in_which_a_job_fails_for_good_is_exit_code_1(treadle, write_app,
     assert "1 failed" in result.stdout
 
 
+def test_a_tick_as_json_is_ok_only_if_its_exit_code_is_0(as_json, write_app, td):
+    app = write_app(JOBS)
+    td.enqueue("bad", max_attempts=1)
+    assert as_json("tick", app, code=1)["ok"] is False
+    assert as_json("tick", app, code=0)["ok"] is True
+
+
 def test_a_tick_with_nothing_to_do_is_fine(treadle, write_app):
     assert treadle("tick", write_app(JOBS)).stdout == "ran 0 jobs\n"
 

@@ -38,6 +38,11 @@ def test_a_revoked_token_is_gone(treadle, as_json):
     assert (again.exit_code, "treadle tokens ls" in again.stderr) == (4, True)
 
 
+def test_a_revocation_as_json(treadle, as_json):
+    treadle("tokens", "create", "ci")
+    assert as_json("tokens", "revoke", "ci") == {"name": "ci", "revoked": True}
+
+
 def test_a_name_is_taken_once(treadle):
     treadle("tokens", "create", "ci")
     again = treadle("tokens", "create", "ci")

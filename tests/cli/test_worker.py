@@ -55,8 +55,41 @@ def test_a_burst_runs_what_is_due_and_ends(start, write_app, td):
 
 def test_a_worker_takes_only_from_its_queues(start, write_app, td):
     mine, other = td.enqueue("good", queue="fast"), td.enqueue("good")
-    assert start("worker", write_app(JOBS), "--burst", "-q", "fast").wait(60) == 0
+    assert start("worker", write_app(JOBS), "--burst", "--queues", "fast").wait(60) == 0
     assert (now(td, mine).status, now(td, other).status) == (Status.COMPLETED, Status.PENDING)
+
+
+def test_a_queue_that_nobody_uses_is_warned_of(start, write_app, td):
+    td.enqueue("good", queue="slow")
+    app = write_app('@td.job(queue="fast")\ndef quick(): ...\n' + JOBS)
+    process = start("worker", app, "--burst", "-Q", "fsat", "-Q", "nosuch", "-Q", "slow", "-Q", "fast")
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert said.count("no type uses queue") == 2
+    assert "no type uses queue fsat, and no job is in it\n  → did you mean fast?" in said
+    assert "no type uses queue nosuch, and no job is in it\n  → the queues are: default, fast, slow" in said
+
+
+def test_dash_q_is_quiet_here_too(start, write_app):
+    process = start("worker", write_app(JOBS), "--burst", "-q")
+    assert process.communicate(timeout=60) == ("", "")
+    assert process.returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [("worker", "treadle workers --json"), ("dashboard", "the API answers in JSON")],
+)
+def test_json_is_refused_where_no_data_is_printed(treadle, command, says):
+    for words in (["--json", command], [command, "--json"]):
+        result = treadle(*words)
+        assert result.exit_code == 2
+        assert f"treadle {command} prints no JSON: leave --json out" in result.stderr
+        assert says in result.stderr
+
+
+def test_json_for_all_commands_does_not_keep_a_worker_from_starting(start, write_app):
+    assert start("worker", write_app(JOBS), "--burst", TREADLE_JSON="1").wait(60) == 0
 
 
 def test_a_killed_worker_is_replaced_and_its_supervisor_says_so(start, write_app, td):

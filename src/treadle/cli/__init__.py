@@ -1,4 +1,4 @@
-"""The command line. Each command lives in a file of its own and is imported when it is called."""
+"""The command line. A command is imported when it is called, so that `treadle --help` is fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from treadle.cli.errors import caught
 
 
 class Lazy(NamedTuple):
-    """Where a command is, and what the help says of it without importing it."""
+    """Where a command is, and its line in the help."""
 
     section: str
     module: str
@@ -23,20 +23,20 @@ class Lazy(NamedTuple):
 
 
 COMMANDS = {
-    "demo": Lazy("Try it", "demo", "A real queue for a few seconds: workers, a kill -9, a table of what happened."),
-    "bench": Lazy("Try it", "bench", "Measure how fast this machine is."),
+    "demo": Lazy("Try it", "demo", "Run a real queue for a few seconds: workers, a kill -9, a table of what happened."),
+    "bench": Lazy("Try it", "bench", "Measure how fast treadle is here."),
     "worker": Lazy("Work", "worker", "Run jobs until stopped."),
-    "tick": Lazy("Work", "tick", "Run what is due, once, and end. For cron and serverless."),
+    "tick": Lazy("Work", "worker", "Run the jobs that are due, once, and end. For cron and serverless."),
     "enqueue": Lazy("Work", "enqueue", "Store a job by the name of its type."),
-    "stats": Lazy("Look", "stats", "How many jobs there are, how long they wait, and what is wrong."),
-    "top": Lazy("Look", "top", "What is going on, at a glance, until q."),
-    "workers": Lazy("Look", "workers", "Who is working, and on what."),
-    "queues": Lazy("Look", "queues", "What waits and what runs, by queue and type."),
-    "jobs": Lazy("Look", "jobs", "List, show, clone, retry, run now, cancel and delete jobs."),
-    "doctor": Lazy("Look", "doctor", "Find what is wrong, and say how to mend it."),
-    "dashboard": Lazy("Look", "dashboard", "The dashboard and the HTTP API, in a browser."),
-    "tokens": Lazy("Look after", "tokens", "Tokens for the HTTP API: create, list, revoke."),
-    "db": Lazy("Look after", "db", "The database: status, upgrade, sql, roles, prune."),
+    "stats": Lazy("Look", "stats", "Count jobs, and show how long they wait and what is wrong."),
+    "top": Lazy("Look", "top", "Watch the queue on one screen."),
+    "workers": Lazy("Look", "worker", "List workers and what they run."),
+    "queues": Lazy("Look", "stats", "List what waits and what runs, by queue and type."),
+    "jobs": Lazy("Look", "jobs", "List, show, explain, clone, retry, run now, cancel and delete jobs."),
+    "doctor": Lazy("Look", "doctor", "Find what is wrong, and how to fix it."),
+    "dashboard": Lazy("Look", "dashboard", "Serve the dashboard and the HTTP API."),
+    "tokens": Lazy("Maintain", "tokens", "Create, list and revoke tokens for the HTTP API."),
+    "db": Lazy("Maintain", "db", "Inspect, upgrade and prune the database."),
 }
 
 HELP = """Durable background jobs for Python, in the database you already have.
@@ -45,13 +45,13 @@ The database is --db, else $TREADLE_URL, else `db` under [tool.treadle] in ./pyp
 """
 EPILOG = (
     "Every option has a variable: `treadle worker --concurrency` is $TREADLE_WORKER_CONCURRENCY. "
-    "Exit codes: 0 fine, 1 problems found or the job failed, 2 usage, 3 no usable database, 4 not found, "
+    "Exit codes: 0 success, 1 problems found or the job failed, 2 usage, 3 no usable database, 4 not found, "
     "5 conflict, 124 waited too long, 130 interrupted."
 )
 
 
 class Root(Group):
-    """Finds a command by its name, and turns what treadle raises into a message and an exit code."""
+    """Finds a command by its name, and turns errors of treadle into a message and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for name in COMMANDS if _exists(name)]
@@ -101,5 +101,5 @@ def main() -> None:
     """The entry point `treadle`."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a ✓ that cannot be written is no reason to fail
+            stream.reconfigure(errors="replace")  # a ✓ that the terminal cannot show must not fail the command
     cli(prog_name="treadle")

@@ -1,4 +1,4 @@
-"""Which database, and which app."""
+"""Finds the database and the app that a command works on."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def configured(key: str) -> str | None:
         raise Problem(f"{path.absolute()} cannot be read: {error}", "treadle looks there for [tool.treadle].") from None
     value = tool.get("treadle", {}).get(key)
     if value is not None and not isinstance(value, str):
-        raise Problem(f"{path.absolute()}: [tool.treadle] {key} is {value!r}", "It has to be a text.")
+        raise Problem(f"{path.absolute()}: [tool.treadle] {key} is {value!r}", "It must be a string.")
     return value
 
 
@@ -47,7 +47,7 @@ def url_of(shared: Shared) -> str:
 
 
 def database(shared: Shared, *, create: bool = False) -> Treadle:
-    """The database, without any of the user's code. Only those who write jobs may create it."""
+    """The database, without any of the user's code. Only commands that store something may create it."""
     from treadle.app import Treadle
 
     app = Treadle(url_of(shared))
@@ -58,14 +58,14 @@ def database(shared: Shared, *, create: bool = False) -> Treadle:
 
 
 def must_be_ready(store: Store) -> None:
-    """Looking at a database neither makes nor upgrades it."""
+    """A command that only reads neither creates nor upgrades a database."""
     found, newest = store.schema(), store.newest_schema()
     upgrade = f"treadle db upgrade --db {url_to_show(store)}"
     if found is None:
         raise Problem(
             f"there is no database at {store.where}",
             "Each working directory has its own unless you name one: --db, $TREADLE_URL, or pyproject.toml.\n"
-            "A worker and an enqueue create it; so does:",
+            "`treadle worker` and `treadle enqueue` create it; so does:",
             next=upgrade,
             code=DATABASE,
         )
@@ -75,7 +75,7 @@ def must_be_ready(store: Store) -> None:
 
 
 def url_to_show(store: Store) -> str:
-    """A URL to be copied, without its password."""
+    """A URL to copy, without its password."""
     return store.where if "://" in store.where else store.url
 
 
@@ -85,14 +85,14 @@ def app_name(given: str | None) -> str:
     if name:
         return name
     raise Problem(
-        "no app is named",
+        "name an app",
         f"Tried the command line, ${APP_VARIABLE}, and `app` under [tool.treadle] in {Path.cwd() / 'pyproject.toml'}.",
         next="treadle worker app:td     (for `td = Treadle()` in app.py)",
     )
 
 
 def load_app(shared: Shared, name: str) -> Treadle:
-    """Import the user's app. Its database is the one named for this call, where the app leaves that open."""
+    """Import the user's app. If it names no database, it gets the one named for this call."""
     module_name, _, attribute = name.partition(":")
     if (url := shared.db or os.environ.get(URL_VARIABLE) or configured("db")) is not None:
         os.environ[URL_VARIABLE] = database_url(url)
@@ -100,7 +100,7 @@ def load_app(shared: Shared, name: str) -> Treadle:
     if shared.db is not None and app.store.where != (named := open_store(database_url(shared.db)).where):
         raise Problem(
             f"{name} keeps its jobs in {app.store.where}, not in {named}",
-            "The app names its database itself, and --db cannot change that.",
+            "The app names its database, and --db cannot change that.",
             next="leave --db out, or write `td = Treadle()` without a URL",
         )
     return app
@@ -135,7 +135,7 @@ def _not_found(missing: str, name: str) -> Problem:
 
 
 def _broken(module_name: str, error: BaseException) -> Problem:
-    """The user's own module raised: there the traceback is what helps, from their first line on."""
+    """The user's module raised: show the traceback, from the first line of their code on."""
     trace = error.__traceback__
     while trace and ("importlib" in trace.tb_frame.f_code.co_filename or trace.tb_frame.f_globals is globals()):
         trace = trace.tb_next
@@ -177,7 +177,7 @@ def _only_app(module: ModuleType) -> Treadle:
 def _apps_in_words(module: ModuleType) -> str:
     names = ", ".join(_apps(module))
     place = click.format_filename(module.__file__ or "?")
-    return f"It has: {names}." if names else f"{place} makes none at its top level: td = Treadle()."
+    return f"It has: {names}." if names else f"{place} defines none at its top level: td = Treadle()."
 
 
 def _suggestion(module: ModuleType) -> str:

@@ -1,18 +1,31 @@
-"""What all commands share: --db, --json and their like, before the command's name or after it."""
+"""What all commands share: --db, --json and the like, before the command's name or after it; and types of options."""
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
+from click.core import ParameterSource
 from rich.console import Console, RenderableType
 from rich.text import Text
 
+from treadle.errors import TreadleError
+from treadle.stores.rows import AuditRow
+from treadle.units import parse_duration
+
+if TYPE_CHECKING:
+    from treadle.stores.base import Store
+
 T = TypeVar("T")
+
+LONGEST = 10**10
+"""Seconds."""
 
 
 @dataclass
@@ -21,6 +34,8 @@ class Shared:
 
     db: str | None = None
     json: bool = False
+    json_was_typed: bool = False
+    """And does not come from $TREADLE_JSON, which is meant for all commands that print data."""
     quiet: bool = False
     no_color: bool = False
     reveal: bool = False
@@ -34,7 +49,7 @@ class Shared:
         return self._console(stderr=True)
 
     def _console(self, *, stderr: bool = False, width: int | None = None) -> Console:
-        # Data is never markup: a payload may well say [red]. NO_COLOR is honoured by rich itself.
+        # Data is never markup: a payload may contain [red]. rich itself obeys NO_COLOR.
         plain = True if self.no_color else None
         return Console(stderr=stderr, width=width, markup=False, highlight=False, emoji=False, no_color=plain)
 
@@ -63,40 +78,52 @@ class Shared:
             self.note(("  → ", "dim"), way_out)
 
     def data(self, value: Any) -> None:
-        """One JSON document; indented where a person reads it."""
+        """One JSON document; indented on a terminal."""
         text = msgspec.json.encode(value)
         click.echo(msgspec.json.format(text, indent=2) if self.out.is_terminal else text)
+
+    def audit(self, store: Store, action: str, what: str, count: int = 1, *, may_fail: bool = False) -> None:
+        """Record a change that was made, and the user of the operating system who made it."""
+        try:
+            store.audit(AuditRow(who=f"cli:{_user()}", action=action, what=what, count=count))
+        except TreadleError as error:  # the change is made, and an exit code that says otherwise would have it repeated
+            if not may_fail:
+                self.warn(f"the audit does not show this change: {error}")
+
+    def shown(self, value: T, redacted: Callable[[T], T]) -> T:
+        """As it may be printed: redacted, unless --reveal is given."""
+        return value if self.reveal else redacted(value)
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container may have no name for its user
+        return "unknown"
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
     """An option given here wins over one given before the command; one left out changes nothing."""
-    shared = ctx.ensure_object(Shared)
+    shared, name = ctx.ensure_object(Shared), str(param.name)
     if value is not None:
-        setattr(shared, str(param.name), value)
+        setattr(shared, name, value)
+        if name == "json":
+            shared.json_was_typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+
+
+def _option(*names: str, help: str, variable: bool, **settings: Any) -> click.Option:
+    return click.Option(
+        names, help=help, expose_value=False, callback=_remember, default=None, allow_from_autoenv=variable, **settings
+    )
 
 
 def _shared_options(*, variables: bool) -> list[click.Parameter]:
-    def option(*names: str, help: str, variable: bool = variables, **settings: Any) -> click.Option:
-        return click.Option(
-            names,
-            help=help,
-            expose_value=False,
-            callback=_remember,
-            default=None,
-            allow_from_autoenv=variable,
-            **settings,
-        )
-
+    db = "The database: sqlite:///jobs.db, postgresql://….  [$TREADLE_URL]"
     return [
-        option(
-            "--db",
-            metavar="URL",
-            help="The database: sqlite:///jobs.db, postgresql://….  [$TREADLE_URL]",
-            variable=False,
-        ),
-        option("--json", is_flag=True, help="Print JSON."),
-        option("-q", "--quiet", is_flag=True, help="No notes on stderr, only errors."),
-        option("--no-color", is_flag=True, help="No colours."),
+        _option("--db", metavar="URL", help=db, variable=False),
+        _option("--json", is_flag=True, help="Print JSON.", variable=variables),
+        _option("-q", "--quiet", is_flag=True, help="Print no notes on stderr, only errors.", variable=variables),
+        _option("--no-color", is_flag=True, help="Print without colors.", variable=variables),
     ]
 
 
@@ -105,14 +132,11 @@ class Command(click.Command):
 
     def __init__(self, *args: Any, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        taken = {name for param in self.params for name in param.opts}
-        for option in _shared_options(variables=False):
-            option.opts = [name for name in option.opts if name not in taken]
-            self.params.append(option)
+        self.params.extend(_shared_options(variables=False))
 
 
 class Group(click.Group):
-    """The same for a group of commands. Only the outermost reads $TREADLE_JSON and its like."""
+    """The same for a group of commands. Only the outermost reads variables such as $TREADLE_JSON."""
 
     command_class = Command
 
@@ -127,3 +151,39 @@ def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Comman
 
 
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
+
+
+def reveals(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that prints jobs takes --reveal."""
+    help = "Print passwords, tokens and other secrets, too."
+    return click.option("--reveal", is_flag=True, default=None, expose_value=False, callback=_remember, help=help)(
+        function
+    )
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]
+    """`90`, `5m`, `1h30m`, `7d`: seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, int | float):
+            return float(value)
+        seconds = parse_duration(value)
+        if seconds is None or seconds > LONGEST:
+            self.fail(f"{value!r} is not a duration; write 90 (seconds), 5m, 1h30m or 7d", param, ctx)
+        return seconds
+
+
+class Moment(click.ParamType):  # type: ignore[type-arg]
+    """An ISO time. Without a zone it is local time."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        try:
+            return datetime.fromisoformat(value).astimezone(UTC)
+        except (ValueError, OverflowError):
+            self.fail(f"{value!r} is not a time; write 2026-11-01T08:30, with +01:00 or Z for a zone", param, ctx)

@@ -1,4 +1,4 @@
-"""`treadle dashboard`: the pages and the API, stand-alone."""
+"""`treadle dashboard`: the pages and the HTTP API, in a server of their own."""
 
 from __future__ import annotations
 
@@ -7,26 +7,30 @@ import webbrowser
 import click
 
 from treadle.app import Treadle
-from treadle.cli import logs
+from treadle.cli import output
 from treadle.cli.app_loader import load_app, must_be_ready, url_of
 from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.errors import Problem
+from treadle.cli.errors import Problem, refuse_json
 
-HELP = """The dashboard and the HTTP API, until stopped.
+HELP = """Serve the dashboard and the HTTP API until stopped.
 
-It listens on this machine only, and prints a link to sign in with. Given an APP (MODULE:NAME, as in app:td), it can
-run jobs too: POST /api/jobs/tick.
+It listens on this machine only, and prints a link to sign in with. With an APP (MODULE:NAME, as in app:td), it can
+also run jobs: POST /api/jobs/tick.
 """
 
 
 @command("dashboard", help=HELP)
 @click.argument("target", metavar="[APP]", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=8420, show_default=True, help="0: any free one.")
-@click.option("--prefix", default="", metavar="PATH", help="Where a proxy serves it, as in /jobs.")
-@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help="A name it is known by; may be repeated.")
-@click.option("--read-only", is_flag=True, help="Nothing can be changed.")
-@click.option("--price", type=click.FloatRange(min=0), help="Of a second in a handler, for the insights.")
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=8420, show_default=True, help="The port; 0: any free one."
+)
+@click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it, as in /jobs.")
+@click.option(
+    "--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name that it answers to; may be repeated."
+)
+@click.option("--read-only", is_flag=True, help="Refuse all changes.")
+@click.option("--price", type=click.FloatRange(min=0), help="What a second in a handler costs, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
 @pass_shared
 def dashboard(
@@ -40,6 +44,7 @@ def dashboard(
     price: float | None,
     browse: bool,
 ) -> None:
+    refuse_json(shared, "dashboard", "It serves pages and an HTTP API.", "the API answers in JSON: GET /api/jobs")
     try:
         from treadle.web import server
     except ModuleNotFoundError as error:
@@ -53,7 +58,7 @@ def dashboard(
     if not target:
         must_be_ready(app.store)
     app.store.open()
-    logs.set_up(0)
+    output.set_up_logs(0)
     made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only, price=price)
 
     def ready() -> None:

@@ -11,9 +11,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from treadle import units
 from treadle.cli.app_loader import database, url_of
-from treadle.cli.base import Group, Shared, pass_shared
+from treadle.cli.base import Duration, Group, Shared, pass_shared
 from treadle.cli.errors import Problem
-from treadle.cli.params import Duration
 from treadle.job import Status
 from treadle.stores import open_store
 from treadle.worker.chores import PRUNED, prune
@@ -21,10 +20,10 @@ from treadle.worker.chores import PRUNED, prune
 if TYPE_CHECKING:
     from treadle.app import Treadle
 
-ROLES = """Print the SQL that makes roles and gives them their rights, without connecting.
+ROLES = """Print the SQL that creates roles and grants their rights, without connecting.
 
-An owner; workers, who see every tenant; and producers, who see one tenant at a time, by row level security. With
---apply, run it. Safe to repeat, and to be repeated after an upgrade.
+The owner owns the tables; workers see every tenant; producers see one tenant at a time, by row-level security. With
+--apply, run it. It is safe to repeat; repeat it after an upgrade.
 """
 NAME_ONE = "name one: --db postgresql://…"
 STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
@@ -42,12 +41,12 @@ STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
 FINAL = [status.value for status in Status if status.is_final]
 
 
-@click.group("db", cls=Group, help="The database: status, upgrade, sql, roles, prune.")
+@click.group("db", cls=Group, help="Inspect, upgrade and prune the database.")
 def db() -> None:
     pass
 
 
-@db.command("status", help="Where the database is, its schema and its size.")
+@db.command("status", help="Show where the database is, its schema and its size.")
 @pass_shared
 def status(shared: Shared) -> None:
     found = database(shared).store.status()
@@ -59,7 +58,7 @@ def status(shared: Shared) -> None:
 
 
 def _lines(found: Mapping[str, Any]) -> dict[str, str]:
-    """Each store tells what it has to tell."""
+    """Only what this store reports."""
     current = found["schema"] == found["newest_schema"]
     lines = {
         "database": f"{found['store']} {found['where']}",
@@ -68,12 +67,12 @@ def _lines(found: Mapping[str, Any]) -> dict[str, str]:
     return lines | {label: shown(found[key]) for key, label, shown in STATUS if key in found}
 
 
-@db.command("upgrade", help="Create the tables, or bring them up to date. Safe to repeat.")
+@db.command("upgrade", help="Create the tables, or upgrade them. Safe to repeat.")
 @pass_shared
 def upgrade(shared: Shared) -> None:
     store = open_store(url_of(shared))
     before, schema = store.schema(), store.upgrade()
-    how = "was current already" if before == schema else f"upgraded from {before}" if before else "created"
+    how = "already current" if before == schema else f"upgraded from {before}" if before else "created"
     if shared.json:
         shared.data({"where": store.where, "schema": schema, "before": before})
     else:
@@ -100,7 +99,11 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
     store = open_store(url_of(shared))
     give_rights = getattr(store, "give_rights", None)
     if give_rights is None:
-        raise Problem("roles are for PostgreSQL", "Who may read a SQLite file may do everything.", next=NAME_ONE)
+        raise Problem(
+            "roles exist only on PostgreSQL",
+            "Anybody who can write a SQLite file can change everything in it.",
+            next=NAME_ONE,
+        )
     from treadle.stores.postgres.roles import Roles, script
 
     text = script(Roles(**names))
@@ -114,7 +117,7 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
         click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
 
 
-@db.command("prune", help="Delete jobs that ended long ago, in small steps that hold nobody up.")
+@db.command("prune", help="Delete jobs that ended long ago, in small batches that block nobody.")
 @click.option("--older-than", type=Duration(), default="7d", show_default=True, help="Ended longer ago than this.")
 @click.option(
     "-s",
@@ -134,6 +137,9 @@ def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> N
         for count in prune(app.store, [Status(name) for name in statuses], older_than):
             deleted += count
             bar.advance(bar.task_ids[0], count)
+    if deleted:
+        what = f"{', '.join(statuses)} for more than {units.format_duration(older_than)}"
+        shared.audit(app.store, "prune", what, deleted)
     if shared.json:
         shared.data({"deleted": deleted})
     else:
@@ -142,7 +148,7 @@ def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> N
 
 @contextlib.contextmanager
 def _progress(shared: Shared, app: Treadle, statuses: tuple[Status, ...]) -> Generator[Progress]:
-    """How many of all ended jobs are gone; some of them are too young, so it may end before the bar is full."""
+    """How many of all ended jobs are deleted. Some are too young, so the bar may not become full."""
     ended = sum(row["count"] for row in app.counts(("status",)) if row["status"] in statuses)
     columns = (TextColumn("pruning"), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
     with Progress(*columns, console=shared.err, transient=True, disable=not shared.err.is_terminal) as bar:

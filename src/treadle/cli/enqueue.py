@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,9 @@ import msgspec
 
 from treadle import units
 from treadle.cli.app_loader import database, load_app
-from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.base import Duration, Moment, Shared, command, pass_shared
 from treadle.cli.errors import USAGE, Problem, code_of
-from treadle.cli.output import pretty
-from treadle.cli.params import Duration, Moment
+from treadle.cli.output import nearest, pretty
 from treadle.diagnosis import alive, handles
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
 
@@ -34,27 +32,32 @@ KEY=VALUE is a text, KEY:=VALUE any JSON value:
 @command("enqueue", help=HELP.replace("    treadle", "\b\n    treadle"))
 @click.argument("type")
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
-@click.option("--in", "delay", type=Duration(), help="Run it that much later: 90, 5m, 1h30m.")
+@click.option("--in", "delay", type=Duration(), help="Run it after this time: 90, 5m, 1h30m.")
 @click.option("--at", "run_at", type=Moment(), help="Run it at this ISO time, local unless it has a zone.")
 @click.option("--priority", type=int, help="Higher runs first.")
-@click.option("--queue", help="The lane; else the one of its type.")
+@click.option("--queue", help="The queue; else the one of its type.")
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--subject", help="What it is about.")
-@click.option("--dedupe", metavar="KEY", help="One waiting or running job per key: a second one is the first.")
-@click.option("--max-attempts", type=int, help="Runs in all.")
-@click.option("--wait", is_flag=True, help="Wait until it has ended, and print its result.")
+@click.option("--dedupe", metavar="KEY", help="Store nothing if a job with this key waits or runs.")
+@click.option("--max-attempts", type=int, help="How often it may run.")
+@click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=Duration(), default=60, help="How long to wait.  [default: 60s]")
-@click.option("-a", "--app", metavar="MODULE:NAME", help="Import this app: its database, and its check of the payload.")
+@click.option(
+    "-a", "--app", metavar="MODULE:NAME", help="Import this app: use its database, and let it check the payload."
+)
 @pass_shared
 def enqueue(
     shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, app: str | None, **options: Any
 ) -> None:
     treadle = load_app(shared, app) if app else database(shared, create=True)
     request = treadle.request(
-        type, parsed(pairs), **{name: value for name, value in options.items() if value is not None}
+        type, parse_payload(pairs), **{name: value for name, value in options.items() if value is not None}
     )
     [job] = treadle.enqueue_many([request])
-    _tell(shared, treadle, job, existed=job.id != request.id)
+    if job.id == request.id:
+        # A producer may enqueue without the right to write the audit.
+        shared.audit(treadle.store, "enqueue", job.id, may_fail=True)
+    _report(shared, treadle, job, existed=job.id != request.id)
     if wait:
         _wait(shared, treadle, job, timeout)
     elif shared.json:
@@ -63,14 +66,15 @@ def enqueue(
         shared.print(job.id)
 
 
-def parsed(pairs: tuple[str, ...]) -> dict[str, Any]:
-    """The payload that the words spell."""
+def parse_payload(pairs: tuple[str, ...]) -> dict[str, Any]:
+    """The payload that KEY=VALUE and KEY:=JSON describe."""
     payload: dict[str, Any] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         name = key.removesuffix(":")
         if not equals or not name:
-            raise Problem(f"{pair!r} is no argument", "Write KEY=TEXT, or KEY:=JSON.", next=f"try {pair.strip('=:')}=…")
+            cause = "Write KEY=TEXT, or KEY:=JSON."
+            raise Problem(f"{pair!r} is not a valid argument", cause, next=f"try {pair.strip('=:')}=…")
         if name in payload:
             raise Problem(f"{name!r} is given twice", "A payload has each key once.")
         payload[name] = _json(pair, value) if key.endswith(":") else value
@@ -81,20 +85,20 @@ def _json(pair: str, text: str) -> Any:
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
-        cause = f"After := comes JSON, and this is none ({error}). In a shell, quote it: 'tags:=[\"a\"]'."
-        raise Problem(f"{pair!r} is no argument", cause, next="for plain text write = instead of :=") from None
+        cause = f"JSON must follow :=, and this is not JSON ({error}). In a shell, quote it: 'tags:=[\"a\"]'."
+        raise Problem(f"{pair!r} is not a valid argument", cause, next="for plain text write = instead of :=") from None
 
 
-def _tell(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
-    """Where the job is, and whether anybody is there to run it."""
+def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
+    """Say where the job is, and whether a worker can run it."""
     now = datetime.now(UTC)
     when = f"due {units.format_relative(max(job.run_at, now), now)}"
-    how = f"{job.status} already: a job with this key" if existed else f"stored in queue {job.queue}, {when}"
+    how = f"is already {job.status}: it has the same key" if existed else f"stored in queue {job.queue}, {when}"
     shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}")
     shared.note((f"  in {app.store.where}", "dim"))
     try:
         workers = alive(app.workers(), app.store.now())
-    except StoreUnusable:  # a producer may enqueue, and not see who works
+    except StoreUnusable:  # a producer may enqueue without the right to see workers
         return
     if job.status.is_final or any(handles(worker, job.queue, job.type) for worker in workers):
         return
@@ -103,17 +107,18 @@ def _tell(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
         shared.warn("no worker is running on this database; the job waits", "treadle worker app:td")
     elif job.type in known:
         shared.warn(
-            f"no live worker takes jobs from queue {job.queue}; the job waits", f"treadle worker app:td -q {job.queue}"
+            f"no live worker takes jobs from queue {job.queue}; the job waits",
+            f"treadle worker app:td --queues {job.queue}",
         )
     else:
-        near = difflib.get_close_matches(job.type, known, n=1)
-        hint = f"did you mean {near[0]}?" if near else "add it to the app, and restart the workers"
+        near = nearest(job.type, known)
+        hint = f"did you mean {near}?" if near else "add it to the app, and restart the workers"
         shared.warn(f"no live worker knows type {job.type} (they know {', '.join(known)}); the job waits", hint)
 
 
 def _wait(shared: Shared, app: Treadle, job: Job, timeout: float) -> None:
     if timeout <= 0:
-        raise Problem(f"--timeout {timeout:g} leaves no time to wait", "It is a duration of more than 0.", code=USAGE)
+        raise Problem(f"--timeout {timeout:g} leaves no time to wait", "The duration must be more than 0.", code=USAGE)
     try:
         with shared.err.status(f"waiting for {job.type}") if shared.err.is_terminal else nullcontext():
             result = app.result(job.id, timeout=timeout)

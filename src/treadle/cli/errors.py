@@ -1,4 +1,4 @@
-"""What a person is told when something went wrong: what failed, the likely cause, the next command."""
+"""Errors as people read them: what failed, the likely cause, the next command."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _CODES: list[tuple[type[BaseException], int]] = [
 
 
 class Problem(click.ClickException):
-    """An error as it is printed; no traceback."""
+    """An error that is printed as a message, without a traceback."""
 
     def __init__(self, what: str, cause: str = "", *, next: str = "", code: int = USAGE) -> None:
         super().__init__(what)
         self.cause = cause
         self.next = next
-        self.exit_code = code  # type: ignore[misc]  # click's own way: main() asks the instance
+        self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:
         context = click.get_current_context(silent=True)
@@ -52,9 +52,15 @@ class Problem(click.ClickException):
             console.print(Text.assemble(("→ ", "dim"), self.next), soft_wrap=True)
 
 
+def refuse_json(shared: Shared, name: str, cause: str, next: str) -> None:
+    """--json is an error for a command that prints no data."""
+    if shared.json_was_typed:
+        raise Problem(f"treadle {name} prints no JSON: leave --json out", cause, next=next)
+
+
 @contextmanager
 def caught() -> Generator[None]:
-    """Errors of treadle and of the database become problems; everything else is a bug and keeps its traceback."""
+    """Errors of treadle and of the database become problems; any other is a bug and keeps its traceback."""
     try:
         yield
     except (errors.TreadleError, sqlite3.Error) as error:
@@ -63,44 +69,44 @@ def caught() -> Generator[None]:
         what = f"the database said: {' '.join(str(error).split())}"
         raise Problem(what, next="treadle doctor", code=DATABASE) from None
     except (KeyboardInterrupt, click.Abort):
-        click.echo(err=True)  # after ^C, or an open question
+        click.echo(err=True)  # end the line of ^C or of a question
         raise Problem("interrupted", code=INTERRUPTED) from None
 
 
 def explained(error: Exception) -> Problem:
-    """The problem that an error is. The library speaks of Python; here the way out is a command."""
+    """An error as a problem. The library's messages suggest Python; here the next step is a command."""
     what, cause, next = str(error), "", ""
     match error:
         case errors.JobNotFound():
             what = f"there is no job {error.id}"
-            cause = "It was deleted or pruned, or it lives in another database."
+            cause = "It was deleted or pruned, or it is in another database."
             next = "treadle jobs ls"
         case errors.WrongStatus():
             what, cause = f"cannot {error.verb} job {error.id}: it is {error.status}", _hint(error)
             next = f"treadle jobs show {error.id}"
         case errors.KeyHeld():
             what = f"cannot retry job {error.id}: its dedupe key is held by job {error.holder}"
-            cause = "Two jobs with one key never wait at once. Let that one end, or cancel it."
+            cause = "Only one job with a key can wait or run. Let that one end, or cancel it."
             next = f"treadle jobs show {error.holder}"
         case errors.ResultTimeout():
             what = f"job {error.id} is still {error.status}"
-            cause = "It is not cancelled: it goes on, or waits for a worker."
+            cause = "It is not cancelled: it still runs, or waits for a worker."
             next = f"treadle jobs show {error.id}"
         case errors.JobFailed():
             what = f"job {error.id} {error.status}: {error.error or 'no error was recorded'}"
             next = f"treadle jobs show {error.id}"
         case errors.StoreBusy():
             what = f"{error.where} was busy for too long"
-            cause = "Somebody else holds a lock on it: a long transaction, a backup, a debugger."
+            cause = "Another process holds a lock on it: a long transaction, a backup, a debugger."
             next = "treadle doctor --quick"
         case errors.CountMoved():
             cause = "Nothing was changed."
             what = what.partition("; ")[0]
-            next = "look again, then repeat: treadle jobs ls FILTER"
+            next = "check, then repeat: treadle jobs ls FILTER"
         case errors.BadFilter():
-            next = "treadle jobs ls --help   (has an example)"
+            next = "treadle jobs ls --help   (shows an example)"
         case errors.BadCursor():
-            next = "treadle jobs ls   (prints the cursor of the page after it)"
+            next = "treadle jobs ls   (prints the cursor of the next page)"
         case sqlite3.Error():
             what, cause = f"the database said: {error}", "The file is damaged, or not a SQLite database."
             next = "treadle doctor"
@@ -110,15 +116,15 @@ def explained(error: Exception) -> Problem:
 
 
 def code_of(error: BaseException) -> int:
-    """The exit code of an error; what was asked for cannot be, unless it says otherwise."""
+    """The exit code of an error; by default a usage error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), USAGE)
 
 
 def _hint(error: errors.WrongStatus) -> str:
     if error.verb == "delete":
-        return "A worker has it in hand: cancel it first, and delete it when it has ended."
+        return "A worker is running it: cancel it first, and delete it when it has ended."
     if error.verb == "retry":
-        return "Only a job that has ended can be retried; one that waits can be run now, without its wait."
+        return "Only a job that has ended can be retried; use run-now for one that waits."
     if error.verb == "run":
-        return "Only a job that waits can be run now; one that has ended can be retried."
-    return "It has ended already."
+        return "Only a job that waits can be run now; use retry for one that has ended."
+    return "It has already ended."

@@ -1,57 +1,57 @@
-"""`treadle jobs`: list, show, ask why, clone, retry, run now, cancel and delete."""
+"""`treadle jobs`: ls, show, why and clone. What changes jobs is in job_actions.py."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 from rich.text import Text
 
 from treadle import filters, units, views
-from treadle.cli import output, reveal
+from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Group, Shared, command, pass_shared
-from treadle.cli.clone import clone
+from treadle.cli.base import Group, Shared, command, pass_shared, reveals
+from treadle.cli.enqueue import parse_payload
 from treadle.cli.errors import Problem
-from treadle.cli.job_page import print_job
-from treadle.cli.verbs import verbs
-from treadle.cli.why import why
+from treadle.cli.job_actions import actions
+from treadle.cli.output import bar, clean, pretty, status, style
 from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING, NAMED, Filter
-from treadle.job import Job, Status
-
-if TYPE_CHECKING:
-    pass
+from treadle.job import Attempt, Job, Status
 
 FILTERS = "FILTER: 'status:failed,retrying type:send_* payload.user_id:42 attempt:>3 error:refused since:1h'."
+CLONE = """Store a new job like that one, and print its id.
+
+KEY=VALUE and KEY:=JSON change its payload; everything else stays the same.
+"""
+ENDED = {"retried": "failed"}
+"""How an attempt ended, where its outcome says what happened next."""
+
+STATUSES = click.Choice([status.value for status in Status])
+
+Line = tuple[datetime, str, str]
+"""Of a timeline: when, what, and in which style."""
 
 
-@click.group("jobs", cls=Group, help="List, show, ask why, clone, retry, run now, cancel and delete jobs.")
+@click.group("jobs", cls=Group, help="List, show, explain, clone, retry, run now, cancel and delete jobs.")
 def jobs() -> None:
     pass
 
 
-@command("ls", help=f"Jobs, newest first. What is given must all hold.\n\n{FILTERS}")
+@command("ls", help=f"List jobs, newest first. All conditions must hold.\n\n{FILTERS}")
 @click.argument("words", metavar="[FILTER]", nargs=-1)
-@click.option(
-    "-s",
-    "--status",
-    "statuses",
-    multiple=True,
-    type=click.Choice([status.value for status in Status]),
-    help="A status; may be repeated.",
-)
+@click.option("-s", "--status", "statuses", multiple=True, type=STATUSES, help="May be repeated.")
 @click.option("-t", "--type", help="The type.")
 @click.option("--queue", help="The queue.")
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--subject", help="What it is about.")
 @click.option("-n", "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many.")
-@click.option("--cursor", help="Go on after this job: the cursor that the page before ended with.")
-@reveal.reveals
+@click.option("--cursor", help="Start after this job: the cursor that the previous page ended with.")
+@reveals
 @pass_shared
 def ls(
     shared: Shared,
@@ -66,7 +66,7 @@ def ls(
     given = {"status": statuses or None, **named}
     filter = both(filters.parse(" ".join(words)), {name: value for name, value in given.items() if value is not None})
     page = app.jobs(filter, limit=limit, cursor=cursor)
-    items = [reveal.job(shared, job) for job in page]
+    items = [shared.shown(job, views.job) for job in page]
     if shared.json:
         shared.data(views.job_page(items, page, filter, app.count(filter)))
         return
@@ -81,16 +81,16 @@ def ls(
 
 
 def both(filter: Filter, given: Mapping[str, Any]) -> Filter:
-    """The filter, and what the options say beside it."""
+    """The filter and what the options add to it."""
     fields = {NAMED[name]: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
     for name in given:
         if getattr(filter, NAMED[name]):
-            raise Problem(f"{name} stands in the filter, and --{name} is given", "Say it once.")
+            raise Problem(f"the filter names a {name}, and so does --{name}", "Give it once.")
     return filter.replace(**fields)
 
 
 def _table(page: list[Job]) -> output.Grid:
-    """The columns that say something: a queue that is everybody's, or errors that nobody had, are left out."""
+    """Only the columns that say something: not a queue that all share, nor errors that no job had."""
     queues = any(job.queue != "default" for job in page)
     columns = {
         "QUEUE": [job.queue for job in page] if queues else [],
@@ -103,11 +103,11 @@ def _table(page: list[Job]) -> output.Grid:
     table = output.table(*names, right=("TRIES",), clip="ERROR" if errors else None)
     now = datetime.now(UTC)
     for index, job in enumerate(page):
-        cells = [Text(job.id), Text(output.clean(job.type)), output.status(job.status)]
-        cells += [Text(output.clean(values[index])) for values in extra.values()]
+        cells = [Text(job.id), Text(clean(job.type)), status(job.status)]
+        cells += [Text(clean(values[index])) for values in extra.values()]
         cells += [Text(f"{job.attempts}/{job.max_attempts}"), Text(_when(job, now))]
-        style = "red" if job.status is Status.FAILED else "dim"
-        table.add_row(*cells, *(Text(output.clean(job.error or "")[:200], style=style) for _ in errors))
+        color = "red" if job.status is Status.FAILED else "dim"
+        table.add_row(*cells, *(Text(clean(job.error or "")[:200], style=color) for _ in errors))
     return table
 
 
@@ -128,22 +128,116 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
     return shlex.join([*words, "--cursor", cursor])
 
 
-@command("show", help="All there is to know of a job: payload, timeline, attempts with tracebacks, result.")
+@command("show", help="Show everything about a job: payload, timeline, attempts with tracebacks, result.")
 @click.argument("id")
-@reveal.reveals
+@reveals
 @pass_shared
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
     found = app.get(id)
     if found is None:
         raise JobNotFound(id)
-    job = reveal.job(shared, found)
-    history = [reveal.attempt(shared, attempt) for attempt in app.attempts(id)]
+    job = shared.shown(found, views.job)
+    history = [shared.shown(attempt, views.attempt) for attempt in app.attempts(id)]
     if shared.json:
         shared.data({**msgspec.structs.asdict(job), "history": history})
     else:
-        print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
+        _print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
 
 
-for each in (ls, show, why, clone, *verbs()):
+def _print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> None:
+    shared.print((clean(job.type), "bold"), "  ", job.id)
+    shared.out.print(status(job.status), Text(_summary(job), style="dim"), soft_wrap=True)
+    if job.error:
+        shared.print((clean(job.error), "red" if job.status is Status.FAILED else ""))
+    if job.progress:
+        drawn = bar(round(job.progress.fraction * 1000), 1000, 30).ljust(30, "░")
+        _section(shared, "Progress", f"{drawn} {job.progress.fraction:.0%} {clean(job.progress.message)}")
+    _section(shared, "Payload", pretty(job.payload))
+    _section(shared, "Timeline")
+    for moment, text, color in sorted(_timeline(job, history, names), key=lambda line: line[0]):
+        shared.print("  ", (units.format_local(moment), "dim"), "  ", (text, color))
+    for attempt in history:
+        if attempt.traceback:
+            trace = clean(attempt.traceback.rstrip(), one_line=False)
+            _section(shared, f"Traceback of attempt {attempt.attempt}", trace)
+    if job.status is Status.COMPLETED:
+        _section(shared, "Result", pretty(job.result))
+
+
+def _summary(job: Job) -> str:
+    """The queue, and what else sets it apart."""
+    parts = [f"queue {clean(job.queue)}", f"priority {job.priority}"]
+    parts += [f"tenant {clean(job.tenant)}"] if job.tenant else []
+    parts += [f"subject {clean(job.subject)}"] if job.subject else []
+    parts += [f"{job.attempts} of {job.max_attempts} attempts"]
+    parts += [f"snoozed {units.plural(job.snoozes, 'time')}"] if job.snoozes else []
+    return " · " + " · ".join(parts)
+
+
+def _section(shared: Shared, heading: str, text: str = "") -> None:
+    shared.print()
+    shared.print((heading, "bold"))
+    for line in text.splitlines():
+        shared.print("  ", line)
+
+
+def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> Iterator[Line]:
+    yield job.created_at, "created", ""
+    for attempt in history:
+        n, ended = attempt.attempt, ENDED.get(attempt.outcome, attempt.outcome)
+        lasted = units.format_duration((attempt.ended_at - attempt.started_at).total_seconds())
+        error = f": {clean(attempt.error)}" if attempt.error else ""
+        color = "red" if attempt.outcome == "failed" else "yellow"
+        yield attempt.started_at, f"attempt {n} started on {_worker(attempt.worker_id, names)}", ""
+        yield attempt.ended_at, f"attempt {n} {ended} after {lasted}{error}", color
+    if job.started_at and job.started_at not in {attempt.started_at for attempt in history}:
+        yield job.started_at, f"attempt {job.attempts or 1} started on {_worker(job.worker_id, names)}", ""
+    if job.completed_at:
+        seconds = (job.completed_at - job.started_at).total_seconds() if job.started_at else None
+        lasted = "" if seconds is None else f" after {units.format_duration(seconds)}"
+        yield job.completed_at, f"{status(job.status)}{lasted}", style(job.status)
+    elif job.status is Status.PENDING:
+        yield job.run_at, f"due ({units.format_relative(job.run_at)})", style(job.status)
+
+
+def _worker(id: str | None, names: Mapping[str, str]) -> str:
+    return f"worker {names.get(id, id)}" if id else "no worker (claimed by hand)"
+
+
+@command("why", help="Explain why a job is not running: every reason that holds, the deciding one first.")
+@click.argument("id")
+@reveals
+@pass_shared
+def why(shared: Shared, id: str) -> None:
+    answer = shared.shown(database(shared).why(id), views.why)
+    if shared.json:
+        shared.data(answer)
+        return
+    shared.out.print(status(answer.status), highlight=False)
+    for n, reason in enumerate(answer.reasons):
+        shared.print(("• ", "dim"), (clean(reason.text), "bold" if n == 0 else ""))
+        shared.print("  → ", (clean(reason.way_out), "dim"))
+
+
+@command("clone", help=CLONE)
+@click.argument("id")
+@click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
+@reveals
+@pass_shared
+def clone(shared: Shared, id: str, pairs: tuple[str, ...]) -> None:
+    app = database(shared)
+    old = app.get(id)
+    if old is None:
+        raise JobNotFound(id)
+    new = app.clone(id, {**old.payload, **parse_payload(pairs)} if pairs else None)
+    shared.audit(app.store, "clone", f"{old.id} → {new.id}")
+    if shared.json:
+        shared.data(shared.shown(new, views.job))
+        return
+    shared.note(("✓ ", "green"), f"{new.type} {new.id} stored in queue {new.queue}, like {old.id}")
+    shared.print(new.id)
+
+
+for each in (ls, show, why, clone, *actions()):
     jobs.add_command(each)

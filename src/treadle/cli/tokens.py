@@ -9,19 +9,18 @@ from treadle import clock, units
 from treadle import tokens as secrets
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Group, Shared, pass_shared
+from treadle.cli.base import Duration, Group, Shared, pass_shared
 from treadle.cli.errors import CONFLICT, NOT_FOUND, Problem
-from treadle.cli.params import Duration
 from treadle.settings import checked_name
 from treadle.stores.rows import Token
 
 
-@click.group("tokens", cls=Group, help="Tokens for the HTTP API: create, list, revoke.")
+@click.group("tokens", cls=Group, help="Create, list and revoke tokens for the HTTP API.")
 def tokens() -> None:
     pass
 
 
-@tokens.command("create", help="A new token. It is printed once; only its hash is kept.")
+@tokens.command("create", help="Create a token. It is printed once; only its hash is stored.")
 @click.argument("name")
 @click.option(
     "--scope",
@@ -32,13 +31,14 @@ def tokens() -> None:
     show_default=True,
     help="May be repeated; manage includes the others.",
 )
-@click.option("--tenant", default="", help="Only this tenant's jobs.")
-@click.option("--expires", type=Duration(), help="How long it works, as in 30d. Without it: until it is revoked.")
+@click.option("--tenant", default="", help="Only for this tenant's jobs.")
+@click.option("--expires", type=Duration(), help="How long it is valid, as in 30d. Without it: until you revoke it.")
 @pass_shared
 def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expires: float | None) -> None:
     if not name or name.startswith(secrets.SESSION):
         raise Problem(
-            f"a token cannot be called {name!r}", f"It needs a name, and {secrets.SESSION!r} begins those of logins."
+            f"a token cannot be called {name!r}",
+            f"It needs a name, and names of logins begin with {secrets.SESSION!r}.",
         )
     store, secret = database(shared, create=True).store, secrets.new_secret()
     until = None if expires is None else store.now() + clock.seconds(expires)
@@ -50,15 +50,16 @@ def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expi
         expires_at=until,
     )
     if not store.add_token(token):
-        raise Problem(f"there is a token {name!r} already", next=f"treadle tokens revoke {name}", code=CONFLICT)
+        raise Problem(f"a token {name!r} already exists", next=f"treadle tokens revoke {name}", code=CONFLICT)
+    shared.audit(store, "create token", name)
     if shared.json:
         shared.data({"name": name, "token": secret, "scopes": token.scopes, "tenant": tenant, "expires_at": _at(until)})
         return
     shared.print(secret)
-    shared.note((f"keep it: it is not shown again; it opens {store.where}", "dim"))
+    shared.note((f"copy it now: it is not shown again; it gives access to {store.where}", "dim"))
 
 
-@tokens.command("ls", help="The tokens there are, without their secrets.")
+@tokens.command("ls", help="List the tokens, without their secrets.")
 @pass_shared
 def ls(shared: Shared) -> None:
     store = database(shared).store
@@ -79,13 +80,18 @@ def ls(shared: Shared) -> None:
     output.show(shared, table)
 
 
-@tokens.command("revoke", help="Take a token away. It is refused within a second.")
+@tokens.command("revoke", help="Revoke a token. Within a second, it is refused.")
 @click.argument("name")
 @pass_shared
 def revoke(shared: Shared, name: str) -> None:
-    if not database(shared).store.drop_token(name):
+    store = database(shared).store
+    if not store.drop_token(name):
         raise Problem(f"there is no token {name!r}", next="treadle tokens ls", code=NOT_FOUND)
-    shared.note(f"revoked {output.clean(name)}")
+    shared.audit(store, "revoke token", name)
+    if shared.json:
+        shared.data({"name": name, "revoked": True})
+    else:
+        shared.note(f"revoked {output.clean(name)}")
 
 
 def _expiry(token: Token) -> str:

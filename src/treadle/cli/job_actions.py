@@ -1,0 +1,189 @@
+"""`treadle jobs retry`, `run-now`, `cancel` and `delete`: on jobs by their ids, or on all that match a filter."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import click
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from treadle import filters, views
+from treadle.cli.app_loader import database
+from treadle.cli.base import Command, Shared, command, pass_shared, reveals
+from treadle.cli.errors import CONFLICT, PROBLEMS, Problem, explained
+from treadle.errors import CountMoved, TreadleError
+from treadle.job import Count, Job, Status
+from treadle.units import plural
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.bulk import Bulk
+
+WHICH = """
+
+Name jobs by their ids, or by a filter such as 'status:failed type:send_* since:1h'. With a filter, the command first
+says how many jobs match. If the action applies to no job, the exit code is 5.
+"""
+
+
+class Action(NamedTuple):
+    """A verb of the app, and how people say it."""
+
+    verb: str
+    help: str
+    doing: str
+    done: str
+    result: Callable[[Job], str]
+    permanent: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.verb.replace("_", " ")
+
+
+def _cancelled(job: Job) -> str:
+    return "its worker is asked to stop it" if job.status is Status.PROCESSING else "cancelled"
+
+
+ACTIONS = (
+    Action(
+        "retry",
+        "Run jobs that have ended again now, with all of their attempts.",
+        "Retrying",
+        "retried",
+        lambda job: "pending again",
+    ),
+    Action("run_now", "Make waiting jobs due now.", "Making due", "made due", lambda job: "due now"),
+    Action("cancel", "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", _cancelled),
+    Action(
+        "delete",
+        "Delete jobs that are not running, with their history.",
+        "Deleting",
+        "deleted",
+        lambda job: "deleted",
+        permanent=True,
+    ),
+)
+
+
+def actions() -> Iterator[Command]:
+    """The commands."""
+    return map(_command, ACTIONS)
+
+
+def _command(action: Action) -> Command:
+    @command(action.name.replace(" ", "-"), help=action.help + WHICH)
+    @click.argument("which", metavar="ID... | FILTER", nargs=-1, required=True)
+    @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
+    @click.option("--expect", type=click.IntRange(0), metavar="N", help="Do nothing unless exactly N jobs match.")
+    @reveals
+    @pass_shared
+    def run(shared: Shared, which: tuple[str, ...], yes: bool, expect: int | None) -> None:
+        if is_filter(which):
+            _on_filter(shared, action, " ".join(which), yes=yes, expected=expect)
+        else:
+            _on_ids(shared, action, tuple(dict.fromkeys(which)), yes=yes, expected=expect)
+
+    return run
+
+
+def is_filter(words: Sequence[str]) -> bool:
+    """A filter has a key and a colon somewhere; an id never does."""
+    return any(":" in word for word in words)
+
+
+def _confirm(action: Action, what: str, them: str) -> None:
+    """Ask, where somebody can answer."""
+    if not sys.stdin.isatty():
+        raise Problem(
+            f"will not {action.name} without asking: {what}", "There is no terminal to ask on.", next="add --yes"
+        )
+    end = " permanently" if action.permanent else ""
+    if not click.confirm(f"{what}. {action.name.capitalize()} {them}{end}?", err=True):
+        raise Problem("nothing was changed", code=PROBLEMS)
+
+
+def _on_ids(shared: Shared, action: Action, ids: Sequence[str], *, yes: bool, expected: int | None) -> None:
+    """Apply it to each, and report each."""
+    if expected not in (None, len(ids)):
+        raise CountMoved(expected or 0, len(ids))
+    if action.permanent and not yes:
+        many = len(ids) > 1
+        _confirm(action, f"{len(ids)} jobs are named" if many else f"job {ids[0]}", "them" if many else "it")
+    app = database(shared)
+    results = [(id, _on_id(shared, app, action, id)) for id in ids]
+    if shared.json:
+        shared.data({"items": [_as_json(shared, id, result) for id, result in results]})
+    for id, result in results:
+        if isinstance(result, Problem):
+            result.show()
+        elif not shared.json:
+            shared.print(id, ("  ", ""), (action.result(result), "dim"))
+    codes = {result.exit_code for _, result in results if isinstance(result, Problem)}
+    if codes:
+        click.get_current_context().exit(codes.pop() if len(codes) == 1 else PROBLEMS)
+
+
+def _on_id(shared: Shared, app: Treadle, action: Action, id: str) -> Job | Problem:
+    try:
+        changed: Job = getattr(app, action.verb)(id)
+    except TreadleError as error:
+        return explained(error)
+    shared.audit(app.store, action.verb, id)
+    return changed
+
+
+def _as_json(shared: Shared, id: str, result: Job | Problem) -> dict[str, Any]:
+    if isinstance(result, Problem):
+        return {"id": id, "ok": False, "error": result.message, "exit_code": result.exit_code}
+    return {"id": id, "ok": True, "job": shared.shown(result, views.job)}
+
+
+def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected: int | None) -> None:
+    """Count the jobs that match, ask, apply it to them in batches, and sum up."""
+    work = database(shared).bulk(action.verb, filters.parse(text), expected=expected)
+    if work.total and not yes:
+        matching = f"{Count(work.total, work.exact)} job{' matches' if work.total == 1 else 's match'}"
+        _confirm(action, matching, "them" if work.total > 1 else "it")
+    try:
+        _carry_out(shared, action, work)
+    finally:
+        if work.done:
+            shared.audit(work.store, action.verb, str(work.wanted), work.done)
+    _sum_up(shared, action, work)
+    if work.skipped and not work.done:
+        click.get_current_context().exit(CONFLICT)
+
+
+def _carry_out(shared: Shared, action: Action, work: Bulk) -> None:
+    try:
+        with _bar(shared, action, work) as advance:
+            for _ in work:
+                advance()
+    except KeyboardInterrupt:
+        shared.note(f"stopped: {plural(work.done, 'job')} {action.done}; the others are unchanged")
+        raise
+
+
+@contextmanager
+def _bar(shared: Shared, action: Action, work: Bulk) -> Iterator[Callable[[], None]]:
+    """How far it is, on a terminal."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    hidden = shared.quiet or not shared.err.is_terminal or not work.total
+    with Progress(*columns, console=shared.err, disable=hidden) as progress:
+        task = progress.add_task(action.doing, total=work.total)
+        yield lambda: progress.update(task, completed=work.done + work.skipped)
+
+
+def _sum_up(shared: Shared, action: Action, work: Bulk) -> None:
+    if shared.json:
+        counts = {"total": work.total, "done": work.done, "skipped": work.skipped}
+        shared.data({"action": work.action, "filter": str(work.wanted), **counts})
+    elif not work.total:
+        shared.note("no jobs match")
+    else:
+        skipped = f", skipped {work.skipped:,} whose status no longer allows it" if work.skipped else ""
+        shared.print(f"{plural(work.done, 'job')} {action.done}{skipped}")
