@@ -91,9 +91,22 @@ def test_prometheus_reads_gauges_and_counters(client: TestClient, ran: Treadle) 
     assert 'treadle_jobs{queue="default",type="later",status="scheduled"} 1' in lines
     assert "treadle_workers 0" in lines
     assert 'treadle_runs_total{type="good"} 3' in lines
+    assert 'treadle_completed_total{type="good"} 3' in lines
     assert 'treadle_failures_total{type="bad"} 1' in lines
     sample = re.compile(r'[a-z_]+(\{[a-z]+="(?:[^"\\]|\\.)*"(,[a-z]+="(?:[^"\\]|\\.)*")*\})? -?[0-9.e+-]+')
     assert all(line.startswith("# ") or sample.fullmatch(line) for line in lines)
+
+
+def test_the_queries_of_the_docs_fit_the_types_of_the_metrics(client: TestClient, ran: Treadle) -> None:
+    """Of a gauge, rate() and increase() take every fall for a restart; of a counter, delta() takes none for one."""
+    types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", client.get("/metrics").text, flags=re.MULTILINE))
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
+    queries = "\n".join(re.findall(r"expr: (.+)", page))
+    used = re.findall(r"\b(\w+)\((treadle_\w+)(?:{[^}]*})?\[", queries)
+    assert len(used) >= 4
+    needed = {"rate": "counter", "irate": "counter", "increase": "counter", "delta": "gauge", "deriv": "gauge"}
+    assert [(function, name) for function, name in used if types[name] != needed[function]] == []
+    assert set(re.findall(r"treadle_\w+", page)) <= types.keys()
 
 
 def test_prometheus_is_not_led_astray_by_names(client: TestClient, td: Treadle) -> None:

@@ -52,3 +52,4 @@ def test_all_agree_on_whether_a_worker_is_alive(tmp_path: Path, silent: int, liv
     assert command("stats")["workers"] == {"live": int(live), "lost": int(not live)}
     assert web.get("/api/workers").json()["items"][0]["live"] is live
     assert ("1 alive" in web.get("/workers").text) is live
+    assert f"treadle_workers {int(live)}" in web.get("/metrics").text.splitlines()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from treadle.diagnosis import alive
 from treadle.web.http import Request, Response
 from treadle.web.route import route
 from treadle.web.site import Site
@@ -39,7 +40,7 @@ def text(site: Site) -> str:
     parts = [
         _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
         _family("treadle_oldest_due_seconds", "gauge", "How long the oldest due job has waited.", oldest),
-        _family("treadle_workers", "gauge", "Live workers.", [({}, float(len(workers)))]),
+        _family("treadle_workers", "gauge", "Live workers.", [({}, float(len(alive(workers, now))))]),
         _family("treadle_worker_slots", "gauge", "Jobs that a worker may run at once.", slots),
         _family("treadle_worker_busy", "gauge", "Jobs that a worker has leased.", busy),
         _family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
@@ -52,6 +53,7 @@ def _counters(site: Site) -> Iterable[str]:
     totals = site.counters.totals()
     names = {
         "runs": ("treadle_runs_total", "Attempts that ended."),
+        "completed": ("treadle_completed_total", "Attempts that completed their job."),
         "failures": ("treadle_failures_total", "Attempts that failed."),
         "busy": ("treadle_busy_seconds_total", "Seconds in handlers."),
         "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),
