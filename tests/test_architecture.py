@@ -169,7 +169,6 @@ SQL = re.compile(
 OWN_SQL = {
     "stores.sqlite.statements": "that is what it is for",
     "stores.postgres.statements": "that is what it is for",
-    "stores.postgres.session_sql": "that is what it is for: what a file does not need",
     "stores.postgres.diagnostics": "asks the server about itself, not about jobs",
     "stores.postgres.tenants": "acts for a tenant, before any statement on jobs",
     "stores.postgres.schema": "empties the tables of a database for tests",

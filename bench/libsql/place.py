@@ -38,8 +38,8 @@ class LibSQLPlace(Place):
         self._database = Database(place, None)
         self._plain = Plain(self._database)
         try:
-            self._had_tables = bool(self._database.read(lambda tx: tx.value(sql.HAS_META)))
-            in_use = self._had_tables and self._database.read(lambda tx: tx.value(IN_USE))
+            self._had_tables = bool(self._database.read("read", lambda tx: tx.value(sql.HAS_META)))
+            in_use = self._had_tables and self._database.read("read", lambda tx: tx.value(IN_USE))
         except StoreUnusable as error:
             raise click.ClickException(str(error)) from None
         if in_use:
@@ -60,7 +60,7 @@ class LibSQLPlace(Place):
         return count / passed
 
     def about(self) -> About:
-        version = self._database.read(lambda tx: tx.value(sql.VERSION))
+        version = self._database.read("read", lambda tx: tx.value(sql.VERSION))
         return About(f"libSQL server with SQLite {version}", {"answer within": f"{ANSWER_SECONDS:g} s"}, self._where)
 
     def close(self) -> None:

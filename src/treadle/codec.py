@@ -17,6 +17,11 @@ encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
 
+def as_json(value: object) -> str:
+    """What a statement is given: a batch of rows as one JSON text."""
+    return encode(value).decode()
+
+
 def to_json(value: Any, type: str, where: str, what: str = "payload") -> str:
     """`value` as JSON text within the limits; errors name it by `where`, and by `what` if it is too large."""
     try:

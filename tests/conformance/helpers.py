@@ -129,7 +129,7 @@ def snapshot(store: Any) -> tuple[Any, ...]:
 def select(store: Any, sql: str) -> list[Any]:
     """Rows of our tables, which are in a schema on a server and have a prefix in a file."""
     sql = sql if on_postgres(store) else sql.replace("treadle.", "treadle_")
-    return store._read("read", lambda tx: tx.execute(sql).fetchall())
+    return store.database.read("read", lambda tx: tx.execute(sql).fetchall())
 
 
 def check_books(store: Any) -> None:
@@ -163,7 +163,7 @@ def writing(store: Any) -> Generator[None]:
             yield
         return
     if not on_postgres(store):
-        with store.database.write():
+        with store.database.writing():
             yield
         return
     with psycopg.connect(store.url) as connection:

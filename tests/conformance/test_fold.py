@@ -20,7 +20,7 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle.outcome import COMPLETED
-from treadle.stores.postgres import session_sql
+from treadle.stores.postgres import statements as sql
 
 PLACE = "minute, type, queue, tenant"
 SUMS = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "completed", "failures", "busy", "waiting"))
@@ -111,9 +111,9 @@ def test_sums_are_exact_while_somebody_folds(store, clock, end):
     before = books(store)
 
     with psycopg.connect(store.url) as folder:
-        folder.execute(session_sql.FOLDING)
-        folder.execute(session_sql.FOLD_TALLIES)
-        folder.execute(session_sql.FOLD_USAGE.replace(":since", "0"))
+        folder.execute(sql.LOCK_COMPACTING)
+        folder.execute(sql.COMPACT_TALLIES)
+        folder.execute(sql.COMPACT_USAGE.replace(":since", "0"))
         assert before == books(store)
         assert 0 == store.compact()
 

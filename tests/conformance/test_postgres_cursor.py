@@ -23,7 +23,7 @@ from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.stores.postgres import cursor
 from treadle.stores.postgres.connection import Database
 from treadle.stores.postgres.cursor import Cursors
-from treadle.stores.sql.claim_order import Lane
+from treadle.stores.sql.claim_order import ReadyRange
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -204,8 +204,8 @@ def test_a_new_type_and_a_new_queue_are_found(begun):
     assert {*waiting, other.id, elsewhere.id} == set(ids(take(ours)))
 
 
-def test_a_limit_holds_though_the_lanes_were_found_before(open_store, time):
-    """Who claims from lanes that it knows counts again, under the lock of the type."""
+def test_a_limit_holds_though_the_ranges_were_found_before(open_store, time):
+    """A claim from ranges that are known counts again, under the lock of the type."""
     ours, theirs = open_store(), open_store()
     limit(ours, "noop", 3)
     put_many(ours, 10)
@@ -261,12 +261,12 @@ def test_every_job_is_claimed_once_by_processes_that_each_have_a_cursor(open_sto
 # How often
 
 
-LANE = Lane("q", "t", 0)
+RANGE = ReadyRange("q", "t", 0)
 
 
 def looked(cursors, seconds, time):
     time.now += seconds
-    cursors.looked(seconds, [(LANE, None)], [(0, "")])
+    cursors.looked(seconds, [(RANGE, None)], [(0, "")])
 
 
 def test_looks_that_are_dear_take_a_tenth_of_the_time(time, monkeypatch):
@@ -298,10 +298,10 @@ def test_a_position_never_goes_back_but_by_a_look(time):
     cursors = Cursors()
     looked(cursors, 0.5, time)
 
-    cursors.passed(LANE, (7, "b"))
-    cursors.passed(LANE, (7, "a"))
-    assert (7, "b") == cursors.start(LANE)
+    cursors.passed(RANGE, (7, "b"))
+    cursors.passed(RANGE, (7, "a"))
+    assert (7, "b") == cursors.start(RANGE)
 
     looked(cursors, 0.5, time)
-    assert (0, "") == cursors.start(LANE)
-    assert cursor.START == cursors.start(LANE._replace(priority=1))
+    assert (0, "") == cursors.start(RANGE)
+    assert cursor.START == cursors.start(RANGE._replace(priority=1))

@@ -19,7 +19,6 @@ from treadle.filters import Filter, parse
 from treadle.ids import first_id_of, new_id
 from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
-from treadle.stores.postgres import session_sql
 from treadle.stores.postgres import statements as sql
 from treadle.stores.sql import search
 
@@ -105,7 +104,7 @@ def statistics(filled, request) -> str:
 def explain(statistics, request) -> Iterator[Explain]:
     with psycopg.connect(statistics, autocommit=True) as connection:
         connection.execute(f"SET plan_cache_mode = {PLANS[request.param]}")
-        connection.execute(session_sql.BEGIN)
+        connection.execute(sql.BEGIN)
         yield Explain(connection)
         connection.execute("ROLLBACK")
 
@@ -206,23 +205,23 @@ BLOCKS = 30
 
 # Claim
 
-LANE = ("queue-1", "type-1", 2)
+RANGE = ("queue-1", "type-1", 2)
 LATER = FIRST + 2 * WAITING * 1000
 MIDDLE = FIRST + (ENDED + WAITING // 2) * 1000
 START = (-(1 << 63), "00000000-0000-0000-0000-000000000000")
 SOMEWHERE = (MIDDLE, new_id())
-EVERY_LANE = [(f"queue-{n % 2}", f"type-{n}", 2) for n in range(10)]
+EVERY_RANGE = [(f"queue-{n % 2}", f"type-{n}", 2) for n in range(10)]
 from_where = pytest.mark.parametrize("position", [START, SOMEWHERE], ids=["from the start", "from a cursor"])
 
 
-def test_lanes_are_found_by_jumps_over_the_index(explain):
-    check(explain(sql.LANES, {"grace": RECLAIM_AFTER, "now": LATER}))
+def test_ranges_are_found_by_jumps_over_the_index(explain):
+    check(explain(sql.READY_RANGES, {"grace": RECLAIM_AFTER, "now": LATER}))
 
 
 def test_a_limited_type_is_counted_in_the_leases_and_nowhere_else(explain):
     """There are as many of them as jobs are running."""
     explain.connection.execute("UPDATE treadle.types SET concurrency = 10000")
-    for statement, more in ((sql.LANES, {}), (sql.ROOM, {"types": ["limited"]})):
+    for statement, more in ((sql.READY_RANGES, {}), (sql.FREE_SLOTS, {"types": ["limited"]})):
         plan = explain(statement, {"grace": RECLAIM_AFTER, "now": LATER, **more})
 
         assert plan.rows <= RUNNING + MOST, plan
@@ -231,37 +230,37 @@ def test_a_limited_type_is_counted_in_the_leases_and_nowhere_else(explain):
 
 @from_where
 def test_a_lane_is_read_from_its_start_or_from_a_cursor(explain, position):
-    lanes = json.dumps([(*LANE, BATCH, *position)])
+    ranges = json.dumps([(*RANGE, BATCH, *position)])
 
-    check(explain(sql.RANGE, {"lanes": lanes, "now": LATER}))
+    check(explain(sql.READ_RANGES, {"ranges": ranges, "now": LATER}))
 
 
-def test_several_lanes_are_read_each_for_itself(explain):
-    lanes = json.dumps([(*lane, BATCH // 10, *START) for lane in EVERY_LANE])
+def test_several_ranges_are_read_each_for_itself(explain):
+    ranges = json.dumps([(*place, BATCH // 10, *START) for place in EVERY_RANGE])
 
-    check(explain(sql.RANGE, {"lanes": lanes, "now": LATER}))
+    check(explain(sql.READ_RANGES, {"ranges": ranges, "now": LATER}))
 
 
 def test_what_is_not_due_is_not_read(explain):
-    lanes = json.dumps([(*lane, BATCH // 10, *START) for lane in EVERY_LANE])
+    ranges = json.dumps([(*place, BATCH // 10, *START) for place in EVERY_RANGE])
 
-    check(explain(sql.RANGE, {"lanes": lanes, "now": FIRST}), len(EVERY_LANE) * 3)
+    check(explain(sql.READ_RANGES, {"ranges": ranges, "now": FIRST}), len(EVERY_RANGE) * 3)
 
 
-def claim(lanes, now):
-    return {"lanes": json.dumps(lanes), "now": now, "worker": "w", "deadlines": "{}"}
+def claim(ranges, now):
+    return {"ranges": json.dumps(ranges), "now": now, "worker": "w", "deadlines": "{}"}
 
 
 @from_where
 def test_a_claim_reads_what_it_takes(explain, position):
-    plan = explain(sql.INSERT_LEASES, claim([(*LANE, BATCH, *position)], LATER))
+    plan = explain(sql.INSERT_LEASES, claim([(*RANGE, BATCH, *position)], LATER))
 
     check(plan)
     assert BATCH == plan.taken("ready"), plan
 
 
-def test_a_claim_of_several_lanes_reads_what_it_takes(explain):
-    plan = explain(sql.INSERT_LEASES, claim([(*lane, BATCH // 10, *START) for lane in EVERY_LANE], LATER))
+def test_a_claim_of_several_ranges_reads_what_it_takes(explain):
+    plan = explain(sql.INSERT_LEASES, claim([(*place, BATCH // 10, *START) for place in EVERY_RANGE], LATER))
 
     check(plan)
     assert BATCH == plan.taken("ready"), plan
@@ -291,7 +290,7 @@ def test_a_completion_reads_what_it_ends(explain, held):
 def test_a_settlement_reads_what_it_ends(explain, held, status):
     rows = json.dumps([(id, n, status, 1, None, "e", LATER, 0, None, "failed", "t") for id, n in held])
 
-    plan = explain(sql.LEAVE, {"rows": rows, "now": LATER})
+    plan = explain(sql.SETTLE, {"rows": rows, "now": LATER})
 
     check(plan)
     assert BATCH - 1 == plan.taken("leases"), plan
@@ -341,7 +340,7 @@ def test_a_page_is_read_in_order_and_no_further(explain, wanted, before):
     asking = Asking()
     search.jobs(asking, wanted, BATCH - 1, None if before is None else first_id_of(before))
 
-    explain.connection.execute(sql.SNAPSHOT)
+    explain.connection.execute(sql.PLAN_BY_INDEX)
     assert asking.asked
     for statement, parameters in asking.asked:
         check(explain(statement, parameters), 6 * BATCH)  # a job, and up to three places where it might be
@@ -366,7 +365,7 @@ def test_how_far_a_search_goes_is_a_walk_over_ids(explain, text, monkeypatch):
     walking = Walking()
     search.jobs(walking, parse(text), BATCH - 1, None)
 
-    explain.connection.execute(sql.SNAPSHOT)
+    explain.connection.execute(sql.PLAN_BY_INDEX)
     [(statement, parameters)] = walking.asked
     plan = explain(statement, parameters)
     check(plan, BATCH + 1)
@@ -384,7 +383,7 @@ class Walking(Asking):
 
 # What people look at
 
-LANES = 22
+RANGES = 22
 """Of which some have jobs."""
 LEVEL_ROWS = 5
 """That a (queue, type, priority) may cost beside those that are counted."""
@@ -403,15 +402,15 @@ def tallied(explain):
 @pytest.mark.parametrize(
     ("now", "counted"), [(LATER, 0), (MIDDLE, BATCH), (FIRST, BATCH)], ids=["due", "both", "later"]
 )
-def test_lanes_are_looked_at_in_ranges_of_the_index(tallied, now, counted):
-    tallied.connection.execute(sql.SNAPSHOT)
-    plan = tallied(sql.LEVELS, {"now": now, "most": BATCH, "levels": 1000})
+def test_queues_are_counted_in_ranges_of_the_index(tallied, now, counted):
+    tallied.connection.execute(sql.PLAN_BY_INDEX)
+    plan = tallied(sql.WAITING_BY_PRIORITY, {"now": now, "most": BATCH, "levels": 1000})
 
     levels = plan.top["Actual Rows"]
-    assert 30 <= levels <= 3 * LANES
+    assert 30 <= levels <= 3 * RANGES
     assert [] == plan.sequential, plan
     assert plan.rows <= levels * (counted + LEVEL_ROWS), plan
-    assert plan.sorted <= LANES, plan  # of the tallies
+    assert plan.sorted <= RANGES, plan  # of the tallies
     assert [] == [n for n in plan.nodes if "Bitmap" in n["Node Type"]], plan  # which would read all of a level
 
 
@@ -420,12 +419,12 @@ def test_retries_are_counted_in_the_index_that_has_just_those(explain):
         f"UPDATE treadle.ready SET attempts = 1 WHERE id IN (SELECT id FROM treadle.ready ORDER BY id LIMIT {BATCH})"
     )
 
-    explain.connection.execute(sql.SNAPSHOT)
-    check(explain(sql.AGAIN, {"now": LATER, "most": BATCH}))
+    explain.connection.execute(sql.PLAN_BY_INDEX)
+    check(explain(sql.RETRYING, {"now": LATER, "most": BATCH}))
 
 
 def test_a_sample_is_the_end_of_the_table(explain):
-    check(explain(sql.SAMPLE, {"limit": BATCH, "looked_at": 2 * BATCH}), 2 * BATCH)
+    check(explain(sql.LATENCY_SAMPLE, {"limit": BATCH, "looked_at": 2 * BATCH}), 2 * BATCH)
 
 
 def test_failures_are_found_by_their_index(explain):
@@ -449,12 +448,12 @@ def test_erasing_reads_what_it_erases(explain):
     rows = explain.connection.execute(f"SELECT id::text FROM treadle.finished ORDER BY id LIMIT {BATCH}").fetchall()
     ids = {"ids": json.dumps([id for (id,) in rows])}
 
-    for statement in (sql.DELETE_FINISHED, sql.DELETE_ATTEMPTS, sql.DELETE_JOBS, sql.DELETE_READY, sql.EXISTING):
+    for statement in (sql.DELETE_FINISHED, sql.DELETE_ATTEMPTS, sql.DELETE_JOBS, sql.DELETE_READY, sql.EXISTING_IDS):
         check(explain(statement, ids))
 
 
 def test_one_job_is_found_without_a_scan(explain):
     ((id,),) = explain.connection.execute("SELECT id::text FROM treadle.jobs LIMIT 1").fetchall()
 
-    for statement in (sql.GET, sql.IS_STORED, sql.LEASE_OF_JOB, *sql.HOLD):
+    for statement in (sql.GET, sql.IS_STORED, sql.LEASE_OF_JOB, *sql.LOCK_JOB):
         check(explain(statement, {"id": id}), 5)

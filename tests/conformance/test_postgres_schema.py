@@ -13,7 +13,8 @@ from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import everything, put
 from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from treadle.stores import migrate
-from treadle.stores.postgres import schema, session_sql
+from treadle.stores.postgres import schema
+from treadle.stores.postgres import statements as sql
 from treadle.stores.postgres.store import PostgresStore
 
 PACKAGE = "treadle.stores.postgres"
@@ -95,7 +96,7 @@ def test_a_database_made_by_the_printed_script_is_used_as_it_is(store, run):
 def test_who_comes_while_another_makes_the_tables_waits_and_uses_them(store, run, postgres_url):
     """He has seen that there are none, and his session remembers it."""
     with psycopg.connect(postgres_url) as maker, ThreadPoolExecutor(1) as thread:
-        maker.execute(session_sql.UPGRADING)
+        maker.execute(sql.LOCK_UPGRADE)
         opened = thread.submit(put, store)
         while not run(WAITS_FOR_THE_MAKER).fetchone():
             assert not opened.done()

@@ -26,7 +26,7 @@ from treadle.clock import SECOND
 from treadle.filters import EVERYTHING, Compared, Filter, Prefix, parse
 from treadle.ids import new_id
 from treadle.outcome import COMPLETED, RELEASED
-from treadle.stores.sql import lanes, search
+from treadle.stores.sql import search, stats
 
 STATUSES = [
     (),
@@ -273,7 +273,7 @@ def test_what_waits_is_told_from_what_is_for_later_only_if_that_is_asked(store, 
 
 
 def test_a_count_of_what_is_for_later_that_stops_early_is_not_exact(store, monkeypatch):
-    monkeypatch.setattr(lanes, "MOST", 5)
+    monkeypatch.setattr(stats, "MOST_COUNTED", 5)
     put_many(store, 4, "few", delay=HOUR)
     assert store.counts(("state",)).exact
     put_many(store, 5, "many", delay=HOUR)
@@ -285,7 +285,7 @@ def test_a_count_of_what_is_for_later_that_stops_early_is_not_exact(store, monke
 
 def test_a_count_of_retries_in_several_lanes_that_stops_early_is_not_exact(store, monkeypatch):
     """The newest so many are looked at, whichever lane they are in."""
-    monkeypatch.setattr(lanes, "MOST", 5)
+    monkeypatch.setattr(stats, "MOST_COUNTED", 5)
     for type in ("a", "b"):
         put_many(store, 3, type)
         for claimed in take(store, types={type: None}):
@@ -295,7 +295,7 @@ def test_a_count_of_retries_in_several_lanes_that_stops_early_is_not_exact(store
 
 
 def test_a_count_over_too_many_priorities_is_not_exact(store, monkeypatch):
-    monkeypatch.setattr(lanes, "LEVELS", 3)
+    monkeypatch.setattr(stats, "MOST_LEVELS", 3)
     for priority in range(3):
         put(store, priority=priority, delay=HOUR)
     assert store.counts(("state",)).exact

@@ -34,7 +34,7 @@ def url(path):
 
 def connections(store):
     """One of each kind that the store uses."""
-    with store.database.read() as reader, store.database.write() as tx:
+    with store.database.reading() as reader, store.database.writing() as tx:
         yield from (reader, tx.connection, store.database.connect())
 
 
@@ -61,7 +61,7 @@ def test_no_connection_checkpoints_by_itself(store):
 
 
 def test_a_reader_cannot_write(store):
-    with store.database.read() as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with store.database.reading() as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
         reader.execute("DELETE FROM treadle_jobs")
 
 
@@ -172,7 +172,7 @@ def test_a_busy_store_gives_up_after_the_time_limit_and_asks_the_right_question(
     theirs.open()
 
     text = r"was busy for 0\.05 s; are you in a transaction"
-    with ours.database.write(), pytest.raises(StoreBusy, match=text) as busy, theirs.database.write(seconds=0.05):
+    with ours.database.writing(), pytest.raises(StoreBusy, match=text) as busy, theirs.database.writing(seconds=0.05):
         pass
 
     assert theirs.where == busy.value.where
@@ -182,7 +182,11 @@ def test_a_busy_store_gives_up_after_the_time_limit_and_asks_the_right_question(
 def test_threads_of_one_handle_give_up_after_the_time_limit_too(store):
     store.open()
 
-    with store.database.write(), pytest.raises(StoreBusy, match="pass it: using"), store.database.write(seconds=0.05):
+    with (
+        store.database.writing(),
+        pytest.raises(StoreBusy, match="pass it: using"),
+        store.database.writing(seconds=0.05),
+    ):
         pass
 
     assert Status.PENDING == put(store).status
@@ -192,7 +196,7 @@ def test_the_users_own_open_transaction_makes_the_store_busy(store, by_hand):
     store.open()
     by_hand("BEGIN IMMEDIATE")
 
-    with pytest.raises(StoreBusy), store.database.write(seconds=0.05):
+    with pytest.raises(StoreBusy), store.database.writing(seconds=0.05):
         pass
 
     by_hand("COMMIT")
@@ -204,7 +208,7 @@ def test_who_waits_goes_on_when_the_other_has_committed(open_store):
     theirs.open()
     waiting = threading.Thread(target=put, args=(theirs,))
 
-    with ours.database.write():
+    with ours.database.writing():
         waiting.start()
     waiting.join()
 
@@ -277,7 +281,7 @@ def test_a_fork_waits_for_a_thread_that_writes(store):
     inside = threading.Event()
 
     def hold():
-        with store.database.write() as tx:
+        with store.database.writing() as tx:
             inside.set()
             tx.execute("UPDATE treadle_meta SET value = value")
 
@@ -313,7 +317,7 @@ def test_a_statement_that_was_left_half_read_does_not_lock_us_out(open_store):
     """An exception keeps the frames it went through, and with them a cursor, for as long as somebody keeps it."""
     ours, theirs = open_store(), open_store()
     enlist(ours), enlist(ours, "w2"), enlist(ours, "w3")
-    with ours.database.write() as tx:
+    with ours.database.writing() as tx:
         half_read = tx.execute("SELECT id FROM treadle_workers")
         half_read.fetchone()
     put(theirs)

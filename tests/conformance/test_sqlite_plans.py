@@ -17,7 +17,7 @@ IN_ORDER = "treadle_ready_in_order"
 
 
 def plan(store, statement, parameters=()):
-    with store.database.read() as connection:
+    with store.database.reading() as connection:
         return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
 
 
@@ -29,10 +29,10 @@ def statements_of(store, call):
     """The statements that `call` runs on a reader, with their parameters filled in."""
     seen = []
     store.open()
-    with store.database.read() as tx:
+    with store.database.reading() as tx:
         tx.connection.set_trace_callback(seen.append)
     call()  # it is given the same reader, which was put back last
-    with store.database.read() as tx:
+    with store.database.reading() as tx:
         tx.connection.set_trace_callback(None)
     return [statement for statement in seen if statement.lstrip().startswith("SELECT")]
 
@@ -41,16 +41,16 @@ PLACE = {"queue": "q", "type": "t", "priority": 0, "now": 1, "limit": 1}
 
 
 def test_a_claim_reads_ranges_of_the_index(store):
-    lines = of_table(plan(store, sql.RANGE, PLACE), "treadle_ready")
+    lines = of_table(plan(store, sql.READ_RANGES, PLACE), "treadle_ready")
 
     assert lines
     assert all(line.startswith("SEARCH treadle_ready USING") and IN_ORDER in line for line in lines)
-    assert not [line for line in plan(store, sql.RANGE, PLACE) if "TEMP B-TREE" in line]
+    assert not [line for line in plan(store, sql.READ_RANGES, PLACE) if "TEMP B-TREE" in line]
 
 
-def test_lanes_are_found_by_jumps_over_the_index(store):
+def test_ranges_are_found_by_jumps_over_the_index(store):
     """The first is where the index begins: its SCAN is one step, as it ends at LIMIT 1. The others are searched."""
-    lines = plan(store, sql.LANES)
+    lines = plan(store, sql.READY_RANGES)
     ready = of_table(lines, "treadle_ready", "r", "n")
 
     scans = [line for line in ready if line.startswith("SCAN")]
@@ -183,8 +183,8 @@ def no_sort_of_a_table(lines):
     return [line for line in lines if "TEMP B-TREE" in line] == []
 
 
-def test_lanes_are_looked_at_in_ranges_of_the_index(store):
-    lines = plan(store, sql.LEVELS, {"now": 1, "most": 5, "levels": 9})
+def test_queues_are_counted_in_ranges_of_the_index(store):
+    lines = plan(store, sql.WAITING_BY_PRIORITY, {"now": 1, "most": 5, "levels": 9})
 
     ready = of_table(lines, "r")
     assert 5 == len(ready)
@@ -193,14 +193,14 @@ def test_lanes_are_looked_at_in_ranges_of_the_index(store):
 
 
 def test_retries_are_counted_in_the_index_that_has_just_those(store):
-    lines = plan(store, sql.AGAIN, {"now": 1, "most": 5})
+    lines = plan(store, sql.RETRYING, {"now": 1, "most": 5})
 
     assert ["SCAN treadle_ready USING INDEX treadle_ready_again"] == of_table(lines, "treadle_ready")
     assert ["USE TEMP B-TREE FOR GROUP BY"] == [line for line in lines if "TEMP B-TREE" in line]  # of so many at most
 
 
 def test_a_sample_is_the_end_of_the_table(store):
-    lines = plan(store, sql.SAMPLE, {"limit": 5, "looked_at": 10})
+    lines = plan(store, sql.LATENCY_SAMPLE, {"limit": 5, "looked_at": 10})
 
     assert ["SCAN treadle_finished"] == of_table(lines, "treadle_finished")  # in the order of its ids, until LIMIT
     assert no_sort_of_a_table(lines)
@@ -266,7 +266,7 @@ def test_pruning_the_usage_reads_only_what_is_old(store):
 )
 def test_the_view_reads_the_jobs_that_are_joined_and_no_others(store, query):
     store.open()
-    with store.database.write() as tx:
+    with store.database.writing() as tx:
         tx.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, job TEXT NOT NULL)")
 
     assert [] == [line for line in plan(store, query) if line.startswith(("SCAN", "MATERIALIZE"))]

@@ -5,23 +5,25 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import SECOND, Clock
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionOver
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
 from treadle.stores.libsql.url import Place
-from treadle.stores.sqlite import statements, transitions
+from treadle.stores.sql.transaction import NOTHING
+from treadle.stores.sqlite import statements
+from treadle.stores.sqlite.transitions import Transitions
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 BUSY_SECONDS = 10.0
 ANSWER_SECONDS = 15.0
 """How long an answer may take. Who waits for the write lock has it after 5 s: the server ends who held it so long."""
-NOTHING: Mapping[str, Any] = {}
 MEASURE_EVERY = 60.0
 """Seconds after which the server's clock is compared with ours again."""
 GONE = ("TRANSACTION_TIMEOUT", "STREAM_EXPIRED", "TRANSACTION_BUSY")
@@ -66,11 +68,8 @@ class Rows:
         return iter(self._asked().rows)
 
 
-class Transaction:
-    """Statements on one stream. They pile up until the answer of one is wanted, and travel together."""
-
-    sql = statements
-    moves = transitions
+class Transaction(Transitions):
+    """Statements on one stream. They pile up until the answer of one is read, and travel together."""
 
     def __init__(self, stream: Stream, now: int, *, begins: bool = True) -> None:
         self.stream = stream
@@ -82,15 +81,10 @@ class Transaction:
     def execute(self, sql: str, parameters: Parameters = NOTHING) -> Rows:
         if self.is_over:  # the server would take each statement for a transaction of its own
             raise TransactionOver("this transaction is over; nothing can be added to it")
-        self._begins = self._begins or sql == statements.SNAPSHOT
+        self._begins = self._begins or sql == statements.SAVEPOINT
         rows = Rows(self)
         self._pending.append(((sql, parameters), rows))
         return rows
-
-    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
-        """The first column of the first row, or None."""
-        row = self.execute(sql, parameters).fetchone()
-        return row[0] if row else None
 
     def flush(self, *, last: bool = False) -> None:
         """Send what has piled up. With `last`, the conversation is over; without a transaction it always is."""
@@ -105,13 +99,6 @@ class Transaction:
     def forget(self) -> None:
         """Do not send what has piled up."""
         self._pending.clear()
-
-    def waiting(self, queue: str) -> None:
-        self.tick()
-
-    def tick(self) -> None:
-        """Keep in mind that this moment was written."""
-        self.execute(statements.TICK, {"now": self.now})
 
 
 class Database:
@@ -138,16 +125,18 @@ class Database:
             self._measured = after
         return int((time.monotonic() + self._offset) * SECOND)
 
-    def write(self, steps: Callable[[Transaction], T]) -> T:
+    def write(
+        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Take the steps in one transaction, again if it is certain that nothing of them was committed."""
-        return self._patiently(lambda: self._write_once(steps))
+        return self._patiently(self._write_once, steps, *args, **kwargs)
 
-    def _patiently(self, call: Callable[[], T]) -> T:
+    def _patiently(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         deadline = time.monotonic() + BUSY_SECONDS
         broken = 0
         while True:
             try:
-                return call()
+                return call(*args, **kwargs)
             except Unreachable as error:  # a server that has restarted has closed our idle connections
                 broken += 1
                 if broken > 2:
@@ -164,9 +153,9 @@ class Database:
             except Untrusted as error:
                 raise self.translated(error) from error
 
-    def _write_once(self, steps: Callable[[Transaction], T]) -> T:
+    def _write_once(self, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self.begun() as tx:
-            answer = steps(tx)
+            answer = steps(tx, *args, **kwargs)
             self.commit(tx)
         return answer
 
@@ -214,13 +203,15 @@ class Database:
             problem = f"the connection broke during a commit ({error})"
             raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
 
-    def read(self, steps: Callable[[Transaction], T]) -> T:
+    def read(
+        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Take steps that only read, each of which sees the newest commit."""
         for tries in (1, 2, 3):
             tx = Transaction(Stream(self.server), 0, begins=False)
             try:
                 tx.now = self.now()
-                return steps(tx)
+                return steps(tx, *args, **kwargs)
             except NoResult as error:
                 if tries == 3 or not isinstance(error, Unreachable):
                     raise self.translated(error) from error

@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from treadle.clock import Clock, now
-from treadle.errors import BadConnection, LeaseLost, StoreUnusable
+from treadle.errors import BadConnection, StoreUnusable
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.libsql.connection import BLOCK, Database, Duplicate, Transaction
@@ -17,10 +17,8 @@ from treadle.stores.libsql.url import read as read_url
 from treadle.stores.libsql.user_transaction import Connection, own_error
 from treadle.stores.sql import settle
 from treadle.stores.sqlite import statements as sql
-from treadle.stores.sqlite.dialect import OLDEST_SQLITE, SQLiteTables
 from treadle.stores.sqlite.schema import newest_schema, schema_in, upgrade
-
-T = TypeVar("T")
+from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
 
 
 class Watch:
@@ -57,18 +55,17 @@ class LibSQLStore(SQLiteTables[Database]):
         return Database(self._place, self._clock)
 
     def _prepare(self, database: Database) -> None:
-        version: str = database.read(lambda tx: tx.value(sql.VERSION))
+        version: str = database.read("other", Transaction.value, sql.VERSION)
         if tuple(map(int, version.split(".")[:2])) < OLDEST_SQLITE:
             raise StoreUnusable(self.where, f"its SQLite {version} is too old", "upgrade the server to 3.38 or newer")
-        upgrade(self.where, database.read, database.write)
+        upgrade(self.where, database)
 
     def schema(self) -> int | None:
         with closing(self._connections()) as database:
-            found: int = database.read(lambda tx: schema_in(tx, self.where)[0])
-        return found
+            return database.read("other", schema_in, self.where)[0]
 
     def now(self) -> int:
-        return self.database.read(lambda tx: tx.now)
+        return self.database.read("other", lambda tx: tx.now)
 
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
@@ -84,7 +81,7 @@ class LibSQLStore(SQLiteTables[Database]):
                 "requests": self.database.requests,
             }
 
-        return self.database.read(steps)
+        return self.database.read("read", steps)
 
     def changes(self) -> int:
         """Nobody tells, so that every look may find something new."""
@@ -93,14 +90,6 @@ class LibSQLStore(SQLiteTables[Database]):
 
     def watch(self) -> Watch:
         return Watch()
-
-    # Transactions
-
-    def _write(self, verb: str, steps: Callable[[Any], T]) -> T:
-        return self.database.write(steps)
-
-    def _read(self, verb: str, steps: Callable[[Any], T]) -> T:
-        return self.database.read(steps)
 
     # Enqueue
 
@@ -123,8 +112,7 @@ class LibSQLStore(SQLiteTables[Database]):
             try:
                 tx.now = database.now()
                 tx.execute(f"RELEASE {BLOCK}")  # without it, what follows would be a commit for each statement
-                if settle.settle_held(tx, [(claimed, ending)]):
-                    raise LeaseLost(claimed.id, claimed.number)
+                settle.settle_in_transaction(tx, claimed, ending)
                 database.commit(tx)
             except NoResult as error:
                 raise own_error(database, error) from error

@@ -10,22 +10,24 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from functools import cache
-from typing import Any, LiteralString, TypeVar
+from typing import Any, Concatenate, LiteralString, ParamSpec, TypeVar
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from treadle.clock import Clock
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable
-from treadle.stores.postgres import session_sql, statements, transitions
+from treadle.stores.postgres import statements as sql
 from treadle.stores.postgres.cursor import Cursors
+from treadle.stores.postgres.transitions import Transitions
+from treadle.stores.sql.transaction import NOTHING
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 BUSY_SECONDS = 10.0
 ANSWER_SECONDS = 40.0
 """How long the server may take to answer: longer than what it gives to a statement itself."""
-NOTHING: Mapping[str, Any] = {}
 QUIET = 0.05
 """Seconds after a notification in which this process sends no other for the same queue. Who listens knows that."""
 CHANNEL = "treadle"
@@ -86,11 +88,8 @@ def named(sql: str) -> str:
     return re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", sql)
 
 
-class Transaction:
+class Transaction(Transitions):
     """A connection, and the moment at which all of it happens: the server's, unless the store has a clock."""
-
-    sql = statements
-    moves = transitions
 
     def __init__(self, connection: Any, clock: Clock | None, cursors: Cursors, now: int | None = None) -> None:
         self.connection = connection
@@ -102,19 +101,14 @@ class Transaction:
     @property
     def now(self) -> int:
         if self._now is None:
-            self._now = int(self.value(session_sql.NOW))
+            self._now = int(self.value(sql.NOW))
         return self._now
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
         return self.connection.execute(named(sql), parameters)
 
-    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
-        """The first column of the first row, or None."""
-        row = self.execute(sql, parameters).fetchone()
-        return row[0] if row else None
-
-    def waiting(self, queue: str) -> None:
-        """Workers of this queue are to be told, when all of this is committed."""
+    def job_waits(self, queue: str) -> None:
+        """The workers of this queue are notified when all of this is committed."""
         self.queues.add(queue)
 
     def later(self) -> None:
@@ -147,7 +141,7 @@ class Database:
         try:
             connection = Connection.connect(self._conninfo, autocommit=True)
             connection.answer_within = ANSWER_SECONDS
-            if connection.execute(session_sql.WHO_ANSWERS).fetchone() != (connection.info.backend_pid,):
+            if connection.execute(sql.BACKEND_PID).fetchone() != (connection.info.backend_pid,):
                 # A pooler has greeted us. A statement that we prepare in one session may be another's in the next.
                 connection.prepare_threshold = None
         except psycopg.Error as error:
@@ -155,7 +149,9 @@ class Database:
         connection.add_notice_handler(lambda _: None)
         return connection
 
-    def write(self, pool: str, steps: Callable[[Transaction], T]) -> T:
+    def write(
+        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Take the steps in one transaction. Nothing of them stays if they raise.
 
         They are taken again if it is certain that nothing was committed: after a deadlock, and once if the connection
@@ -164,7 +160,7 @@ class Database:
         broken = 0
         for tries in range(10):
             try:
-                return self._write_once(pool, steps)
+                return self._write_once(pool, steps, *args, **kwargs)
             except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
                 time.sleep(random.uniform(0, 0.01 * (tries + 1)))
             except BROKEN as error:
@@ -177,9 +173,11 @@ class Database:
                 raise self._translated(error) from error
         raise StoreBusy(self.where, BUSY_SECONDS)
 
-    def _write_once(self, pool: str, steps: Callable[[Transaction], T]) -> T:
+    def _write_once(
+        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         with self.borrow(pool) as connection, self.begun(connection) as tx:
-            answer = steps(tx)
+            answer = steps(tx, *args, **kwargs)
             self.tell(tx)
             self.commit(connection)
         if tx.queues:
@@ -189,7 +187,7 @@ class Database:
     @contextmanager
     def begun(self, connection: Connection, how: LiteralString | None = None) -> Generator[Transaction]:
         """A transaction that is rolled back unless it is committed in the block."""
-        rows = connection.execute(how or session_sql.BEGIN)
+        rows = connection.execute(how or sql.BEGIN)
         while rows.nextset():
             pass
         (now, *_) = rows.fetchone() or (None,)
@@ -207,12 +205,14 @@ class Database:
             problem = f"the connection broke during a commit ({_line(error)})"
             raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
 
-    def read(self, pool: str, steps: Callable[[Transaction], T]) -> T:
+    def read(
+        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         """Take steps that only read, all of one moment."""
         for last in (False, True):
             try:
-                with self.borrow(pool) as connection, self.begun(connection, session_sql.BEGIN_TO_READ) as tx:
-                    return steps(tx)
+                with self.borrow(pool) as connection, self.begun(connection, sql.BEGIN_TO_READ) as tx:
+                    return steps(tx, *args, **kwargs)
             except psycopg.Error as error:
                 if last or not isinstance(error, psycopg.OperationalError):
                     raise self._translated(error) from error
@@ -252,7 +252,7 @@ class Database:
         for queue in tx.queues:
             if now - self._told.get(queue, -QUIET) >= QUIET:
                 self._told[queue] = now
-                tx.execute(session_sql.TELL, {"channel": CHANNEL, "queue": queue})
+                tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
 
     def close(self) -> None:
         for pool in self._pools.values():

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from treadle.errors import TreadleError
-from treadle.stores.postgres import session_sql
+from treadle.stores.postgres import statements as sql
 from treadle.stores.postgres.connection import CHANNEL, QUIET
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ class Watch:
     def _listen(self) -> None:
         try:
             connection = self._database.connect()
-            connection.execute(session_sql.LISTEN)
+            connection.execute(sql.LISTEN)
             self._connection = connection
             self._pause = 0.1
             self._look_again()  # somebody may have told of a job just before, and be quiet about the next
@@ -116,7 +116,7 @@ class Watch:
         """Whether a notification to ourselves arrives: behind a pooler that lends connections it never does."""
         self._token = f"test-{uuid.uuid4()}"
         parameters = {"channel": CHANNEL, "queue": self._token}
-        self._database.write("other", lambda tx: tx.execute(session_sql.TELL, parameters))
+        self._database.write("other", lambda tx: tx.execute(sql.NOTIFY, parameters))
         deadline = time.monotonic() + TEST_SECONDS
         while self._token is not None and self._connection is not None:
             left = deadline - time.monotonic()

@@ -8,7 +8,6 @@ import psycopg
 
 from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from treadle.stores import migrate
-from treadle.stores.postgres import session_sql
 from treadle.stores.postgres import statements as sql
 
 if TYPE_CHECKING:
@@ -64,7 +63,7 @@ def upgrade(database: Database) -> int:
     """Apply the migrations that are missing, one after the other; the schema afterwards. Two may try at once."""
 
     def steps(tx: Transaction) -> int:
-        tx.execute(session_sql.UPGRADING)
+        tx.execute(sql.LOCK_UPGRADE)
         found, oldest = _schema(tx.connection)
         if oldest > newest_schema():
             raise SchemaTooNew(database.where, found, newest_schema())
@@ -80,17 +79,17 @@ def upgrade(database: Database) -> int:
 
 
 def _create_schema(tx: Transaction, where: str) -> None:
-    if tx.value(session_sql.HAS_SCHEMA):
+    if tx.value(sql.HAS_SCHEMA):
         return
     try:
-        tx.execute(session_sql.CREATE_SCHEMA)
+        tx.execute(sql.CREATE_SCHEMA)
     except psycopg.errors.InsufficientPrivilege as error:
         way_out = "have its owner run: treadle db upgrade (or treadle db sql | psql)"
         raise StoreUnusable(where, "it has no tables of treadle, and this role may not create them", way_out) from error
 
 
 def _schema(connection: Connection) -> tuple[int, int]:
-    row = connection.execute(session_sql.HAS_META).fetchone()
+    row = connection.execute(sql.HAS_META).fetchone()
     if row is None or not row[0]:
         return 0, 0
     meta: dict[str, int] = dict(connection.execute(sql.META).fetchall())

@@ -32,7 +32,7 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) 
 """
 
 # The ids that an earlier try has stored already.
-EXISTING = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
+EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
 
 # Take a dedupe key, or learn by the row count that it is held: by a job that is stored, once this does not wait.
 TAKE_KEY = """
@@ -45,7 +45,7 @@ RETURNING 1
 KEY_HOLDER = "SELECT id::text FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
 
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
-PASS_KEY = """
+TRANSFER_KEY = """
 UPDATE treadle.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
  WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) AND id = CAST(CAST(:holder AS text) AS uuid)
 """
@@ -62,7 +62,7 @@ DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
 """
 
 # Count rows where they moved. [[status, type, queue, by how many], …]
-TALLY = """
+ADD_TALLIES = """
 INSERT INTO treadle.tallies (status, type, queue, count)
 SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
 """
@@ -83,26 +83,26 @@ POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FRO
 # Every (queue, type) that has somebody waiting, with its highest priority, where that begins and, if the type is
 # limited, how many more of it may run: a jump over the index per pair. A lease long past its deadline is stuck, and not
 # counted.
-LANES = """
-WITH RECURSIVE lane (queue, type, priority, run_at, id) AS (
+READY_RANGES = """
+WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
     (SELECT queue, type, priority, run_at, id FROM treadle.ready
       ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
     UNION ALL
-    SELECT n.queue, n.type, n.priority, n.run_at, n.id FROM lane CROSS JOIN LATERAL (
+    SELECT n.queue, n.type, n.priority, n.run_at, n.id FROM pair CROSS JOIN LATERAL (
         SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM treadle.ready r
-         WHERE (r.queue, r.type) > (lane.queue, lane.type)
+         WHERE (r.queue, r.type) > (pair.queue, pair.type)
          ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n
 )
-SELECT lane.queue, lane.type, lane.priority, lane.run_at, lane.id::text,
+SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text,
        CASE WHEN t.concurrency IS NOT NULL THEN t.concurrency - (
            SELECT count(*) FROM treadle.leases l
             WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)) END
-  FROM lane LEFT JOIN treadle.types t ON t.type = lane.type
+  FROM pair LEFT JOIN treadle.types t ON t.type = pair.type
 """
 
-# The first due jobs of lanes of one priority, from where the cursor stands; of each, when its next one will be due and
+# The first due jobs of ranges of one priority, from where the cursor stands; of each, when its next one will be due and
 # the next lower priority. [[queue, type, priority, limit, run_at, id], …]
-RANGE = """
+READ_RANGES = """
 SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
            SELECT r.run_at, r.id FROM treadle.ready r
             WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
@@ -115,13 +115,18 @@ SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
          WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority ORDER BY r.priority DESC LIMIT 1)
   FROM (SELECT ordinality, v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
                (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
-          FROM jsonb_array_elements(CAST(:lanes AS text)::jsonb) WITH ORDINALITY a (v, ordinality)) e
+          FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) WITH ORDINALITY a (v, ordinality)) e
  ORDER BY e.ordinality
+"""
+
+# Have these limited types to ourselves until we commit. Sorted, so that no two wait for each other.
+LOCK_TYPES = """
+SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE
 """
 
 # How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
 # would be older than the lock.
-ROOM = """
+FREE_SLOTS = """
 SELECT t.type, t.concurrency - (
            SELECT count(*) FROM treadle.leases l
             WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now))
@@ -133,12 +138,18 @@ IS_ALIVE = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
 
 META = "SELECT key, value FROM treadle.meta"
 
+# Whether there are tables of ours at all. From the catalog, see HAS_SCHEMA.
+HAS_META = """
+SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                WHERE n.nspname = 'treadle' AND c.relname = 'meta')
+"""
+
 SET_SCHEMA = "UPDATE treadle.meta SET value = :number WHERE key = 'schema'"
 
 _CLAIMED = """l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
 
-# Put jobs in hand: of each lane the first due ones that nobody else is about to take. The answer is as ClaimedJob is.
+# Put jobs in hand: of each pair the first due ones that nobody else is about to take. The answer is as ClaimedJob is.
 # A suspect may have to wait for a process of its own: its time runs from then on.
 # [[queue, type, priority, limit, run_at, id, deadline], …]
 INSERT_LEASES = f"""
@@ -147,7 +158,7 @@ WITH gone AS (
         SELECT p.ctid
           FROM (SELECT v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
                        (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
-                  FROM jsonb_array_elements(CAST(:lanes AS text)::jsonb) v) e
+                  FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) v) e
          CROSS JOIN LATERAL (
                SELECT r.ctid FROM treadle.ready r
                 WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
@@ -183,11 +194,11 @@ SELECT json_build_array({_CLAIMED})::text
   FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  WHERE l.id = CAST(:id AS uuid)
 """
-LEASES_OF_THE_DEAD = """
+DEAD_LEASEHOLDERS = """
 SELECT DISTINCT worker FROM treadle.leases l
  WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
 """
-LEASES_OVERDUE = f"""
+OVERDUE_LEASES = f"""
 SELECT json_build_array({_CLAIMED})::text
   FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
@@ -231,7 +242,7 @@ SELECT lease FROM gone
 # held, and whether they were cancelled.
 # [[id, number, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
 #   suspicion or null for as it was, outcome if it was a failure, traceback], …]
-LEAVE = """
+SETTLE = """
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, v ->> 2 AS status, (v ->> 3)::integer AS charged,
            (v ->> 4)::json AS result, v ->> 5 AS error, (v ->> 6)::bigint AS run_at, (v ->> 7)::integer AS snoozed,
@@ -268,21 +279,21 @@ SELECT coalesce(json_agg(json_build_array(lease, cancel)), '[]')::text FROM gone
 """
 
 # Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
-FORGET_LEASES = """
+DELETE_ORPHANED_LEASES = """
 DELETE FROM treadle.leases l
  WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = l.id AND j.tenant = l.tenant)
 RETURNING type, queue
 """
 
 # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
-USE = """
+ADD_USAGE = """
 INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
 SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
        (v ->> 7)::bigint, (v ->> 8)::bigint
   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
 """
 
-REPORT = """
+SAVE_PROGRESS = """
 UPDATE treadle.leases SET fraction = :fraction, message = :message WHERE id = CAST(:id AS uuid) AND lease = :number
 """
 
@@ -299,7 +310,7 @@ BEAT = "UPDATE treadle.workers SET beats = beats + 1, seen_at = :now WHERE id = 
 
 BEATS = "SELECT id, beats FROM treadle.workers"
 
-LEASES_MINE = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
+CANCEL_FLAGS = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
 
 UNREGISTER = """
 DELETE FROM treadle.workers WHERE id = :worker AND (CAST(:beats AS bigint) IS NULL OR beats = CAST(:beats AS bigint))
@@ -315,16 +326,15 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 # ---- manage
 
 # Hold a job where it is, until we commit: in one of these places.
-HOLD = (
+LOCK_JOB: tuple[str, ...] = (
     "SELECT 1 FROM treadle.ready WHERE id = CAST(:id AS uuid) FOR UPDATE",
     "SELECT 1 FROM treadle.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
     "SELECT 1 FROM treadle.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
 )
 
-# Several reads of one moment, as all of ours are. A page is read in order and no further, even if the statistics
-# promise that there is little to sort.
-SNAPSHOT = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
-SNAPSHOT_OVER = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"
+# Read a page in the order of the index and no further, even if the statistics promise that there is little to sort.
+PLAN_BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
+PLAN_FREELY = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"
 
 # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
 _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
@@ -398,7 +408,7 @@ COMPLETE_FINISHED = """
 UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
 """
 # ... which was not ended by whoever held it: a later word under that number was never written.
-DISOWN = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
+CLEAR_LEASE = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
 
 # Let an ended job wait again, with no attempt made.
 RETRY = """
@@ -408,7 +418,7 @@ SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle.jobs 
 # Let a job that waits wait no longer. One that is due keeps its place.
 RUN_NOW = "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
 
-DEDUPE_OF = "SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
+DEDUPE_KEY = "SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
 
 DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
 DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
@@ -429,7 +439,7 @@ DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
 """
 
-COUNTS = """
+TALLIES = """
 SELECT status, type, queue, sum(count)::bigint FROM treadle.tallies GROUP BY status, type, queue HAVING sum(count) <> 0
 """
 
@@ -447,7 +457,7 @@ SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing
 LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
 
 # Who holds jobs of a type, and how many.
-HOLDERS = """
+LEASE_HOLDERS = """
 SELECT worker, count(*) FROM treadle.leases
  WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
 """
@@ -469,7 +479,7 @@ SELECT count(*) FROM (SELECT 1 FROM treadle.ready
 # ---- look
 
 # Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
-LEVELS = """
+WAITING_BY_PRIORITY = """
 WITH RECURSIVE level (queue, type, priority) AS (
     SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = t.queue AND r.type = t.type
                           ORDER BY priority DESC LIMIT 1)
@@ -491,17 +501,19 @@ SELECT queue, type,
 """
 
 # The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
-AGAIN = """
+RETRYING = """
 SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
     SELECT queue, type, run_at FROM treadle.ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a
  GROUP BY queue, type
 """
 
 # What each worker does.
-DOING = "SELECT worker, type, count(*), min(started_at) FROM treadle.leases GROUP BY worker, type ORDER BY 1, 2"
+LEASES_BY_WORKER = (
+    "SELECT worker, type, count(*), min(started_at) FROM treadle.leases GROUP BY worker, type ORDER BY 1, 2"
+)
 
 # Of the newest ended jobs those that ran: how long they waited, and how long they ran.
-SAMPLE = """
+LATENCY_SAMPLE = """
 SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
     SELECT type, queue, run_at, started_at, completed_at FROM treadle.finished ORDER BY id DESC LIMIT :looked_at) a
  WHERE started_at IS NOT NULL LIMIT :limit
@@ -530,7 +542,7 @@ AUDIT = """
 INSERT INTO treadle.audit (id, at, who, action, what, count, tenant)
 VALUES (:id, :now, :who, :action, :what, :count, :tenant)
 """
-AUDITS = """
+LIST_AUDIT = """
 SELECT id::text, at, who, action, what, count, tenant FROM treadle.audit a
  WHERE id < CAST(:before AS uuid) ORDER BY a.id DESC LIMIT :limit
 """
@@ -548,19 +560,19 @@ START_OPERATION = """
 INSERT INTO treadle.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
 VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
 """
-GO_ON = """
+ADVANCE_OPERATION = """
 UPDATE treadle.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
        updated_at = :now, ended_at = CASE WHEN CAST(:position AS text) IS NULL THEN CAST(:now AS bigint) END
  WHERE id = CAST(:id AS uuid)
 """
-TAKE_OVER = """
+RESUME_OPERATION = """
 UPDATE treadle.operations SET updated_at = :now
  WHERE id = CAST(:id AS uuid) AND updated_at = :seen AND ended_at IS NULL
 """
-GIVE_UP = """
+FAIL_OPERATION = """
 UPDATE treadle.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
 """
-HOLD_OPERATION = """
+LOCK_OPERATION = """
 SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
 """
 OPERATION = """
@@ -581,3 +593,65 @@ INSERT INTO treadle.requests (tenant, key, hash, ids, at) VALUES (:tenant, :key,
 REQUEST = "SELECT hash, ids FROM treadle.requests WHERE tenant = :tenant AND key = :key"
 SET_REQUEST = "UPDATE treadle.requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
 PRUNE_REQUESTS = "DELETE FROM treadle.requests WHERE at < :before"
+
+# ---- sessions, schema, notifications, compaction: for which a file has other means
+
+# What a transaction begins with: nobody waits for ever, and the server's clock decides. Who falls silent in the middle
+# (stopped, suspended, cut off) loses his locks: a limited type's would keep all others from claiming any of it.
+# Compiling (jit) would take longer than any statement of ours, and each is made for its index, whatever the statistics
+# say.
+_SET_UP = """
+SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
+       set_config('statement_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '15s', true),
+       set_config('jit', 'off', true),
+       set_config('enable_seqscan', 'off', true)
+"""
+BEGIN = f"BEGIN; {_SET_UP}"
+BEGIN_TO_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_SET_UP}"
+NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+# ... and for a transaction that runs the user's own code, which has limits of its own.
+NO_LIMITS = """
+SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT;
+SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT; SET LOCAL enable_seqscan = DEFAULT
+"""
+
+# From the catalog itself: to_regclass would answer from the session's memory, though another has made them meanwhile.
+HAS_SCHEMA = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = 'treadle')"
+CREATE_SCHEMA = "CREATE SCHEMA treadle"
+LOCK_UPGRADE = "SELECT pg_advisory_xact_lock(hashtext('treadle.upgrade'))"
+
+# Size of our tables, the age of the oldest transaction, leases given so far, and dead rows where rows come and go.
+STATUS = """
+SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_class c
+         WHERE c.relnamespace = to_regnamespace('treadle') AND c.relkind = 'r'),
+       (SELECT coalesce(extract(epoch FROM max(now() - xact_start)), 0)::float8 FROM pg_stat_activity
+         WHERE datname = current_database() AND pid <> pg_backend_pid()),
+       (SELECT coalesce(pg_sequence_last_value(to_regclass('treadle.lease')), 0)),
+       (SELECT coalesce(sum(n_dead_tup), 0)::bigint FROM pg_stat_all_tables
+         WHERE schemaname = 'treadle' AND relname IN ('ready', 'leases'))
+"""
+
+# A number that differs if anybody has committed in between.
+CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
+
+LISTEN = "LISTEN treadle"
+
+BACKEND_PID = "SELECT pg_backend_pid()"
+
+# A hint to who listens, when this is committed.
+NOTIFY = "SELECT pg_notify(:channel, :queue)"
+
+# Add up what was appended; two who do it at once would count twice, so that only one may.
+LOCK_COMPACTING = "SELECT pg_try_advisory_xact_lock(hashtext('treadle.fold'))"
+COMPACT_TALLIES = """
+WITH gone AS (DELETE FROM treadle.tallies RETURNING *)
+INSERT INTO treadle.tallies (status, type, queue, count)
+SELECT status, type, queue, sum(count) FROM gone GROUP BY status, type, queue HAVING sum(count) <> 0
+"""
+COMPACT_USAGE = """
+WITH gone AS (DELETE FROM treadle.usage WHERE minute >= :since RETURNING *)
+INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
+SELECT minute, type, queue, tenant, sum(runs), sum(completed), sum(failures), sum(busy), sum(waiting)
+  FROM gone GROUP BY minute, type, queue, tenant
+"""

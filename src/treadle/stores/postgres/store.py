@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
 from treadle.clock import MINUTE, Clock, now
-from treadle.errors import BadConnection, LeaseLost, StoreUnusable, TransactionOver
+from treadle.errors import BadConnection, StoreUnusable, TransactionOver
 from treadle.filters import EVERYTHING, Filter
 from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
-from treadle.stores.postgres import diagnostics, roles, session_sql, tenants
+from treadle.stores.base import ClaimRequest, Due
+from treadle.stores.postgres import diagnostics, roles, tenants
 from treadle.stores.postgres import statements as sql
 from treadle.stores.postgres import url as postgres_url
-from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, POOLS, Database, Transaction
+from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
+from treadle.stores.postgres.transitions import Transitions
 from treadle.stores.rows import Counted
 from treadle.stores.sql import insert, search, settle
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.user_connections import Borrowed, borrow, identity, savepoint
-
-T = TypeVar("T")
 
 
 class _Answers:
@@ -121,10 +121,10 @@ class PostgresStore(SQLStore[Database]):
 
     def empty(self) -> None:
         """Delete every job, and what is known of workers and types. For tests: `treadle.testing.temporary`."""
-        self._write("other", lambda tx: tx.connection.execute(EMPTY))
+        self.database.write("other", lambda tx: tx.connection.execute(EMPTY))
 
     def now(self) -> int:
-        return self._read("other", lambda tx: int(tx.now))
+        return self.database.read("other", lambda tx: tx.now)
 
     def checkup(self) -> diagnostics.Diagnostics:
         """What `treadle doctor` asks the server about itself."""
@@ -133,7 +133,7 @@ class PostgresStore(SQLStore[Database]):
     def status(self) -> Mapping[str, Any]:
         def steps(tx: Transaction) -> Mapping[str, Any]:
             meta = dict(tx.execute(sql.META).fetchall())
-            size, oldest, given, dead = tx.execute(session_sql.STATUS).fetchone()
+            size, oldest, given, dead = tx.execute(sql.STATUS).fetchone()
             return {
                 "store": "postgresql",
                 "where": self.where,
@@ -149,19 +149,11 @@ class PostgresStore(SQLStore[Database]):
         return self.database.read("read", steps)
 
     def changes(self) -> int:
-        number: int = self.database.read("read", lambda tx: tx.value(session_sql.CHANGES))
+        number: int = self.database.read("read", Transaction.value, sql.CHANGES)
         return number
 
     def watch(self) -> Watch:
         return Watch(self.database)
-
-    # Transactions
-
-    def _write(self, verb: str, steps: Callable[[Any], T]) -> T:
-        return self.database.write(verb if verb in POOLS else "other", steps)
-
-    def _read(self, verb: str, steps: Callable[[Any], T]) -> T:
-        return self.database.read(verb, steps)
 
     # Enqueue
 
@@ -177,7 +169,7 @@ class PostgresStore(SQLStore[Database]):
     @cached_property
     def _scope(self) -> str | None:
         """Whose jobs the role that we connect as can see: None for all, '' for whom each transaction names."""
-        scope: str | None = self._read("other", lambda tx: tx.value(tenants.SCOPE))
+        scope: str | None = self.database.read("other", Transaction.value, tenants.SCOPE)
         return scope
 
     @contextmanager
@@ -191,7 +183,7 @@ class PostgresStore(SQLStore[Database]):
             tx = Transaction(_Answers(theirs), self._clock, database.cursors)
             yield tx
             for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
-                tx.execute(session_sql.TELL, {"channel": CHANNEL, "queue": queue})
+                tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
 
     _identity: str | None = None
 
@@ -203,7 +195,7 @@ class PostgresStore(SQLStore[Database]):
     # Manage
 
     def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        return self._read("read", lambda tx: search.jobs(self._for_tenant(tx, wanted), wanted, limit, before))
+        return self.database.read("read", lambda tx: search.jobs(self._for_tenant(tx, wanted), wanted, limit, before))
 
     def counts(self, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
         """The tallies are of all tenants: who sees one has to count."""
@@ -211,7 +203,7 @@ class PostgresStore(SQLStore[Database]):
         def steps(tx: Transaction) -> Counted:
             return search.counts(self._for_tenant(tx, wanted), by, wanted, most, tallied=self._scope is None)
 
-        return self._read("read", steps)
+        return self.database.read("read", steps)
 
     def _for_tenant(self, tx: Transaction, wanted: Filter) -> Transaction:
         """Where our role sees one tenant at a time: the one that is asked for, if it is one."""
@@ -219,14 +211,20 @@ class PostgresStore(SQLStore[Database]):
             tx.execute(tenants.SET_TENANT, {"tenant": wanted.tenants[0]})
         return tx
 
-    # Settle
+    # Claim and settle
+
+    def due(self, request: ClaimRequest) -> Due:
+        return self.database.read("claim", Transitions.due, request)
+
+    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+        return self.database.write("claim", Transitions.claim, worker, request)
 
     @contextmanager
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Any]:
         database = self.database
         with database.borrow("apart") as connection:
             with database.begun(connection) as tx:
-                connection.execute(session_sql.NO_LIMITS)
+                connection.execute(sql.NO_LIMITS)
                 connection.answer_within = None
                 yield connection
                 connection.answer_within = ANSWER_SECONDS
@@ -236,8 +234,7 @@ class PostgresStore(SQLStore[Database]):
                         "no longer one; the job was not completed: leave both to ctx.transaction()"
                     )
                 tx.later()
-                if settle.settle_held(tx, [(claimed, outcome())]):
-                    raise LeaseLost(claimed.id, claimed.number)
+                settle.settle_in_transaction(tx, claimed, outcome())
                 database.tell(tx)
                 database.commit(connection)
             connection.execute("RESET ALL")
@@ -246,13 +243,12 @@ class PostgresStore(SQLStore[Database]):
 
     def compact(self) -> int:
         def steps(tx: Transaction) -> int:
-            if not tx.value(session_sql.FOLDING):
+            if not tx.value(sql.LOCK_COMPACTING):
                 return 0
             since = tx.now // MINUTE * 60 - 3600
-            folded: int = (
-                tx.execute(session_sql.FOLD_TALLIES).rowcount
-                + tx.execute(session_sql.FOLD_USAGE, {"since": since}).rowcount
+            rows: int = (
+                tx.execute(sql.COMPACT_TALLIES).rowcount + tx.execute(sql.COMPACT_USAGE, {"since": since}).rowcount
             )
-            return folded
+            return rows
 
         return self.database.write("other", steps)

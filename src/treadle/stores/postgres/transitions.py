@@ -1,203 +1,189 @@
-"""How rows move in PostgreSQL: many writers at once, each of whom locks what it takes by taking it."""
+"""How rows move in PostgreSQL: many writers at once, each of which locks what it takes by taking it.
+
+A statement that moves rows counts them too: one round trip for both.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from typing import ClassVar
 
 import msgspec
 
-from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob, Status
-from treadle.outcome import UNSUCCESSFUL, OutcomeKind
+from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest, Due
-from treadle.stores.postgres import session_sql
 from treadle.stores.postgres import statements as sql
-from treadle.stores.sql.claim_order import Candidate, Lane, Levels, Range, allowed, find, merged
-from treadle.stores.sql.insert import as_json
-from treadle.stores.sql.rescue import forget
-from treadle.stores.sql.settle import count, still_held, waiting_again
-from treadle.stores.sql.transaction import Ended
-
-if TYPE_CHECKING:
-    from treadle.stores.postgres.connection import Transaction
-    from treadle.stores.postgres.cursor import Position
+from treadle.stores.postgres.cursor import Cursors, Position
+from treadle.stores.sql.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
+from treadle.stores.sql.transaction import Ended, Statements, Transaction, as_written, requeued
 
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
-_decode_range = msgspec.json.Decoder(list[tuple[int, str]]).decode
+_decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
 
-
-# Into `jobs` and `ready`
-
-
-def store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
-    now = tx.now
-    rows = [
-        (
-            j.id,
-            j.type,
-            j.queue,
-            j.tenant,
-            j.subject,
-            j.payload,
-            j.priority,
-            j.max_attempts,
-            j.dedupe,
-            j.traceparent,
-            j.due(now),
-        )
-        for j in jobs
-    ]
-    tx.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
-    for queue in {job.queue for job in jobs}:
-        tx.waiting(queue)
+Found = Sequence[tuple[ReadyRange, int | None]]
+"""Ranges, each with the free slots of its type, if that is limited."""
 
 
-# From `ready` to `leases`
+class Transitions(Transaction):
+    """A transaction on PostgreSQL's tables."""
+
+    sql: ClassVar[Statements] = sql
+    cursors: Cursors
+
+    @contextmanager
+    def snapshot(self) -> Generator[None]:
+        """A transaction that reads sees one moment anyway. A page of it is read by its index."""
+        self.execute(sql.PLAN_BY_INDEX)
+        try:
+            yield
+        finally:
+            self.execute(sql.PLAN_FREELY)
+
+    # Into `jobs` and `ready`
+
+    def insert(self, jobs: Sequence[NewJob]) -> None:
+        now = self.now
+        rows = [
+            (
+                j.id,
+                j.type,
+                j.queue,
+                j.tenant,
+                j.subject,
+                j.payload,
+                j.priority,
+                j.max_attempts,
+                j.dedupe,
+                j.traceparent,
+                j.due(now),
+            )
+            for j in jobs
+        ]
+        self.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
+        for queue in {job.queue for job in jobs}:
+            self.job_waits(queue)
+
+    # From `ready` to `leases`
+
+    def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
+        began = time.monotonic()
+        rows = self.execute(sql.READY_RANGES, {"grace": RECLAIM_AFTER, "now": self.now}).fetchall()
+        found = [(ReadyRange(queue, type, priority), slots) for queue, type, priority, _, _, slots in rows]
+        heads = [(run_at, id) for _, _, _, run_at, id, _ in rows]
+        self.cursors.looked(time.monotonic() - began, found, heads)
+        return found
+
+    def due(self, request: ClaimRequest) -> Due:
+        ranges, slots = _allowed(self.ready_ranges(), request)
+        order = ClaimOrder(ranges, 1, slots)
+        jobs = [job for level in order for job in order.merge(level, self._read_starts(level))]
+        return order.due(jobs, self.now)
+
+    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+        if worker and self.value(sql.IS_ALIVE, {"worker": worker}) is None:
+            raise WorkerLost(worker)
+        look = self.cursors.look_first()
+        claimed = self._claim_from(worker, request, self.ready_ranges() if look else self.cursors.ranges)
+        if len(claimed) < request.limit and not look and self.cursors.may_look():
+            rest = msgspec.structs.replace(request, limit=request.limit - len(claimed))
+            claimed += self._claim_from(worker, rest, self.ready_ranges())
+        return claimed
+
+    def _claim_from(self, worker: str, request: ClaimRequest, found: Found) -> list[ClaimedJob]:
+        ranges, slots = _allowed(found, request)
+        if slots:
+            ranges, slots = self._lock_limits(ranges, request, slots)
+        order, claimed = ClaimOrder(ranges, request.limit, slots), list[ClaimedJob]()
+        for level in order:
+            claimed += self._claim_level(worker, request, order, level)
+            order.missing = request.limit - len(claimed)  # others may have been faster
+        return claimed
+
+    def _claim_level(
+        self, worker: str, request: ClaimRequest, order: ClaimOrder, level: Sequence[Head]
+    ) -> list[ClaimedJob]:
+        [(range, limit), *others] = level
+        if others or range.type in order.slots:
+            jobs = order.merge(level, self._read_starts(level))
+            return self._lease(worker, request, _starts_of(jobs)) if jobs else []
+        # Nearly always: nothing to merge, so nothing to read first.
+        start = self.cursors.start(range)
+        claimed = [] if start[0] > self.now else self._lease(worker, request, [(range, limit, start)])
+        if len(claimed) < limit:
+            order.merge(level, self._read_starts([(range, 0)]))  # for what is below it
+        return claimed
+
+    def _lock_limits(
+        self, ranges: Sequence[ReadyRange], request: ClaimRequest, slots: dict[str, int]
+    ) -> tuple[list[ReadyRange], dict[str, int]]:
+        """The free slots of the limited types, once no other transaction can take any of them."""
+        types = sorted(slots)
+        self.execute(sql.LOCK_TYPES, {"types": types})
+        rows = self.execute(sql.FREE_SLOTS, {"types": types, "grace": RECLAIM_AFTER, "now": self.now})
+        exact: dict[str, int] = dict(rows.fetchall())
+        return allowed(ranges, request, exact), {type: n for type, n in exact.items() if n > 0}
+
+    def _read_starts(self, level: Sequence[Head]) -> list[RangeStart]:
+        ranges = as_json([(*range, limit, *self.cursors.start(range)) for range, limit in level])
+        rows = self.execute(sql.READ_RANGES, {"ranges": ranges, "now": self.now}).fetchall()
+        return [RangeStart(_decode_due(due), next_at, lower) for due, next_at, lower in rows]
+
+    def _lease(
+        self, worker: str, request: ClaimRequest, starts: Sequence[tuple[ReadyRange, int, Position]]
+    ) -> list[ClaimedJob]:
+        now = self.now
+        ranges = as_json([(*range, limit, *position) for range, limit, position in starts])
+        deadlines = as_json({range.type: request.deadline(now, range.type) for range, _, _ in starts})
+        parameters = {"ranges": ranges, "now": now, "worker": worker, "deadlines": deadlines}
+        found = self.execute(sql.INSERT_LEASES, parameters).fetchall()
+        claimed = [ClaimedJob(*row) for row in found if row[_PAYLOAD] is not None]
+        if len(claimed) < len(found):
+            self.delete_orphaned_leases(Status.PROCESSING)
+        if len(starts) == 1 and claimed:  # of several ranges, a claim does not say which had which job's priority
+            self.cursors.passed(starts[0][0], max((c.run_at, c.id) for c in claimed))
+        return claimed
+
+    # From `leases` to `finished`, or back to `ready`
+
+    def settle(self, ended: Sequence[Ended]) -> Sequence[Ended]:
+        if all(outcome.kind is OutcomeKind.COMPLETED and outcome.result is None for _, outcome in ended):
+            ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
+            parameters = {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "now": self.now}  # texts cost the least
+            return as_written(ended, {number: 0 for (number,) in self.execute(sql.COMPLETE, parameters)})
+        for claimed, outcome in ended:
+            if not outcome.kind.final:
+                self.job_waits(claimed.queue)
+        rows = as_json([self._settle_row(*one) for one in ended])
+        held = dict(_decode_held(self.value(sql.SETTLE, {"rows": rows, "now": self.now})))
+        written = as_written(ended, held)
+        if written:
+            self.count_ended(written)
+        return written
+
+    def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
+        run_at, charged, snoozed, suspicion = requeued(self.now, o)
+        failure = o.kind if o.kind in UNSUCCESSFUL else None
+        ends = c.id, c.number, o.kind.final, charged, o.result, o.error
+        return *ends, run_at, snoozed, suspicion, failure, o.traceback
 
 
-def lanes(tx: Transaction) -> list[tuple[Lane, int | None]]:
-    began = time.monotonic()
-    rows = tx.execute(sql.LANES, {"grace": RECLAIM_AFTER, "now": tx.now}).fetchall()
-    found = [(Lane(queue, type, priority), room) for queue, type, priority, _, _, room in rows]
-    heads = [(run_at, id) for _, _, _, run_at, id, _ in rows]
-    tx.cursors.looked(time.monotonic() - began, found, heads)
-    return found
+def _allowed(found: Found, request: ClaimRequest) -> tuple[list[ReadyRange], dict[str, int]]:
+    limited = {range.type: slots for range, slots in found if slots is not None}
+    ranges = allowed((range for range, _ in found), request, limited)
+    return ranges, {range.type: limited[range.type] for range in ranges if range.type in limited}
 
 
-def due(tx: Transaction, wanted: ClaimRequest) -> Due:
-    lanes, room = _look(tx, wanted)
-    found = find(lanes, 1, room, lambda heads: _ranges(tx, heads))
-    seconds = None if found.next_at is None else max(0.0, (found.next_at - tx.now) / SECOND)
-    return Due(bool(found.jobs), found.next_at, seconds)
-
-
-def take(tx: Transaction, worker: str, wanted: ClaimRequest) -> list[ClaimedJob]:
-    if worker and tx.value(sql.IS_ALIVE, {"worker": worker}) is None:
-        raise WorkerLost(worker)
-    look = tx.cursors.look_first()
-    claimed = _take_from(tx, worker, wanted, *(_look(tx, wanted) if look else _allowed(tx.cursors.lanes, wanted)))
-    if len(claimed) < wanted.limit and not look and tx.cursors.may_look():
-        rest = msgspec.structs.replace(wanted, limit=wanted.limit - len(claimed))
-        claimed += _take_from(tx, worker, rest, *_look(tx, wanted))
-    return claimed
-
-
-def _take_from(
-    tx: Transaction, worker: str, wanted: ClaimRequest, lanes: list[Lane], room: dict[str, int]
-) -> list[ClaimedJob]:
-    if room:
-        lanes, room = _with_limits_held(tx, lanes, wanted, room)
-    levels, claimed = Levels(lanes), list[ClaimedJob]()
-    while len(claimed) < wanted.limit and (level := levels.next()):
-        limit = wanted.limit - len(claimed)
-        if (
-            len(level) == 1 and level[0].type not in room
-        ):  # as nearly always: nothing to merge, so nothing to read first
-            claimed += _take_lane(tx, worker, wanted, level[0], limit)
-            if len(claimed) < wanted.limit:
-                levels.go_on(level, _ranges(tx, [(level[0], 0)]))
-            continue
-        starts = _ranges(tx, [(lane, min(limit, room.get(lane.type, limit))) for lane in level])
-        levels.go_on(level, starts)
-        if jobs := merged(level, starts, limit, room):
-            claimed += _take(tx, worker, wanted, _heads(jobs))
-    return claimed
-
-
-def _take_lane(tx: Transaction, worker: str, wanted: ClaimRequest, lane: Lane, limit: int) -> list[ClaimedJob]:
-    start = tx.cursors.start(lane)
-    return [] if start[0] > tx.now else _take(tx, worker, wanted, [(lane, limit, start)])  # if it begins in the future
-
-
-def _look(tx: Transaction, wanted: ClaimRequest) -> tuple[list[Lane], dict[str, int]]:
-    return _allowed(lanes(tx), wanted)
-
-
-def _allowed(lanes: Iterable[tuple[Lane, int | None]], wanted: ClaimRequest) -> tuple[list[Lane], dict[str, int]]:
-    rooms = {lane.type: room for lane, room in lanes if room is not None}
-    fitting = allowed((lane for lane, _ in lanes), wanted, rooms)
-    return fitting, {lane.type: rooms[lane.type] for lane in fitting if lane.type in rooms}
-
-
-def _with_limits_held(
-    tx: Transaction, lanes: Sequence[Lane], wanted: ClaimRequest, room: dict[str, int]
-) -> tuple[list[Lane], dict[str, int]]:
-    """The room of the limited types, once nobody else can take any of it."""
-    types = sorted(room)
-    tx.execute(session_sql.LOCK_TYPES, {"types": types})
-    rows = tx.execute(sql.ROOM, {"types": types, "grace": RECLAIM_AFTER, "now": tx.now})
-    exact: dict[str, int] = dict(rows.fetchall())
-    return allowed(lanes, wanted, exact), {type: n for type, n in exact.items() if n > 0}
-
-
-def _ranges(tx: Transaction, heads: Sequence[tuple[Lane, int]]) -> list[Range]:
-    lanes = as_json([(*lane, limit, *tx.cursors.start(lane)) for lane, limit in heads])
-    rows = tx.execute(sql.RANGE, {"lanes": lanes, "now": tx.now}).fetchall()
-    return [Range(_decode_range(due), next_at, lower) for due, next_at, lower in rows]
-
-
-def _heads(jobs: Sequence[Candidate]) -> list[tuple[Lane, int, Position]]:
-    """How many to take of each lane, and from where on: others may have taken these very jobs meanwhile."""
-    counts = Counter(lane for _, _, lane in jobs)
-    first: dict[Lane, Position] = {}
-    for run_at, id, lane in jobs:
-        first.setdefault(lane, (run_at, id))
-    return [(lane, n, first[lane]) for lane, n in counts.items()]
-
-
-def _take(
-    tx: Transaction, worker: str, wanted: ClaimRequest, heads: Sequence[tuple[Lane, int, Position]]
-) -> list[ClaimedJob]:
-    now = tx.now
-    rows = as_json([(*lane, limit, *position) for lane, limit, position in heads])
-    deadlines = as_json({lane.type: wanted.deadline(now, lane.type) for lane, _, _ in heads})
-    parameters = {"lanes": rows, "now": now, "worker": worker, "deadlines": deadlines}
-    found = tx.execute(sql.INSERT_LEASES, parameters).fetchall()
-    claimed = [ClaimedJob(*row) for row in found if row[_PAYLOAD] is not None]
-    if len(claimed) < len(found):
-        forget(tx, Status.PROCESSING)
-    if len(heads) == 1 and claimed:  # of several lanes, a claim does not say which had which job's priority
-        tx.cursors.passed(heads[0][0], max((c.run_at, c.id) for c in claimed))
-    return claimed
-
-
-# From `leases` to `finished`, or back to `ready`
-
-
-def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
-    now = tx.now
-    if all(outcome.kind is OutcomeKind.COMPLETED and outcome.result is None for _, outcome in ended):
-        ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
-        parameters = {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "now": now}  # as texts, which cost the least
-        return {number: 0 for (number,) in tx.execute(sql.COMPLETE, parameters)}
-    rows = [
-        (
-            c.id,
-            c.number,
-            o.kind.final,
-            o.charged,
-            o.result,
-            o.error,
-            *_back(now, c, o),
-            o.kind if o.kind in UNSUCCESSFUL else None,
-            o.traceback,
-        )
-        for c, o in ended
-    ]
-    for claimed, outcome in ended:
-        if not outcome.kind.final:
-            tx.waiting(claimed.queue)
-    held = dict(_decode_held(tx.value(sql.LEAVE, {"rows": as_json(rows), "now": now})))
-    if ours := still_held(ended, held):
-        count(tx, ours)
-    return held
-
-
-def _back(now: int, claimed: ClaimedJob, outcome: Any) -> tuple[int | None, int, int | None]:
-    run_at, _, snoozed, suspicion = waiting_again(now, claimed, outcome)
-    return run_at, snoozed, suspicion
+def _starts_of(jobs: Sequence[Candidate]) -> list[tuple[ReadyRange, int, Position]]:
+    """How many to take of each range, and from where on: others may have taken these very jobs meanwhile."""
+    counts = Counter(range for _, _, range in jobs)
+    first: dict[ReadyRange, Position] = {}
+    for run_at, id, range in jobs:
+        first.setdefault(range, (run_at, id))
+    return [(range, n, first[range]) for range, n in counts.items()]

@@ -9,7 +9,7 @@ from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.job import Job, Status
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.sql import read
-from treadle.stores.sql.claim_order import Lane
+from treadle.stores.sql.claim_order import ReadyRange
 from treadle.stores.sql.transaction import Transaction
 
 
@@ -29,7 +29,7 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
     return msgspec.structs.replace(
         found,
         limit=tx.value(tx.sql.LIMIT, {"type": job.type}),
-        holders=dict(tx.execute(tx.sql.HOLDERS, parameters).fetchall()),
+        holders=dict(tx.execute(tx.sql.LEASE_HOLDERS, parameters).fetchall()),
         ahead=_ahead(tx, job, workers),
     )
 
@@ -40,14 +40,14 @@ def _ahead(tx: Transaction, job: Job, workers: tuple[WorkerRow, ...]) -> int:
     types = {type for worker in rivals for type in worker.types}
     place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
     ahead = 0
-    for lane, room in tx.moves.lanes(tx):
+    for range, slots in tx.ready_ranges():
         if ahead > MOST_AHEAD:
             break
-        if lane.type in types and any(serves(w, lane.queue) for w in rivals) and (room is None or room > 0):
-            ahead += _ahead_in(tx, lane, place, MOST_AHEAD + 1 - ahead)
+        if range.type in types and any(serves(w, range.queue) for w in rivals) and (slots is None or slots > 0):
+            ahead += _ahead_in(tx, range, place, MOST_AHEAD + 1 - ahead)
     return ahead
 
 
-def _ahead_in(tx: Transaction, lane: Lane, place: dict[str, object], limit: int) -> int:
-    row = {**place, "queue": lane.queue, "type": lane.type, "limit": limit}
+def _ahead_in(tx: Transaction, range: ReadyRange, place: dict[str, object], limit: int) -> int:
+    row = {**place, "queue": range.queue, "type": range.type, "limit": limit}
     return sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_BESIDE))

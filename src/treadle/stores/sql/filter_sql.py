@@ -10,7 +10,7 @@ from typing import Any
 from treadle import clock
 from treadle.filters import Filter, Moment, Prefix, Text
 from treadle.job import STATE_NAMES
-from treadle.stores.sql.transaction import Transaction
+from treadle.stores.sql.transaction import Statements, Transaction
 
 Term = tuple[str, dict[str, Any]]
 """A condition, and its parameters."""
@@ -94,14 +94,14 @@ def _named(expression: str, name: str, values: Sequence[Text]) -> Term:
     return (texts[0] if len(texts) == 1 else _any(texts)), parameters
 
 
-def _worker(sql: Any, values: Sequence[Text]) -> Term:
+def _worker(sql: Statements, values: Sequence[Text]) -> Term:
     """By its id or, while it lives, by its name."""
     by_id, parameters = _named(_WORKER, "worker", values)
     by_name, _ = _named("w.name", "worker", values)
     return f"({by_id} OR {_WORKER} IN (SELECT w.id FROM {sql.TABLES['w']} w WHERE {by_name}))", parameters
 
 
-def _errors(sql: Any, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
+def _errors(sql: Statements, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
     found: dict[str, Term] = {}
     for i, texts in enumerate(terms):
         names = {f"error{i}_{n}": text for n, text in enumerate(texts)}
@@ -109,7 +109,7 @@ def _errors(sql: Any, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
     return found
 
 
-def _payload(sql: Any, number: int, path: str, values: Sequence[str]) -> Term:
+def _payload(sql: Statements, number: int, path: str, values: Sequence[str]) -> Term:
     parameters: dict[str, Any] = {f"value{number}_{n}": value for n, value in enumerate(values)}
     listed = _listed(list(parameters))
     texts = []

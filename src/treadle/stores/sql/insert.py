@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from treadle import codec
+import msgspec
+
+from treadle.codec import as_json
 from treadle.job import Job, NewJob
+from treadle.stores.base import TypePolicy
 from treadle.stores.sql import read
 from treadle.stores.sql.transaction import Transaction
 
@@ -15,11 +18,11 @@ Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
 
 def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     """Store `jobs`; where a key is held, the answer is its holder."""
-    keyed = any(job.dedupe is not None for job in jobs)
-    holders = _take_keys(tx, jobs) if keyed else {}
+    has_keys = any(job.dedupe is not None for job in jobs)
+    holders = _take_keys(tx, jobs) if has_keys else {}
     rows = [job for job in jobs if job.id not in holders] if holders else jobs
     if rows:
-        tx.moves.store(tx, rows)
+        tx.insert(rows)
     if not holders:
         return [job.as_stored(tx.now) for job in jobs]
     return [read.job(tx, holders[job.id]) if job.id in holders else job.as_stored(tx.now) for job in jobs]
@@ -27,15 +30,10 @@ def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 
 def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     """`insert` where some of the ids may be stored already, by an earlier try whose answer got lost."""
-    there = {row[0] for row in tx.execute(tx.sql.EXISTING, {"ids": as_json([job.id for job in jobs])})}
+    there = {row[0] for row in tx.execute(tx.sql.EXISTING_IDS, {"ids": as_json([job.id for job in jobs])})}
     new = {job.id: job for job in jobs if job.id not in there}
     stored = dict(zip(new, insert(tx, list(new.values())), strict=True))
     return [stored[job.id] if job.id in stored else read.job(tx, job.id) for job in jobs]
-
-
-def tally(tx: Transaction, moved: Iterable[tuple[str, str, str, int]]) -> None:
-    """Count rows where they moved: status, type, queue, by how many."""
-    tx.execute(tx.sql.TALLY, {"rows": as_json(list(moved))})
 
 
 def take_key(tx: Transaction, tenant: str, key: str, id: str, fresh: Collection[str] = ()) -> str | None:
@@ -47,7 +45,7 @@ def take_key(tx: Transaction, tenant: str, key: str, id: str, fresh: Collection[
             continue  # it was given back in between
         if holder in fresh or tx.value(tx.sql.IS_STORED, {"id": holder}):
             return holder
-        if tx.execute(tx.sql.PASS_KEY, {**row, "holder": holder}).rowcount:
+        if tx.execute(tx.sql.TRANSFER_KEY, {**row, "holder": holder}).rowcount:
             return None  # and if not, somebody has just given the key back
     return None
 
@@ -68,6 +66,14 @@ def _take_keys(tx: Transaction, jobs: Sequence[NewJob]) -> dict[str, str]:
     return holders
 
 
-def as_json(value: object) -> str:
-    """A batch travels as one JSON text."""
-    return codec.encode(value).decode()
+# How types are run, for producers that know a type only by its name
+
+
+def publish(tx: Transaction, policies: Sequence[TypePolicy]) -> None:
+    for policy in sorted(policies, key=lambda policy: policy.type):
+        tx.execute(tx.sql.PUBLISH, {**msgspec.structs.asdict(policy), "now": tx.now})
+
+
+def policies(tx: Transaction) -> dict[str, TypePolicy]:
+    names = TypePolicy.__struct_fields__
+    return {row[0]: TypePolicy(**dict(zip(names, row, strict=True))) for row in tx.execute(tx.sql.POLICIES)}

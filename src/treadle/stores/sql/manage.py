@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.errors import JobNotFound, KeyHeld, StoreBusy, WrongStatus
 from treadle.filters import Filter
 from treadle.ids import first_id_of
@@ -13,7 +14,7 @@ from treadle.job import Job, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import Batch
 from treadle.stores.sql import read, search, web_records
-from treadle.stores.sql.insert import as_json, take_key, tally
+from treadle.stores.sql.insert import take_key
 from treadle.stores.sql.rescue import decode_claimed
 from treadle.stores.sql.settle import settle
 from treadle.stores.sql.transaction import Transaction
@@ -26,7 +27,7 @@ def hold(tx: Transaction, id: str) -> Job:
     """The job as it is, and as it stays until we commit."""
     tries = 100
     for _ in range(tries):
-        if not tx.sql.HOLD or any(tx.value(statement, {"id": id}) for statement in tx.sql.HOLD):
+        if not tx.sql.LOCK_JOB or any(tx.value(statement, {"id": id}) for statement in tx.sql.LOCK_JOB):
             return read.job(tx, id)
         if not tx.value(tx.sql.IS_STORED, {"id": id}):
             raise JobNotFound(id)
@@ -52,8 +53,8 @@ def retry(tx: Transaction, id: str) -> Job:
     _retake_key(tx, id)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})
-    tally(tx, [(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
-    tx.waiting(job.queue)
+    tx.tally([(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
+    tx.job_waits(job.queue)
     return read.job(tx, id)
 
 
@@ -63,7 +64,7 @@ def run_now(tx: Transaction, id: str) -> Job:
         way_out = "it runs already" if job.status is Status.PROCESSING else f"let it run again: td.retry({id!r})"
         raise WrongStatus("run", id, job.status, way_out)
     tx.execute(tx.sql.RUN_NOW, {"id": id, "now": tx.now})
-    tx.waiting(job.queue)
+    tx.job_waits(job.queue)
     return read.job(tx, id)
 
 
@@ -74,7 +75,7 @@ def delete(tx: Transaction, id: str) -> Job:
     tx.execute(tx.sql.DELETE_READY, {"ids": as_json([id])})
     tx.execute(tx.sql.DROP_KEYS, {"ids": as_json([id])})
     _erase(tx, [id])
-    tally(tx, [(job.status, job.type, job.queue, -1)])
+    tx.tally([(job.status, job.type, job.queue, -1)])
     return job
 
 
@@ -93,7 +94,7 @@ def batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limi
     if before is None:
         return Batch(0, 0, None)
     batch = _batch(tx, action, wanted, before, limit)
-    tx.execute(tx.sql.GO_ON, {**batch._asdict(), "id": operation, "now": tx.now})
+    tx.execute(tx.sql.ADVANCE_OPERATION, {**batch._asdict(), "id": operation, "now": tx.now})
     return batch
 
 
@@ -136,13 +137,13 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
         changed += 1
         if job.status is Status.PROCESSING:
             settle(tx, [(decode_claimed(tx.value(tx.sql.LEASE_OF_JOB, {"id": id})), COMPLETED)])
-            tx.execute(tx.sql.DISOWN, {"id": id})
+            tx.execute(tx.sql.CLEAR_LEASE, {"id": id})
         elif job.status is Status.PENDING:
             _finish_waiting(tx, job, Status.COMPLETED, None)
         else:
             tx.execute(tx.sql.COMPLETE_FINISHED, {"id": id, "now": tx.now})
-            tx.execute(tx.sql.DISOWN, {"id": id})
-            tally(tx, [(job.status, job.type, job.queue, -1), (Status.COMPLETED, job.type, job.queue, 1)])
+            tx.execute(tx.sql.CLEAR_LEASE, {"id": id})
+            tx.tally([(job.status, job.type, job.queue, -1), (Status.COMPLETED, job.type, job.queue, 1)])
     return changed
 
 
@@ -155,7 +156,7 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
-        tally(tx, [(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
+        tx.tally([(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
     return len(rows)
 
 
@@ -163,12 +164,12 @@ def _finish_waiting(tx: Transaction, job: Job, status: Status, error: str | None
     tx.execute(tx.sql.FINISH_READY, {"id": job.id, "status": status, "now": tx.now, "error": error})
     tx.execute(tx.sql.DELETE_READY, {"ids": as_json([job.id])})
     tx.execute(tx.sql.DROP_KEYS, {"ids": as_json([job.id])})
-    tally(tx, [(Status.PENDING, job.type, job.queue, -1), (status, job.type, job.queue, 1)])
+    tx.tally([(Status.PENDING, job.type, job.queue, -1), (status, job.type, job.queue, 1)])
 
 
 def _retake_key(tx: Transaction, id: str) -> None:
     """A retried job holds its dedupe key again, or does not start."""
-    row = tx.execute(tx.sql.DEDUPE_OF, {"id": id}).fetchone()
+    row = tx.execute(tx.sql.DEDUPE_KEY, {"id": id}).fetchone()
     if row is None:
         return
     tenant, key = row

@@ -11,19 +11,19 @@ from treadle import clock, codec
 from treadle.errors import JobNotFound
 from treadle.job import Attempt, Job, Progress, Status
 from treadle.stores.base import WorkerRow
-from treadle.stores.sql.transaction import Reader
+from treadle.stores.sql.transaction import Transaction
 
 _FIRST, _LAST = (clock.from_datetime(moment.replace(tzinfo=UTC)) for moment in (datetime.min, datetime.max))
 
 
-def get(reader: Reader, id: str) -> Job | None:
-    row = reader.execute(reader.sql.GET, {"id": id}).fetchone()
+def get(tx: Transaction, id: str) -> Job | None:
+    row = tx.execute(tx.sql.GET, {"id": id}).fetchone()
     return to_job(row) if row else None
 
 
-def job(reader: Reader, id: str) -> Job:
+def job(tx: Transaction, id: str) -> Job:
     """The job, which must be there."""
-    found = get(reader, id)
+    found = get(tx, id)
     if found is None:
         raise JobNotFound(id)
     return found
@@ -86,7 +86,7 @@ def to_job(row: tuple[Any, ...]) -> Job:
     )
 
 
-def attempts(reader: Reader, id: str) -> list[Attempt]:
+def attempts(tx: Transaction, id: str) -> list[Attempt]:
     return [
         Attempt(
             attempt=attempt,
@@ -98,16 +98,16 @@ def attempts(reader: Reader, id: str) -> list[Attempt]:
             error=error,
             traceback=traceback,
         )
-        for attempt, lease, worker, started_at, ended_at, outcome, error, traceback in reader.execute(
-            reader.sql.ATTEMPTS, {"id": id}
+        for attempt, lease, worker, started_at, ended_at, outcome, error, traceback in tx.execute(
+            tx.sql.ATTEMPTS, {"id": id}
         )
     ]
 
 
-def workers(reader: Reader) -> list[WorkerRow]:
-    rows = reader.execute(reader.sql.WORKERS)
+def workers(tx: Transaction) -> list[WorkerRow]:
+    rows = tx.execute(tx.sql.WORKERS)
     doing: dict[str, list[tuple[str, int, int]]] = {}
-    for worker, type, n, since in reader.execute(reader.sql.DOING):
+    for worker, type, n, since in tx.execute(tx.sql.LEASES_BY_WORKER):
         doing.setdefault(worker, []).append((type, n, since))
     return [
         WorkerRow(

@@ -1,31 +1,47 @@
-"""Bury the dead and rescue what they held."""
+"""Liveness: workers register and beat; the dead are declared dead, and their jobs rescued."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Sequence
 
 import msgspec
 
+from treadle.codec import as_json
 from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, Status
 from treadle.outcome import RELEASED, Outcome, OutcomeKind, after_crash
-from treadle.stores.base import RECLAIM_AFTER, Beat
-from treadle.stores.sql.insert import tally
+from treadle.stores.base import RECLAIM_AFTER, Beat, WorkerRow
 from treadle.stores.sql.settle import settle_held
 from treadle.stores.sql.transaction import Ended, Transaction
 
 decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
 
 
+def register(tx: Transaction, worker: WorkerRow) -> None:
+    row = {
+        "id": worker.id,
+        "name": worker.name,
+        "concurrency": worker.concurrency,
+        "queues": as_json(worker.queues),
+        "types": as_json(worker.types),
+        "host": as_json(worker.host),
+        "version": worker.version,
+    }
+    tx.execute(tx.sql.REGISTER, {**row, "now": tx.now})
+
+
 def beat(tx: Transaction, worker: str) -> Beat:
     """Count up, and look around."""
     counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker})
-    leases, beats = tx.execute(tx.sql.LEASES_MINE, {"worker": worker}), tx.execute(tx.sql.BEATS)
+    leases, beats = tx.execute(tx.sql.CANCEL_FLAGS, {"worker": worker}), tx.execute(tx.sql.BEATS)
     seen = Beat(dict(beats.fetchall()), {number: bool(cancelled) for number, cancelled in leases})
     if not counted.rowcount:
         raise WorkerLost(worker)
     return seen
+
+
+def cancelled(tx: Transaction, worker: str) -> list[int]:
+    return [number for number, cancelled in tx.execute(tx.sql.CANCEL_FLAGS, {"worker": worker}) if cancelled]
 
 
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
@@ -66,24 +82,18 @@ def rescue(tx: Transaction, silent_for: int | None = None) -> int:
     """Return what has no living owner, and what is long overdue."""
     if silent_for is not None:
         tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
-    dead = [row[0] for row in tx.execute(tx.sql.LEASES_OF_THE_DEAD)]
+    dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]
     rescued = sum(declare_dead(tx, worker, "its worker was lost") for worker in dead)
     long_ago = {"grace": RECLAIM_AFTER, "now": tx.now}
-    overdue = [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OVERDUE, long_ago)]
+    overdue = [decode_claimed(row[0]) for row in tx.execute(tx.sql.OVERDUE_LEASES, long_ago)]
     rescued += _settled(tx, [(c, _overdue(c)) for c in overdue])
-    forget(tx, Status.PROCESSING)
+    tx.delete_orphaned_leases(Status.PROCESSING)
     return rescued
 
 
 def _settled(tx: Transaction, ended: Sequence[Ended]) -> int:
     """How many of these leases were still there to be ended: their owner may have been faster."""
-    return len(ended) - len(settle_held(tx, ended)) if ended else 0
-
-
-def forget(tx: Transaction, counted_as: Status) -> None:
-    """Drop the leases of jobs that somebody deleted by hand."""
-    if gone := Counter(tx.execute(tx.sql.FORGET_LEASES).fetchall()):
-        tally(tx, [(counted_as, type, queue, -n) for (type, queue), n in gone.items()])
+    return len(settle_held(tx, ended)) if ended else 0
 
 
 def leases_of(tx: Transaction, worker: str) -> list[ClaimedJob]:

@@ -15,7 +15,7 @@ from treadle.filters import EVERYTHING, Filter, matches
 from treadle.ids import first_id_of
 from treadle.job import FINAL, WAITING, Job, Page, Status
 from treadle.stores.rows import Counted
-from treadle.stores.sql import lanes, read
+from treadle.stores.sql import read, stats
 from treadle.stores.sql.filter_sql import STATE, STATUS, Term, at_moment, conditions, where
 from treadle.stores.sql.transaction import Transaction
 
@@ -44,14 +44,11 @@ def jobs(tx: Transaction, wanted: Filter, limit: int, before: str | None) -> Pag
     """Newest first. One statement per status asked for, each starting from the table that has just those rows."""
     found: dict[str, Job] = {}
     ends: list[str] = []
-    tx.execute(tx.sql.SNAPSHOT)  # one snapshot: a job that moves meanwhile is neither missed nor seen twice
-    try:
+    with tx.snapshot():  # a job that moves meanwhile is neither missed nor seen twice
         for source in _sources(tx, wanted):
             some, end = _newest(tx, source, limit + 1, before)
             found.update((job.id, job) for job in some)
             ends += [end] if end else []
-    finally:
-        tx.execute(tx.sql.SNAPSHOT_OVER)
     end = max(ends, default=None)  # nobody knows what else is below that
     newest = sorted((id for id in found if end is None or id >= end), reverse=True)
     if len(newest) > limit:
@@ -186,19 +183,19 @@ def _is_tallied(by: Sequence[str], wanted: Filter) -> bool:
 
 
 def _tallied(tx: Transaction, by: Sequence[str], wanted: Filter) -> Counted:
-    """What waits is not tallied by what it waits for: the lanes have that, if it is asked for."""
+    """What waits is not tallied by what it waits for: `queue_stats` has that, if it is asked for."""
     states = set(wanted.statuses) or {*Status, *WAITING}
     rows: list[tuple[dict[str, Any], int]] = []
     split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)
-    found = [lane for lane in lanes.lanes(tx) if _is_in(lane.type, lane.queue, wanted)] if split else []
-    for status, type, queue, n in tx.execute(tx.sql.COUNTS):
+    found = [row for row in stats.queue_stats(tx) if _is_in(row.type, row.queue, wanted)] if split else []
+    for status, type, queue, n in tx.execute(tx.sql.TALLIES):
         if status in states and _is_in(type, queue, wanted) and not (split and status == Status.PENDING):
             rows.append(({"status": status, "state": status, "type": type, "queue": queue}, n))
-    for lane in found:
+    for queue_stats in found:
         waits = [state for state in WAITING if state in states or Status.PENDING in states]
-        row = {"status": Status.PENDING.value, "type": lane.type, "queue": lane.queue}
-        rows += [({**row, "state": state}, lane.counts[state]) for state in waits]
-    return Counted(_grouped(by, rows), all(lane.exact for lane in found))
+        row = {"status": Status.PENDING.value, "type": queue_stats.type, "queue": queue_stats.queue}
+        rows += [({**row, "state": state}, queue_stats.counts[state]) for state in waits]
+    return Counted(_grouped(by, rows), all(row.exact for row in found))
 
 
 def _is_in(type: str, queue: str, wanted: Filter) -> bool:

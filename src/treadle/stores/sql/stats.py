@@ -1,23 +1,29 @@
-"""What people want to see of all jobs together: usage, speed, failures, who does what."""
+"""What people want to see of all jobs together: usage, latency, failures, and what waits in each queue."""
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
-from treadle.job import FailureGroup, Usage
-from treadle.stores.rows import Sampled
+from treadle.job import STATES, FailureGroup, Status, Usage
+from treadle.stores.rows import QueueStats, Sampled
 from treadle.stores.sql import read
 from treadle.stores.sql.transaction import Transaction
 
 SAMPLE = 2_000
 SAMPLED_FROM = 10_000
-"""Of so many at most: a million that were cancelled before they ran are no reason to read them all."""
+"""A million jobs that were cancelled before they ran are no reason to read them all."""
 FAILED = 10_000
-"""Of the newest so many."""
+"""Of the newest jobs, that many are grouped."""
+MOST_COUNTED = 10_001
+"""What is counted one by one is counted up to here."""
+MOST_LEVELS = 2_000
+"""At most that many (queue, type, priority) are read."""
 
 
 def usage(tx: Transaction, since: int, until: int, step: int, by: Sequence[str], tenant: str | None) -> list[Usage]:
-    """From and to are seconds since 1970, as is the start of each step of so many seconds."""
+    """`since`, `until` and the start of each step are seconds since 1970."""
     columns = "".join(f"{name}, " for name in by)
     group = ", ".join(["1", *by])
     rows = tx.execute(
@@ -38,8 +44,8 @@ def usage(tx: Transaction, since: int, until: int, step: int, by: Sequence[str],
     ]
 
 
-def sample(tx: Transaction) -> list[Sampled]:
-    return [Sampled(*row) for row in tx.execute(tx.sql.SAMPLE, {"limit": SAMPLE, "looked_at": SAMPLED_FROM})]
+def latency_sample(tx: Transaction) -> list[Sampled]:
+    return [Sampled(*row) for row in tx.execute(tx.sql.LATENCY_SAMPLE, {"limit": SAMPLE, "looked_at": SAMPLED_FROM})]
 
 
 def failures(tx: Transaction) -> list[FailureGroup]:
@@ -48,3 +54,65 @@ def failures(tx: Transaction) -> list[FailureGroup]:
         FailureGroup(type=type, error=error, count=n, first_at=read.moment(first), last_at=read.moment(last), sample=id)
         for type, error, n, first, last, id in rows
     ]
+
+
+class _Level(NamedTuple):
+    oldest: int | None
+    next: int | None
+    later: int
+
+
+class _Retrying(NamedTuple):
+    failed_before: int
+    later: int
+
+
+def queue_stats(tx: Transaction) -> list[QueueStats]:
+    """What waits, runs and has ended, by queue and type, at a cost that does not grow with how much it is.
+
+    How many wait is tallied. How many of those wait for a later time is counted, in ranges of the index.
+    """
+    with tx.snapshot():  # what is counted is part of what is tallied
+        return _queue_stats(tx)
+
+
+def _queue_stats(tx: Transaction) -> list[QueueStats]:
+    levels: dict[tuple[str, str], list[_Level]] = defaultdict(list)
+    found = tx.execute(
+        tx.sql.WAITING_BY_PRIORITY, {"now": tx.now, "most": MOST_COUNTED, "levels": MOST_LEVELS + 1}
+    ).fetchall()
+    for queue, type, *level in found[:MOST_LEVELS]:
+        levels[queue, type].append(_Level(*level))
+    retrying = {
+        (queue, type): _Retrying(*n)
+        for queue, type, *n in tx.execute(tx.sql.RETRYING, {"now": tx.now, "most": MOST_COUNTED})
+    }
+    whole = len(found) <= MOST_LEVELS and sum(n.failed_before for n in retrying.values()) < MOST_COUNTED
+    limits = {row[0]: row[4] for row in tx.execute(tx.sql.POLICIES)}
+    tallies: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    for status, type, queue, n in tx.execute(tx.sql.TALLIES):
+        tallies[queue, type][status] += n
+    return [
+        _stats_of(
+            place, tally, levels[place], retrying.get(place, _Retrying(0, 0)).later, limits.get(place[1]), whole=whole
+        )
+        for place, tally in sorted(tallies.items())
+    ]
+
+
+def _stats_of(
+    place: tuple[str, str], tally: Counter[str], levels: list[_Level], retrying: int, limit: int | None, *, whole: bool
+) -> QueueStats:
+    pending = tally[Status.PENDING]
+    later = min(sum(level.later for level in levels), pending)
+    retrying = min(retrying, later)
+    waiting = {"queued": pending - later, "scheduled": later - retrying, "retrying": retrying}
+    return QueueStats(
+        queue=place[0],
+        type=place[1],
+        counts={state.name: tally[state.status] for state in STATES} | waiting,
+        oldest_due=min((level.oldest for level in levels if level.oldest is not None), default=None),
+        next_due=min((level.next for level in levels if level.next is not None), default=None),
+        limit=limit,
+        exact=not pending or (whole and all(level.later < MOST_COUNTED for level in levels)),
+    )

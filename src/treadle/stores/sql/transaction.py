@@ -1,20 +1,26 @@
-"""What the verbs need of a database: statements to execute, and the moment at which all of it happens.
+"""What the verbs need of a database: statements to execute, rows that move, and the moment at which all of it happens.
 
-The verbs in this package are written once. What two databases do differently is in their `statements.py`, same names
-in the same order, and in their `moves.py`: how rows move from table to table.
+The verbs in this package are written once. What two databases do differently is in their `statements.py`, the same
+names in the same order, and in their `transitions.py`: how rows move from table to table, and how that is counted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol
 
-from treadle.job import ClaimedJob, NewJob
-from treadle.outcome import Outcome
+from treadle.clock import MINUTE
+from treadle.codec import as_json
+from treadle.job import ClaimedJob, NewJob, Status
+from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest, Due
-from treadle.stores.sql.claim_order import Lane
+from treadle.stores.sql.claim_order import ReadyRange
 
 Ended = tuple[ClaimedJob, Outcome]
+NOTHING: Mapping[str, Any] = {}
 
 
 class Rows(Protocol):
@@ -27,57 +33,195 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class Reader(Protocol):
-    """Statements that see the newest commit."""
+class Statements(Protocol):
+    """The statements that the verbs use: `statements.py` of each database has them all, a sentence each."""
 
-    @property
-    def sql(self) -> Any:
-        """The `statements` of this database."""
+    EXISTING_IDS: str
+    TAKE_KEY: str
+    KEY_HOLDER: str
+    TRANSFER_KEY: str
+    IS_STORED: str
+    DROP_KEYS: str
+    ADD_TALLIES: str
+    PUBLISH: str
+    POLICIES: str
+    IS_ALIVE: str
+    DELETE_READY: str
+    LEASES_OF_WORKER: str
+    LEASE_OF_JOB: str
+    DEAD_LEASEHOLDERS: str
+    OVERDUE_LEASES: str
+    WRITTEN_BEFORE: str
+    DELETE_ORPHANED_LEASES: str
+    ADD_USAGE: str
+    SAVE_PROGRESS: str
+    EXTEND: str
+    REGISTER: str
+    BEAT: str
+    BEATS: str
+    CANCEL_FLAGS: str
+    UNREGISTER: str
+    UNREGISTER_SILENT: str
+    WORKERS: str
+    LOCK_JOB: tuple[str, ...]
+    JOB: str
+    FROM_ALL: str
+    FROM_PENDING: str
+    FROM_PROCESSING: str
+    FROM_FINISHED: str
+    GET: str
+    TABLES: dict[str, str]
+    ERROR_HAS: str
+    PAYLOAD_HAS: str
+    AT_PATH: tuple[str, str]
+    ATTEMPTS: str
+    FLAG_CANCEL: str
+    FINISH_READY: str
+    COMPLETE_FINISHED: str
+    CLEAR_LEASE: str
+    RETRY: str
+    RUN_NOW: str
+    DEDUPE_KEY: str
+    DELETE_JOBS: str
+    DELETE_FINISHED: str
+    DELETE_ATTEMPTS: str
+    PRUNABLE: str
+    PRUNE_USAGE: str
+    TALLIES: str
+    COUNT_EACH: str
+    LIMIT: str
+    LEASE_HOLDERS: str
+    LEASE_FLAGS: str
+    AHEAD_ABOVE: str
+    AHEAD_BESIDE: str
+    WAITING_BY_PRIORITY: str
+    RETRYING: str
+    LEASES_BY_WORKER: str
+    LATENCY_SAMPLE: str
+    FAILURES: str
+    USAGE: str
+    AUDIT: str
+    LIST_AUDIT: str
+    PRUNE_AUDIT: str
+    ADD_TOKEN: str
+    TOKEN: str
+    TOKENS: str
+    DROP_TOKEN: str
+    START_OPERATION: str
+    ADVANCE_OPERATION: str
+    RESUME_OPERATION: str
+    FAIL_OPERATION: str
+    LOCK_OPERATION: str
+    OPERATION: str
+    OPERATIONS: str
+    PRUNE_OPERATIONS: str
+    TAKE_REQUEST: str
+    REQUEST: str
+    SET_REQUEST: str
+    PRUNE_REQUESTS: str
+
+    def paths(self, parts: list[str]) -> Sequence[str | list[str]]:
+        """A path in a payload, as this database writes it, in each of its meanings."""
         ...
 
-    def execute(self, sql: str, parameters: Mapping[str, Any] = ..., /) -> Rows: ...
 
-    def value(self, sql: str, parameters: Mapping[str, Any] = ..., /) -> Any:
-        """The first column of the first row, or None."""
-        ...
-
-
-class Transaction(Reader, Protocol):
+class Transaction(ABC):
     """Statements that are committed together, or not at all."""
 
-    @property
-    def now(self) -> int: ...
+    sql: ClassVar[Statements]
 
     @property
-    def moves(self) -> Moves: ...
+    @abstractmethod
+    def now(self) -> int:
+        """The moment at which all of it happens."""
 
-    def waiting(self, queue: str) -> None:
-        """A job waits in this queue now: those who look for work are to learn of it when this is committed."""
-        ...
+    @abstractmethod
+    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows: ...
+
+    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
+        """The first column of the first row, or None."""
+        row = self.execute(sql, parameters).fetchone()
+        return row[0] if row else None
+
+    @abstractmethod
+    def job_waits(self, queue: str) -> None:
+        """A job waits in this queue now: workers learn of it when this is committed."""
+
+    @abstractmethod
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Several reads that see the same moment."""
+
+    # How rows move, as this database does it best
+
+    @abstractmethod
+    def insert(self, jobs: Sequence[NewJob]) -> None:
+        """Write the rows of new jobs, which hold their keys already."""
+
+    @abstractmethod
+    def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
+        """Every (queue, type) in which jobs wait, with its highest priority, and the free slots of a limited type."""
+
+    @abstractmethod
+    def due(self, request: ClaimRequest) -> Due:
+        """Whether `claim` would find something."""
+
+    @abstractmethod
+    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+        """Turn the most urgent jobs that may run into leases of a living worker."""
+
+    @abstractmethod
+    def settle(self, ended: Sequence[Ended]) -> Sequence[Ended]:
+        """End the leases that are still held, as their outcomes say. What was written, as it was written."""
+
+    # What goes with it
+
+    def tally(self, moved: Iterable[tuple[str, str, str, int]]) -> None:
+        """Count rows where they moved: status, type, queue, by how many."""
+        self.execute(self.sql.ADD_TALLIES, {"rows": as_json(list(moved))})
+
+    def count_ended(self, ended: Iterable[Ended]) -> None:
+        """Add tallies and usage of what was just written. This runs for every job, so it adds up first."""
+        now = self.now
+        sums: dict[tuple[OutcomeKind, str, str, str], list[int]] = {}
+        for c, outcome in ended:
+            sum = sums.setdefault((outcome.kind, c.type, c.queue, c.tenant), [0, 0, 0])
+            sum[0] += 1
+            sum[1] += now - c.started_at
+            sum[2] += c.started_at - c.run_at
+        moved: Counter[tuple[str, str, str]] = Counter()
+        usage: list[tuple[Any, ...]] = []
+        for (kind, type, queue, tenant), (runs, busy, waiting) in sums.items():
+            moved[kind.final or Status.PENDING, type, queue] += runs
+            moved[Status.PROCESSING, type, queue] -= runs
+            if kind is not OutcomeKind.RELEASED:
+                completed, failures = runs * (kind is OutcomeKind.COMPLETED), runs * (kind in UNSUCCESSFUL)
+                times = max(0, busy), max(0, waiting)
+                usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
+        self.tally([(*place, n) for place, n in moved.items()])
+        if usage:
+            self.execute(self.sql.ADD_USAGE, {"rows": as_json(usage)})
+
+    def delete_orphaned_leases(self, counted_as: Status) -> None:
+        """Delete the leases of jobs that somebody deleted by hand."""
+        if gone := Counter(self.execute(self.sql.DELETE_ORPHANED_LEASES).fetchall()):
+            self.tally([(counted_as, type, queue, -n) for (type, queue), n in gone.items()])
 
 
-class Moves(Protocol):
-    """How rows move, as this database does it best. A module, `moves.py`, in the package of each."""
+def as_written(ended: Sequence[Ended], held: Mapping[int, int]) -> Sequence[Ended]:
+    """The outcomes of the leases that are held. `held` says of each number whether the job was cancelled."""
+    if len(held) == len(ended) and not any(held.values()):
+        return ended
+    return [(c, _unless_cancelled(outcome, held[c.number])) for c, outcome in ended if c.number in held]
 
-    def store(self, tx: Any, jobs: Sequence[NewJob]) -> None:
-        """The rows of new jobs, whose keys are theirs."""
-        ...
 
-    def lanes(self, tx: Any) -> list[tuple[Lane, int | None]]:
-        """Every (queue, type) that has somebody waiting, and how many more of a limited type may run."""
-        ...
+def _unless_cancelled(outcome: Outcome, cancelled: int) -> Outcome:
+    """A completion that came first wins; a cancelled job does not go back to wait."""
+    if cancelled and outcome.kind.final is None:
+        return Outcome(OutcomeKind.CANCELLED, error=outcome.error or "cancelled", charged=0)
+    return outcome
 
-    def due(self, tx: Any, wanted: ClaimRequest) -> Due:
-        """Whether `take` would find something."""
-        ...
 
-    def take(self, tx: Any, worker: str, wanted: ClaimRequest) -> list[ClaimedJob]:
-        """The most urgent jobs that may run become leases of a worker that lives."""
-        ...
-
-    def leave(self, tx: Any, ended: Sequence[Ended]) -> dict[int, int]:
-        """Leases that are still held end as their outcomes say, and are counted; a cancelled one does not wait again.
-
-        The numbers of those that were held, each with whether it was cancelled.
-        """
-        ...
+def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | None]:
+    """How a job goes back to wait: its run_at (None: unchanged), attempts charged, 1 if snoozed, its suspicion."""
+    run_at = None if outcome.kind is OutcomeKind.RELEASED else now + outcome.delay
+    return run_at, outcome.charged, int(outcome.kind is OutcomeKind.SNOOZED), outcome.suspicion

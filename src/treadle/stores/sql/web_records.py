@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from treadle import codec
 from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.errors import RequestDiffers
 from treadle.ids import first_id_of, new_id
 from treadle.job import Job, NewJob
 from treadle.stores.rows import AuditRow, Operation, Token
 from treadle.stores.sql import read
-from treadle.stores.sql.insert import as_json
 from treadle.stores.sql.transaction import Transaction
 
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
@@ -25,7 +25,7 @@ def audit(tx: Transaction, row: AuditRow) -> None:
 
 
 def audits(tx: Transaction, limit: int, before: str | None) -> list[AuditRow]:
-    rows = tx.execute(tx.sql.AUDITS, {"limit": limit, "before": before or LAST_ID})
+    rows = tx.execute(tx.sql.LIST_AUDIT, {"limit": limit, "before": before or LAST_ID})
     return [
         AuditRow(id=id, at=at, who=who, action=action, what=what, count=n, tenant=tenant)
         for id, at, who, action, what, n, tenant in rows
@@ -54,6 +54,10 @@ def tokens(tx: Transaction) -> list[Token]:
     return [_token(*row) for row in tx.execute(tx.sql.TOKENS)]
 
 
+def drop_token(tx: Transaction, name: str) -> bool:
+    return tx.execute(tx.sql.DROP_TOKEN, {"name": name}).rowcount > 0
+
+
 def _token(hash: str, name: str, scopes: str, tenant: str, created_at: int, expires_at: int | None) -> Token:
     return Token(
         hash=hash,
@@ -70,9 +74,18 @@ def start(tx: Transaction, operation: Operation) -> None:
     tx.execute(tx.sql.START_OPERATION, {**row, "total": operation.total, "position": operation.position, "now": tx.now})
 
 
+def resume(tx: Transaction, operation: Operation) -> bool:
+    row = {"id": operation.id, "seen": operation.updated_at, "now": tx.now}
+    return tx.execute(tx.sql.RESUME_OPERATION, row).rowcount > 0
+
+
+def fail(tx: Transaction, id: str, error: str) -> None:
+    tx.execute(tx.sql.FAIL_OPERATION, {"id": id, "error": error, "now": tx.now})
+
+
 def position(tx: Transaction, id: str) -> str | None:
     """Where it is, and nobody else goes on meanwhile; None: it has ended."""
-    row = tx.execute(tx.sql.HOLD_OPERATION, {"id": id}).fetchone()
+    row = tx.execute(tx.sql.LOCK_OPERATION, {"id": id}).fetchone()
     return row[0] if row else None
 
 
@@ -85,20 +98,20 @@ def operations(tx: Transaction, limit: int) -> list[Operation]:
     return [Operation(*row) for row in tx.execute(tx.sql.OPERATIONS, {"limit": limit})]
 
 
-def insert_once(
-    tx: Transaction, tenant: str, key: str, hash: str, jobs: Sequence[NewJob], insert: Callable[[], list[Job]]
-) -> tuple[list[Job], bool]:
-    """The jobs of a request, and whether they are stored just now: a request that was answered before is not new."""
+def answered(tx: Transaction, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> list[Job] | None:
+    """The jobs that an earlier request with this key stored. None: it is the first, and holds the key now."""
     row = {"tenant": tenant, "key": key, "hash": hash, "ids": as_json([job.id for job in jobs]), "now": tx.now}
     if tx.execute(tx.sql.TAKE_REQUEST, row).rowcount:
-        stored = insert()
-        if [job.id for job in stored] != [job.id for job in jobs]:
-            tx.execute(tx.sql.SET_REQUEST, {**row, "ids": as_json([job.id for job in stored])})
-        return stored, True
+        return None
     before, ids = tx.execute(tx.sql.REQUEST, {"tenant": tenant, "key": key}).fetchone()
     if before != hash:
         raise RequestDiffers(key)
-    return [job for id in codec.decode(ids) if (job := read.get(tx, id))], False
+    return [job for id in codec.decode(ids) if (job := read.get(tx, id))]
+
+
+def correct_answer(tx: Transaction, tenant: str, key: str, stored: Sequence[Job]) -> None:
+    """A dedupe key has answered with other jobs than the request asked for."""
+    tx.execute(tx.sql.SET_REQUEST, {"tenant": tenant, "key": key, "ids": as_json([job.id for job in stored])})
 
 
 def prune(tx: Transaction) -> None:

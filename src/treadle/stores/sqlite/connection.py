@@ -7,47 +7,38 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Generator, Mapping
+import weakref
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import Clock
 from treadle.errors import StoreBusy, StoreUnusable
-from treadle.stores.sqlite import forking, statements, transitions
+from treadle.stores.sql.transaction import NOTHING
 from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
+from treadle.stores.sqlite.transitions import Transitions
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01
 """Seconds between two looks whether SQLite's lock is free."""
 BUSY_SECONDS = 10.0
-NOTHING: Mapping[str, Any] = {}
+text = partial(str, encoding="utf-8", errors="replace")
+"""A row that was broken by hand must be readable, so that only its own job fails."""
 
 
-class Transaction:
-    """A connection, inside `BEGIN IMMEDIATE` if it is to write, and the moment at which all of it happens."""
-
-    __slots__ = ("connection", "execute", "now")
-
-    sql = statements
-    moves = transitions
+class Transaction(Transitions):
+    """A connection, inside `BEGIN IMMEDIATE` if it is to write."""
 
     def __init__(self, connection: sqlite3.Connection, now: int) -> None:
         self.connection = connection
         self.now = now
-        self.execute = connection.execute
 
-    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
-        """The first column of the first row, or None."""
-        row = self.execute(sql, parameters).fetchone()
-        return row[0] if row else None
-
-    def waiting(self, queue: str) -> None:
-        """Whoever looks for work sees every commit. But if the clock steps back, what waits must not wait for it."""
-        self.tick()
-
-    def tick(self) -> None:
-        """Keep in mind that this moment was written."""
-        self.execute(statements.TICK, {"now": self.now})
+    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> sqlite3.Cursor:
+        return self.connection.execute(sql, parameters)
 
 
 class StillReading(Exception):
@@ -75,7 +66,7 @@ class Database:
         self._has_turn = False
         self.left_open = False
         """Whether a fork found a connection in use: then the child must keep its hands off the file."""
-        forking.watch(self)
+        _open.add(self)
 
     def connect(self) -> sqlite3.Connection:
         """A connection set up as all of ours are."""
@@ -88,20 +79,48 @@ class Database:
         # Only one process may checkpoint at a time (see checkpoint.py), so no connection does it by itself.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
         connection.execute(f"PRAGMA journal_size_limit = {SHORT}")
-        # A row broken by hand must be readable, so that its job alone can fail.
         connection.text_factory = text
         return connection
 
+    def write(
+        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Take the steps in one transaction. (There is one writer, whatever it is for.)"""
+        with self.writing() as tx:
+            return steps(tx, *args, **kwargs)
+
+    def read(
+        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Take steps that only read."""
+        with self.reading() as tx:
+            return steps(tx, *args, **kwargs)
+
     @contextmanager
-    def write(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
-        """A write transaction, committed at the end of the block, rolled back if it raises."""
-        with self._turn_to_write(time.monotonic() + seconds, seconds) as writer:
-            yield from self._transact(writer)
+    def writing(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
+        """A write transaction, committed at the end of the block, rolled back if it raises.
+
+        First it is our turn in this process, then SQLite's lock.
+        """
+        deadline = time.monotonic() + seconds
+        if not self._turn.acquire(timeout=seconds):
+            raise StoreBusy(str(self.path), seconds)
+        try:
+            self._writer = self._writer or self._connect_to_write()
+            try:
+                self._begin(self._writer, deadline, seconds)
+            except StillReading:
+                self._writer.close()
+                self._writer = self._connect_to_write()
+                self._begin(self._writer, deadline, seconds)
+            yield from self._transact(self._writer)
+        finally:
+            self._turn.release()
         self._checkpointer.after_commit()
 
     @contextmanager
-    def write_apart(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
-        """`write` on a connection of its own, for code that is not ours: it may close it."""
+    def writing_apart(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
+        """`writing` on a connection of its own, for code that is not ours: it may close it."""
         with self._in_use():
             connection = self._connect_to_write()
             try:
@@ -125,7 +144,7 @@ class Database:
             raise
 
     @contextmanager
-    def read(self) -> Generator[Transaction]:
+    def reading(self) -> Generator[Transaction]:
         """A connection to read on: each statement sees the newest commit and waits for nobody."""
         with self._in_use():
             try:
@@ -202,23 +221,6 @@ class Database:
         connection.execute("PRAGMA busy_timeout = 0")
         return connection
 
-    @contextmanager
-    def _turn_to_write(self, deadline: float, seconds: float) -> Generator[sqlite3.Connection]:
-        """First our turn in this process, then SQLite's lock."""
-        if not self._turn.acquire(timeout=max(0.0, deadline - time.monotonic())):
-            raise StoreBusy(str(self.path), seconds)
-        try:
-            self._writer = self._writer or self._connect_to_write()
-            try:
-                self._begin(self._writer, deadline, seconds)
-            except StillReading:
-                self._writer.close()
-                self._writer = self._connect_to_write()
-                self._begin(self._writer, deadline, seconds)
-            yield self._writer
-        finally:
-            self._turn.release()
-
     def _begin(self, connection: sqlite3.Connection, deadline: float, seconds: float) -> None:
         try:
             self._patiently(connection, "BEGIN IMMEDIATE", deadline, seconds)
@@ -256,13 +258,36 @@ def is_busy(error: sqlite3.OperationalError) -> bool:
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and code != sqlite3.SQLITE_BUSY_SNAPSHOT
 
 
-def text(data: bytes) -> str:
-    return data.decode("utf-8", "replace")
-
-
 def _way_out(path: Path) -> str:
     if not path.parent.is_dir():
         return f"create the folder first: mkdir -p {path.parent}"
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
         return "the file and its folder must be writable, as SQLite keeps its -wal and -shm files beside it"
     return "check that it is a SQLite file and that the disk has room: treadle doctor"
+
+
+# A fork must find no connection open. SQLite keeps its locks in a list of the process. A child inherits that list, but
+# not the locks: it would believe that it holds them, the last of its family to close the file would delete the log
+# under it, and what it has committed would be gone. (Tried: two answered enqueues were lost.) So everything is closed
+# before a fork, and opened again after it, on either side, when it is next used.
+
+_open: weakref.WeakSet[Database] = weakref.WeakSet()
+_paused: list[Database] = []
+_one_at_a_time = threading.Lock()
+
+
+def _before_fork() -> None:
+    _one_at_a_time.acquire()
+    for database in list(_open):
+        if database.pid == os.getpid():
+            database.pause()
+            _paused.append(database)
+
+
+def _after_fork() -> None:
+    while _paused:
+        _paused.pop().resume()
+    _one_at_a_time.release()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork, after_in_child=_after_fork)

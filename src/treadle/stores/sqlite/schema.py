@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
 
 from treadle.errors import SchemaTooNew, StoreUnusable
 from treadle.stores import migrate
+from treadle.stores.sql.store import Connections
+from treadle.stores.sql.transaction import Transaction
 from treadle.stores.sqlite import statements as sql
 
 PACKAGE = "treadle.stores.sqlite"
-Steps = Callable[[Any], Any]
 
 
 def newest_schema() -> int:
@@ -51,17 +51,18 @@ def _schema_of(path: Path, mode: str) -> int:
         connection.close()
 
 
-def upgrade(where: str, read: Callable[[Steps], Any], write: Callable[[Steps], Any]) -> None:
+def upgrade(where: str, database: Connections) -> None:
     """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
     newest = newest_schema()
-    found, oldest = read(lambda tx: schema_in(tx, where))
+    found, oldest = database.read("other", schema_in, where)
     if oldest > newest:
         raise SchemaTooNew(where, found, newest)
     if found < newest:
-        write(lambda tx: _apply(tx, where))
+        database.write("other", apply, where)
 
 
-def _apply(tx: Any, where: str) -> None:
+def apply(tx: Transaction, where: str) -> None:
+    """Apply the migrations that are missing."""
     found, _ = schema_in(tx, where)
     for migration in migrate.migrations(PACKAGE):
         if migration.number > found:
@@ -70,7 +71,7 @@ def _apply(tx: Any, where: str) -> None:
             tx.execute(sql.SET_SCHEMA, {"number": migration.number})
 
 
-def schema_in(tx: Any, where: str) -> tuple[int, int]:
+def schema_in(tx: Transaction, where: str) -> tuple[int, int]:
     """The newest migration that the database has, and the oldest schema whose treadle can work with it."""
     try:
         if not tx.value(sql.HAS_META):

@@ -12,7 +12,7 @@ from treadle.filters import is_index
 # ---- enqueue
 
 # The newest time anybody wrote; a claim that finds itself before it knows that the clock stepped back.
-TICK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND value < :now"
+ADVANCE_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND value < :now"
 
 # What was asked for: jobs that differ in their ids and payloads only. {id: payload}
 INSERT_JOBS = """
@@ -29,7 +29,7 @@ SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM jso
 """
 
 # The ids that an earlier try has stored already.
-EXISTING = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+EXISTING_IDS = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # Take a dedupe key, or learn by the row count that it is held.
 TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
@@ -38,7 +38,7 @@ TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, 
 KEY_HOLDER = "SELECT id FROM treadle_dedupe WHERE tenant = :tenant AND key = :key"
 
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
-PASS_KEY = "UPDATE treadle_dedupe SET id = :id WHERE tenant = :tenant AND key = :key AND id = :holder"
+TRANSFER_KEY = "UPDATE treadle_dedupe SET id = :id WHERE tenant = :tenant AND key = :key AND id = :holder"
 
 IS_STORED = "SELECT 1 FROM treadle_jobs WHERE id = :id"
 
@@ -50,7 +50,7 @@ DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
 """
 
 # Count rows where they moved. [[status, type, queue, by how many], …]
-TALLY = """
+ADD_TALLIES = """
 INSERT INTO treadle_tallies (status, type, queue, count)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
     ON CONFLICT DO UPDATE SET count = count + excluded.count
@@ -71,20 +71,20 @@ POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FRO
 
 # Every (queue, type) that has somebody waiting, with its highest priority: a jump over the index per pair.
 # (Not by `(queue, type) > (?, ?)`: SQLite would step over every row of the pair that it is to leave.)
-LANES = """
-WITH RECURSIVE lane (queue, type, priority) AS (
+READY_RANGES = """
+WITH RECURSIVE pair (queue, type, priority) AS (
     SELECT * FROM (SELECT queue, type, priority FROM treadle_ready ORDER BY queue, type, priority DESC LIMIT 1)
     UNION ALL
-    SELECT r.queue, r.type, r.priority FROM lane JOIN treadle_ready r ON r.id = coalesce(
-        (SELECT id FROM treadle_ready n WHERE n.queue = lane.queue AND n.type > lane.type
+    SELECT r.queue, r.type, r.priority FROM pair JOIN treadle_ready r ON r.id = coalesce(
+        (SELECT id FROM treadle_ready n WHERE n.queue = pair.queue AND n.type > pair.type
           ORDER BY n.type, n.priority DESC LIMIT 1),
-        (SELECT id FROM treadle_ready n WHERE n.queue > lane.queue ORDER BY n.queue, n.type, n.priority DESC LIMIT 1))
+        (SELECT id FROM treadle_ready n WHERE n.queue > pair.queue ORDER BY n.queue, n.type, n.priority DESC LIMIT 1))
 )
-SELECT json_group_array(json_array(queue, type, priority)) FROM lane
+SELECT json_group_array(json_array(queue, type, priority)) FROM pair
 """
 
 # The first due jobs of one (queue, type, priority), when its next one will be due, and the next lower priority.
-RANGE = """
+READ_RANGES = """
 SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
            SELECT run_at, id FROM treadle_ready
             WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
@@ -97,7 +97,7 @@ SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
 """
 
 # How many more of each limited type may run. A lease long past its deadline is stuck, and not counted.
-ROOM = """
+FREE_SLOTS = """
 SELECT json_group_object(t.type, t.concurrency - (
            SELECT count(*) FROM treadle_leases l
             WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)))
@@ -122,7 +122,7 @@ CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
 
 # The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets
 # there again.
-CATCH_UP = """
+MAKE_DUE = """
 UPDATE treadle_ready SET run_at = min(:now, run_at - :step) WHERE run_at > :now AND run_at <= updated_at
 """
 SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
@@ -139,7 +139,7 @@ SELECT r.id, m.value + 1 + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.s
 """
 
 # ... which are taken.
-NUMBERS = "UPDATE treadle_meta SET value = value + :n WHERE key = 'lease'"
+ADVANCE_LEASE_NUMBER = "UPDATE treadle_meta SET value = value + :n WHERE key = 'lease'"
 
 DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
 
@@ -157,10 +157,10 @@ LEASES_OF_WORKER = f"""
 SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.worker = :worker
 """
 LEASE_OF_JOB = f"SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.id = :id"
-LEASES_OF_THE_DEAD = """
+DEAD_LEASEHOLDERS = """
 SELECT DISTINCT worker FROM treadle_leases WHERE worker <> '' AND worker NOT IN (SELECT id FROM treadle_workers)
 """
-LEASES_OVERDUE = f"""
+OVERDUE_LEASES = f"""
 SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id
  WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
 """
@@ -199,7 +199,7 @@ SELECT l.id, l.lease, e.value ->> 2, l.queue, l.type, l.tenant, l.attempt - 1 + 
 """
 
 # [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was], …]
-GIVE_BACK = """
+REQUEUE = """
 INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT l.id, l.queue, l.type, l.tenant, coalesce(j.priority, 0), coalesce(e.value ->> 1, min(l.run_at, :now)),
        l.attempt - 1 + (e.value ->> 2), l.snoozes + (e.value ->> 3), coalesce(e.value ->> 4, l.suspicion), :now
@@ -216,13 +216,13 @@ SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.
 DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
-FORGET_LEASES = """
+DELETE_ORPHANED_LEASES = """
 DELETE FROM treadle_leases WHERE NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_leases.id)
 RETURNING type, queue
 """
 
 # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
-USE = """
+ADD_USAGE = """
 INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
        value ->> 8
@@ -231,7 +231,7 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
        failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
 """
 
-REPORT = "UPDATE treadle_leases SET fraction = :fraction, message = :message WHERE id = :id AND lease = :number"
+SAVE_PROGRESS = "UPDATE treadle_leases SET fraction = :fraction, message = :message WHERE id = :id AND lease = :number"
 
 EXTEND = "UPDATE treadle_leases SET deadline = :deadline WHERE id = :id AND lease = :number"
 
@@ -246,7 +246,7 @@ BEAT = "UPDATE treadle_workers SET beats = beats + 1, seen_at = :now WHERE id = 
 
 BEATS = "SELECT id, beats FROM treadle_workers"
 
-LEASES_MINE = "SELECT lease, cancel FROM treadle_leases WHERE worker = :worker"
+CANCEL_FLAGS = "SELECT lease, cancel FROM treadle_leases WHERE worker = :worker"
 
 UNREGISTER = "DELETE FROM treadle_workers WHERE id = :worker AND (:beats IS NULL OR beats = :beats)"
 
@@ -260,11 +260,11 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 # ---- manage
 
 # Hold a job where it is: nothing to do here, as there is one writer, who holds everything.
-HOLD: tuple[str, ...] = ()
+LOCK_JOB: tuple[str, ...] = ()
 
 # Several reads of one moment, in a transaction or not.
-SNAPSHOT = "SAVEPOINT treadle"
-SNAPSHOT_OVER = "RELEASE treadle"
+SAVEPOINT = "SAVEPOINT treadle"
+RELEASE = "RELEASE treadle"
 
 # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
 _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
@@ -338,7 +338,7 @@ COMPLETE_FINISHED = """
 UPDATE treadle_finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = :id
 """
 # ... which was not ended by whoever held it: a later word under that number was never written.
-DISOWN = "UPDATE treadle_finished SET lease = 0 WHERE id = :id"
+CLEAR_LEASE = "UPDATE treadle_finished SET lease = 0 WHERE id = :id"
 
 # Let an ended job wait again, with no attempt made.
 RETRY = """
@@ -348,7 +348,7 @@ SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle_jobs 
 # Let a job that waits wait no longer. One that is due keeps its place.
 RUN_NOW = "UPDATE treadle_ready SET run_at = :now, updated_at = :now WHERE id = :id AND run_at > :now"
 
-DEDUPE_OF = "SELECT tenant, dedupe FROM treadle_jobs WHERE id = :id AND dedupe IS NOT NULL"
+DEDUPE_KEY = "SELECT tenant, dedupe FROM treadle_jobs WHERE id = :id AND dedupe IS NOT NULL"
 
 DELETE_JOBS = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
 DELETE_FINISHED = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
@@ -367,7 +367,7 @@ DELETE FROM treadle_usage WHERE (minute, type, queue, tenant) IN
        (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before ORDER BY 1, 2, 3, 4 LIMIT :limit)
 """
 
-COUNTS = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
+TALLIES = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
 
 # Where there is no tally: every job, counted one by one.
 COUNT_EACH = """
@@ -382,7 +382,7 @@ SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing
 LIMIT = "SELECT concurrency FROM treadle_types WHERE type = :type"
 
 # Who holds jobs of a type, and how many.
-HOLDERS = """
+LEASE_HOLDERS = """
 SELECT worker, count(*) FROM treadle_leases
  WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
 """
@@ -404,7 +404,7 @@ SELECT count(*) FROM (SELECT 1 FROM treadle_ready
 # ---- look
 
 # Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
-LEVELS = """
+WAITING_BY_PRIORITY = """
 WITH RECURSIVE level (queue, type, priority) AS (
     SELECT queue, type, (SELECT priority FROM treadle_ready r WHERE r.queue = t.queue AND r.type = t.type
                           ORDER BY priority DESC LIMIT 1)
@@ -425,17 +425,19 @@ SELECT queue, type,
 """
 
 # The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
-AGAIN = """
+RETRYING = """
 SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
     SELECT queue, type, run_at FROM treadle_ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most)
  GROUP BY queue, type
 """
 
 # What each worker does.
-DOING = "SELECT worker, type, count(*), min(started_at) FROM treadle_leases GROUP BY worker, type ORDER BY 1, 2"
+LEASES_BY_WORKER = (
+    "SELECT worker, type, count(*), min(started_at) FROM treadle_leases GROUP BY worker, type ORDER BY 1, 2"
+)
 
 # Of the newest ended jobs those that ran: how long they waited, and how long they ran.
-SAMPLE = """
+LATENCY_SAMPLE = """
 SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
     SELECT type, queue, run_at, started_at, completed_at FROM treadle_finished ORDER BY id DESC LIMIT :looked_at)
  WHERE started_at IS NOT NULL LIMIT :limit
@@ -462,7 +464,7 @@ AUDIT = """
 INSERT INTO treadle_audit (id, at, who, action, what, count, tenant)
 VALUES (:id, :now, :who, :action, :what, :count, :tenant)
 """
-AUDITS = """
+LIST_AUDIT = """
 SELECT id, at, who, action, what, count, tenant FROM treadle_audit WHERE id < :before ORDER BY id DESC LIMIT :limit
 """
 PRUNE_AUDIT = "DELETE FROM treadle_audit WHERE id < :oldest"
@@ -479,13 +481,15 @@ START_OPERATION = """
 INSERT INTO treadle_operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
 VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
 """
-GO_ON = """
+ADVANCE_OPERATION = """
 UPDATE treadle_operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
        updated_at = :now, ended_at = CASE WHEN :position IS NULL THEN :now END WHERE id = :id
 """
-TAKE_OVER = "UPDATE treadle_operations SET updated_at = :now WHERE id = :id AND updated_at = :seen AND ended_at IS NULL"
-GIVE_UP = "UPDATE treadle_operations SET ended_at = :now, error = :error WHERE id = :id AND ended_at IS NULL"
-HOLD_OPERATION = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
+RESUME_OPERATION = (
+    "UPDATE treadle_operations SET updated_at = :now WHERE id = :id AND updated_at = :seen AND ended_at IS NULL"
+)
+FAIL_OPERATION = "UPDATE treadle_operations SET ended_at = :now, error = :error WHERE id = :id AND ended_at IS NULL"
+LOCK_OPERATION = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
 OPERATION = """
 SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
   FROM treadle_operations WHERE id = :id

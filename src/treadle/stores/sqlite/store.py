@@ -8,27 +8,73 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 from treadle.clock import Clock, now
-from treadle.errors import BadConnection, BadOption, LeaseLost, StoreUnusable, TransactionOver
+from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
+from treadle.stores.base import ClaimRequest, Due
 from treadle.stores.sql import insert, settle
+from treadle.stores.sql.store import SQLStore
 from treadle.stores.sqlite import statements as sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
-from treadle.stores.sqlite.dialect import OLDEST_SQLITE, SQLiteTables
-from treadle.stores.sqlite.schema import newest_schema, schema_of, upgrade
+from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade
+from treadle.stores.sqlite.transitions import Transitions
 from treadle.stores.sqlite.watch import Watch
 from treadle.stores.user_connections import unwrap
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 TRANSACTION_SECONDS = 5.0
 """How long `ctx.transaction()` may hold the only writer."""
+OLDEST_SQLITE = (3, 38)
+"""The first with `->>`; STRICT tables came with 3.37, RETURNING with 3.35."""
+
+
+class SQLiteConnections(Protocol):
+    """The connections of one process to a file, or to a libSQL server."""
+
+    pid: int
+
+    def write(
+        self, pool: str, steps: Callable[Concatenate[Transitions, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    def read(
+        self, pool: str, steps: Callable[Concatenate[Transitions, P], T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    def close(self) -> None: ...
+
+
+D = TypeVar("D", bound=SQLiteConnections)
+
+
+class SQLiteTables(SQLStore[D]):
+    """Jobs in SQLite's tables, in a file or on a libSQL server."""
+
+    def newest_schema(self) -> int:
+        return newest_schema()
+
+    def upgrade(self) -> int:
+        self.open()  # which does it by itself
+        return newest_schema()
+
+    def schema_sql(self) -> str:
+        return schema_sql()
+
+    def due(self, request: ClaimRequest) -> Due:
+        return self.database.read("claim", Transitions.due, request)
+
+    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+        return self.database.write("claim", Transitions.claim, worker, request)
+
+    def compact(self) -> int:
+        return 0  # one writer at a time: everything is added up as it is written
 
 
 class SQLiteStore(SQLiteTables[Database]):
@@ -60,10 +106,10 @@ class SQLiteStore(SQLiteTables[Database]):
         return Database(self.path, self._synchronous, self._clock)
 
     def _prepare(self, database: Database) -> None:
-        upgrade(self.where, partial(_read, database), partial(_write, database))
+        upgrade(self.where, database)
 
     def _inherit(self, parents: Database) -> None:
-        """See forking.py for what would happen otherwise."""
+        """The end of connection.py says what would happen otherwise."""
         if parents.left_open:
             problem = "this process was forked while its parent had a transaction open on it"
             raise StoreUnusable(self.where, problem, "fork before or after ctx.transaction(), or spawn")
@@ -75,7 +121,7 @@ class SQLiteStore(SQLiteTables[Database]):
         return self._clock()
 
     def status(self) -> Mapping[str, Any]:
-        with self.database.read() as tx:
+        with self.database.reading() as tx:
             connection = tx.connection
             pages = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")}
             meta = dict(connection.execute(sql.META))
@@ -96,7 +142,7 @@ class SQLiteStore(SQLiteTables[Database]):
 
     def check(self) -> str:
         """SQLite's own check of the file: 'ok', or what is wrong. Reads all of it."""
-        with self.database.read() as tx:
+        with self.database.reading() as tx:
             answer: str = tx.execute("PRAGMA integrity_check").fetchone()[0]
             return answer
 
@@ -105,14 +151,6 @@ class SQLiteStore(SQLiteTables[Database]):
 
     def watch(self) -> Watch:
         return Watch(Path(f"{self.path}-wal"), self.database.changes)
-
-    # Transactions
-
-    def _write(self, verb: str, steps: Callable[[Transaction], T]) -> T:
-        return _write(self.database, steps)
-
-    def _read(self, verb: str, steps: Callable[[Transaction], T]) -> T:
-        return _read(self.database, steps)
 
     # Enqueue
 
@@ -159,7 +197,7 @@ class SQLiteStore(SQLiteTables[Database]):
 
     @contextmanager
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[sqlite3.Connection]:
-        with self.database.write_apart() as tx:
+        with self.database.writing_apart() as tx:
             began = time.monotonic()
             limit = threading.Timer(TRANSACTION_SECONDS, _cut_off, (tx.connection,))
             limit.start()
@@ -180,18 +218,7 @@ class SQLiteStore(SQLiteTables[Database]):
                     "longer one; the job was not completed: leave both to ctx.transaction()"
                 )
             tx.now = self._clock()
-            if settle.settle_held(tx, [(claimed, outcome())]):
-                raise LeaseLost(claimed.id, claimed.number)
-
-
-def _write(database: Database, steps: Callable[[Transaction], T]) -> T:
-    with database.write() as tx:
-        return steps(tx)
-
-
-def _read(database: Database, steps: Callable[[Transaction], T]) -> T:
-    with database.read() as tx:
-        return steps(tx)
+            settle.settle_in_transaction(tx, claimed, outcome())
 
 
 def _cut_off(connection: sqlite3.Connection) -> None:

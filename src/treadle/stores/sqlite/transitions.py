@@ -3,174 +3,174 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import msgspec
 
-from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest, Due
-from treadle.stores.sql.claim_order import Candidate, Found, Lane, Range, allowed, find
-from treadle.stores.sql.insert import as_json, tally
-from treadle.stores.sql.rescue import forget
-from treadle.stores.sql.settle import count, still_held, waiting_again
-from treadle.stores.sql.transaction import Ended, Rows
+from treadle.stores.sql.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
+from treadle.stores.sql.transaction import Ended, Rows, Statements, Transaction, as_written, requeued
 from treadle.stores.sqlite import statements as sql
 
-if TYPE_CHECKING:
-    from treadle.stores.sqlite.connection import Transaction
-
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
-_decode_lanes = msgspec.json.Decoder(list[Lane]).decode
-_decode_range = msgspec.json.Decoder(list[tuple[int, str]]).decode
-_decode_room = msgspec.json.Decoder(dict[str, int]).decode
+_decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode
+_decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
+_decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
 
-
-# Into `jobs` and `ready`
-
-_PLACE = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "traceparent", "run_at")
+_COLUMNS = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "traceparent", "run_at")
 
 
-def store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
-    """Jobs that differ in their payloads only go together."""
-    alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
-    for j in jobs:
-        place = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts, j.dedupe, j.traceparent)
-        alike[*place, j.due(tx.now)][j.id] = j.payload
-    moved: Counter[tuple[str, str]] = Counter()
-    for place, payloads in alike.items():
-        row = {**dict(zip(_PLACE, place, strict=True)), "now": tx.now, "rows": as_json(payloads)}
-        tx.execute(sql.INSERT_JOBS, row)
-        tx.execute(sql.INSERT_READY, row)
-        moved[place[0], place[1]] += len(payloads)
-    tally(tx, [(Status.PENDING, type, queue, n) for (type, queue), n in moved.items()])
-    tx.tick()
+class Transitions(Transaction):
+    """A transaction on SQLite's tables, in a file or on a libSQL server."""
+
+    sql: ClassVar[Statements] = sql
+    now: int = 0
+
+    def job_waits(self, queue: str) -> None:
+        """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""
+        self.advance_clock()
+
+    def advance_clock(self) -> None:
+        """Remember that this moment was written."""
+        self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
+
+    @contextmanager
+    def snapshot(self) -> Generator[None]:
+        self.execute(sql.SAVEPOINT)
+        try:
+            yield
+        finally:
+            self.execute(sql.RELEASE)
+
+    # Into `jobs` and `ready`
+
+    def insert(self, jobs: Sequence[NewJob]) -> None:
+        """Jobs that differ only in their payloads share two statements."""
+        alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
+        for j in jobs:
+            common = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts, j.dedupe, j.traceparent)
+            alike[*common, j.due(self.now)][j.id] = j.payload
+        moved: Counter[tuple[str, str]] = Counter()
+        for common, payloads in alike.items():
+            row = {**dict(zip(_COLUMNS, common, strict=True)), "now": self.now, "rows": as_json(payloads)}
+            self.execute(sql.INSERT_JOBS, row)
+            self.execute(sql.INSERT_READY, row)
+            moved[common[0], common[1]] += len(payloads)
+        self.tally([(Status.PENDING, type, queue, n) for (type, queue), n in moved.items()])
+        self.advance_clock()
+
+    # From `ready` to `leases`
+
+    def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
+        slots_json, ranges_json = _values(*self._look())
+        slots = _decode_slots(slots_json)
+        return [(range, slots.get(range.type)) for range in _decode_ranges(ranges_json)]
+
+    def due(self, request: ClaimRequest) -> Due:
+        now = self.now
+        latest, *found = _values(self.execute(sql.CLOCK), *self._look())
+        self.now = max(now, latest)  # if the clock stepped back, a claim will correct what was due before
+        order, jobs = self._find(msgspec.structs.replace(request, limit=1), *found)
+        return order.due(jobs, now)
+
+    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+        alive = self.execute(sql.IS_ALIVE, {"worker": worker})
+        is_alive, latest, *found = _values(alive, self.execute(sql.CLOCK), *self._look())
+        if worker and is_alive is None:
+            raise WorkerLost(worker)
+        if self.now < latest:
+            self._correct_clock_step(latest)
+        _, jobs = self._find(request, *found)
+        return self._lease(worker, request, jobs) if jobs else []
+
+    def _look(self) -> tuple[Rows, Rows]:
+        """The free slots of limited types, and the ranges."""
+        slots = self.execute(sql.FREE_SLOTS, {"now": self.now, "grace": RECLAIM_AFTER})
+        return slots, self.execute(sql.READY_RANGES)
+
+    def _correct_clock_step(self, latest: int) -> None:
+        """The clock stepped back: what should run at once would wait until it has caught up."""
+        self.execute(sql.MAKE_DUE, {"now": self.now, "step": latest - self.now})
+        self.execute(sql.SET_CLOCK, {"now": self.now})
+
+    def _find(self, request: ClaimRequest, slots_json: str, ranges_json: str) -> tuple[ClaimOrder, list[Candidate]]:
+        slots = _decode_slots(slots_json)
+        order = ClaimOrder(allowed(_decode_ranges(ranges_json), request, slots), request.limit, slots)
+        return order, [job for level in order for job in order.merge(level, self._read_starts(level))]
+
+    def _read_starts(self, level: Sequence[Head]) -> list[RangeStart]:
+        asked = [self.execute(sql.READ_RANGES, {**r._asdict(), "now": self.now, "limit": n}) for r, n in level]
+        found = [rows.fetchone() for rows in asked]
+        return [RangeStart(_decode_due(due), next_at, lower) for due, next_at, lower in found]
+
+    def _lease(self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate]) -> list[ClaimedJob]:
+        by_deadline: defaultdict[int | None, list[str]] = defaultdict(list)
+        for range, some in groupby(jobs, itemgetter(2)):
+            by_deadline[request.deadline(self.now, range.type)] += [id for _, id, _ in some]
+        for deadline, ids in by_deadline.items():
+            row = {"worker": worker, "now": self.now, "deadline": deadline, "rows": as_json(ids)}
+            self.execute(sql.INSERT_LEASES, row)
+            self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
+        rows = {"ids": as_json([id for _, id, _ in jobs])}
+        self.execute(sql.DELETE_READY, rows)
+        claimed = _decode_claimed(self.value(sql.CLAIMED, rows))
+        if len(claimed) < len(jobs):
+            self.delete_orphaned_leases(Status.PENDING)
+        moved = Counter(map(attrgetter("type", "queue"), claimed))
+        self.tally(
+            [(Status.PENDING, type, queue, -n) for (type, queue), n in moved.items()]
+            + [(Status.PROCESSING, type, queue, n) for (type, queue), n in moved.items()]
+        )
+        self.advance_clock()
+        return claimed
+
+    # From `leases` to `finished`, or back to `ready`
+
+    def settle(self, ended: Sequence[Ended]) -> Sequence[Ended]:
+        self.advance_clock()
+        all_final = all(kind.final for kind in {outcome.kind for _, outcome in ended})
+        if all_final and self._finish(ended) == len(ended):  # nearly always: the fence has let all of them through
+            return self._delete_leases(ended)
+        rows = as_json([(c.id, c.number) for c, _ in ended])
+        held = as_written(ended, dict(_decode_held(self.value(sql.HELD, {"rows": rows}))))
+        if held and not all_final:
+            self._finish([e for e in held if e[1].kind.final])
+            self._requeue([e for e in held if not e[1].kind.final])
+        return self._delete_leases(held) if held else held
+
+    def _finish(self, ended: Sequence[Ended]) -> int:
+        """Write how jobs ended, as far as their leases are held. How many."""
+        plain = {c.id: c.number for c, o in ended if o.kind is OutcomeKind.COMPLETED and o.result is None}
+        written = self.execute(sql.COMPLETE, {"now": self.now, "rows": as_json(plain)}).rowcount if plain else 0
+        if len(plain) < len(ended):
+            others = [(c, o) for c, o in ended if c.id not in plain]
+            rows = as_json([(c.id, c.number, o.kind, o.charged, o.result, o.error) for c, o in others])
+            written += self.execute(sql.FINISH, {"now": self.now, "rows": rows}).rowcount
+        return written
+
+    def _requeue(self, ended: Iterable[Ended]) -> None:
+        rows = as_json([(c.id, *requeued(self.now, o)) for c, o in ended])
+        self.execute(sql.REQUEUE, {"now": self.now, "rows": rows})
+
+    def _delete_leases(self, ended: Sequence[Ended]) -> Sequence[Ended]:
+        if failures := [(c, o) for c, o in ended if o.kind in UNSUCCESSFUL]:
+            rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
+            self.execute(sql.INSERT_ATTEMPTS, {"now": self.now, "rows": rows})
+        self.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
+        self.count_ended(ended)
+        return ended
 
 
-# From `ready` to `leases`
-
-
-def lanes(tx: Transaction) -> list[tuple[Lane, int | None]]:
-    room_json, lanes_json = _answers(*_look(tx))
-    room = _decode_room(room_json)
-    return [(lane, room.get(lane.type)) for lane in _decode_lanes(lanes_json)]
-
-
-def due(tx: Transaction, wanted: ClaimRequest) -> Due:
-    now = tx.now
-    latest, *looked = _answers(tx.execute(sql.CLOCK), *_look(tx))
-    tx.now = max(now, latest)  # if the clock stepped back, a claim will set right what was due before
-    found = _find(tx, msgspec.structs.replace(wanted, limit=1), *looked)
-    seconds = None if found.next_at is None else max(0.0, (found.next_at - now) / SECOND)
-    return Due(bool(found.jobs), found.next_at, seconds)
-
-
-def take(tx: Transaction, worker: str, wanted: ClaimRequest) -> list[ClaimedJob]:
-    alive, latest, *looked = _answers(tx.execute(sql.IS_ALIVE, {"worker": worker}), tx.execute(sql.CLOCK), *_look(tx))
-    if worker and alive is None:
-        raise WorkerLost(worker)
-    _mind_the_clock(tx, latest)
-    found = _find(tx, wanted, *looked)
-    return _take(tx, worker, wanted, found.jobs) if found.jobs else []
-
-
-def _answers(*asked: Rows) -> list[Any]:
-    """The value of each. All are asked before the first is looked at: on a server, that is one journey."""
+def _values(*asked: Rows) -> list[Any]:
+    """The value of each. All are asked before the first is read: on a server, that is one round trip."""
     rows = [rows.fetchone() for rows in asked]
     return [row[0] if row else None for row in rows]
-
-
-def _mind_the_clock(tx: Transaction, latest: int) -> None:
-    """If the clock stepped back, what should run at once would wait until it has caught up."""
-    if tx.now < latest:
-        tx.execute(sql.CATCH_UP, {"now": tx.now, "step": latest - tx.now})
-        tx.execute(sql.SET_CLOCK, {"now": tx.now})
-
-
-def _look(tx: Transaction) -> tuple[Rows, Rows]:
-    """The room of limited types, and the lanes."""
-    return tx.execute(sql.ROOM, {"now": tx.now, "grace": RECLAIM_AFTER}), tx.execute(sql.LANES)
-
-
-def _find(tx: Transaction, wanted: ClaimRequest, room_json: str, lanes_json: str) -> Found:
-    room = _decode_room(room_json)
-    lanes = allowed(_decode_lanes(lanes_json), wanted, room)
-    return find(lanes, wanted.limit, room, lambda heads: _ranges(tx, heads))
-
-
-def _ranges(tx: Transaction, heads: Sequence[tuple[Lane, int]]) -> list[Range]:
-    asked = [tx.execute(sql.RANGE, {**lane._asdict(), "now": tx.now, "limit": limit}) for lane, limit in heads]
-    found = [rows.fetchone() for rows in asked]
-    return [Range(_decode_range(due), next_at, lower) for due, next_at, lower in found]
-
-
-def _take(tx: Transaction, worker: str, wanted: ClaimRequest, jobs: Sequence[Candidate]) -> list[ClaimedJob]:
-    together: defaultdict[int | None, list[str]] = defaultdict(list)
-    for lane, some in groupby(jobs, itemgetter(2)):
-        together[wanted.deadline(tx.now, lane.type)] += [id for _, id, _ in some]
-    for deadline, ids in together.items():
-        row = {"worker": worker, "now": tx.now, "deadline": deadline, "rows": as_json(ids)}
-        tx.execute(sql.INSERT_LEASES, row)
-        tx.execute(sql.NUMBERS, {"n": len(ids)})
-    rows = {"ids": as_json([id for _, id, _ in jobs])}
-    tx.execute(sql.DELETE_READY, rows)
-    claimed = _decode_claimed(tx.value(sql.CLAIMED, rows))
-    if len(claimed) < len(jobs):
-        forget(tx, Status.PENDING)
-    moved = Counter(map(attrgetter("type", "queue"), claimed))
-    tally(
-        tx,
-        [(Status.PENDING, type, queue, -n) for (type, queue), n in moved.items()]
-        + [(Status.PROCESSING, type, queue, n) for (type, queue), n in moved.items()],
-    )
-    tx.tick()
-    return claimed
-
-
-# From `leases` to `finished`, or back to `ready`
-
-
-def leave(tx: Transaction, ended: Sequence[Ended]) -> dict[int, int]:
-    tx.tick()
-    all_final = all(kind.final for kind in {outcome.kind for _, outcome in ended})
-    if all_final and _finish(tx, ended) == len(ended):  # as nearly always: the fence has let all of them through
-        _leave(tx, ended)
-        return {c.number: 0 for c, _ in ended}
-    held = dict(_decode_held(tx.value(sql.HELD, {"rows": as_json([(c.id, c.number) for c, _ in ended])})))
-    if ours := still_held(ended, held):
-        if not all_final:
-            _finish(tx, [e for e in ours if e[1].kind.final])
-            _give_back(tx, [e for e in ours if not e[1].kind.final])
-        _leave(tx, ours)
-    return held
-
-
-def _finish(tx: Transaction, ended: Sequence[Ended]) -> int:
-    """Write how jobs have ended, as far as their leases are held. How many."""
-    plain = {c.id: c.number for c, o in ended if o.kind is OutcomeKind.COMPLETED and o.result is None}
-    written = tx.execute(sql.COMPLETE, {"now": tx.now, "rows": as_json(plain)}).rowcount if plain else 0
-    if len(plain) < len(ended):
-        others = [(c, o) for c, o in ended if c.id not in plain]
-        rows = as_json([(c.id, c.number, o.kind, o.charged, o.result, o.error) for c, o in others])
-        written += tx.execute(sql.FINISH, {"now": tx.now, "rows": rows}).rowcount
-    return written
-
-
-def _give_back(tx: Transaction, ended: Iterable[Ended]) -> None:
-    """Let jobs wait again."""
-    rows = as_json([(c.id, *waiting_again(tx.now, c, o)) for c, o in ended])
-    tx.execute(sql.GIVE_BACK, {"now": tx.now, "rows": rows})
-
-
-def _leave(tx: Transaction, ended: Sequence[Ended]) -> None:
-    if failures := [(c, o) for c, o in ended if o.kind in UNSUCCESSFUL]:
-        rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
-        tx.execute(sql.INSERT_ATTEMPTS, {"now": tx.now, "rows": rows})
-    tx.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
-    count(tx, ended)
