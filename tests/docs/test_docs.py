@@ -101,6 +101,12 @@ def test_the_pages_use_plain_words(page: Path) -> None:
     )
 
 
+def test_contributing_lists_every_folder_of_tests() -> None:
+    listed = re.findall(r"^\| `(tests/\w+)` \|", (ROOT / "CONTRIBUTING.md").read_text("utf-8"), re.MULTILINE)
+    there = [f"tests/{path.parent.name}" for path in (ROOT / "tests").glob("*/__init__.py")]
+    assert sorted(listed) == sorted(there)
+
+
 def _anchors(page: Path) -> set[str]:
     """Headings as GitHub names them."""
     headings = re.findall(r"^#+ (.+)$", prose_of(page), flags=re.MULTILINE)
