@@ -1,4 +1,4 @@
-"""Runs a page as a reader would: its blocks in order, in one folder, with the real library and the real command."""
+"""Runs a page like a reader: its blocks in order, in one folder, with the real library and the real command."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _SHOWN = re.compile(r"#\s*→\s*(.+?)\s*$")
 
 
 class Page:
-    """One page under way: its folder, and the names that its blocks have made so far."""
+    """A page that is being run: its folder, and the names that its blocks have defined so far."""
 
     def __init__(self, page: Path, folder: Path) -> None:
         self._page = page
@@ -55,7 +55,7 @@ class Page:
     def run(self, block: Block) -> None:
         run = self._languages.get(block.language)
         known = ", ".join(name for name in self._languages if name != "setup")
-        assert run is not None, f"nobody runs a block of {block.language!r}; say what it is in: {known}"
+        assert run is not None, f"a block of {block.language!r} cannot be run; use one of: {known}"
         try:
             run(block)
         except BaseException as error:
@@ -63,7 +63,7 @@ class Page:
             raise
 
     def _python(self, block: Block) -> None:
-        """Run it here; one that starts with `# name.py` is saved under that name and imported."""
+        """Run it here. A block that starts with `# name.py` is saved under that name and imported."""
         if named := _FILE.match(block.code.partition("\n")[0]):
             (self._folder / named[1]).write_text(f"{block.code}\n", "utf-8")
             module = named[1].removesuffix(".py")
@@ -77,13 +77,13 @@ class Page:
         tree = _checking_what_is_shown(ast.parse(source), source.splitlines())
         code = compile(tree, str(self._page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # the docs show no code that is warned of
+            warnings.simplefilter("error")  # the docs show no code that warns
             result = eval(code, self.names)
             if inspect.iscoroutine(result):
                 asyncio.run(result)
 
     def _console(self, block: Block) -> None:
-        """Run each `$ ` line in a shell; what it prints is what follows, `…` standing for anything."""
+        """Run each `$ ` line in a shell. Its output must be the lines that follow; `…` matches anything."""
         assert block.code.startswith("$ "), "a console block starts with a command: `$ …`"
         for entry in re.split(r"^\$ ", block.code, flags=re.MULTILINE)[1:]:
             command, _, expected = entry.partition("\n")
@@ -94,7 +94,7 @@ class Page:
             assert _matches(expected.replace("^C", ""), got), f"$ {command}\nshown:\n{expected}\ngot:\n{got}"
 
     def _shell(self, command: str, expected: str) -> str:
-        """A command's output. A shown `^C` is pressed once all before it has been printed and all jobs have run."""
+        """A command's output. At a `^C`, SIGINT is sent when the text before it was printed and all jobs have run."""
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         environment = {**os.environ, "PATH": path, "NO_COLOR": "1", "COLUMNS": "100"}
         process = subprocess.Popen(
@@ -132,7 +132,7 @@ class Page:
         eventually(lambda: all(row["status"] not in ("pending", "processing") for row in td.counts()), SECONDS)
 
     def _sql(self, block: Block) -> None:
-        """Run it against the page's database, which may neither be changed nor said to be wrong by it."""
+        """Run it against the page's database, without changing it."""
         store = self.names["td"].store
         if store.url.startswith("libsql"):
             with closing(ByHand(store.url)) as by_hand:
@@ -153,7 +153,7 @@ class Page:
             connection.close()
 
     def _toml(self, block: Block) -> None:
-        """Read it; one that starts with `# name.toml` is saved under that name, for the commands after it."""
+        """Parse it. A block that starts with `# name.toml` is saved under that name, for the commands after it."""
         assert tomllib.loads(block.code)
         if named := _FILE.match(block.code.partition("\n")[0]):
             (self._folder / named[1]).write_text(f"{block.code}\n", "utf-8")
@@ -165,7 +165,7 @@ class Page:
 
 
 def _checking_what_is_shown(tree: ast.Module, lines: list[str]) -> ast.Module:
-    """`expression  # → text` is checked: what stands after the arrow is what the expression gives."""
+    """Check `expression  # → text`: the text after the arrow is the value of the expression."""
     shown = {number: found[1] for number, line in enumerate(lines, 1) if (found := _SHOWN.search(line))}
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and node.end_lineno in shown:
@@ -181,6 +181,6 @@ def _shown(value: object, text: str) -> None:
 
 
 def _matches(expected: str, got: str) -> bool:
-    """Word for word, whatever the spacing; `…` stands for anything, or nothing."""
+    """Compare word for word, ignoring whitespace; `…` matches anything, or nothing."""
     parts = (r"\s+".join(map(re.escape, part.split())) for part in expected.split("…"))
     return re.fullmatch(r"\s*" + r"(?s:.*)".join(p and rf"\s*{p}\s*" for p in parts) + r"\s*", got) is not None

@@ -85,7 +85,7 @@ def test_every_link_leads_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=_name)
 def test_the_pages_are_plain(page: Path) -> None:
-    """No machine of ours, and no line that ends in spaces."""
+    """No path of a machine, and no line that ends in spaces."""
     text = page.read_text("utf-8")
     assert re.findall(r"/work/|/root/|/home/\w+|localhost:\d+/simple", text) == []
     assert [line for line in text.splitlines() if line != line.rstrip()] == []

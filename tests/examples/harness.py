@@ -1,4 +1,4 @@
-"""kill -9, again and again, at random moments: what every example has to survive."""
+"""Kills an example with kill -9 at random moments, many times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ KILLS = int(os.environ.get("TREADLE_TEST_EXAMPLE_KILLS", "20"))
 
 
 class Example:
-    """An example's worker in a process of its own, to be killed and started again."""
+    """An example's worker in its own process, which can be killed and started again."""
 
     def __init__(self, module: str, *, port: int | None = None, **environment: str) -> None:
         self.port = port
@@ -41,7 +41,7 @@ class Example:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.killpg(self._zygote.pid, signal.SIGKILL)  # with all that it started
+        os.killpg(self._zygote.pid, signal.SIGKILL)  # with all its children
         self._zygote.communicate()
 
     def start(self, *, until_it_answers: bool = True) -> None:
@@ -76,7 +76,7 @@ def counts(td: Treadle) -> dict[str, int]:
 def kill_again_and_again(example: Example, td: Treadle, more: Callable[[int], None], kills: int = KILLS) -> None:
     """Start it, give it more work, and kill it at a random moment: counted in jobs, and between two of them in time.
 
-    A job that is in hand at every kill runs out of attempts, as it should. So none is in hand at a third one.
+    A job that runs at every kill runs out of attempts, as it should. So no job is killed a third time.
     """
     hits: Counter[str] = Counter()
     for kill in range(kills):
@@ -97,14 +97,14 @@ def kill_again_and_again(example: Example, td: Treadle, more: Callable[[int], No
 
 
 def _kill_while_it_starts(example: Example) -> None:
-    """Without looking: it may hold a lock that we need for that."""
+    """Kill it without reading the database: it may hold a lock that a read needs."""
     example.start(until_it_answers=False)
     time.sleep(random.uniform(0, 0.2))
     example.kill()
 
 
 def _kill_unless_hit_twice(example: Example, td: Treadle, hits: Counter[str]) -> bool:
-    """It stands still while we look at what it has in hand."""
+    """The worker is stopped while we read which jobs it runs."""
     os.kill(example.pid, signal.SIGSTOP)
     held = _held(td)
     if any(hits[id] >= 2 for id in held):

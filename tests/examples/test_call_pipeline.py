@@ -154,7 +154,7 @@ def test_no_call_is_lost_when_workers_die(postgres: str, tmp_path: Path, port: i
     uploaded: list[tuple[str, str]] = []
 
     def none_is_nearly_spent() -> bool:
-        """Five runs are all that a job has: who has lost two of them is let through before the next kill."""
+        """A job has five runs. One that has lost two of them is let through before the next kill."""
         return all(job.attempts < 3 for job in watching.jobs(status=("pending", "processing"), limit=200))
 
     def more(kill: int) -> None:
@@ -469,7 +469,7 @@ def test_a_poison_job_is_failed_after_five_attempts_and_never_scheduled_again(ur
     assert (row["stage"], row["status"], row["attempts"]) == ("extract_audio", "failed", 5)
     clock.advance(1_000_000)
     assert drain(td).ran == 0
-    assert in_storage() == {"upload.wav"}  # for somebody to look at
+    assert in_storage() == {"upload.wav"}  # kept for inspection
 
 
 # Idempotency

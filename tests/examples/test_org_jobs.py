@@ -326,8 +326,8 @@ def test_every_run_emits_a_usage_event(
     drain(td, raising=False)
     clock.advance(1)
     drain(td)
-    told = [json.loads(record.message) for record in caplog.records if record.name == "org_jobs.metering"]
-    assert [(event["event"], event["org_id"], event["attempt"], event["error"]) for event in told] == [
+    logged = [json.loads(record.message) for record in caplog.records if record.name == "org_jobs.metering"]
+    assert [(event["event"], event["org_id"], event["attempt"], event["error"]) for event in logged] == [
         ("job_retried", "acme", 1, "p answers 503"),
         ("job_completed", "acme", 2, None),
     ]
@@ -371,7 +371,7 @@ def test_no_job_is_lost_or_doubled_when_the_server_dies_in_its_ticks(
     tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """kill -9 of the server that ticks, at 20 random moments, while cron goes on calling."""
-    monkeypatch.setattr(cron, "MAX_JOBS", 2)  # who dies with others is tried alone afterwards, which takes its time
+    monkeypatch.setattr(cron, "MAX_JOBS", 2)  # jobs that die together run alone afterwards, which takes time
     url, where = f"sqlite:///{tmp_path}/jobs.db", f"http://127.0.0.1:{port}"
     watching = Treadle(url)
     secret = token(url, "cron", "tick")

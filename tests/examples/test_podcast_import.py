@@ -309,7 +309,7 @@ def test_a_stuck_import_is_not_counted_and_is_reclaimed_after_five_minutes(clock
 
 
 def publish() -> None:
-    """What a starting worker does: tell the limits."""
+    """Publish the limits, as a worker does when it starts."""
     td.store.publish([job_type.policy for job_type in td.registry.types.values()])
 
 

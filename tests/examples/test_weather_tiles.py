@@ -73,7 +73,7 @@ def test_the_default_priority_is_0() -> None:
 def test_workers_have_an_id_a_heartbeat_and_their_current_job(
     clock: ManualClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Known as hostname-pid; the last time each checked in; and what it has in hand."""
+    """Its name is hostname-pid; it has the time of its last heartbeat, and its current jobs."""
     publish(tmp_path / "raw", 6, 8, 12)
     go_on = threading.Event()
     monkeypatch.setattr(jobs, "cut", lambda *tile: (go_on.wait(60), cut(*tile))[1])

@@ -3,7 +3,7 @@
     python -m tests.examples.zygote examples.podcast_import.web 8000    its web server, on that port
     python -m tests.examples.zygote examples.weather_tiles.jobs         a worker of its `td`
 
-Each line on stdin is a start; the pid is the answer. The process is a real one, and is killed as any other.
+Each line on stdin starts a process, and its pid is printed. It is a real process, and can be killed like any other.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def main() -> None:
     module = importlib.import_module(sys.argv[1])
     port = sys.argv[2] if len(sys.argv) > 2 else None
     if port is not None:
-        import uvicorn  # noqa: F401  (once, and not in each start)
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # who is killed is gone, and no zombie
+        import uvicorn  # noqa: F401  (imported once, not in each start)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a killed child leaves no zombie
     for _ in sys.stdin:
         pid = os.fork()
         if pid == 0:
