@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,9 +13,10 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests import stores
+from tests.eventually import eventually
 from tests.web.conftest import HERE, OURS, client_of
 from tests.web.test_bulk import ended
-from treadle import Treadle, tokens
+from treadle import Snooze, Treadle, tokens
 from treadle.stores.rows import Token
 from treadle.web.auth import nobody
 from treadle.web.broadcaster import Broadcaster
@@ -64,6 +67,35 @@ def test_a_day_of_a_program_and_its_operator(td: Treadle) -> None:
     assert [row["action"] for row in client.get("/api/audit").json()["items"]] == ["retry", "tick", "enqueue"]
     assert client.get("/api/queues").json()["items"][0]["queued"] == 3
     assert client.get("/api/failures").json()["items"] == []
+
+
+def test_a_snoozed_run_is_shown_and_is_neither_a_success_nor_a_failure(td: Treadle) -> None:
+    """The provider is ready at the third look: one job completed, in three runs."""
+    runs: list[int] = []
+
+    @td.job
+    def poll() -> str:
+        runs.append(1)
+        if len(runs) < 3:
+            raise Snooze(0.001)
+        return "ready"
+
+    job, client = poll.enqueue(), client_of(td, "manage")
+    for ran in (1, 2, 3):
+        eventually(lambda ran=ran: td.tick(max_jobs=1).ran == 1 and len(runs) == ran)  # type: ignore[misc]
+        if ran == 2:
+            assert "snoozed twice" in client.get("/jobs").text
+    assert td.counts() == [{"status": "completed", "count": 1}]
+    page = client.get(f"/jobs/{job.id}").text
+    assert "<dt>Snoozed</dt><dd>twice</dd>" in page
+    assert "Snoozed twice while it waited" in page
+    assert "<small>1 in 1h</small>" in client.get("/").text
+    insights = client.get("/insights?window=1h").text
+    assert 'data-testid="total-runs">3<' in insights
+    assert "<dt>Reliability</dt><dd><strong>100 %</strong>" in insights
+    assert '<b class="num">1</b>' in insights.partition('id="chart-runs"')[2].partition("</figcaption>")[0]
+    [row] = csv.DictReader(io.StringIO(client.get("/insights.csv?window=90d").text))
+    assert (row["runs"], row["completed"], row["failures"]) == ("3", "1", "0")
 
 
 def test_tokens(td: Treadle) -> None:

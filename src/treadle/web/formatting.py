@@ -114,6 +114,10 @@ def number(value: Any) -> str:
     return str(value) if isinstance(value, Count) else f"{value:,}"
 
 
+def times(count: int) -> str:
+    return {1: "once", 2: "twice"}.get(count, f"{count:,} times")
+
+
 def share(part: float, whole: float) -> str:
     """A percentage that is 100 only if it is all, and 0 only if it is none."""
     if not whole:

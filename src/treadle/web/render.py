@@ -69,6 +69,7 @@ def _common(site: Site, request: Request) -> dict[str, Any]:
         "summary": SUMMARY,
         "filter_statuses": f"{', '.join(STATE_NAMES)}; pending is {', '.join(WAITING)}",
         "number": formatting.number,
+        "times": formatting.times,
         "share": formatting.share,
         "money": formatting.money,
         "short": formatting.short,

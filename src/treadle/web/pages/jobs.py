@@ -10,7 +10,7 @@ from treadle.errors import BadCursor, BadFilter
 from treadle.filters import Filter
 from treadle.job import STATES, WAITING, Count, Job, Page, Progress, Status, state_of
 from treadle.web.api.jobs import limit_to_tenant
-from treadle.web.formatting import formatter_for
+from treadle.web.formatting import formatter_for, times
 from treadle.web.highlight import brief
 from treadle.web.http import Request, Response, redirect
 from treadle.web.pages import cached
@@ -132,7 +132,9 @@ def _row(job: Job, now: datetime) -> Row:
 def _note(job: Job, state: str) -> str:
     if state == "completed" and job.result is not None:
         return brief(job.result, 80)
-    return f"subject {job.subject}" if job.subject else ""
+    notes = [f"subject {job.subject}"] if job.subject else []
+    notes += [f"snoozed {times(job.snoozes)}"] if job.snoozes else []
+    return ", ".join(notes)
 
 
 def _moment(job: Job, state: str) -> datetime:
