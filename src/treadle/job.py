@@ -244,11 +244,14 @@ class Latency(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """Failed jobs of one type that raised the same."""
+    """Failed jobs of one type that raised the same, and jobs that wait for a retry after it."""
 
     type: str
     error: str
     count: int
+    """How many failed."""
+    retrying: int
+    """How many wait for their next attempt. They may still complete."""
     first_at: datetime
     last_at: datetime
     sample: str

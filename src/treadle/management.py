@@ -145,7 +145,7 @@ class Management(ABC):
     alatency = twin(latency)
 
     def failures(self) -> list[FailureGroup]:
-        """The newest failed jobs by type and error, the latest first."""
+        """The newest failed jobs, and those that wait for a retry, by type and error; the latest first."""
         return self.store.failures()
 
     afailures = twin(failures)

@@ -237,7 +237,7 @@ def test_failures_are_grouped_by_type_and_error_the_latest_first(store, clock, d
     finish(store, COMPLETED), finish(store, CANCELLED)
     settle_one(store, [put(store), *take(store)][1], RETRIED)
 
-    groups = desk.failures()
+    groups = [group for group in desk.failures() if group.count]
 
     last, first = made["mail", "KeyError: 'b'"], made["mail", "KeyError: 'a'"]
     assert [("resize", e, n) for e, n in (("ValueError", 1), ("", 1), ("Boom", 1), ("KeyError", 2))] == [
@@ -245,6 +245,28 @@ def test_failures_are_grouped_by_type_and_error_the_latest_first(store, clock, d
     ]
     assert (last.id, first.completed_at, last.completed_at) == (groups[7].sample, groups[7].first_at, groups[7].last_at)
     assert 10 == sum(group.count for group in groups)
+
+
+def test_errors_of_jobs_that_wait_for_a_retry_are_among_the_failures(store, clock, desk):
+    """They are counted apart: they may still complete."""
+    boom = Outcome(OutcomeKind.RETRIED, delay=HOUR, error="KeyError: 'a'")
+    put_many(store, 2)
+    for claimed in take(store, 2):
+        settle_one(store, claimed, boom)
+    failed = finish(store, Outcome(OutcomeKind.FAILED, error="KeyError: 'b'"))
+    put(store, delay=HOUR)  # scheduled: it has no error
+
+    [group] = desk.failures()
+
+    assert ("noop", "KeyError", 1, 2, failed.id) == (
+        group.type,
+        group.error,
+        group.count,
+        group.retrying,
+        group.sample,
+    )
+    clock.advance(2 * 3600)  # due again: no longer waiting for a time
+    assert [(1, 0)] == [(group.count, group.retrying) for group in desk.failures()]
 
 
 def test_failures_around_midnight_are_one_problem(store, clock, desk):

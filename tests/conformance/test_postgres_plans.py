@@ -428,7 +428,7 @@ def test_a_sample_is_the_end_of_the_table(explain):
 
 
 def test_failures_are_found_by_their_index(explain):
-    check(explain(sql.FAILURES, {"limit": BATCH}))
+    check(explain(sql.FAILURES, {"limit": BATCH, "now": LATER}), 3 * BATCH)
 
 
 @pytest.mark.parametrize(

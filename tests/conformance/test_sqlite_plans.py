@@ -207,10 +207,11 @@ def test_a_sample_is_the_end_of_the_table(store):
 
 
 def test_failures_are_found_by_their_index(store):
-    lines = plan(store, sql.FAILURES, {"limit": 5})
+    lines = plan(store, sql.FAILURES, {"limit": 5, "now": 0})
 
     used = "SEARCH treadle_finished USING INDEX treadle_finished_otherwise (status=?)"
     assert [used] == of_table(lines, "treadle_finished")
+    assert ["SCAN r USING INDEX treadle_ready_again"] == of_table(lines, "r")
     sorts = {line for line in lines if "TEMP B-TREE" in line}
     assert {"USE TEMP B-TREE FOR GROUP BY", "USE TEMP B-TREE FOR ORDER BY"} >= sorts  # of so many at most
 

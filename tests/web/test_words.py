@@ -67,6 +67,22 @@ def test_a_moment_is_told_in_the_readers_zone_with_its_offset() -> None:
     assert ">in 5m<" in Formatter(NOON).ago(at(300))
 
 
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no job has failed", "No job has failed."),
+        ("'x' is none of a, b; did you mean a?", "'x' is none of a, b; did you mean a?"),
+        ("read the log.", "Read the log."),
+    ],
+)
+def test_a_sentence_ends_with_one_mark(text: str, shown: str) -> None:
+    assert formatting.sentence(text) == shown
+
+
+def test_a_filter_error_on_a_page_ends_with_one_mark(client: TestClient) -> None:
+    assert "did you mean status?</p>" in client.get("/jobs?q=staus:failed").text
+
+
 def test_times_within_sentences_are_told_in_the_readers_zone_and_the_rest_is_escaped() -> None:
     told = Formatter(NOON, zone="Asia/Tokyo").localized("it failed at 2026-07-01 12:00:00 UTC: <b>")
     assert "2026-07-01 21:00:00</time> JST: &lt;b&gt;" in told

@@ -226,3 +226,17 @@ def test_a_negative_delay_is_refused_where_it_is_written(bad: Callable[[], objec
 def test_a_list_of_delays_is_checked_where_it_is_written(td: Treadle, delays: Sequence[float]) -> None:
     with pytest.raises(BadOption, match="at least one, each 0 seconds or more"):
         td.job(type="x", backoff=delays)(lambda: None)
+
+
+@pytest.mark.parametrize(("most", "spent"), [(1, "1 attempt"), (2, "2 attempts")])
+def test_the_log_says_after_how_many_attempts_a_job_failed(
+    timed: Treadle, caplog: pytest.LogCaptureFixture, most: int, spent: str
+) -> None:
+    @timed.job(max_attempts=most, backoff=0)
+    def fails() -> None:
+        raise ValueError("no")
+
+    fails.enqueue()
+    drain(timed, raising=False)
+
+    assert f"failed after {spent}: ValueError: no" in caplog.text

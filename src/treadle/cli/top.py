@@ -205,10 +205,11 @@ def _workers(seen: Snapshot, most: int) -> RenderableType:
 
 
 def _failures(seen: Snapshot, most: int) -> Table:
-    table = output.table("FAILED", "TYPE", "JOBS", "LAST", right=("JOBS",))
+    table = output.table("ERROR", "TYPE", "FAILED", "RETRYING", "LAST", right=("FAILED", "RETRYING"))
     now = clock.to_datetime(seen.now)
     for group in seen.failures[:most]:
         error = output.clean(group.error)[:60]
         last = Text(units.format_relative(group.last_at, now), style="dim")
-        table.add_row(Text(error, style="red"), output.clean(group.type), output.number(group.count), last)
+        counts = output.number(group.count, output.style("failed")), output.number(group.retrying)
+        table.add_row(Text(error, style="red"), output.clean(group.type), *counts, last)
     return table

@@ -140,5 +140,5 @@ def short(id: str) -> str:
 
 
 def sentence(text: str) -> str:
-    """The text as a sentence, without its period: an error of the library begins with a small letter."""
-    return text[:1].upper() + text[1:].rstrip(".")
+    """The text as a sentence: an error of the library begins with a small letter and has no period."""
+    return text[:1].upper() + text[1:] + ("" if text.endswith((".", "?", "!", "…")) else ".")

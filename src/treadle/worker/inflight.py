@@ -22,6 +22,7 @@ import msgspec
 from treadle.job import ClaimedJob
 from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
 from treadle.redact import redact_text
+from treadle.units import plural
 
 if TYPE_CHECKING:
     from treadle.context import Run
@@ -190,7 +191,7 @@ def log_outcome(claimed: ClaimedJob, outcome: Outcome) -> None:
     if outcome.kind is OutcomeKind.RETRIED:
         log.warning("job %s (%s) retrying in %gs: %s", *job, outcome.delay / 1e6, error)
     elif outcome.kind is OutcomeKind.FAILED:
-        log.error("job %s (%s) failed after %d attempts: %s", *job, claimed.attempt, error)
+        log.error("job %s (%s) failed after %s: %s", *job, plural(claimed.attempt, "attempt"), error)
     else:
         log.info("job %s (%s) %s", *job, outcome.kind)
 

@@ -519,12 +519,17 @@ SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
  WHERE started_at IS NOT NULL LIMIT :limit
 """
 
-# The newest failed jobs, by type and by what was raised.
+# The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
 FAILURES = """
-SELECT type, error, count(*), min(completed_at), max(completed_at), max(id::text) FROM (
-    SELECT type, split_part(coalesce(error, ''), ':', 1) AS error, completed_at, id
-      FROM treadle.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit) a
- GROUP BY type, error ORDER BY max(completed_at) DESC
+WITH newest AS (
+    (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
+       FROM treadle.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
+     UNION ALL
+    (SELECT type, coalesce((SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
+                             ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
+       FROM treadle.ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
+SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
+  FROM newest GROUP BY type, raised ORDER BY max(at) DESC
 """
 
 # {by}: some of type, queue, tenant, each with a comma behind it.

@@ -49,10 +49,18 @@ def latency_sample(tx: Transaction) -> list[Sampled]:
 
 
 def failures(tx: Transaction) -> list[FailureGroup]:
-    rows = tx.execute(tx.sql.FAILURES, {"limit": FAILED})
+    rows = tx.execute(tx.sql.FAILURES, {"limit": FAILED, "now": tx.now})
     return [
-        FailureGroup(type=type, error=error, count=n, first_at=read.moment(first), last_at=read.moment(last), sample=id)
-        for type, error, n, first, last, id in rows
+        FailureGroup(
+            type=type,
+            error=error,
+            count=failed,
+            retrying=retrying,
+            first_at=read.moment(first),
+            last_at=read.moment(last),
+            sample=id,
+        )
+        for type, error, failed, retrying, first, last, id in rows
     ]
 
 

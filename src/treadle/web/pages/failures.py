@@ -22,6 +22,8 @@ class FailureRow(NamedTuple):
 
     found: FailureGroup
     filter: str
+    failed: str
+    """The same for those that failed: only they can be retried."""
 
 
 @route("GET", "/failures", "Failed jobs, grouped", page=True, for_tenants=False)
@@ -32,10 +34,13 @@ def failures(site: Site, request: Request) -> Response:
 
 
 def with_filters(found: Sequence[FailureGroup]) -> list[FailureRow]:
-    return [FailureRow(safe, _filter(safe)) for safe in map(views.failure, found)]
+    return [
+        FailureRow(safe, _filter(safe, "failed", "retrying"), _filter(safe, "failed"))
+        for safe in map(views.failure, found)
+    ]
 
 
-def _filter(group: FailureGroup) -> str:
+def _filter(group: FailureGroup, *statuses: str) -> str:
     """The text before a secret is enough to find them: a page's address must not contain the secret."""
     error = group.error.partition(HIDDEN)[0]
-    return str(Filter(statuses=("failed",), types=(group.type,), errors=((error,),) if error else ()))
+    return str(Filter(statuses=statuses, types=(group.type,), errors=((error,),) if error else ()))

@@ -116,7 +116,7 @@ def job(site: Site, request: Request) -> Response:
 def _next_step(reason: Reason, possible: set[str]) -> str:
     """What to do about a reason: the button, where this page has one that works, instead of a command."""
     action, text = BUTTONS.get(reason.code, ("", ""))
-    return text if action in possible else formatting.sentence(reason.way_out)
+    return text if action in possible else formatting.sentence(reason.way_out).rstrip(".")
 
 
 def _same(job: Job) -> dict[str, str]:
