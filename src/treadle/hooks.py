@@ -84,9 +84,11 @@ H = TypeVar("H", bound=Hook)
 
 
 class Hooks:
-    """The hooks of an app, by event. False while there are none."""
+    """The hooks of an app, by event."""
 
     def __init__(self) -> None:
+        self.any = False
+        """Whether there is a hook at all: asked for every batch of jobs."""
         self.plain: dict[str, tuple[Hook, ...]] = {}
         self.asynchronous: dict[str, tuple[Hook, ...]] = {}
 
@@ -110,10 +112,8 @@ class Hooks:
         is_async = inspect.iscoroutinefunction(hook) or inspect.iscoroutinefunction(type(hook).__call__)
         hooks = self.asynchronous if is_async else self.plain
         hooks[event] = (*hooks.get(event, ()), hook)
+        self.any = True
         return hook
-
-    def __bool__(self) -> bool:
-        return bool(self.plain or self.asynchronous)
 
     def wants(self, event: str) -> bool:
         """Whether there is a hook for this event."""
@@ -194,7 +194,7 @@ class HookDispatcher:
 
     def __init__(self, hooks: Hooks, now: Callable[[], int]) -> None:
         self.worker = ""
-        self._hooks = hooks
+        self.hooks = hooks
         self._now = now
         self._waiting: list[Event] = []
         self._calling: list[Event] = []
@@ -204,12 +204,10 @@ class HookDispatcher:
         self._thread: threading.Thread | None = None
 
     def started(self, claimed: Iterable[ClaimedJob]) -> None:
-        if self._hooks:
-            self._add(self._hooks.started(claimed, self.worker))
+        self._add(self.hooks.started(claimed, self.worker))
 
     def ended(self, written: Iterable[tuple[ClaimedJob, Outcome]], at: int | None) -> None:
-        if self._hooks:
-            self._add(self._hooks.ended(written, at, self.worker))
+        self._add(self.hooks.ended(written, at, self.worker))
 
     def _add(self, events: Sequence[Event]) -> None:
         if not events:
@@ -237,8 +235,8 @@ class HookDispatcher:
         while self._waiting:
             self._calling, self._waiting = self._waiting, []
             batch = await self._in_thread(self._calling)
-            for start in range(0, len(batch) if self._hooks.asynchronous else 0, CHUNK):
-                await call_async(self._hooks, batch[start : start + CHUNK])
+            for start in range(0, len(batch) if self.hooks.asynchronous else 0, CHUNK):
+                await call_async(self.hooks, batch[start : start + CHUNK])
                 await asyncio.sleep(0)
             self._calling = []
         if self._dropped:
@@ -260,7 +258,7 @@ class HookDispatcher:
             if any(event.ended_at is None and event.name != "job_started" for event in batch):
                 at = self._time()
                 batch = [e if e.ended_at or e.name == "job_started" else e.ended(at) for e in batch]
-            call_plain(self._hooks, batch)
+            call_plain(self.hooks, batch)
             if future.set_running_or_notify_cancel():
                 future.set_result(batch)
 

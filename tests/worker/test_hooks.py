@@ -367,7 +367,7 @@ def test_a_name_that_is_no_event_is_refused(td: Treadle) -> None:
         td.on(7)  # type: ignore[call-overload]
     with pytest.raises(BadOption, match="a function of one event"):
         td.on("job_failed", "alert")  # type: ignore[call-overload]
-    assert not td.hooks
+    assert not td.hooks.any
 
 
 @pytest.mark.sqlite_only

@@ -11,7 +11,8 @@ import pytest
 from tests.eventually import eventually
 from tests.worker import process_jobs
 from tests.worker.helpers import Background, ended, is_processing, now, place, working
-from treadle import Context, Status, TransactionOver, Treadle
+from treadle import Context, Status, Treadle
+from treadle.errors import TransactionOver
 from treadle.testing import drain
 
 

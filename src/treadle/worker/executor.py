@@ -73,7 +73,8 @@ class Executor:
         if not can_kill and not attempt.ended:
             claimed = attempt.run.claimed
             log.warning("job %s (%s) timed out in a thread, which cannot be stopped", claimed.id, claimed.type)
-            self._attempts.give_up(attempt, keeps_slot=True)
+            self._attempts.end(attempt, attempt.stopped())
+            self._attempts.given_up.add(claimed.number)
 
     def stop(self, reason: StopReason, number: int | None = None) -> None:
         """Stop one attempt, or all of them."""
@@ -83,7 +84,7 @@ class Executor:
     def give_up_all(self) -> None:
         """Wait for nothing that still runs. A thread cannot be stopped, but its job can be released."""
         for attempt in list(self._attempts.running.values()):
-            self._attempts.give_up(attempt, keeps_slot=False)
+            self._attempts.end(attempt, attempt.stopped())
 
     def new_progress(self) -> list[tuple[ClaimedJob, Progress]]:
         """What handlers have reported since the last call."""

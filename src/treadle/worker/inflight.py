@@ -80,6 +80,8 @@ class Attempts:
         """By lease number."""
         self.given_up: set[int] = set()
         """Attempts that timed out in a thread. They have their outcome; their slots are still taken."""
+        self.unsettled = 0
+        """The number of outcomes that are not committed yet."""
         self.claiming = False
         """Whether there may be leases that are not in `running` yet."""
         self.changed = asyncio.Event()
@@ -93,16 +95,6 @@ class Attempts:
         self._verbose = log.isEnabledFor(logging.INFO)
 
     @property
-    def taken(self) -> int:
-        """The number of slots that are not free."""
-        return len(self.running) + len(self.given_up)
-
-    @property
-    def unsettled(self) -> int:
-        """The number of outcomes that are not committed yet."""
-        return len(self._ended) + len(self._settling)
-
-    @property
     def none_left(self) -> bool:
         """Whether nothing runs and nothing is unsettled."""
         return not self.running and not self.unsettled
@@ -113,13 +105,21 @@ class Attempts:
         return {*self.running, *(claimed.number for claimed, _ in (*self._settling, *self._ended))}
 
     def end(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
-        """The attempt has left its slot with this outcome, unless it was given up before. For the event loop only."""
+        """The attempt has ended with this outcome, unless it was given up before. For the event loop only."""
         attempt.ended = True
-        number = attempt.run.claimed.number
-        if number in self.given_up:
-            self.given_up.discard(number)
-        elif number in self.running:
-            self._queue(attempt, None if attempt.run.stop_reason is StopReason.LOST else outcome)
+        claimed = attempt.run.claimed
+        if self.running.pop(claimed.number, None) is None:
+            self.given_up.discard(claimed.number)
+        else:
+            outcome = None if attempt.run.stop_reason is StopReason.LOST else outcome
+            if attempt.timer is not None:
+                attempt.timer.cancel()
+            if outcome is not None:
+                self._outcomes[outcome.kind] += 1
+                if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
+                    log_outcome(claimed, outcome)
+            self._ended.append((claimed, outcome))
+            self.unsettled += 1
         self.changed.set()
 
     def end_from_thread(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
@@ -134,24 +134,6 @@ class Attempts:
         while self._from_threads:
             self.end(*self._from_threads.popleft())
 
-    def give_up(self, attempt: RunningAttempt, *, keeps_slot: bool) -> None:
-        """Do not wait for a handler that cannot be stopped: its outcome is that of the stop."""
-        if keeps_slot:
-            self.given_up.add(attempt.run.claimed.number)
-        self._queue(attempt, attempt.stopped())
-        self.changed.set()
-
-    def _queue(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
-        claimed = attempt.run.claimed
-        del self.running[claimed.number]
-        if attempt.timer is not None:
-            attempt.timer.cancel()
-        if outcome is not None:
-            self._outcomes[outcome.kind] += 1
-            if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
-                log_outcome(claimed, outcome)
-        self._ended.append((claimed, outcome))
-
     async def ended(self) -> Sequence[Ended]:
         """All attempts that have ended, as soon as there is one. They count as unsettled until `settled` is called."""
         while not self._ended:
@@ -164,6 +146,7 @@ class Attempts:
         for claimed, _ in self._settling:
             self._cells.end(claimed.number)
         self._settling = []
+        self.unsettled = len(self._ended)
         self.changed.set()
 
     async def all_ended(self, seconds: float, hurry: asyncio.Event | None = None) -> None:

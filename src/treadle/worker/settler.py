@@ -39,20 +39,19 @@ class Settler:
         """Until cancelled."""
         while True:
             ended = await self._attempts.ended()
-            # Without an outcome the job is another's by now; a written one was committed by `ctx.transaction()`.
-            self._hooks.ended([(c, o) for c, o in ended if o is not None and o.written], None)
-            outcomes = [(c, o) for c, o in ended if o is not None and not o.written]
+            outcomes = [(claimed, o) for claimed, o in ended if o is not None and not o.written]
             try:
-                await self._settle(outcomes)
+                if outcomes:
+                    await self._settle(outcomes)
             except Exception:
                 log.exception("%d outcomes could not be settled; their jobs will be rescued", len(outcomes))
+            if self._hooks.hooks.any:  # an outcome that `ctx.transaction()` has written has its event too
+                self._hooks.ended([(claimed, o) for claimed, o in ended if o is not None and o.written], None)
             self._attempts.settled()
             self._committed.set()
             await asyncio.sleep(0)  # a claim that waited for this goes first: what it brings runs during the next batch
 
     async def _settle(self, outcomes: Settling) -> None:
-        if not outcomes:
-            return
         try:
             settled = await self._write(outcomes)
         except Exception as error:
@@ -61,7 +60,8 @@ class Settler:
                     await self._settle([one])
                 return
             settled = await self._write([_failed(outcomes[0][0], error)])
-        self._hooks.ended(settled.written, settled.at)
+        if self._hooks.hooks.any:
+            self._hooks.ended(settled.written, settled.at)
         for claimed in settled.lost:
             log.warning("job %s (%s): the lease was lost, its outcome was not written", claimed.id, claimed.type)
 

@@ -202,7 +202,7 @@ class Worker:
     def _register(self) -> None:
         """Appear in the database and in the cells, with an id that no worker has had before."""
         declare_local_dead(self.store)
-        types = self.app.registry.types
+        self._types = types = self.app.registry.types
         self.store.publish([job_type.policy for job_type in types.values()])
         id = str(uuid.uuid4())
         self._inflight.sign(Owner(id, self.store.url))
@@ -258,9 +258,10 @@ class Worker:
             self._wakeup.hint.clear()
             self._attempts.claiming = True
             claimed = await self._claim(free)
-            self._hooks.started(claimed)
+            if self.app.hooks.any:
+                self._hooks.started(claimed)
             for job in claimed:
-                self._executor.start(job, self.app.registry[job.type])
+                self._executor.start(job, self._types[job.type])
             self._attempts.claiming = False
             await asyncio.sleep(0)  # handlers that never wait have ended after this, and their slots are free again
             if len(claimed) < free and not self._stopping:
@@ -268,10 +269,13 @@ class Worker:
 
     def _room(self) -> int:
         """How many more jobs may be claimed: one per free slot, unless too many are not settled yet."""
-        room = self.concurrency - self._attempts.taken if self._attempts.unsettled <= self.concurrency else 0
+        attempts = self._attempts
+        room = self.concurrency - len(attempts.running) - len(attempts.given_up)
+        if attempts.unsettled > self.concurrency:
+            room = 0
         if self._max_jobs is not None:
             room = min(room, self._max_jobs - self.claimed_total)
-            if room <= 0 and self._attempts.none_left:
+            if room <= 0 and attempts.none_left:
                 self._idle.set()
         return room
 
