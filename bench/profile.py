@@ -19,7 +19,7 @@ LOOP = "event loop"
 THREADS = {"MainThread": LOOP, "treadle-claim_0": "claim", "treadle-settle_0": "settle"}
 IDLE = ("selectors:", "thread:_worker", "threading:", "queue:")
 """Innermost frames of a thread that has nothing to do."""
-TURN = "_turn_to_write"
+TURN = "connection:writing"
 
 
 class Profiled(msgspec.Struct):

@@ -34,14 +34,19 @@ def engine(store):
     engine.dispose()
 
 
-@pytest.fixture
-def djangos(store):
+def configured(path):
+    """The alias of a Django database in this file."""
     alias = f"sqlite_{next(aliases)}"
     connections.settings[alias] = {
-        "ENGINE": "django.db.backends.sqlite3", "NAME": str(store.path), "OPTIONS": {}, "TIME_ZONE": None,
+        "ENGINE": "django.db.backends.sqlite3", "NAME": str(path), "OPTIONS": {}, "TIME_ZONE": None,
         "ATOMIC_REQUESTS": False, "AUTOCOMMIT": True, "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": False, "TEST": {},
     }  # fmt: skip
-    with closing(connections[alias]) as connection:
+    return alias
+
+
+@pytest.fixture
+def djangos(store):
+    with closing(connections[configured(store.path)]) as connection:
         yield connection
 
 

@@ -145,7 +145,7 @@ class PathHandler:
         if (route := self._routes.get(method)) is not None:
             return route
         wants_html = "text/html" in raw.headers.get("accept", "")
-        return Route(method=method, path="", endpoint=_unreachable, summary="", page=wants_html)
+        return Route(method, "", "", page=wants_html)
 
     def _check_method(self, raw: RawRequest) -> None:
         if not self._routes:
@@ -154,10 +154,6 @@ class PathHandler:
         method = "GET" if raw.method == "HEAD" else raw.method
         if method not in self._routes:
             raise HTTPProblem(405, f"{method} is not possible here", f"use {allowed}", headers={"Allow": allowed})
-
-
-def _unreachable(site: Site, request: Request) -> Response:
-    raise AssertionError("_check_method raises before")
 
 
 def authorize(site: Site, route: Route, caller: Principal | None) -> None:

@@ -173,12 +173,7 @@ def element(tag: str, inside: Markup | str = "", /, **attributes: str | float) -
 
 
 def _chart(
-    marks: Sequence[Markup],
-    labels: Sequence[str],
-    series: Sequence[Series],
-    scale: Scale,
-    name: str,
-    top: float,
+    marks: Sequence[Markup], labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str, top: float
 ) -> Chart:
     grid = [element("line", class_="grid-line", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, HEIGHT / 2, HEIGHT)]
     empty = not any(value for one in series for value in one.values)

@@ -46,10 +46,7 @@ def document(routes: Iterable[Route], server: str) -> dict[str, Any]:
         "info": {"title": "treadle", "version": __version__, "description": "Durable background jobs."},
         "servers": [{"url": server or "/"}],
         "paths": paths,
-        "components": {
-            "schemas": components,
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
-        },
+        "components": {"schemas": components, "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 
 

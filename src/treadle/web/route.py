@@ -49,13 +49,16 @@ class Parameter(msgspec.Struct, frozen=True):
     where: str = "query"
 
 
-class Route(msgspec.Struct, frozen=True, kw_only=True):
-    """One method of one path."""
-
+class _Place(msgspec.Struct, frozen=True):
     method: str
     path: str
-    endpoint: Endpoint | Stream
     summary: str
+
+
+class Route(_Place, frozen=True, kw_only=True):
+    """One method of one path. As a decorator, it makes a function its endpoint."""
+
+    endpoint: Endpoint | Stream | None = None
     scope: str | None = "read"
     """What the caller needs. None: nothing, the route is open."""
     for_tenants: bool = True
@@ -80,49 +83,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         """Whether it is left out of a read-only site."""
         return self.method not in ("GET", "HEAD")
 
-
-_BY_MODULE: dict[str, list[Route]] = {}
-
-
-def route(
-    method: str,
-    path: str,
-    summary: str,
-    *,
-    scope: str | None = "read",
-    for_tenants: bool = True,
-    parameters: tuple[Parameter, ...] = (),
-    body: Any = None,
-    body_required: bool = True,
-    responses: Mapping[int, Any] | None = None,
-    problems: tuple[int, ...] = (),
-    page: bool = False,
-    stream: bool = False,
-    slow: bool = False,
-) -> Callable[[E], E]:
-    """Makes a function the endpoint of a route."""
-
-    def add(endpoint: E) -> E:
-        made = Route(
-            method=method,
-            path=path,
-            endpoint=endpoint,
-            summary=summary,
-            scope=scope,
-            for_tenants=for_tenants,
-            parameters=parameters,
-            body=body,
-            body_required=body_required,
-            responses=responses or {},
-            problems=problems,
-            page=page,
-            stream=stream,
-            slow=slow,
-        )
-        _BY_MODULE.setdefault(endpoint.__module__, []).append(made)
+    def __call__(self, endpoint: E) -> E:
+        _BY_MODULE.setdefault(endpoint.__module__, []).append(msgspec.structs.replace(self, endpoint=endpoint))
         return endpoint
 
-    return add
+
+route = Route
+_BY_MODULE: dict[str, list[Route]] = {}
 
 
 def routes_of(modules: Iterable[ModuleType]) -> tuple[Route, ...]:

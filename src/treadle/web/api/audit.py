@@ -56,4 +56,5 @@ def audit(site: Site, request: Request) -> Response:
 
 def _out(row: AuditRow) -> AuditOut:
     fields: dict[str, Any] = {name: getattr(row, name) for name in AuditOut.__struct_fields__}
-    return AuditOut(**fields | {"at": clock.to_datetime(row.at)})
+    fields["at"] = clock.to_datetime(row.at)
+    return AuditOut(**fields)

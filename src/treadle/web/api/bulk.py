@@ -115,13 +115,7 @@ def _filter(request: Request, given: BulkIn) -> Filter:
     return limit_to_tenant(request, filters.parse(given.filter if given.filter is not UNSET else ""))
 
 
-@route(
-    "GET",
-    "/api/operations/{id}",
-    "How far a bulk operation is",
-    responses={200: OperationOut},
-    problems=(404,),
-)
+@route("GET", "/api/operations/{id}", "How far a bulk operation is", responses={200: OperationOut}, problems=(404,))
 def get_operation(site: Site, request: Request) -> Response:
     return Response(data=operation_out(find_operation(site, request)))
 
@@ -139,8 +133,9 @@ def find_operation(site: Site, request: Request) -> Operation:
 
 def operation_out(row: Operation) -> OperationOut:
     fields: dict[str, Any] = {name: getattr(row, name) for name in OperationOut.__struct_fields__}
-    times = {name: at for name, at in fields.items() if name.endswith("_at") and at is not None}
-    return OperationOut(**fields | {name: clock.to_datetime(at) for name, at in times.items()})
+    times = ("started_at", "updated_at", "ended_at")
+    fields |= {name: clock.to_datetime(fields[name]) for name in times if fields[name] is not None}
+    return OperationOut(**fields)
 
 
 @route(

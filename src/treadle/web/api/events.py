@@ -21,11 +21,7 @@ HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 
 
 @route(
-    "GET",
-    "/api/events",
-    "Hints of changes, as server-sent events",
-    responses={200: "text/event-stream"},
-    stream=True,
+    "GET", "/api/events", "Hints of changes, as server-sent events", responses={200: "text/event-stream"}, stream=True
 )
 async def events(site: Site, request: Request) -> RawResponse:
     """Callers bound to a tenant get the hints without the counts, which are of all tenants."""

@@ -34,12 +34,7 @@ def healthz(site: Site, request: Request) -> Response:
 
 
 @route(
-    "GET",
-    "/readyz",
-    "The database answers, and its schema fits",
-    scope=None,
-    responses={200: Ready},
-    problems=(503,),
+    "GET", "/readyz", "The database answers, and its schema fits", scope=None, responses={200: Ready}, problems=(503,)
 )
 def readyz(site: Site, request: Request) -> Response:
     """At most one query a second, because it is open to all."""

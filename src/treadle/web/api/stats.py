@@ -108,13 +108,7 @@ class Workers(msgspec.Struct, kw_only=True):
     items: list[WorkerOut]
 
 
-@route(
-    "GET",
-    "/api/stats",
-    "How many jobs there are, grouped",
-    parameters=(*FILTERS, COUNT_BY),
-    responses={200: Stats},
-)
+@route("GET", "/api/stats", "How many jobs there are, grouped", parameters=(*FILTERS, COUNT_BY), responses={200: Stats})
 def stats(site: Site, request: Request) -> Response:
     by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
     wanted = filter_of(request)
