@@ -26,7 +26,7 @@ def noop_process(n: int) -> None:
 
 @td.job(concurrency=1)
 async def limited(n: int) -> None:
-    """Never runs here: the one lease it may have is taken."""
+    """Never runs here: its limit of one lease is used up."""
 
 
 @td.job

@@ -28,7 +28,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def _behind(scratch: Scratch, n: int) -> None:
-    scratch.waiting(n)  # what is drained has been due for an hour, and comes first
+    scratch.waiting(n)  # the drained jobs have been due for an hour, and come first
 
 
 def _limited(scratch: Scratch, n: int) -> None:
@@ -58,7 +58,7 @@ SCENARIOS = (
 
 
 def measure(setting: Setting) -> list[Row]:
-    """Each scenario's drain, beside one without it."""
+    """Each scenario's drain, compared with one without it."""
     return [_measure(setting, scenario) for scenario in SCENARIOS]
 
 

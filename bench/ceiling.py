@@ -1,9 +1,8 @@
 """The raw ceiling: the same rows, moved through the same tables by a bare loop of batched SQL in one process.
 
-No handler, no lease to check, no type but one, nobody else to mind: what is left when all that is taken away is what
-the database and the disk give to who writes batches of rows as one would by hand. That is what everything is compared
-with. Other ways to write the loop are shown beside it: with each batch as one text, which is treadle's own way and as
-fast as it gets; and on PostgreSQL row by row.
+It has no handler, no lease to check, one type and no other worker: what remains is what the database and the disk can
+do for a program that writes batches of rows by hand. Everything is compared with that. Other ways to write the loop are
+shown beside it: each batch as one text, which is treadle's own way and the fastest; and on PostgreSQL row by row.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ CHUNK = 1000
 
 
 class Ceiling:
-    """Raw rates, measured on demand beside whatever is compared with them."""
+    """Raw rates, measured next to what is compared with them."""
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
@@ -32,7 +31,7 @@ class Ceiling:
         self._loop = setting.place.loops[0]
 
     def insert(self, n: int, loop: Loop | None = None) -> float:
-        """Rows of so many new jobs per second, in batches as large as a bulk enqueue's."""
+        """New jobs per second, in batches as large as a bulk enqueue's."""
         insert = (loop or self._loop).insert
         rows = [(new_id(), f'{{"n":{i}}}') for i in range(n)]
         self._scratch.clear()

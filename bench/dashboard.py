@@ -1,4 +1,4 @@
-"""Dashboard: how long its pages take over a full database, and what people who look cost a worker that drains it."""
+"""Dashboard: how long its pages take over a full database, and what a viewer costs a worker that drains it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _DURATION = re.compile(r"dur=([\d.]+)")
 
 
 def measure(setting: Setting) -> list[Row]:
-    """Half of the jobs wait, half have ended. The drains take turns: with somebody who looks, and without."""
+    """Half of the jobs wait, half have ended. The drains alternate: with a viewer, and without."""
     n = setting.sizes.many
     setting.say(f"dashboard: preparing {n:,} jobs")
     scratch = setting.place.new("dashboard")
@@ -78,8 +78,8 @@ def _drain(setting: Setting, scratch: Scratch) -> float:
 
 def _watched(setting: Setting, scratch: Scratch, port: int, some: Jobs, taken: dict[str, list[float]]) -> float:
     over = threading.Event()
-    with ThreadPoolExecutor(1) as somebody:
-        looking = somebody.submit(_look, port, f"{some.prefix}{1:012x}", taken, over)
+    with ThreadPoolExecutor(1) as viewer:
+        looking = viewer.submit(_view, port, f"{some.prefix}{1:012x}", taken, over)
         try:
             return _drain(setting, scratch)
         finally:
@@ -87,8 +87,8 @@ def _watched(setting: Setting, scratch: Scratch, port: int, some: Jobs, taken: d
             looking.result()
 
 
-def _look(port: int, id: str, taken: dict[str, list[float]], over: threading.Event) -> None:
-    """A request after the other, so many in a second, until it is over; each page at least once."""
+def _view(port: int, id: str, taken: dict[str, list[float]], over: threading.Event) -> None:
+    """One request after the other, at a fixed rate, until it is over; each page at least once."""
     began = time.monotonic()
     for asked, path in enumerate(cycle(PATHS), 1):
         if over.is_set() and all(taken.values()):
@@ -98,15 +98,15 @@ def _look(port: int, id: str, taken: dict[str, list[float]], over: threading.Eve
 
 
 def _get(port: int, path: str) -> float:
-    """Milliseconds, as the server tells them."""
+    """Milliseconds, as the server reports them."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request("GET", path, headers={"Accept": "text/html"})
         answer = connection.getresponse()
         answer.read()
-        told = _DURATION.search(answer.headers.get("Server-Timing", ""))
-        if answer.status != 200 or told is None:
+        timing = _DURATION.search(answer.headers.get("Server-Timing", ""))
+        if answer.status != 200 or timing is None:
             raise click.ClickException(f"GET {path} answered {answer.status}")
-        return float(told[1])
+        return float(timing[1])
     finally:
         connection.close()

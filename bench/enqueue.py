@@ -28,7 +28,7 @@ class Producer:
         self._noop = self.app.job(type="noop")(_noop)
 
     def singly(self, seconds: float) -> float:
-        """Jobs per second, each enqueued when the one before it is safe."""
+        """Jobs per second, each enqueued after the previous one is durable."""
         count, began = 0, time.perf_counter()
         while (passed := time.perf_counter() - began) < seconds:
             self._noop.enqueue(n=count)
@@ -70,7 +70,7 @@ class Producer:
         return sum(counts) / (time.perf_counter() - began)
 
     def in_bulk(self, n: int) -> float:
-        """Jobs per second in calls of `enqueue_many`, with all that makes and checks the requests."""
+        """Jobs per second in calls of `enqueue_many`, with making and checking the requests."""
         began = time.perf_counter()
         for start in range(0, n, CHUNK):
             self.app.enqueue_many([self._noop.request(n=i) for i in range(start, min(n, start + CHUNK))])
@@ -78,7 +78,7 @@ class Producer:
 
 
 def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
-    """All ways to enqueue, each beside what limits it."""
+    """All ways to enqueue, each compared with what limits it."""
     scratch = setting.place.new("enqueue")
     producer = Producer(scratch.url)
     seconds, bulk = setting.sizes.seconds, setting.sizes.bulk

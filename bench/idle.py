@@ -1,4 +1,4 @@
-"""Idle: what a worker costs that has nothing to do."""
+"""Idle: what a worker with nothing to do costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def measure(setting: Setting) -> list[Row]:
         first = scratch.waiting(1)
         with working(scratch, 1, setting.concurrency) as workers:
             wait_for(workers, lambda: scratch.completed("noop"), first.n)
-            time.sleep(min(2.0, setting.sizes.idle / 3))  # until it looks as rarely as it does when idle
+            time.sleep(min(2.0, setting.sizes.idle / 3))  # until it polls as rarely as it does when idle
             setting.say(f"idle: a worker with nothing to do, for {setting.sizes.idle:g} s")
             pid = workers[0].pid
             began, used = time.monotonic(), cpu_seconds(pid)

@@ -18,7 +18,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     python: str
     database: About
     load: float
-    """Processes that wanted to run just before, by the system's one-minute average."""
+    """Processes that wanted to run just before: the one-minute load average."""
     concurrency: int
     processes: int
     sizes: Sizes
@@ -53,7 +53,7 @@ def describe(setting: Setting) -> Machine:
 
 
 def _cores() -> int:
-    """Those that we may use, which in a container are fewer."""
+    """Those that this process may use: in a container, fewer."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity is not None else os.cpu_count() or 1
 

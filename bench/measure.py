@@ -1,4 +1,4 @@
-"""Numbers from a noisy machine: what is compared runs alternately, and the middle of several is taken."""
+"""Numbers from a noisy machine: what is compared runs alternately, and the median counts."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def alternately(
 
 
 def ratio(sample: Sample, beside: Sample) -> Sample:
-    """Each run against the one that ran beside it."""
+    """Each run divided by the one that ran beside it."""
     return Sample(tuple(a / b if b else 0.0 for a, b in zip(sample.values, beside.values, strict=True)))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:
-    """The value that `percent` of all are at most."""
+    """The smallest value that `percent` of all do not exceed."""
     ordered = sorted(values)
     return ordered[max(0, min(len(ordered), -int(-len(ordered) * percent // 100)) - 1)]

@@ -13,24 +13,24 @@ from treadle import Treadle
 from treadle.worker.worker import POLL
 
 GAPS = (0.020, 0.120)
-"""Seconds between two enqueues: at random, so that they do not fall in step with the worker's looks."""
+"""Seconds between two enqueues: at random, so that they do not fall into step with the worker's polls."""
 BY_POLLING = "from its return, by polling alone"
 
 
 async def _stamp() -> int:
-    """Runs in the worker, which has it in its own app."""
+    """The worker has its own."""
     return 0
 
 
 def measure(setting: Setting) -> list[Row]:
-    """Milliseconds, the middle one and the worst but one in a hundred; from the call, and from its return."""
+    """Milliseconds, median and 99th percentile; from the call of enqueue, and from its return."""
     from_call, from_return = latencies(setting)
-    if not setting.place.hears:
+    if not setting.place.notifies:
         return _rows("poll", BY_POLLING, from_return, Target(below=1000 * POLL))
     rows = _rows("return", "from enqueue's return", from_return, Target(below=5))
     rows += _rows("call", "from its call", from_call)
-    if unheard := setting.place.unheard():
-        with unheard:
+    if quiet := setting.place.without_notifications():
+        with quiet:
             _, polled = latencies(setting)
         rows += _rows("poll", BY_POLLING, polled, Target(below=1000 * POLL))
     return rows
@@ -47,7 +47,7 @@ def _rows(name: str, words: str, values: list[float], target: Target | None = No
 
 
 def latencies(setting: Setting) -> tuple[list[float], list[float]]:
-    """Of each job: milliseconds from the call of `enqueue`, and from its return, to the start of the handler."""
+    """For each job: milliseconds from the call of `enqueue`, and from its return, to the start of the handler."""
     scratch = setting.place.new("pickup")
     app = Treadle(scratch.url)
     stamp = app.job(type="stamp")(_stamp)

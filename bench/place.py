@@ -1,4 +1,4 @@
-"""Where a run measures: what makes databases there, and what everything is compared with."""
+"""Where a run measures: makes databases there, and has the raw SQL that everything is compared with."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ class Place(ABC):
     """A disk or a server."""
 
     sections: ClassVar[frozenset[str]] = frozenset()
-    """Those that only make sense here."""
+    """Sections that only make sense here."""
     without: ClassVar[frozenset[str]] = frozenset()
-    """Those that cannot be measured here."""
-    hears: ClassVar[bool] = True
-    """Whether a worker is told of what others commit."""
+    """Sections that cannot be measured here."""
+    notifies: ClassVar[bool] = True
+    """Whether workers are notified of commits."""
     scales: ClassVar[bool] = False
-    """Whether a second worker process is promised to be of use."""
+    """Whether a second worker process is promised to make it faster."""
     driver: ClassVar[str]
-    """Whose CPU is counted while a statement lasts."""
+    """The driver, to which CPU used during a statement is charged."""
     safe: ClassVar[tuple[str, str, str]]
-    """Of what `commits` counts: its key, what it is, and a word for it."""
+    """What `commits` counts: its key, its description, and a word for it."""
     loops: ClassVar[Sequence[Loop]]
     """The first is the ceiling; the others are shown beside it."""
 
@@ -53,15 +53,15 @@ class Place(ABC):
 
     @abstractmethod
     def commits(self, seconds: float) -> float:
-        """How often in a second the least that there is to write is made safe, one after the other."""
+        """Durable writes per second, of the smallest possible write, one after the other."""
 
     @abstractmethod
     def about(self) -> About: ...
 
-    def unheard(self) -> AbstractContextManager[None] | None:
-        """A block in which this process tells nobody of what it commits; None if nobody is told anyway."""
+    def without_notifications(self) -> AbstractContextManager[None] | None:
+        """A block in which this process sends no notifications; None if there are none anyway."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """Remove whatever was made."""
+        """Remove everything that was made."""

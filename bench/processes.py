@@ -1,4 +1,4 @@
-"""CPU time and memory of a process and its children, as the system tells it."""
+"""CPU time and memory of a process and its children, as the system reports it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def cpu_seconds(pid: int) -> float:
-    """What the process and its living children have used so far."""
+    """What the process and its running children have used so far."""
     return sum(_cpu(one) for one in family(pid))
 
 
@@ -54,6 +54,6 @@ def _memory(pid: int) -> float:
 
 
 def _ps(pid: int, what: str) -> str:
-    """Where there is no /proc. A process that is gone uses nothing."""
+    """Where there is no /proc. A process that has ended uses nothing."""
     found = subprocess.run(["ps", "-o", f"{what}=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return found.stdout.strip() or "0"

@@ -77,11 +77,11 @@ def _by_thread(threads: dict[str, Thread], seconds: float, driver: str) -> Table
         lasted = sum(spent for _, spent, _ in thread.statements.values())
         in_driver = sum(cpu for _, _, cpu in thread.statements.values())
         commits = thread.statements.get("COMMIT", (0, 0.0, 0.0))[1]
-        looks = sum(thread.found.values())
+        samples = sum(thread.found.values())
         turn = sum(n for where, n in thread.found.items() if TURN in where)
         idle = sum(n for where, n in thread.found.items() if where.startswith(IDLE))
         cpu = (f"{thread.cpu:.2f}", _share(thread.cpu, seconds), f"{in_driver:.2f}", f"{thread.cpu - in_driver:.2f}")
-        table.add_row(name, *cpu, f"{lasted:.2f}", f"{commits:.2f}", _share(turn, looks), _share(idle, looks))
+        table.add_row(name, *cpu, f"{lasted:.2f}", f"{commits:.2f}", _share(turn, samples), _share(idle, samples))
     return table
 
 
@@ -94,7 +94,7 @@ def _by_statement(threads: dict[str, Thread], jobs: int) -> Table:
 
 
 def _by_function(threads: dict[str, Thread], jobs: int) -> Table:
-    """The event loop's functions by the CPU they took themselves. Of the other threads, see the statements."""
+    """The event loop's functions by the CPU they took themselves. For the other threads, see the statements."""
     table = _table("function", "thread", "CPU s", "CPU µs a job", "of its CPU")
     for name, thread in threads.items():
         for where, cpu in sorted(thread.busy.items(), key=lambda item: -item[1])[: 24 if name == LOOP else 6]:

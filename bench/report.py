@@ -14,11 +14,11 @@ from bench.machine import Machine
 from bench.measure import Sample, ratio
 
 COLUMNS = {" ": 0, "measured": 0, "spread": 130, "beside it": 110, "ratio": 0, "target": 0, "": 0}
-"""Each column with the width of a terminal from which on it is shown."""
+"""Each column, and the width that a terminal needs to show it."""
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What was promised: a ratio of at least or at most so much, or a value below that."""
+    """What was promised: a ratio of at least or at most a number, or a value below one."""
 
     ratio: float | None = None
     below: float | None = None
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     low: float
     high: float
     beside: str = ""
-    """What ran beside it, and is compared with it."""
+    """What ran alternately with it, and is compared with it."""
     ceiling: float | None = None
     ratio: float | None = None
     target: str | None = None

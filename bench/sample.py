@@ -1,7 +1,7 @@
-"""Where a worker's time goes, taken inside its process: every statement timed, every thread looked at now and then.
+"""Where a worker's time goes, taken inside its process: every statement timed, every thread sampled.
 
-A tracing profiler would make Python look slower than it is beside the database. Looking every few milliseconds at what
-each thread does costs the same whatever it does.
+A tracing profiler would make Python look slower than it is beside the database. Sampling every few milliseconds
+what each thread does costs the same whatever it does.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import msgspec
 
 EVERY = 0.001
 SWITCH = 0.0005
-"""Seconds after which a thread that runs Python lets another one: short, so that it is looked at in the middle of its
+"""Seconds after which a thread that runs Python yields to another: short, so that it is sampled in the middle of its
 work and not only where it waits."""
 _HERE = "treadle-sample"
 
@@ -29,12 +29,11 @@ class Thread(msgspec.Struct):
     cpu: float
     """Seconds of CPU."""
     statements: dict[str, tuple[int, float, float]]
-    """Of each: calls, seconds, and seconds of CPU in it. The rest it waited: for the server, the disk or the
-    interpreter."""
+    """For each: calls, seconds, and seconds of CPU. The rest is waiting for server, disk or interpreter."""
     found: dict[str, int]
-    """How often it was found in each function."""
+    """How many samples found it in each function."""
     busy: dict[str, float]
-    """Seconds of CPU by the function in which it was found afterwards."""
+    """Seconds of CPU, by the function that the next sample found it in."""
 
 
 class Profile(msgspec.Struct):
@@ -46,7 +45,7 @@ _timed: defaultdict[str, dict[str, list[float]]] = defaultdict(dict)
 
 
 def note(statement: str, seconds: float, cpu: float) -> None:
-    """This thread has spent so long on a statement."""
+    """Add the time that this thread spent on a statement."""
     mine = _timed[threading.current_thread().name]
     total = mine.setdefault(statement, [0, 0.0, 0.0])
     total[0] += 1
@@ -55,7 +54,7 @@ def note(statement: str, seconds: float, cpu: float) -> None:
 
 
 def time_statements(url: str) -> None:
-    """Have every connection from now on note its statements."""
+    """Make every new connection time its statements."""
     if url.startswith("sqlite:"):
         from bench.sqlite.timed import time_statements
     elif url.startswith("libsql"):
@@ -66,7 +65,7 @@ def time_statements(url: str) -> None:
 
 
 class Sampler:
-    """Looks at every thread but its own, until stopped."""
+    """Samples every thread but its own, until stopped."""
 
     def __init__(self) -> None:
         self._stop = threading.Event()
@@ -82,9 +81,9 @@ class Sampler:
             for thread in threading.enumerate():
                 frame = frames.get(thread.ident or 0)
                 if frame is not None and thread.name != _HERE:
-                    self._look(thread, _where(frame))
+                    self._count(thread, _where(frame))
 
-    def _look(self, thread: threading.Thread, where: str) -> None:
+    def _count(self, thread: threading.Thread, where: str) -> None:
         cpu = _cpu(thread)
         self._found[thread.name][where] += 1
         self._busy[thread.name][where] += cpu - self._cpu.get(thread.name, cpu)
@@ -115,7 +114,7 @@ def profiled(run: Callable[[], object], path: str) -> None:
 
 
 def _where(frame: FrameType) -> str:
-    """The function, by its module's last two names; in a thread's innermost frame a statement shows as its caller."""
+    """The function, by its module's last two names; a statement shows as the function that executes it."""
     module = ".".join(str(frame.f_globals.get("__name__", "?")).split(".")[-2:])
     return f"{module}:{frame.f_code.co_qualname}"
 

@@ -1,4 +1,4 @@
-"""A database of our own, filled by plain SQL in no time, and read for what really happened in it."""
+"""A database for one measurement, filled by plain SQL, and read to find out what happened in it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 
 class Jobs(NamedTuple):
-    """Some jobs that were put in together: their ids are `prefix` and 12 hex digits."""
+    """Some jobs that were inserted together: their ids are `prefix` and 12 hex digits."""
 
     n: int
     type: str
@@ -17,11 +17,11 @@ class Jobs(NamedTuple):
 
 
 class Scratch(ABC):
-    """A database with treadle's tables, gone when it is closed."""
+    """A database with treadle's tables, removed when it is closed."""
 
     url: str
     connection: Any
-    """Of the database's own driver, for plain SQL."""
+    """A connection of the database's driver, for plain SQL."""
     _last = 0
 
     def waiting(self, n: int, type: str = "noop", *, priority: int = 0, later: float = 0.0) -> Jobs:
@@ -33,7 +33,7 @@ class Scratch(ABC):
         return self._put("finished", "completed", n, type, 0, -60.0)
 
     def held(self, type: str) -> Jobs:
-        """A job in hand that nobody ends."""
+        """A leased job that no worker ends."""
         return self._put("leases", "processing", 1, type, 0, 0.0)
 
     def _put(self, table: str, status: str, n: int, type: str, priority: int, later: float) -> Jobs:
@@ -66,15 +66,15 @@ class Scratch(ABC):
 
     @abstractmethod
     def tidy(self) -> None:
-        """Leave nothing of what was put in for a worker to clear up."""
+        """Leave no cleaning up after inserted rows to a worker."""
 
     @abstractmethod
     def alone(self) -> None:
-        """Let our own connection do what a worker's would do now and then: here, nobody else writes."""
+        """Let this connection do the housekeeping of a worker: no other connection writes."""
 
     @abstractmethod
     def clear(self) -> None:
-        """No jobs any more."""
+        """Delete all jobs."""
 
     @abstractmethod
     def completed(self, type: str) -> int: ...

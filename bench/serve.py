@@ -1,4 +1,4 @@
-"""A process of the benchmark: the dashboard of the database in $TREADLE_URL, on a port of its own."""
+"""A process of the benchmark: the dashboard of the database in $TREADLE_URL, on a free port."""
 
 from __future__ import annotations
 

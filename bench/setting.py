@@ -1,4 +1,4 @@
-"""What a run measures with: its sizes, its place, and where it says how far it is."""
+"""What a run measures with: its sizes, its place, and where it reports progress."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Sizes(msgspec.Struct, frozen=True):
 
     repeats: int
     pairs: int
-    """Repetitions of a backlog scenario, whose ratios are near 1 and must be told from noise."""
+    """Repetitions of a backlog scenario, whose ratios are near 1 and must be distinguished from noise."""
     noop: int
     noop_thread: int
     noop_process: int
     bulk: int
     seconds: float
-    """For each of enqueue singly, from threads, from tasks, and commits without treadle."""
+    """For each of: enqueue singly, from threads, from tasks, and commits without treadle."""
     pickups: int
     idle: float
     backlog: int
@@ -55,5 +55,5 @@ class Setting(msgspec.Struct, frozen=True):
     place: Place
     sizes: Sizes
     concurrency: int
-    """Slots of each worker, and so the most that a batch can be."""
+    """Slots of each worker, and so the largest possible batch."""
     say: Callable[[str], None]

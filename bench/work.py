@@ -1,7 +1,7 @@
 """A worker process of the benchmark: `python -m bench.work CONCURRENCY [PROFILE]`.
 
-It says "ready" when everything is imported and connected and starts on a line from its parent, so that a
-measurement holds nothing of Python's start, and two processes start together.
+It prints "ready" when everything is imported and connected, and starts on a line from its parent: so no measurement
+includes the start of Python, and two processes start together.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Real processes, started and stopped from here."""
+"""Processes of the benchmark: started, awaited and stopped."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import click
 from bench.scratch import Scratch
 
 STALLED = 60.0
-"""Seconds without any progress after which a run is given up."""
+"""Seconds without any progress after which a run fails."""
 
 
 WORK = "bench.work"
@@ -38,7 +38,7 @@ class Child:
         self.pid = self._process.pid
 
     def ready(self) -> None:
-        """Wait until it could start."""
+        """Wait until it can start."""
         if self.line() != b"ready\n":
             raise click.ClickException(f"a process of the benchmark did not start:\n{self.errors()}")
 
@@ -48,7 +48,7 @@ class Child:
         self._process.stdin.flush()
 
     def line(self) -> bytes:
-        """The next one that it says."""
+        """The next line that it prints."""
         assert self._process.stdout is not None
         return self._process.stdout.readline()
 
@@ -73,7 +73,7 @@ class Child:
 
 @contextlib.contextmanager
 def working(scratch: Scratch, processes: int, concurrency: int, profile: str | None = None) -> Generator[list[Child]]:
-    """Workers that have started, all at once, and that are gone at the end of the block."""
+    """Worker processes that start together, and are gone at the end of the block."""
     with contextlib.ExitStack() as stack:
         workers = []
         for _ in range(processes):
@@ -87,7 +87,7 @@ def working(scratch: Scratch, processes: int, concurrency: int, profile: str | N
 
 
 def wait_for(workers: list[Child], count: Callable[[], int], enough: int) -> None:
-    """Until `count` has come so far. Raises if it stands still, or if a worker dies."""
+    """Until `count` reaches `enough`. Raises if it stands still, or if a worker dies."""
     seen, moved_at = -1, time.monotonic()
     while (now := count()) < enough:
         if now != seen:

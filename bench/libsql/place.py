@@ -1,4 +1,4 @@
-"""A libSQL server, whose one database is ours for as long as we measure."""
+"""A libSQL server, whose only database the benchmark uses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OURS = "SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') AND
 
 
 class LibSQLPlace(Place):
-    """The server of a URL. It must have no jobs of anybody: there is no second database to measure in."""
+    """The server of a URL. It must have no jobs: there is no second database to measure in."""
 
     sections = frozenset({"round-trips"})
     without = frozenset({"backlog", "dashboard"})
-    hears = False
+    notifies = False
     driver = "HTTP"
     safe = ("raw_round_trips", "server: SELECT 1, one by one", "round-trips")
     loops = (

@@ -1,4 +1,4 @@
-"""Journeys: how many jobs a worker completes for each request that it makes of the server."""
+"""Round trips: how many jobs a worker completes for each request that it makes of the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def _noop(n: int) -> None:
 
 
 def measure(setting: Setting) -> list[Row]:
-    """A drain in this process, which knows how often it has asked. Its claims are as large as there is room."""
+    """A drain in this process, which counts its requests. Its claims fill all slots."""
     n = setting.sizes.noop
     setting.say(f"round trips: a drain of {n:,} async no-ops")
     scratch = setting.place.new("round-trips")

@@ -1,4 +1,4 @@
-"""Tables on a libSQL server. It has one database, so that there is one scratch at a time."""
+"""Tables on a libSQL server. It has one database, so there is one scratch at a time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TABLES = ("jobs", "ready", "leases", "finished", "attempts", "dedupe", "types", 
 
 
 class Plain:
-    """Plain SQL. Between a BEGIN and its COMMIT, what nobody wants an answer of travels with what comes after it."""
+    """Plain SQL. Between a BEGIN and its COMMIT, a statement whose answer is not read travels with the next."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -30,7 +30,7 @@ class Plain:
         return rows
 
     def executemany(self, sql: str, rows: Sequence[Parameters]) -> None:
-        """As many statements, in one request."""
+        """All rows in one request."""
         for row in rows:
             self.execute(sql, row)
 
@@ -42,7 +42,7 @@ class Plain:
 
 
 class LibSQLScratch(Tables):
-    """The tables, emptied."""
+    """The tables of the only database, emptied."""
 
     connection: Plain
 
@@ -58,10 +58,10 @@ class LibSQLScratch(Tables):
         return self.connection.now()
 
     def tidy(self) -> None:
-        """The server does that by itself."""
+        """The server does that itself."""
 
     def alone(self) -> None:
-        """Nor can a client do it."""
+        """A client cannot do that."""
 
     def empty(self) -> None:
         for table in TABLES:

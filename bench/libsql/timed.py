@@ -1,4 +1,4 @@
-"""Streams that note how long each round trip takes, for the profile."""
+"""Streams that record how long each round trip takes, for the profile."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from treadle.stores.libsql.hrana import Result, Statement, Stream
 from treadle.stores.sqlite import statements
 
 _names = {text: name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
-_names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # known by these words
+_names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # recorded under these words
 
 
 def time_statements() -> None:
-    """Have every stream note its round trips, each by what it does first and whether it commits."""
+    """Make every stream record its round trips, each by its first statement and whether it commits."""
     execute = Stream.execute
 
     def timed(self: Stream, statements: Sequence[Statement], *, last: bool) -> list[Result]:

@@ -1,4 +1,4 @@
-"""A PostgreSQL server, with a database of our own for each thing that is measured."""
+"""A PostgreSQL server, with a new database for each measurement."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "ji
 
 
 class PostgresPlace(Place):
-    """The server of a URL. The database that it names is only connected to: others are made beside it."""
+    """The server of a URL. The benchmark only connects to its database, and creates others beside it."""
 
     sections = frozenset({"wakeups", "snapshot"})
     scales = True
@@ -57,7 +57,7 @@ class PostgresPlace(Place):
         return PostgresScratch(with_database(self._url, database), lambda: self._drop(database))
 
     def _drop(self, database: str) -> None:
-        """Only what we have made. Who is still connected is a worker of ours that has been stopped."""
+        """Only what the benchmark created. Sessions that are still connected are its own stopped workers."""
         self._connection.execute(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)")
         self._made.remove(database)
 
@@ -83,8 +83,8 @@ class PostgresPlace(Place):
         return row[0] if row else None
 
     @contextlib.contextmanager
-    def unheard(self) -> Generator[None]:
-        """Workers find what is put meanwhile when they look by themselves."""
+    def without_notifications(self) -> Generator[None]:
+        """Workers find new jobs only by polling."""
         quiet = connection.QUIET
         connection.QUIET = NEVER
         try:

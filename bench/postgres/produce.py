@@ -1,4 +1,4 @@
-"""A process that enqueues: `python -m bench.postgres.produce THREADS SECONDS told|unheard`.
+"""A process that enqueues: `python -m bench.postgres.produce THREADS SECONDS notifying|silent`.
 
 It says "ready", starts on a line from its parent, and answers with the milliseconds of every enqueue, as JSON.
 """
@@ -17,7 +17,7 @@ from treadle.stores.postgres import connection
 
 
 def main(threads: int, seconds: float, how: str) -> None:
-    if how == "unheard":
+    if how == "silent":
         connection.QUIET = NEVER
     app = Treadle()
     app.enqueue("elsewhere")

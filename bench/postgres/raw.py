@@ -1,10 +1,10 @@
-"""The plainest good SQL for what treadle does to its tables, three ways.
+"""The simplest fast SQL for what treadle does to its tables, in three ways.
 
 `insert` and `move` are what everything is compared with. A batch travels as arrays (`unnest`) and a transaction is as
 few statements as it can be: to insert, rows into `jobs`, `ready` and `tallies`; to claim, `DELETE FROM ready` of the
-first due rows that nobody has locked, which feeds the INSERT into `leases` and brings the payloads; to complete,
+first due rows that are not locked, which feeds the INSERT into `leases` and brings the payloads; to complete,
 `DELETE FROM leases` by id, which feeds the INSERT into `finished`; tallies and usage with each. One connection does
-one after the other and waits for every commit. There is no worker to be alive, no limit, no cursor, no other type.
+one after the other and waits for every commit. There is no heartbeat, no limit, no cursor, no other type.
 
 `insert_text` and `move_text` send each batch as one text (JSON, or an array as PostgreSQL writes it), which costs
 psycopg much less than a list. `insert_many` and `move_many` go row by row with `executemany`, which it sends as a
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 Connection = Any
-"""psycopg's, whose types want a statement to be a literal."""
+"""psycopg's, whose types require a literal statement."""
 
 _JOB = "id, type, queue, tenant, subject, payload, priority, max_attempts, created_at"
 _READY = "id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at"
@@ -66,7 +66,7 @@ INSERT INTO treadle.finished ({_ENDED})
 SELECT id, lease, 'completed', queue, type, tenant, attempt, worker, run_at, started_at, %(now)s FROM gone
 """
 COMPLETE = f"WITH gone AS (DELETE FROM treadle.leases WHERE id = ANY(%(ids)s::uuid[]) {_COMPLETE}"
-# The SELECT has the text read once, and not for each row that is looked at.
+# The SELECT makes PostgreSQL parse the text once, and not for each row.
 COMPLETE_TEXT = f"""
 WITH gone AS (
     DELETE FROM treadle.leases WHERE id = ANY((SELECT %(ids)s::text::uuid[])::uuid[]) {_COMPLETE}

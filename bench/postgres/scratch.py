@@ -1,4 +1,4 @@
-"""A PostgreSQL database of our own."""
+"""A PostgreSQL database for one measurement."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class PostgresScratch(Scratch):
                 self.connection.execute(sql, values)
 
     def tidy(self) -> None:
-        """What autovacuum and the checkpointer would do soon; they would do it in the middle of what is measured."""
+        """What autovacuum and the checkpointer would otherwise do during the measurement."""
         self.connection.execute(f"VACUUM (ANALYZE) {', '.join(f'treadle.{table}' for table in _MOVING)}")
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):  # a plain role may not
             self.connection.execute("CHECKPOINT")

@@ -1,6 +1,6 @@
-"""Old snapshot: somebody reads for a long time, so that no row that is deleted meanwhile can be removed.
+"""Old snapshot: a session reads for a long time, so that no row that is deleted meanwhile can be removed.
 
-That is how queues on PostgreSQL die: whoever looks for work steps over everything that was ever done.
+That is how queues on PostgreSQL collapse: each claim must skip the dead rows of all jobs that were done.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def at_the_end(setting: Setting, *, hold: bool) -> float:
         jobs = scratch.waiting(setting.sizes.churn)
         with _held(scratch) if hold else contextlib.nullcontext():
             drain_in(setting, scratch, jobs)
-        judged = max(setting.sizes.tail, 4 * setting.concurrency)  # those of one batch are settled at one moment
+        judged = max(setting.sizes.tail, 4 * setting.concurrency)  # the jobs of one batch are settled at one moment
         return rate(scratch.times(jobs), skip=max(0, jobs.n - judged))
     finally:
         scratch.close()
@@ -48,7 +48,7 @@ def at_the_end(setting: Setting, *, hold: bool) -> float:
 
 @contextlib.contextmanager
 def _held(scratch: Scratch) -> Generator[None]:
-    """Another session with a snapshot of now."""
+    """Another session that holds a snapshot from now on."""
     conninfo, _ = read(scratch.url)
     with psycopg.connect(conninfo) as reader:
         reader.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

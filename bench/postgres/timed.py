@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL that note how long each statement takes, for the profile."""
+"""Connections to PostgreSQL that record how long each statement takes, for the profile."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _names = {named(text): name for name, text in _ours.items() if isinstance(text, 
 
 
 class TimedConnection(connection.Connection):
-    """Notes how long each statement takes: on its way, in the server, and what psycopg makes of its answer."""
+    """Records how long each statement takes: the round trip, the server, and psycopg's decoding of the answer."""
 
     def execute(self, query: Any, *parameters: Any, **options: Any) -> psycopg.Cursor[tuple[Any, ...]]:
         began, cpu = time.perf_counter(), time.thread_time()
@@ -28,5 +28,5 @@ class TimedConnection(connection.Connection):
 
 
 def time_statements() -> None:
-    """Have every connection from now on be such a one."""
+    """Make every new connection one of these."""
     connection.Connection = TimedConnection  # type: ignore[misc]

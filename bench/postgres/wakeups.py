@@ -1,8 +1,7 @@
-"""Wake-ups: what it costs those who enqueue that somebody listens.
+"""Wake-ups: what notifications cost the processes that enqueue.
 
-Every commit with a notification takes a lock that all of the server's commits with one share. So many processes
-enqueue at once here, each from many threads; a worker listens that has nothing to do with their jobs, so that all that
-differs is that it is told.
+Every commit with a notification takes a lock that the whole server shares. So several processes enqueue at once here,
+each from many threads. A worker listens that does not handle their jobs: the only difference is the notification.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PRODUCE = "bench.postgres.produce"
 def measure(setting: Setting) -> list[Row]:
     """Milliseconds that an enqueue takes, all but one in a hundred; and jobs per second."""
     scratch = setting.place.new("wakeups")
-    found: dict[str, list[list[float]]] = {"told": [], "unheard": []}
+    found: dict[str, list[list[float]]] = {"notifying": [], "silent": []}
     try:
         with working(scratch, 1, setting.concurrency):
             for repeat in range(1, setting.sizes.repeats + 1):
@@ -36,10 +35,10 @@ def measure(setting: Setting) -> list[Row]:
                     runs.append(latencies(scratch, 2 * setting.sizes.seconds, how))
     finally:
         scratch.close()
-    told, unheard = found.values()
+    notifying, silent = found.values()
     who, seconds = f"{PROCESSES * THREADS} enqueuers in {PROCESSES} processes", 2 * setting.sizes.seconds
-    slow = [Sample(tuple(percentile(run, 99) for run in runs)) for runs in (told, unheard)]
-    rates = [Sample(tuple(len(run) / seconds for run in runs)) for runs in (told, unheard)]
+    slow = [Sample(tuple(percentile(run, 99) for run in runs)) for runs in (notifying, silent)]
+    rates = [Sample(tuple(len(run) / seconds for run in runs)) for runs in (notifying, silent)]
     at_most = Target(at_most=1.2)
     return [
         Row.of("wakeups", "wakeups_p99", f"{who}: p99", "ms", slow[0], ("without", slow[1]), at_most),

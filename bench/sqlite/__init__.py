@@ -1,1 +1,1 @@
-"""How the benchmark works on SQLite: its files, its bare loops, and its clock for statements."""
+"""How the benchmark works on SQLite: its files, its raw SQL, and its timing of statements."""

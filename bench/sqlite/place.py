@@ -1,4 +1,4 @@
-"""A directory, with a SQLite file for each thing that is measured."""
+"""A directory, with a SQLite file for each measurement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treadle.stores.sqlite.url import check, file_system
 
 
 class SQLitePlace(Place):
-    """A new directory on the disk that is meant, gone afterwards."""
+    """A new directory on the disk to measure, removed afterwards."""
 
     driver = "SQLite"
     safe = ("fsync", "disk: 4 KiB write and fdatasync", "fsyncs")
@@ -34,7 +34,7 @@ class SQLitePlace(Place):
         return SQLiteScratch(self._directory / f"{name}.db")
 
     def commits(self, seconds: float) -> float:
-        """How often in a second the disk takes 4 KiB and says that they are safe."""
+        """Writes of 4 KiB with fdatasync, per second."""
         path = self._directory / "fsync"
         block, count = os.urandom(4096), 0
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)

@@ -1,4 +1,4 @@
-"""The plainest good SQL for what treadle does to its tables: each statement twice, row by row and by JSON batches."""
+"""The simplest fast SQL for what treadle does to its tables: each statement twice, row by row and by JSON batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A SQLite file of our own."""
+"""A SQLite file for one measurement."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.scratch import Jobs, Scratch
 from treadle import Treadle
 
 LOG = 2048
-"""Pages of log after which SQLite checkpoints, as much as treadle lets it grow."""
+"""Pages of log after which SQLite checkpoints, the limit that treadle sets too."""
 
 _ROWS = "WITH RECURSIVE k (i) AS (SELECT 0 UNION ALL SELECT i + 1 FROM k WHERE i + 1 < :n)"
 _ID = ":prefix || printf('%012x', i)"
@@ -77,7 +77,7 @@ class Tables(Scratch):
 
 
 class SQLiteScratch(Tables):
-    """A file. It checkpoints only while nobody else uses it."""
+    """A file. This connection checkpoints it only while no worker uses it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -1,4 +1,4 @@
-"""Connections to SQLite that note how long each statement takes, for the profile."""
+"""Connections to SQLite that record how long each statement takes, for the profile."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from bench.sample import note
 from treadle.stores.sqlite import statements
 
 _names = {text: name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
-_names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # known by these words
+_names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # recorded under these words
 
 
 class TimedConnection(sqlite3.Connection):
-    """Notes how long each statement takes, the wait for the interpreter afterwards included."""
+    """Records how long each statement takes, with the wait for the interpreter afterwards."""
 
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:
         began, cpu = time.perf_counter(), time.thread_time()
@@ -36,7 +36,7 @@ def _name(sql: str) -> str:
 
 
 def time_statements() -> None:
-    """Have every connection from now on be such a one."""
+    """Make every new connection one of these."""
     connect = sqlite3.connect
 
     def timed(*args: Any, **options: Any) -> Any:

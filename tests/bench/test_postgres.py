@@ -101,16 +101,16 @@ def test_each_bare_loop_moves_every_job(place: PostgresPlace) -> None:
         ).fetchone()
 
 
-def test_nobody_is_told_in_a_block_that_measures_polling(place: PostgresPlace) -> None:
+def test_no_notification_is_sent_in_a_block_that_measures_polling(place: PostgresPlace) -> None:
     before = connection.QUIET
 
-    with place.unheard():
+    with place.without_notifications():
         assert connection.QUIET > 1e6
 
     assert before == connection.QUIET
 
 
-def test_a_role_that_may_not_make_a_database_is_told_so(postgres_url: str) -> None:
+def test_a_role_that_may_not_create_databases_gets_an_error_that_says_so(postgres_url: str) -> None:
     with psycopg.connect(postgres_url, autocommit=True) as admin:
         admin.execute("DROP ROLE IF EXISTS treadle_bench_nobody")
         admin.execute("CREATE ROLE treadle_bench_nobody LOGIN PASSWORD 'secret'")

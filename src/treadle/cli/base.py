@@ -117,22 +117,22 @@ def _option(*names: str, help: str, variable: bool, **settings: Any) -> click.Op
     )
 
 
-def _shared_options(*, variables: bool) -> list[click.Parameter]:
+def _shared_options(*, variables: bool, hide_json: bool = False) -> list[click.Parameter]:
     db = "The database: sqlite:///jobs.db, postgresql://….  [$TREADLE_URL]"
     return [
         _option("--db", metavar="URL", help=db, variable=False),
-        _option("--json", is_flag=True, help="Print JSON.", variable=variables),
+        _option("--json", is_flag=True, help="Print JSON.", variable=variables, hidden=hide_json),
         _option("-q", "--quiet", is_flag=True, help="Print no notes on stderr, only errors.", variable=variables),
         _option("--no-color", is_flag=True, help="Print without colors.", variable=variables),
     ]
 
 
 class Command(click.Command):
-    """A command that takes the shared options too."""
+    """A command that takes the shared options too. If it prints no data, its help does not show --json."""
 
-    def __init__(self, *args: Any, **settings: Any) -> None:
+    def __init__(self, *args: Any, prints_data: bool = True, **settings: Any) -> None:
         super().__init__(*args, **settings)
-        self.params.extend(_shared_options(variables=False))
+        self.params.extend(_shared_options(variables=False, hide_json=not prints_data))
 
 
 class Group(click.Group):

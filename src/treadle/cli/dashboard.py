@@ -19,7 +19,7 @@ also run jobs: POST /api/jobs/tick.
 """
 
 
-@command("dashboard", help=HELP)
+@command("dashboard", help=HELP, prints_data=False)
 @click.argument("target", metavar="[APP]", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
 @click.option(

@@ -34,6 +34,7 @@ PATIENCE = 60.0
 LOOK = 0.05
 PAUSE = 0.5
 """Seconds between the jobs that keep the dashboard alive."""
+HELP = "Run a real queue on a SQLite file for a few seconds: two workers, one of which is killed on the way."
 APP = "treadle.cli.demo_app:td"
 WORKERS = ("worker", APP, "--grace", "5", "--processes", "2", "--concurrency", "4")
 DASHBOARD = ("dashboard", APP, "--port", "0")
@@ -41,7 +42,7 @@ DASHBOARD = ("dashboard", APP, "--port", "0")
 Wanted = list[tuple[str, dict[str, Any]]]
 
 
-@command("demo", help="A real queue on a SQLite file for a few seconds: two workers, one of them killed on the way.")
+@command("demo", help=HELP)
 @click.option("--keep", is_flag=True, help="Keep the database, to look around in it.")
 @click.option("--dashboard/--no-dashboard", default=None, help="Show it in a browser too. Default: in a terminal.")
 @pass_shared

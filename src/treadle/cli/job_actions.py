@@ -51,7 +51,7 @@ def _cancelled(job: Job) -> str:
 ACTIONS = (
     Action(
         "retry",
-        "Run jobs that have ended again now, with all of their attempts.",
+        "Retry jobs that have ended, now and with all of their attempts.",
         "Retrying",
         "retried",
         lambda job: "pending again",

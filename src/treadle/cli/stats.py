@@ -147,7 +147,7 @@ def _warning(rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
     return ""
 
 
-@click.group("queues", cls=Group, help="What waits and what runs, by queue and type.")
+@click.group("queues", cls=Group, help="List what waits and what runs, by queue and type.")
 def queues() -> None:
     pass
 

@@ -44,7 +44,7 @@ The exit code is 1 if a job failed for good.
 HEADS = ("WORKER", "BUSY", "DOING", "QUEUES", "TYPES", "VERSION", "UP", "HEARTBEAT")
 
 
-@command("worker", help=HELP)
+@command("worker", help=HELP, prints_data=False)
 @click.argument("target", metavar="[APP]", required=False)
 @click.option("-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help="The same as APP.  [$TREADLE_APP]")
 @click.option(
@@ -152,7 +152,7 @@ def _exit(code: int) -> NoReturn:
     "-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help="The app, as in app:td.  [$TREADLE_APP]"
 )
 @click.option("--max-jobs", type=click.IntRange(1), default=100, show_default=True, help="Claim no more than this.")
-@click.option("--max-seconds", type=Duration(), default=10, help="Claim no longer than this.  [default: 10]")
+@click.option("--max-seconds", type=Duration(), default=10, help="Stop claiming after this time.  [default: 10s]")
 @pass_shared
 def tick(shared: Shared, target: str | None, app: str | None, max_jobs: int, max_seconds: float) -> None:
     treadle = load_app(shared, app_name(target or app))

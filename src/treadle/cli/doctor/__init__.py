@@ -39,7 +39,7 @@ STANDSTILL = ("no_worker", "unhandled")
 """Problems of the queue that do not go away by themselves."""
 
 
-@command("doctor", help="Check the database, the workers and what waits. Exits with 1 if there is a problem.")
+@command("doctor", help="Check the database, the workers and the queue. The exit code is 1 if there is a problem.")
 @click.option("--quick", is_flag=True, help="Do not read the whole of a SQLite file to check it.")
 @pass_shared
 def doctor(shared: Shared, quick: bool) -> None:
