@@ -1,4 +1,4 @@
-"""Run what is due, here and now, on the real worker."""
+"""Run what is due in this process, on the real worker."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import inspect
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from treadle import clock
 from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.job import Attempt, Job, Status
-from treadle.outcome import OutcomeKind
 from treadle.results import run_on_a_loop
 from treadle.stores.base import ClaimRequest
 from treadle.testing.enqueued import call, every_job
-from treadle.worker.tick import TickReport
+from treadle.worker.tick import TickReport, report_of
 from treadle.worker.worker import Worker
 
 SHOWN = 5
@@ -25,11 +23,11 @@ def drain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max_second
     """Run everything that is due, in this process: the jobs, their follow-ups, and retries that are due already.
 
     A retry or a snooze that is due later waits: advance the clock, and drain again. Handlers declared with
-    `run="process"` run here too, so that they see what the test has patched.
+    `run="process"` run in this process too, so that they see what the test has patched.
 
-    Raises AssertionError if a job ended its last run here with a failure, with the traceback of each. With
-    `raising=False` the report says how many did, and `td.attempts(id)` why. Running `max_jobs` (does one enqueue
-    itself?) or for `max_seconds` is an AssertionError in any case.
+    Raises AssertionError, with all tracebacks, if the last run of a job here failed. With `raising=False` the report
+    says how many failed, and `td.attempts(id)` says why. Reaching `max_jobs` (does a job enqueue itself?) or
+    `max_seconds` is always an AssertionError.
     """
     return run_on_a_loop(adrain(td, raising=raising, max_jobs=max_jobs, max_seconds=max_seconds))
 
@@ -49,26 +47,18 @@ async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max
                 raise AssertionError(await asyncio.to_thread(_too_long, td, max_seconds)) from None
     due = await asyncio.to_thread(td.store.due, ClaimRequest(limit=1, types=dict.fromkeys(td.registry.types)))
     if due.now and worker.claimed_total >= max_jobs:
-        raise AssertionError(f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself? Else: max_jobs=…")
+        raise AssertionError(
+            f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself? If not, raise max_jobs"
+        )
     failed = await asyncio.to_thread(_failed_since, td, last_before) if raising else []
     if failed:
         raise AssertionError(_failures(failed))
-    return TickReport(
-        rescued=rescued,
-        ran=worker.claimed_total,
-        completed=worker.outcomes[OutcomeKind.COMPLETED],
-        retried=worker.outcomes[OutcomeKind.RETRIED],
-        snoozed=worker.outcomes[OutcomeKind.SNOOZED],
-        failed=worker.outcomes[OutcomeKind.FAILED],
-        cancelled=worker.outcomes[OutcomeKind.CANCELLED],
-        released=worker.outcomes[OutcomeKind.RELEASED],
-        next_due_at=None if due.next_at is None else clock.to_datetime(due.next_at),
-    )
+    return report_of(worker, rescued, due.next_at)
 
 
 @contextmanager
 def _in_this_process(td: Treadle) -> Generator[None]:
-    """A child process would see neither the test's patches nor its temporary database."""
+    """Run no child processes: they would see neither the test's patches nor its temporary database."""
     apart = [job_type for job_type in td.registry.types.values() if job_type.run == "process"]
     for job_type in apart:
         job_type.run = "async" if inspect.iscoroutinefunction(job_type.handler) else "thread"

@@ -19,7 +19,7 @@ SHOWN = 20
 
 
 def enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> list[Job]:
-    """The jobs of that function or type, oldest first, whatever became of them since.
+    """The jobs of that function or type, oldest first, in whatever status they are now.
 
     With arguments, only those that were enqueued with these values; arguments that you leave out may be anything.
     """
@@ -46,7 +46,7 @@ def refute_enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) ->
 
 
 def every_job(td: Treadle, type: str | None = None) -> Iterator[Job]:
-    """All jobs there are, newest first."""
+    """All jobs, newest first."""
     cursor: str | None = None
     while True:
         page = td.store.jobs(Filter(types=(type,) if type is not None else ()), PAGE, cursor)
@@ -57,7 +57,7 @@ def every_job(td: Treadle, type: str | None = None) -> Iterator[Job]:
 
 
 def call(type: str, payload: Mapping[str, Any]) -> str:
-    """A job as the call that it stands for."""
+    """A job, written as a call of its function."""
     return f"{type}({', '.join(f'{name}={value!r}' for name, value in payload.items())})"
 
 
@@ -74,7 +74,7 @@ def _what_is(td: Treadle) -> str:
 
 
 def _check_names(td: Treadle, type: str, payload: Mapping[str, Any]) -> None:
-    """An argument that the handler does not take fits no job: `refute_enqueued` would be true of it for ever."""
+    """No job has an argument that the handler does not take: `refute_enqueued` would always pass."""
     known = td.registry.get(type)
     unknown = sorted(payload.keys() - set(known.signature.names)) if known else []
     if known and unknown:
@@ -86,7 +86,7 @@ def _fits(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _same(stored: Any, value: Any) -> bool:
-    """Equal, or equal once the value is JSON, as a stored one is: a datetime, say."""
+    """Equal, or equal once the value is JSON, as the stored one is: a datetime, for example."""
     if stored == value:
         return True
     try:

@@ -1,4 +1,4 @@
-"""Fixtures for pytest, which finds them by itself where treadle is installed.
+"""Fixtures for pytest, which finds them wherever treadle is installed.
 
 In a `conftest.py`, so that no test of an app can touch its real database:
 
@@ -6,7 +6,7 @@ In a `conftest.py`, so that no test of an app can touch its real database:
     def jobs(treadle_temporary):
         treadle_temporary(td)
 
-For an app on PostgreSQL, give the URL of a database for tests, from which all jobs are deleted before each:
+For an app on PostgreSQL, return the URL of a database for tests. All jobs in it are deleted before each test:
 
     @pytest.fixture
     def treadle_url():
@@ -24,7 +24,7 @@ import pytest
 
 if TYPE_CHECKING:
     from treadle import Treadle
-    from treadle.testing.clock import ManualClock
+    from treadle.testing.temporary import ManualClock
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def treadle_url(tmp_path: Path) -> str:
 @pytest.fixture
 def treadle_clock() -> ManualClock:
     """A clock that stands still until `.advance(seconds)`."""
-    from treadle.testing.clock import ManualClock
+    from treadle.testing.temporary import ManualClock
 
     return ManualClock()
 

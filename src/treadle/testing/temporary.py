@@ -1,25 +1,55 @@
-"""Your own app on a database that is gone after the test."""
+"""Your own app on a database that is gone after the test, with a clock that you move."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from urllib.parse import urlsplit
 
+from treadle import clock as time
 from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.stores import open_store
 from treadle.stores.base import Store
-from treadle.testing.clock import ManualClock
+
+
+class ManualClock:
+    """A clock that starts at the real time and stands still until you move it: `Treadle(url, clock=ManualClock())`.
+
+    It decides when jobs are due. A handler's `timeout` is still real time.
+    """
+
+    def __init__(self) -> None:
+        self._now = time.now()
+
+    def __call__(self) -> int:
+        """Microseconds since 1970, as stores count."""
+        return self._now
+
+    def now(self) -> datetime:
+        """The time, as in a job's `run_at` and `created_at`."""
+        return time.to_datetime(self._now)
+
+    def advance(self, seconds: float | timedelta) -> datetime:
+        """Let time pass at once. Returns the new time."""
+        step = seconds.total_seconds() if isinstance(seconds, timedelta) else seconds
+        if step < 0:
+            raise BadOption("advance", seconds, "time goes forward: 0 seconds or more")
+        self._now += time.seconds(step)
+        return self.now()
+
+    def __repr__(self) -> str:
+        return f"<ManualClock {self.now().isoformat()}>"
 
 
 @contextmanager
 def temporary(td: Treadle, *, clock: ManualClock | None = None, url: str | None = None) -> Generator[ManualClock]:
-    """Inside the block, `td` keeps its jobs in a temporary SQLite file and takes the time from the clock it gives.
+    """Inside the block, `td` keeps its jobs in a temporary SQLite file, and its time is that of the clock it yields.
 
-    `clock`: one of yours, to share it between apps. `url`: a database of yours, which is not removed. If that is on
-    PostgreSQL, all jobs in it are deleted when the block begins: it has to have `test` in its name.
+    `clock`: one of yours, to share it between apps. `url`: a database of yours, which is not removed. If it is on
+    PostgreSQL, all jobs in it are deleted when the block begins, so it must have `test` in its name.
     """
     clock = clock or ManualClock()
     before = td.store
@@ -35,13 +65,15 @@ def temporary(td: Treadle, *, clock: ManualClock | None = None, url: str | None 
 
 def _open(url: str, clock: ManualClock) -> Store:
     if url.startswith("sqlite:"):
-        # Nobody needs these jobs after a power cut, so no commit waits for the disk.
+        # These jobs need not survive a power cut, so no commit waits for the disk.
         return open_store(url, synchronous="NORMAL", clock=clock)
     store = open_store(url, clock=clock)
     if not store.where.startswith("postgres"):
         raise BadOption("url", store.where, "its jobs would be deleted, and no name says that they may be: use SQLite")
     if "test" not in urlsplit(store.where).path:
         raise BadOption("url", store.where, "its jobs would be deleted: name a database with `test` in its name")
-    if (empty := getattr(store, "empty", None)) is not None:
-        empty()
+    from treadle.stores.postgres.store import PostgresStore  # needs psycopg, which other stores do not
+
+    assert isinstance(store, PostgresStore)
+    store.empty()
     return store

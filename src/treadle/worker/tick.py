@@ -38,21 +38,21 @@ class TickReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
-    """Rescue, claim at most `max_jobs` within `max_seconds`, run them here; what has not ended then is released."""
+    """Rescue, claim at most `max_jobs` within `max_seconds`, and run them here. What has not ended then is released."""
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
     rescued = declare_local_dead(app.store) + app.rescue()  # the worker does the former too, but does not count it
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     run_on_a_loop(_pass(worker, max_seconds))
     due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
+    return report_of(worker, rescued, clock.now() if due.now else due.next_at)
+
+
+def report_of(worker: Worker, rescued: int, next_at: int | None) -> TickReport:
+    """What a worker did that claimed for a while."""
     counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in OutcomeKind}
-    next_at = clock.now() if due.now else due.next_at
-    return TickReport(
-        rescued=rescued,
-        ran=worker.claimed_total,
-        next_due_at=None if next_at is None else clock.to_datetime(next_at),
-        **counts,
-    )
+    next_due_at = None if next_at is None else clock.to_datetime(next_at)
+    return TickReport(rescued=rescued, ran=worker.claimed_total, next_due_at=next_due_at, **counts)
 
 
 async def _pass(worker: Worker, max_seconds: float) -> None:
