@@ -145,6 +145,6 @@ def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest
                 return str(part)
         raise AssertionError("it ended")
 
-    assert asyncio.run(listen()) == ": still here\n\n"
+    assert asyncio.run(listen()) == ": keepalive\n\n"
     site.close()
     td.close()

@@ -161,7 +161,7 @@ def authorize(site: Site, route: Route, caller: Principal | None) -> None:
     if route.scope is None:
         return
     if caller is None:
-        raise HTTPProblem(401, "nobody is signed in", site.sign_in_hint, headers={"WWW-Authenticate": site.challenge})
+        raise HTTPProblem(401, "you are not signed in", site.sign_in_hint, headers={"WWW-Authenticate": site.challenge})
     if not caller.may(route.scope):
         has = f"{caller.name} has {', '.join(sorted(caller.scopes)) or 'no scope'}"
         raise HTTPProblem(403, f"this needs the scope {route.scope!r}; {has}", "use a token or a login that has it")

@@ -68,7 +68,7 @@ class BulkRunner:
         while work.position is not None and not self._closing:
             try:
                 work.step()
-            except Exception as error:  # show it to those who watch, and go on with the next operation
+            except Exception as error:  # show it on the operation's page, and go on with the next one
                 log.exception("operation %s failed", id)
                 self._record_failure(id, error)
                 return

@@ -9,7 +9,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -68,13 +68,19 @@ class Database:
         """Whether a fork found a connection in use: then the child must keep its hands off the file."""
         _open.add(self)
 
-    def connect(self) -> sqlite3.Connection:
-        """A connection set up as all of ours are."""
+    def connect(self, seconds: float = 0.0) -> sqlite3.Connection:
+        """A connection set up as all of ours are.
+
+        Only in a new file does the journal mode change, and that needs the lock. A connection that reads does not wait
+        for it, as the user may hold it in a transaction of their own: the next connection will change the mode.
+        """
         try:
-            connection = sqlite3.connect(self.path, timeout=5, isolation_level=None, check_same_thread=False)
-            self._patiently(connection, "PRAGMA journal_mode = WAL", time.monotonic() + BUSY_SECONDS, BUSY_SECONDS)
+            connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
+            with nullcontext() if seconds else suppress(StoreBusy):
+                self._patiently(connection, "PRAGMA journal_mode = WAL", time.monotonic() + seconds, seconds)
         except sqlite3.Error as error:
             raise StoreUnusable(str(self.path), f"cannot be opened ({error})", _way_out(self.path)) from error
+        connection.execute("PRAGMA busy_timeout = 5000")
         connection.execute(f"PRAGMA synchronous = {self._synchronous}")
         # Only one process may checkpoint at a time (see checkpoint.py), so no connection does it by itself.
         connection.execute("PRAGMA wal_autocheckpoint = 0")
@@ -215,7 +221,7 @@ class Database:
                 self._gate.notify_all()
 
     def _connect_to_write(self) -> sqlite3.Connection:
-        connection = self.connect()
+        connection = self.connect(BUSY_SECONDS)
         # Our own wait is shorter and has jitter; SQLite's sleeps up to 100 ms, and threads of one process would
         # wait for each other that way too.
         connection.execute("PRAGMA busy_timeout = 0")

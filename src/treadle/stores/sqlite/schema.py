@@ -53,16 +53,21 @@ def _schema_of(path: Path, mode: str) -> int:
 
 def upgrade(where: str, database: Connections) -> None:
     """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
-    newest = newest_schema()
-    found, oldest = database.read("other", schema_in, where)
-    if oldest > newest:
-        raise SchemaTooNew(where, found, newest)
-    if found < newest:
-        database.write("other", apply, where)
+    if database.read("other", _is_older, where):
+        database.write("other", upgrade_in, where)
 
 
-def apply(tx: Transaction, where: str) -> None:
-    """Apply the migrations that are missing."""
+def _is_older(tx: Transaction, where: str) -> bool:
+    found, oldest = schema_in(tx, where)
+    if oldest > newest_schema():
+        raise SchemaTooNew(where, found, newest_schema())
+    return found < newest_schema()
+
+
+def upgrade_in(tx: Transaction, where: str) -> None:
+    """Apply the migrations that are missing, in this transaction."""
+    if not _is_older(tx, where):
+        return
     found, _ = schema_in(tx, where)
     for migration in migrate.migrations(PACKAGE):
         if migration.number > found:

@@ -15,13 +15,13 @@ from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
-from treadle.stores.base import ClaimRequest, Due
+from treadle.stores.base import ClaimRequest, Due, TypePolicy
 from treadle.stores.sql import insert, settle
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.sqlite import statements as sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
-from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade
+from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
 from treadle.stores.sqlite.transitions import Transitions
 from treadle.stores.sqlite.watch import Watch
 from treadle.stores.user_connections import unwrap
@@ -154,6 +154,10 @@ class SQLiteStore(SQLiteTables[Database]):
 
     # Enqueue
 
+    def policies(self) -> dict[str, TypePolicy]:
+        """A file without tables has none. They are not created here: the user may have a transaction open."""
+        return {} if self._database is None and not self.schema() else super().policies()
+
     already_there = sqlite3.IntegrityError
 
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
@@ -166,14 +170,21 @@ class SQLiteStore(SQLiteTables[Database]):
         connection = unwrap(connection)
         if not isinstance(connection, sqlite3.Connection):
             raise BadConnection(connection, "it is no sqlite3 connection", f"pass one to {self.where}")
-        self.open()
+        is_new = self._database is None
+        if is_new:
+            sqlite_url.check(self.path)
+        else:
+            self.open()
         factories = connection.row_factory, connection.text_factory
         connection.row_factory, connection.text_factory = None, text
         try:
             self._check_theirs(connection)
             connection.execute("SAVEPOINT treadle")
             try:
-                yield Transaction(connection, self._clock())
+                tx = Transaction(connection, self._clock())
+                if is_new:  # a connection of ours would wait for the user's transaction to create the tables
+                    upgrade_in(tx, self.where)
+                yield tx
             except BaseException:
                 with suppress(sqlite3.Error):  # some errors have rolled back everything already
                     connection.execute("ROLLBACK TO treadle")
@@ -186,7 +197,7 @@ class SQLiteStore(SQLiteTables[Database]):
     def _check_theirs(self, connection: sqlite3.Connection) -> None:
         """It must be to our file, and in a transaction: else each of our statements would be a commit of its own."""
         files = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
-        if not files or not files[0] or not os.path.samefile(files[0], self.path):
+        if not files or not files[0] or not self.path.exists() or not os.path.samefile(files[0], self.path):
             raise BadConnection(connection, f"it is not to {self.where}", "the jobs live in another file")
         if not connection.in_transaction:
             if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:

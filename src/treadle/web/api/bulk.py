@@ -107,10 +107,12 @@ def start(site: Site, request: Request, work: Bulk) -> Operation:
 
 def _filter(request: Request, given: BulkIn) -> Filter:
     if (given.filter is UNSET) == (given.ids is UNSET):
-        raise HTTPProblem(400, "which jobs?", "give either filter or ids")
+        raise HTTPProblem(400, "the jobs are not specified, or twice", "give either filter or ids")
     if given.ids is not UNSET:
         if wrong := next((id for id in given.ids if not is_id(id)), None):
-            raise HTTPProblem(400, f"{wrong!r} is no job's id", "an id looks like 01970000-0000-7000-8000-000000000000")
+            raise HTTPProblem(
+                400, f"{wrong!r} is not a job id", "an id looks like 01970000-0000-7000-8000-000000000000"
+            )
         return limit_to_tenant(request, Filter(ids=tuple(given.ids)))
     return limit_to_tenant(request, filters.parse(given.filter if given.filter is not UNSET else ""))
 

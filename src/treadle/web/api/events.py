@@ -39,7 +39,7 @@ async def _stream(site: Site, request: Request) -> AsyncIterator[str]:
             try:
                 snapshot = await subscriber.next(KEEPALIVE)
             except TimeoutError:
-                yield ": still here\n\n"
+                yield ": keepalive\n\n"
                 continue
             if snapshot is None:
                 return

@@ -1,4 +1,4 @@
-"""What was run for whom, how long it took, how often it failed, and what it cost. As a page and as CSV."""
+"""Usage by type, tenant or queue: runs, failures, time and cost. As a page and as CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-// All that pages do beyond links and forms: live updates, dialogs, shortcuts, copying, zone and theme.
+// What pages do beyond links and forms: live updates, dialogs, shortcuts, copying, zone and theme.
 "use strict";
 (() => {
   const html = document.documentElement;
@@ -16,7 +16,7 @@
     document.cookie = `treadle_${name}=${value}; path=${root}; max-age=${age}; samesite=lax`;
   };
 
-  // Times that are told from now go on while the page is open. The same words as units.format_duration in Python.
+  // Relative times are updated while the page is open, in the format of units.format_duration in Python.
   const span = (seconds) => {
     if (seconds < 0.9995) return `${Math.max(0, Math.round(seconds * 1000))}ms`;
     if (seconds < 9.95) return `${seconds.toFixed(1)}s`;
@@ -61,13 +61,13 @@
     while (at) { const gone = at; at = at.nextSibling; gone.remove(); }
   };
 
-  // Live: hints say that something has changed; the page is fetched again and morphed.
+  // Live: a hint says that something has changed. The page is then fetched again and morphed.
   const badge = $("#live");
   let source = null, busy = false, again = false, missed = 0, last = Date.now(), connected = null, timer = 0;
   const paused = () => keep.get("live") === "off";
   const typing = (element) => element && /^(INPUT|TEXTAREA|SELECT)$/.test(element.nodeName) && element.type !== "checkbox";
   const held = () => dialog.open || typing(document.activeElement) || $("#main input[name=id]:checked, #all-matching:checked");
-  const kept = () => paused() || held(); // as it is
+  const kept = () => paused() || held(); // the page stays as it is
   const show = () => {
     if (!main().dataset.topics) return;
     const state = connected === null ? "off" : !connected ? "reconnecting" : paused() || (held() && missed) ? "paused" : "live";
@@ -85,7 +85,7 @@
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       const fresh = $("#main", page);
       connected = true;
-      if (kept()) missed += 1; // somebody began to work with it meanwhile
+      if (kept()) missed += 1; // the reader began to work with the page meanwhile
       else if (response.ok && fresh && fresh.dataset.topics) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
     } catch { connected = false; }
     busy = false; show();
@@ -100,10 +100,10 @@
     if (source || document.hidden || !main().dataset.topics) return;
     source = new EventSource(`${root}api/events`);
     source.onopen = () => { connected = true; show(); };
-    source.addEventListener("changed", hint); // the first comes at once: what changed since the page was made
+    source.addEventListener("changed", hint); // the first comes at once, for changes since the page was made
     source.onerror = () => {
       connected = false; show();
-      if (source && source.readyState === EventSource.CLOSED) { // refused: look every few seconds instead
+      if (source && source.readyState === EventSource.CLOSED) { // refused: poll instead
         source = null;
         setTimeout(() => { if (!kept()) refresh(); connect(); }, 5000);
       }
@@ -116,7 +116,7 @@
     if (missed && !kept()) refresh(); else show();
   };
 
-  // Rows: what is selected, and which one the keys are on.
+  // Rows: the selected ones, and the one that the keys act on.
   const rows = () => $$("#main tr[data-href]");
   let cursor = "";
   const row = () => document.getElementById(cursor);
@@ -144,7 +144,7 @@
   };
   const mark = () => { const box = row() && $("input[name=id]", row()); if (box) { box.checked = !box.checked; selection(); released(); } };
 
-  // Dialogs: the page that asks, shown over this one.
+  // Dialogs: a confirmation page, shown over this one.
   let opener = null, asking = false;
   const ask = async (url) => {
     if (asking) return;
@@ -185,7 +185,7 @@
     toast(`Theme: ${next || "system"}`);
   };
   const here = () => { try { return Intl.DateTimeFormat().resolvedOptions().timeZone || "UTC"; } catch { return "UTC"; } };
-  const zone = () => { // the first visit, or the browser has moved
+  const zone = () => { // the first visit, or the browser has changed its zone
     $("[data-browser]").textContent = `Browser (${here()})`;
     const mine = `treadle_zone=browser:${here()}`;
     if (html.dataset.zone && html.dataset.zone !== "browser") return;
@@ -223,7 +223,7 @@
   addEventListener("pagehide", disconnect);
   addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 
-  // Shortcuts. What changes jobs is upper-case, and asks first.
+  // Shortcuts. Those that change jobs are upper-case and ask first.
   let going = 0;
   const act = (key, name) => {
     const button = $(`[data-key="${key}"]`);
