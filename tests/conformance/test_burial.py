@@ -103,7 +103,7 @@ def test_a_job_that_ran_alone_is_guilty(store):
     put_and_take(store, worker="w1")
     put(store)
     take(store, worker="w1")
-    running = min(store.beat("w1").mine)
+    running = min(store.beat("w1").leases)
 
     store.declare_dead("w1", "the process died", started={running})
 

@@ -66,7 +66,7 @@ def test_a_beat_tells_which_leases_are_in_ones_name_and_which_were_cancelled(sto
     put_and_take(store, worker="w2")
     store.cancel(cancelled.id)
 
-    assert {kept.number: False, cancelled.number: True} == store.beat("w1").mine
+    assert {kept.number: False, cancelled.number: True} == store.beat("w1").leases
 
 
 def test_cancelled_leases_are_told_without_a_lock(open_store):

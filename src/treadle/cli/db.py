@@ -97,18 +97,19 @@ def sql(shared: Shared) -> None:
 @pass_shared
 def roles(shared: Shared, /, apply: bool, **names: str) -> None:
     store = open_store(url_of(shared))
-    give_rights = getattr(store, "give_rights", None)
-    if give_rights is None:
+    if not store.url.startswith("postgres"):
         raise Problem(
             "roles exist only on PostgreSQL",
             "Anybody who can write a SQLite file can change everything in it.",
             next=NAME_ONE,
         )
     from treadle.stores.postgres.roles import Roles, script
+    from treadle.stores.postgres.store import PostgresStore
 
     text = script(Roles(**names))
     if apply:
-        give_rights(Roles(**names))
+        assert isinstance(store, PostgresStore)
+        store.give_rights(Roles(**names))
     if shared.json:
         shared.data({"sql": text, "applied": apply})
     elif apply:

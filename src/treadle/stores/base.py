@@ -1,4 +1,4 @@
-"""What every store can do: the contract, in verbs. `tests/conformance` holds each store to it.
+"""What every store can do: the contract, in verbs, split by who calls them. `tests/conformance` holds each store to it.
 
 A store is synchronous and may be used from any thread. It never calls up: it returns what happened.
 """
@@ -18,22 +18,22 @@ from treadle.outcome import Outcome
 from treadle.stores.rows import AuditRow, Batch, Counted, Operation, QueueStats, Sampled, Token
 
 RECLAIM_AFTER = 5_000_000
-"""Microseconds past its deadline after which anybody may reclaim a job."""
+"""Microseconds past its deadline after which any worker may reclaim a job."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs a claimer would take."""
+    """Which jobs a worker asks for."""
 
     limit: int
     types: Mapping[str, int | None] | None = None
     """Each type with its timeout in microseconds; None: every type."""
     queues: tuple[str, ...] = ()
-    """None named: every queue."""
+    """Empty: every queue."""
     lease_for: int | None = None
-    """For leases taken by hand: microseconds until the deadline."""
+    """For a lease taken by hand: microseconds until its deadline."""
 
     def deadline(self, now: int, type: str) -> int | None:
-        """Until when a job of this type may be held, if it is claimed now."""
+        """When the lease of a job of this type ends, if it is claimed now."""
         limit = self.lease_for if self.types is None or self.lease_for is not None else self.types.get(type)
         return None if limit is None else now + limit
 
@@ -44,11 +44,11 @@ class Due(msgspec.Struct, frozen=True):
     now: bool
     next_at: int | None = None
     in_seconds: float | None = None
-    """The same, from the store's own now: its clock need not be this host's."""
+    """The same, counted from the store's own now: its clock need not be this host's."""
 
 
 class TypePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """What workers publish of a type, for producers that know it by name only and for the limits."""
+    """How workers run a type: for producers that know only its name, and for the limits."""
 
     type: str
     queue: str = "default"
@@ -72,177 +72,133 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     started_at: int = 0
     seen_at: int = 0
     doing: tuple[tuple[str, int, int], ...] = ()
-    """Of which type it has how many in hand, and since when the first."""
+    """The jobs that it runs: each type, how many, and since when the first."""
 
     @property
     def leases(self) -> int:
-        """How many jobs it has in hand."""
+        """How many jobs it runs."""
         return sum(n for _, n, _ in self.doing)
 
 
 class Beat(msgspec.Struct, frozen=True):
-    """What a worker learns when it beats."""
+    """What a worker learns from a heartbeat."""
 
     workers: Mapping[str, int]
-    """Every living worker's count."""
-    mine: Mapping[int, bool]
-    """The numbers of the leases in its name, and whether each was cancelled."""
+    """The count of every living worker."""
+    leases: Mapping[int, bool]
+    """The numbers of its own leases, and whether each was cancelled."""
 
 
 class Settled(msgspec.Struct, frozen=True):
-    """What came of a `settle`."""
+    """What a `settle` wrote."""
 
     at: int
     """When, by the database's time."""
     written: Sequence[tuple[ClaimedJob, Outcome]] = ()
-    """As it was written: a job that somebody has cancelled does not go back to wait."""
+    """As it was written: a cancelled job does not go back to wait."""
     lost: list[ClaimedJob] = []
-    """Those whose lease was lost: nothing of them was written."""
+    """Those whose lease was lost: nothing was written for them."""
 
 
 Inserted = list[Job] | Exception
 
 
 class Watch(Protocol):
-    """A way to wait for commits, by this process or by others. Its answers are hints."""
+    """Waits for commits, by this process or by others. Its answers are hints."""
 
     def wait(self, seconds: float) -> bool:
-        """Whether somebody may have committed since the last call; False after `seconds` without."""
-        ...
+        """Whether there may be a commit since the last call; False after `seconds` without one."""
 
     def close(self) -> None:
-        """End a `wait` that is under way in another thread."""
-        ...
+        """End a `wait` in another thread."""
 
 
-class Store(Protocol):
-    """A database that keeps jobs."""
+class Engine(Protocol):
+    """What producers and workers need: enqueue, claim, settle, liveness, and the chores."""
 
     url: str
     """Opens the same database again, from any process and any working directory."""
     where: str
     """The database, for people: an absolute path, or a URL without its password."""
     one_machine: bool
-    """True if all who use this database run on one machine, so that process ids and boot ids tell who is dead."""
+    """True if all users of this database run on one machine, so that process ids and boot ids show which are dead."""
     hears_others: bool
-    """Whether `watch` notices what other processes commit. If not, a worker finds it when it looks, once a second."""
-
+    """Whether `watch` notices commits of other processes. If not, a worker looks for jobs once a second."""
     keys_may_wait: bool
-    """Whether an enqueue with a dedupe key may have to wait for the transaction of somebody who has that key."""
-
+    """Whether an enqueue with a dedupe key may have to wait for an open transaction that holds the key."""
     joins_transactions: bool
     """Whether `insert` can be part of a transaction on the user's own connection."""
 
-    # Life of the store
     def open(self) -> None:
         """Connect, and create or upgrade the tables where the store does that by itself."""
-        ...
 
     def close(self) -> None:
-        """Let go of every connection. The store opens again when it is used again."""
-        ...
-
-    def schema(self) -> int | None:
-        """The schema that the database has, 0 without tables of ours, None if there is none. Changes nothing."""
-        ...
-
-    def newest_schema(self) -> int:
-        """The schema that this treadle needs. Without connecting."""
-        ...
-
-    def upgrade(self) -> int:
-        """Create the tables, or bring them to the newest schema: its number. Safe to repeat."""
-        ...
-
-    def schema_sql(self) -> str:
-        """All tables as SQL, for people. Without connecting."""
-        ...
+        """Close every connection. The store opens again when it is used again."""
 
     def now(self) -> int:
         """The time that decides here, which need not be this host's."""
-        ...
-
-    def status(self) -> Mapping[str, Any]:
-        """What `treadle db status` and `doctor` show: schema, versions, sizes, settings."""
-        ...
 
     def changes(self) -> int:
-        """A number that differs from the last one if anybody else has committed since. Cheap enough to poll."""
-        ...
+        """A number that differs from the last one if another process has committed since. Cheap enough to poll."""
 
     def watch(self) -> Watch:
-        """Something to wait on until somebody has committed."""
-        ...
+        """Something to wait on until there is a commit."""
 
     # Enqueue
     def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
         """Store all of `jobs` or none. They are durable when this returns.
 
-        A job whose dedupe key is held is not stored: the holder is returned in its place. A job whose id is there
-        already was stored by an earlier try, and is returned as it is now.
+        A job whose dedupe key is held is not stored: the holder is returned in its place. A job whose id exists was
+        stored by an earlier try, and is returned as it is now.
         With `connection`, they are part of that connection's open transaction, and nothing is committed here.
         """
-        ...
 
     def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
-        """`insert` each group, in one commit if all of them can be: else only the culprit's answer is an error."""
-        ...
+        """`insert` each group, in one commit if possible. If not, only the group at fault gets an error."""
 
     def publish(self, policies: Sequence[TypePolicy]) -> None:
-        """Tell all producers and claimers how these types are run."""
-        ...
+        """Let all producers and workers know how these types are run."""
 
     def policies(self) -> dict[str, TypePolicy]:
         """What was published, by type."""
-        ...
 
     # Claim and settle
-    def due(self, wanted: ClaimRequest) -> Due:
+    def due(self, request: ClaimRequest) -> Due:
         """Whether `claim` would find something. Takes no lock."""
-        ...
 
-    def claim(self, worker: str, wanted: ClaimRequest) -> list[ClaimedJob]:
-        """Take up to `wanted.limit` due jobs for `worker`, most urgent first: priority, then run_at, then id.
+    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+        """Lease up to `request.limit` due jobs to `worker`, most urgent first: priority, then run_at, then id.
 
-        No job is ever in two hands, no type over its limit. Each job's attempt counts from now on.
+        No job is ever leased twice at a time, no type exceeds its limit. Each job's attempt counts from now on.
         Raises WorkerLost if the worker was declared dead. Worker '' claims by hand.
         """
-        ...
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
-        """Write down how these attempts ended, together, as far as their leases are held. An outcome that was written
+        """Write how these attempts ended, together, as far as their leases are held. An outcome that was written
         before (a repeated commit) is not lost."""
-        ...
 
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> AbstractContextManager[Any]:
         """A connection whose transaction ends with the job's outcome. Raises LeaseLost, and rolls back, if the job
         is no longer the caller's."""
-        ...
 
     def save_progress(self, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
-        """Store the newest progress of jobs in hand; of a lost lease nothing is written."""
-        ...
+        """Store the newest progress of leased jobs; for a lost lease nothing is written."""
 
     def extend(self, claimed: ClaimedJob, until: int) -> ClaimedJob:
         """Move a deadline, given in microseconds from the database's now. Raises LeaseLost."""
-        ...
 
     # Liveness
     def register(self, worker: WorkerRow) -> None:
-        """A new worker lives."""
-        ...
+        """Add a new living worker."""
 
     def beat(self, worker: str) -> Beat:
         """Count up. Raises WorkerLost if the worker was declared dead."""
-        ...
 
     def cancelled(self, worker: str) -> list[int]:
-        """The numbers of the worker's leases that somebody has cancelled. Takes no lock."""
-        ...
+        """The numbers of the worker's leases that were cancelled. Takes no lock."""
 
     def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
-        """Give back the leases of these numbers, which the worker does not know that it has, without charge."""
-        ...
+        """Release the leases of these numbers, of which the worker does not know, without charge."""
 
     def declare_dead(
         self,
@@ -253,144 +209,146 @@ class Store(Protocol):
         started: Collection[int] | None = None,
         outside: bool = False,
     ) -> int:
-        """Declare a worker dead, for ever, and return its jobs. How many were in its hands.
+        """Declare a worker dead, forever, and return its jobs. How many it had leased.
 
         With `beats`, only if its count is still that. Only the leases in `started` are charged for the crash;
-        None: all of them. `outside`: it was killed from outside, so that none of its jobs is suspected of it.
-        A worker that is gone already is buried again, for what was left in its name.
+        None: all of them. `outside`: it was killed from outside, so that none of its jobs is suspected.
+        A worker that is already gone is declared dead again, for what was left in its name.
         """
-        ...
 
     def rescue(self, *, silent_for: int | None = None) -> int:
         """Return the jobs whose worker has no row, or whose deadline passed a while ago. How many.
 
-        With `silent_for`, bury the workers first that have not beaten for so many microseconds of database time.
+        With `silent_for`, first declare workers dead that have not beaten for that many microseconds of database time.
         """
-        ...
 
     def workers(self) -> list[WorkerRow]:
         """All living workers, oldest first."""
-        ...
 
-    # Manage
+    # Chores
+    def complete(self, ids: Sequence[str]) -> int:
+        """The work of these jobs exists: whatever their status, they are completed now. How many were not before."""
+
+    def compact(self) -> int:
+        """Add up the counts that were appended, where they are. How many rows are left of them."""
+
+    def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
+        """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. How many."""
+
+
+class Schema(Protocol):
+    """Its tables, for `treadle db` and `doctor`."""
+
+    def schema(self) -> int | None:
+        """The schema that the database has, 0 without tables of ours, None if there is none. Changes nothing."""
+
+    def newest_schema(self) -> int:
+        """The schema that this treadle needs. Without connecting."""
+
+    def upgrade(self) -> int:
+        """Create the tables, or bring them to the newest schema: its number. Safe to repeat."""
+
+    def schema_sql(self) -> str:
+        """All tables as SQL, for people. Without connecting."""
+
+    def status(self) -> Mapping[str, Any]:
+        """What `treadle db status` and `doctor` show: schema, versions, sizes, settings."""
+
+
+class Reading(Protocol):
+    """What people want to see."""
+
     def get(self, id: str) -> Job | None:
         """The job as it is now."""
-        ...
 
     def job_facts(self, id: str) -> JobFacts | None:
         """All that `why` needs to know of a job, at a bounded cost; None if there is no such job."""
-        ...
 
     def attempts(self, id: str) -> list[Attempt]:
         """Its unsuccessful attempts, oldest first."""
-        ...
 
     def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
         """Jobs, newest first, with ids before `before`. At a bounded cost: see `Page.searched`."""
-        ...
 
     def counts(self, by: Sequence[str], wanted: Filter = ..., most: int | None = None) -> Counted:
         """How many jobs there are, grouped by some of status, state, type, queue, tenant and subject.
 
-        With `most`, of those that have to be counted one by one only the newest so many are.
+        With `most`, of those that have to be counted one by one only that many of the newest are.
         """
-        ...
 
     def queue_stats(self) -> list[QueueStats]:
         """What waits, runs and has ended, by queue and type. At a bounded cost."""
-        ...
 
     def usage(self, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None) -> list[Usage]:
-        """What was run from one second to another, in steps of so many, by some of type, queue and tenant."""
-        ...
+        """What ran from one second to another, in steps of `step` seconds, by some of type, queue and tenant."""
 
     def latency_sample(self) -> list[Sampled]:
         """How long the newest jobs waited and ran."""
-        ...
 
     def failures(self) -> list[FailureGroup]:
         """The newest failed jobs, by type and error, the latest first."""
-        ...
+
+
+class Managing(Protocol):
+    """What people do to jobs."""
 
     def cancel(self, id: str) -> Job:
-        """End a waiting job; flag one in hand, so that its worker stops it. Raises JobNotFound or WrongStatus."""
-        ...
+        """End a waiting job; flag a leased one, so that its worker stops it. Raises JobNotFound or WrongStatus."""
 
     def retry(self, id: str) -> Job:
         """Let an ended job run again, with all of its attempts. Raises JobNotFound, WrongStatus or KeyHeld."""
-        ...
 
     def delete(self, id: str) -> Job:
-        """Erase a job that is not in hand. Raises JobNotFound or WrongStatus."""
-        ...
+        """Erase a job that is not leased. Raises JobNotFound or WrongStatus."""
 
     def run_now(self, id: str) -> Job:
         """A waiting job waits no longer. Raises JobNotFound or WrongStatus."""
-        ...
 
     def batch(self, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None = None) -> Batch:
-        """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which that
-        cannot be done is skipped. A batch of an operation begins where that is, and is booked in the same commit."""
-        ...
+        """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which the
+        action does not apply is skipped. A batch of an operation continues it, and is recorded in the same commit."""
 
-    def complete(self, ids: Sequence[str]) -> int:
-        """The work of these jobs exists: whatever their status, they are completed now. How many were not before."""
-        ...
 
-    def compact(self) -> int:
-        """Add up what was counted piece by piece, where it is. How many rows are left of that."""
-        ...
+class WebRecords(Protocol):
+    """The records of the HTTP API: tokens, audit, operations, requests."""
 
-    def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
-        """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. How many."""
-        ...
-
-    # The books of the HTTP API
     def audit(self, row: AuditRow) -> None:
-        """Somebody changed something."""
-        ...
+        """Record a change."""
 
     def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
         """What was changed, newest first."""
-        ...
 
     def add_token(self, token: Token) -> bool:
         """False if its name is taken."""
-        ...
 
     def token(self, hash: str) -> Token | None:
-        """Whose token has this hash."""
-        ...
+        """The token with this hash."""
 
     def tokens(self) -> list[Token]:
         """All of them, by name."""
-        ...
 
     def drop_token(self, name: str) -> bool:
         """False if there is none."""
-        ...
 
     def start_operation(self, operation: Operation) -> None:
         """An operation begins."""
-        ...
 
     def resume_operation(self, operation: Operation) -> bool:
-        """Go on with one that stands still. False if it has moved since, or somebody else was first."""
-        ...
+        """Continue one that stands still. False if it has moved since, or another process was first."""
 
     def fail_operation(self, id: str, error: str) -> None:
         """It ends here, for a reason."""
-        ...
 
     def operation(self, id: str) -> Operation | None:
         """How far it is."""
-        ...
 
     def operations(self, limit: int) -> list[Operation]:
         """The newest ones."""
-        ...
 
     def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
         """`insert`, unless a request with this key was answered before: then what it stored, and False. Raises
         RequestDiffers if that request had another hash."""
-        ...
+
+
+class Store(Engine, Schema, Reading, Managing, WebRecords, Protocol):
+    """A database that keeps jobs."""

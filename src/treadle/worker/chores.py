@@ -18,7 +18,7 @@ from treadle.worker import host
 if TYPE_CHECKING:
     from treadle.app import Treadle
     from treadle.registry import JobType
-    from treadle.stores.base import Store
+    from treadle.stores.base import Engine, Store
 
 log = logging.getLogger("treadle")
 
@@ -56,7 +56,7 @@ async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExe
         await asyncio.sleep(every * random.uniform(0.8, 1.2))
 
 
-def declare_local_dead(store: Store) -> int:
+def declare_local_dead(store: Engine) -> int:
     """Return the jobs of workers whose process on this machine is gone, without waiting for their heartbeat."""
     returned = 0
     for worker in store.workers():
@@ -83,7 +83,7 @@ def reconcile(store: Store, types: Mapping[str, JobType]) -> int:
     return completed
 
 
-def prune(store: Store, statuses: Sequence[Status], age: float) -> Generator[int]:
+def prune(store: Engine, statuses: Sequence[Status], age: float) -> Generator[int]:
     """Delete what ended longer than `age` seconds ago, in small transactions that let others write in between."""
     while deleted := store.prune(statuses, clock.seconds(age), CHUNK):
         yield deleted

@@ -15,7 +15,7 @@ from treadle.errors import TreadleError, WorkerLost
 from treadle.outcome import StopReason
 
 if TYPE_CHECKING:
-    from treadle.stores.base import Beat, Store
+    from treadle.stores.base import Beat, Engine
     from treadle.worker.executor import Executor
     from treadle.worker.inflight import Attempts
 
@@ -36,7 +36,7 @@ class Heartbeat:
     an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
     """
 
-    def __init__(self, store: Store, every: float) -> None:
+    def __init__(self, store: Engine, every: float) -> None:
         self._store = store
         self._every = every
         self._stop = threading.Event()
@@ -105,7 +105,7 @@ class LeaseCheck:
     Its writes share the settler's thread, so that they never wait for a settle's writer.
     """
 
-    def __init__(self, store: Store, executor: Executor, attempts: Attempts, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, store: Engine, executor: Executor, attempts: Attempts, thread: ThreadPoolExecutor) -> None:
         self._store = store
         self._executor = executor
         self._attempts = attempts
@@ -132,17 +132,17 @@ class LeaseCheck:
     def compare(self, beat: Beat) -> None:
         """Stop what a beat shows to be cancelled or lost, and release leases that this worker does not know of."""
         running = self._attempts.running
-        unheld = beat.mine.keys() - self._attempts.numbers
+        unheld = beat.leases.keys() - self._attempts.numbers
         # A lease that was just settled may look wrong at one beat, but not at two. One that is being claimed may do so
         # at many, if a handler blocks the event loop.
         if not self._attempts.claiming:
             if lost_replies := unheld & self._unheld:
                 self._thread.submit(self._store.release_unheld, self.worker, lost_replies)
             self._unheld = unheld
-        for number, cancelled in beat.mine.items():
+        for number, cancelled in beat.leases.items():
             if cancelled:
                 self._executor.stop(StopReason.CANCELLED, number)
-        missing = {number for number in running.keys() - beat.mine.keys() if not running[number].run.written}
+        missing = {number for number in running.keys() - beat.leases.keys() if not running[number].run.written}
         for number in missing & self._missing:
             self._executor.stop(StopReason.LOST, number)
         self._missing = missing

@@ -14,7 +14,7 @@ from treadle.outcome import Fail, Outcome, decide
 
 if TYPE_CHECKING:
     from treadle.hooks import HookDispatcher
-    from treadle.stores.base import Settled, Store
+    from treadle.stores.base import Engine, Settled
     from treadle.worker.inflight import Attempts
 
 log = logging.getLogger("treadle")
@@ -28,7 +28,7 @@ Settling = Sequence[tuple[ClaimedJob, Outcome]]
 class Settler:
     """Takes outcomes from the queue of `attempts` and commits them. Sets `committed` after each batch."""
 
-    def __init__(self, store: Store, attempts: Attempts, hooks: HookDispatcher, committed: asyncio.Event) -> None:
+    def __init__(self, store: Engine, attempts: Attempts, hooks: HookDispatcher, committed: asyncio.Event) -> None:
         self.thread = ThreadPoolExecutor(1, "treadle-settle")
         self._store = store
         self._attempts = attempts

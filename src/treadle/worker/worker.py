@@ -28,7 +28,7 @@ from treadle.worker.settler import PAUSE, Settler
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
-    from treadle.stores.base import Store, Watch
+    from treadle.stores.base import Engine, Watch
 
 log = logging.getLogger("treadle")
 
@@ -325,7 +325,7 @@ class Wakeup:
         self._watch: Watch | None = None
         self._watching: asyncio.Future[bool] | None = None
 
-    async def open(self, store: Store) -> None:
+    async def open(self, store: Engine) -> None:
         self._watch = await self._loop.run_in_executor(self.thread, store.watch)
 
     def wake(self) -> None:

@@ -122,7 +122,6 @@ class Statements(Protocol):
 
     def paths(self, parts: list[str]) -> Sequence[str | list[str]]:
         """A path in a payload, as this database writes it, in each of its meanings."""
-        ...
 
 
 class Transaction(ABC):
