@@ -22,7 +22,8 @@ from treadle.clock import SECOND, to_datetime
 from treadle.errors import WorkerLost
 from treadle.job import Status
 from treadle.outcome import COMPLETED
-from treadle.stores.base import ClaimRequest, Due
+from treadle.stores.base import ClaimRequest
+from treadle.stores.rows import Due
 
 
 def test_a_claimed_job_has_all_that_is_needed_to_run_it(store, clock):

@@ -15,7 +15,8 @@ from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, place, working
 from treadle import Context, Fail, Job, Snooze, Status, Treadle
 from treadle.errors import WaitsForItself
-from treadle.stores.base import ClaimRequest, Due
+from treadle.stores.base import ClaimRequest
+from treadle.stores.rows import Due
 from treadle.testing import ManualClock, drain, enqueued
 
 

@@ -8,7 +8,7 @@ import time
 from typing import Any
 
 from treadle.errors import StoreUnusable
-from treadle.stores.base import Beat
+from treadle.stores.rows import Beat
 from treadle.worker.heartbeat import Heartbeat
 
 

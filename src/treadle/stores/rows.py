@@ -1,10 +1,43 @@
-"""What a store knows of all jobs together, and what the HTTP API writes down: rows, as frozen data."""
+"""What a store answers, and what the HTTP API records: rows, as frozen data."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
+
+from treadle.job import ClaimedJob
+from treadle.outcome import Outcome
+
+
+class Due(msgspec.Struct, frozen=True):
+    """Whether there is something to claim, and if not, when there will be."""
+
+    now: bool
+    next_at: int | None = None
+    in_seconds: float | None = None
+    """The same, counted from the store's own now: its clock need not be this host's."""
+
+
+class Beat(msgspec.Struct, frozen=True):
+    """What a worker learns from a heartbeat."""
+
+    workers: Mapping[str, int]
+    """The count of every living worker."""
+    leases: Mapping[int, bool]
+    """The numbers of its own leases, and whether each was cancelled."""
+
+
+class Settled(msgspec.Struct, frozen=True):
+    """What a `settle` wrote."""
+
+    at: int
+    """When, by the database's time."""
+    written: Sequence[tuple[ClaimedJob, Outcome]] = ()
+    """As it was written: a cancelled job does not go back to wait."""
+    lost: list[ClaimedJob] = []
+    """Those whose lease was lost: nothing was written for them."""
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):

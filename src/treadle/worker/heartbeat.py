@@ -15,7 +15,8 @@ from treadle.errors import TreadleError, WorkerLost
 from treadle.outcome import StopReason
 
 if TYPE_CHECKING:
-    from treadle.stores.base import Beat, Engine
+    from treadle.stores.base import Engine
+    from treadle.stores.rows import Beat
     from treadle.worker.executor import Executor
     from treadle.worker.inflight import Attempts
 

@@ -14,7 +14,8 @@ from treadle.outcome import Fail, Outcome, decide
 
 if TYPE_CHECKING:
     from treadle.hooks import HookDispatcher
-    from treadle.stores.base import Engine, Settled
+    from treadle.stores.base import Engine
+    from treadle.stores.rows import Settled
     from treadle.worker.inflight import Attempts
 
 log = logging.getLogger("treadle")

@@ -96,13 +96,10 @@ class Transaction(Transitions):
         self.cursors = cursors
         self.queues: set[str] = set()
         self._clock = clock
-        self._now = now if clock is None else clock()
-
-    @property
-    def now(self) -> int:
-        if self._now is None:
-            self._now = int(self.value(sql.NOW))
-        return self._now
+        if now is None or clock is not None:
+            self.set_now()
+        else:
+            self.now = now
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
         return self.connection.execute(named(sql), parameters)
@@ -111,9 +108,9 @@ class Transaction(Transitions):
         """The workers of this queue are notified when all of this is committed."""
         self.queues.add(queue)
 
-    def later(self) -> None:
-        """Let the moment be another one: time has passed since the transaction began."""
-        self._now = None if self._clock is None else self._clock()
+    def set_now(self) -> None:
+        """Take the moment from the clock: time may have passed since the transaction began."""
+        self.now = int(self.value(sql.NOW)) if self._clock is None else self._clock()
 
 
 class _Pool:

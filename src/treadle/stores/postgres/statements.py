@@ -32,28 +32,30 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) 
 """
 
 # The ids that an earlier try has stored already.
-EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
+EXISTING_IDS: str = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
 
 # Take a dedupe key, or learn by the row count that it is held: by a job that is stored, once this does not wait.
-TAKE_KEY = """
+TAKE_KEY: str = """
 INSERT INTO treadle.dedupe (tenant, key, id)
 VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
 RETURNING 1
 """
 
 # Who holds a dedupe key.
-KEY_HOLDER = "SELECT id::text FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
+KEY_HOLDER: str = (
+    "SELECT id::text FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
+)
 
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
-TRANSFER_KEY = """
+TRANSFER_KEY: str = """
 UPDATE treadle.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
  WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) AND id = CAST(CAST(:holder AS text) AS uuid)
 """
 
-IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
+IS_STORED: str = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
 
 # Give back the keys of jobs that have ended.
-DROP_KEYS = f"""
+DROP_KEYS: str = f"""
 DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
     SELECT d.ctid
       FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
@@ -62,13 +64,13 @@ DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
 """
 
 # Count rows where they moved. [[status, type, queue, by how many], …]
-ADD_TALLIES = """
+ADD_TALLIES: str = """
 INSERT INTO treadle.tallies (status, type, queue, count)
 SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
 """
 
 # Say how a type is run.
-PUBLISH = """
+PUBLISH: str = """
 INSERT INTO treadle.types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
 VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
     ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
@@ -76,7 +78,7 @@ VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
        updated_at = excluded.updated_at
 """
 
-POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle.types"
+POLICIES: str = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle.types"
 
 # ---- claim
 
@@ -134,7 +136,7 @@ SELECT t.type, t.concurrency - (
 """
 
 # A worker that is declared dead meanwhile has to wait until its claim is committed, so that nothing is overlooked.
-IS_ALIVE = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
+IS_ALIVE: str = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
 
 META = "SELECT key, value FROM treadle.meta"
 
@@ -181,24 +183,24 @@ SELECT {_CLAIMED} FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = 
  ORDER BY j.priority DESC, l.run_at, l.id
 """
 
-DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
+DELETE_READY: str = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
 
 # As ClaimedJob has it: a worker's leases, and those long past their deadline.
-LEASES_OF_WORKER = f"""
+LEASES_OF_WORKER: str = f"""
 SELECT json_build_array({_CLAIMED})::text
   FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  WHERE l.worker = :worker
 """
-LEASE_OF_JOB = f"""
+LEASE_OF_JOB: str = f"""
 SELECT json_build_array({_CLAIMED})::text
   FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  WHERE l.id = CAST(:id AS uuid)
 """
-DEAD_LEASEHOLDERS = """
+DEAD_LEASEHOLDERS: str = """
 SELECT DISTINCT worker FROM treadle.leases l
  WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
 """
-OVERDUE_LEASES = f"""
+OVERDUE_LEASES: str = f"""
 SELECT json_build_array({_CLAIMED})::text
   FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
@@ -207,7 +209,7 @@ SELECT json_build_array({_CLAIMED})::text
 # ---- settle
 
 # Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
-WRITTEN_BEFORE = """
+WRITTEN_BEFORE: str = """
 SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
   JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
 """
@@ -279,46 +281,46 @@ SELECT coalesce(json_agg(json_build_array(lease, cancel)), '[]')::text FROM gone
 """
 
 # Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
-DELETE_ORPHANED_LEASES = """
+DELETE_ORPHANED_LEASES: str = """
 DELETE FROM treadle.leases l
  WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = l.id AND j.tenant = l.tenant)
 RETURNING type, queue
 """
 
 # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
-ADD_USAGE = """
+ADD_USAGE: str = """
 INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
 SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
        (v ->> 7)::bigint, (v ->> 8)::bigint
   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
 """
 
-SAVE_PROGRESS = """
+SAVE_PROGRESS: str = """
 UPDATE treadle.leases SET fraction = :fraction, message = :message WHERE id = CAST(:id AS uuid) AND lease = :number
 """
 
-EXTEND = "UPDATE treadle.leases SET deadline = :deadline WHERE id = CAST(:id AS uuid) AND lease = :number"
+EXTEND: str = "UPDATE treadle.leases SET deadline = :deadline WHERE id = CAST(:id AS uuid) AND lease = :number"
 
 # ---- liveness
 
-REGISTER = """
+REGISTER: str = """
 INSERT INTO treadle.workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
 VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
 """
 
-BEAT = "UPDATE treadle.workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
+BEAT: str = "UPDATE treadle.workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
 
-BEATS = "SELECT id, beats FROM treadle.workers"
+BEATS: str = "SELECT id, beats FROM treadle.workers"
 
-CANCEL_FLAGS = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
+CANCEL_FLAGS: str = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
 
-UNREGISTER = """
+UNREGISTER: str = """
 DELETE FROM treadle.workers WHERE id = :worker AND (CAST(:beats AS bigint) IS NULL OR beats = CAST(:beats AS bigint))
 """
 
-UNREGISTER_SILENT = "DELETE FROM treadle.workers WHERE seen_at < :before"
+UNREGISTER_SILENT: str = "DELETE FROM treadle.workers WHERE seen_at < :before"
 
-WORKERS = """
+WORKERS: str = """
 SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
   FROM treadle.workers ORDER BY started_at, id
 """
@@ -340,30 +342,30 @@ PLAN_FREELY = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DE
 _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
             (SELECT error FROM treadle.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
               ORDER BY lease DESC LIMIT 1) END"""
-JOB = f"""
+JOB: str = f"""
 SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
        r.run_at, r.attempts, r.snoozes, r.updated_at,
        l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
        f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
        {_LAST_ERROR}
 """
-FROM_ALL = """FROM treadle.jobs j
+FROM_ALL: str = """FROM treadle.jobs j
   LEFT JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
   LEFT JOIN LATERAL (SELECT * FROM treadle.leases p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) l ON true
   LEFT JOIN LATERAL (SELECT * FROM treadle.finished p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) f ON true"""
-FROM_PENDING = """FROM treadle.ready r
+FROM_PENDING: str = """FROM treadle.ready r
  CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = r.id AND p.tenant = r.tenant LIMIT 1) j
   LEFT JOIN treadle.leases l ON false LEFT JOIN treadle.finished f ON false"""
-FROM_PROCESSING = """FROM treadle.leases l
+FROM_PROCESSING: str = """FROM treadle.leases l
  CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = l.id AND p.tenant = l.tenant LIMIT 1) j
   LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.finished f ON false"""
-FROM_FINISHED = """FROM treadle.finished f
+FROM_FINISHED: str = """FROM treadle.finished f
  CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = f.id AND p.tenant = f.tenant LIMIT 1) j
   LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.leases l ON false"""
-GET = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
+GET: str = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
 
 # The tables by their names in a list.
-TABLES = {
+TABLES: dict[str, str] = {
     "j": "treadle.jobs",
     "r": "treadle.ready",
     "l": "treadle.leases",
@@ -373,11 +375,11 @@ TABLES = {
 
 # Conditions of a filter. What stands at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
 # escape into a character (\u0000, half a surrogate pair: somebody wrote it by hand), a look at any path would raise.
-ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
-PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
+ERROR_HAS: str = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
+PAYLOAD_HAS: str = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
 _BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
     '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""
-AT_PATH = (
+AT_PATH: tuple[str, str] = (
     f"CASE WHEN {_BROKEN} THEN NULL ELSE (j.payload #> CAST(:{{path}} AS text[]))::text END",
     f"CASE WHEN {_BROKEN} THEN NULL ELSE j.payload #>> CAST(:{{path}} AS text[]) END",
 )
@@ -388,15 +390,15 @@ def paths(parts: list[str]) -> list[list[str]]:
     return [parts]
 
 
-ATTEMPTS = """
+ATTEMPTS: str = """
 SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
   FROM treadle.attempts WHERE id = CAST(:id AS uuid) ORDER BY lease
 """
 
-FLAG_CANCEL = "UPDATE treadle.leases SET cancel = 1 WHERE id = CAST(:id AS uuid)"
+FLAG_CANCEL: str = "UPDATE treadle.leases SET cancel = 1 WHERE id = CAST(:id AS uuid)"
 
 # End a job that waits.
-FINISH_READY = """
+FINISH_READY: str = """
 INSERT INTO treadle.finished
        (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
 SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
@@ -404,47 +406,49 @@ SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now,
 """
 
 # Turn what ended otherwise into a completed job.
-COMPLETE_FINISHED = """
+COMPLETE_FINISHED: str = """
 UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
 """
 # ... which was not ended by whoever held it: a later word under that number was never written.
-CLEAR_LEASE = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
+CLEAR_LEASE: str = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
 
 # Let an ended job wait again, with no attempt made.
-RETRY = """
+RETRY: str = """
 INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle.jobs WHERE id = CAST(:id AS uuid)
 """
 # Let a job that waits wait no longer. One that is due keeps its place.
-RUN_NOW = "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
+RUN_NOW: str = (
+    "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
+)
 
-DEDUPE_KEY = "SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
+DEDUPE_KEY: str = "SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
 
-DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
-DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
-DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
+DELETE_JOBS: str = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
+DELETE_FINISHED: str = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
+DELETE_ATTEMPTS: str = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
 
 # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
 # before :oldest need to be looked at. What somebody else is pruning is left to him. (`coalesce`, so that the planner
 # does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all of them.)
-PRUNABLE = """
+PRUNABLE: str = """
 SELECT id::text, status, type, queue FROM treadle.finished f
  WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
    AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
  ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
 """
 
-PRUNE_USAGE = """
+PRUNE_USAGE: str = """
 DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(
     SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
 """
 
-TALLIES = """
+TALLIES: str = """
 SELECT status, type, queue, sum(count)::bigint FROM treadle.tallies GROUP BY status, type, queue HAVING sum(count) <> 0
 """
 
 # Where there is no tally: every job, counted one by one.
-COUNT_EACH = """
+COUNT_EACH: str = """
 SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END), j.type, j.queue, j.tenant,
        j.subject, count(*)
   FROM treadle.jobs j LEFT JOIN treadle.leases l ON l.id = j.id AND l.tenant = j.tenant
@@ -454,23 +458,23 @@ SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing
 
 # ---- why
 
-LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
+LIMIT: str = "SELECT concurrency FROM treadle.types WHERE type = :type"
 
 # Who holds jobs of a type, and how many.
-LEASE_HOLDERS = """
+LEASE_HOLDERS: str = """
 SELECT worker, count(*) FROM treadle.leases
  WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
 """
 
-LEASE_FLAGS = "SELECT cancel, deadline FROM treadle.leases WHERE id = CAST(:id AS uuid)"
+LEASE_FLAGS: str = "SELECT cancel, deadline FROM treadle.leases WHERE id = CAST(:id AS uuid)"
 
 # Due jobs of a (queue, type) with a higher priority, among the first so many; and those of the same, but before it.
-AHEAD_ABOVE = """
+AHEAD_ABOVE: str = """
 SELECT count(*) FROM (SELECT run_at FROM treadle.ready
     WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
  WHERE run_at <= :now
 """
-AHEAD_BESIDE = """
+AHEAD_BESIDE: str = """
 SELECT count(*) FROM (SELECT 1 FROM treadle.ready
     WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
       AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
@@ -479,7 +483,7 @@ SELECT count(*) FROM (SELECT 1 FROM treadle.ready
 # ---- look
 
 # Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
-WAITING_BY_PRIORITY = """
+WAITING_BY_PRIORITY: str = """
 WITH RECURSIVE level (queue, type, priority) AS (
     SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = t.queue AND r.type = t.type
                           ORDER BY priority DESC LIMIT 1)
@@ -501,26 +505,26 @@ SELECT queue, type,
 """
 
 # The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
-RETRYING = """
+RETRYING: str = """
 SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
     SELECT queue, type, run_at FROM treadle.ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a
  GROUP BY queue, type
 """
 
 # What each worker does.
-LEASES_BY_WORKER = (
+LEASES_BY_WORKER: str = (
     "SELECT worker, type, count(*), min(started_at) FROM treadle.leases GROUP BY worker, type ORDER BY 1, 2"
 )
 
 # Of the newest ended jobs those that ran: how long they waited, and how long they ran.
-LATENCY_SAMPLE = """
+LATENCY_SAMPLE: str = """
 SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
     SELECT type, queue, run_at, started_at, completed_at FROM treadle.finished ORDER BY id DESC LIMIT :looked_at) a
  WHERE started_at IS NOT NULL LIMIT :limit
 """
 
 # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
-FAILURES = """
+FAILURES: str = """
 WITH newest AS (
     (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
        FROM treadle.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
@@ -533,7 +537,7 @@ SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), 
 """
 
 # {by}: some of type, queue, tenant, each with a comma behind it.
-USAGE = """
+USAGE: str = """
 SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint, sum(busy)::bigint,
        sum(waiting)::bigint
   FROM treadle.usage
@@ -543,61 +547,61 @@ SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(completed)::bigint, s
 
 # ---- the API's own books
 
-AUDIT = """
+AUDIT: str = """
 INSERT INTO treadle.audit (id, at, who, action, what, count, tenant)
 VALUES (:id, :now, :who, :action, :what, :count, :tenant)
 """
-LIST_AUDIT = """
+LIST_AUDIT: str = """
 SELECT id::text, at, who, action, what, count, tenant FROM treadle.audit a
  WHERE id < CAST(:before AS uuid) ORDER BY a.id DESC LIMIT :limit
 """
-PRUNE_AUDIT = "DELETE FROM treadle.audit WHERE id < CAST(:oldest AS uuid)"
+PRUNE_AUDIT: str = "DELETE FROM treadle.audit WHERE id < CAST(:oldest AS uuid)"
 
-ADD_TOKEN = """
+ADD_TOKEN: str = """
 INSERT INTO treadle.tokens (hash, name, scopes, bound_to, created_at, expires_at)
 VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
 """
-TOKEN = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens WHERE hash = :hash"
-TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens ORDER BY name"
-DROP_TOKEN = "DELETE FROM treadle.tokens WHERE name = :name"
+TOKEN: str = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens WHERE hash = :hash"
+TOKENS: str = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens ORDER BY name"
+DROP_TOKEN: str = "DELETE FROM treadle.tokens WHERE name = :name"
 
-START_OPERATION = """
+START_OPERATION: str = """
 INSERT INTO treadle.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
 VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
 """
-ADVANCE_OPERATION = """
+ADVANCE_OPERATION: str = """
 UPDATE treadle.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
        updated_at = :now, ended_at = CASE WHEN CAST(:position AS text) IS NULL THEN CAST(:now AS bigint) END
  WHERE id = CAST(:id AS uuid)
 """
-RESUME_OPERATION = """
+RESUME_OPERATION: str = """
 UPDATE treadle.operations SET updated_at = :now
  WHERE id = CAST(:id AS uuid) AND updated_at = :seen AND ended_at IS NULL
 """
-FAIL_OPERATION = """
+FAIL_OPERATION: str = """
 UPDATE treadle.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
 """
-LOCK_OPERATION = """
+LOCK_OPERATION: str = """
 SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
 """
-OPERATION = """
+OPERATION: str = """
 SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
   FROM treadle.operations WHERE id = CAST(:id AS uuid)
 """
-OPERATIONS = """
+OPERATIONS: str = """
 SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
   FROM treadle.operations o ORDER BY o.id DESC LIMIT :limit
 """
-PRUNE_OPERATIONS = "DELETE FROM treadle.operations WHERE id < CAST(:oldest AS uuid)"
+PRUNE_OPERATIONS: str = "DELETE FROM treadle.operations WHERE id < CAST(:oldest AS uuid)"
 
 # Take the key of a request, or learn by the row count that it was answered before.
-TAKE_REQUEST = """
+TAKE_REQUEST: str = """
 INSERT INTO treadle.requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
     ON CONFLICT DO NOTHING
 """
-REQUEST = "SELECT hash, ids FROM treadle.requests WHERE tenant = :tenant AND key = :key"
-SET_REQUEST = "UPDATE treadle.requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
-PRUNE_REQUESTS = "DELETE FROM treadle.requests WHERE at < :before"
+REQUEST: str = "SELECT hash, ids FROM treadle.requests WHERE tenant = :tenant AND key = :key"
+SET_REQUEST: str = "UPDATE treadle.requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
+PRUNE_REQUESTS: str = "DELETE FROM treadle.requests WHERE at < :before"
 
 # ---- sessions, schema, notifications, compaction: for which a file has other means
 

@@ -15,7 +15,7 @@ from treadle.errors import BadConnection, StoreUnusable, TransactionOver
 from treadle.filters import EVERYTHING, Filter
 from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
-from treadle.stores.base import ClaimRequest, Due
+from treadle.stores.base import ClaimRequest
 from treadle.stores.postgres import diagnostics, roles, tenants
 from treadle.stores.postgres import statements as sql
 from treadle.stores.postgres import url as postgres_url
@@ -23,7 +23,7 @@ from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.postgres.transitions import Transitions
-from treadle.stores.rows import Counted
+from treadle.stores.rows import Counted, Due
 from treadle.stores.sql import insert, search, settle
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.user_connections import Borrowed, borrow, identity, savepoint
@@ -233,7 +233,7 @@ class PostgresStore(SQLStore[Database]):
                         "the block committed or rolled back by itself, so that its rows and the job's completion are "
                         "no longer one; the job was not completed: leave both to ctx.transaction()"
                     )
-                tx.later()
+                tx.set_now()
                 settle.settle_in_transaction(tx, claimed, outcome())
                 database.tell(tx)
                 database.commit(connection)

@@ -17,9 +17,10 @@ from treadle.codec import as_json
 from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
-from treadle.stores.base import RECLAIM_AFTER, ClaimRequest, Due
+from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
 from treadle.stores.postgres import statements as sql
 from treadle.stores.postgres.cursor import Cursors, Position
+from treadle.stores.rows import Due
 from treadle.stores.sql.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
 from treadle.stores.sql.transaction import Ended, Statements, Transaction, as_written, requeued
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from treadle.clock import SECOND
-from treadle.stores.base import ClaimRequest, Due
+from treadle.stores.base import ClaimRequest
+from treadle.stores.rows import Due
 
 
 class ReadyRange(NamedTuple):

@@ -10,7 +10,8 @@ from treadle.codec import as_json
 from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, Status
 from treadle.outcome import RELEASED, Outcome, OutcomeKind, after_crash
-from treadle.stores.base import RECLAIM_AFTER, Beat, WorkerRow
+from treadle.stores.base import RECLAIM_AFTER, WorkerRow
+from treadle.stores.rows import Beat
 from treadle.stores.sql.settle import settle_held
 from treadle.stores.sql.transaction import Ended, Transaction
 

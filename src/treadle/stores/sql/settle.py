@@ -10,7 +10,7 @@ from treadle.codec import as_json
 from treadle.errors import LeaseLost
 from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Outcome
-from treadle.stores.base import Settled
+from treadle.stores.rows import Settled
 from treadle.stores.sql.insert import insert
 from treadle.stores.sql.transaction import Ended, Transaction
 

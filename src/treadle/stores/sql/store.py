@@ -17,8 +17,8 @@ from treadle.filters import EVERYTHING, Filter
 from treadle.ids import is_id
 from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from treadle.outcome import Outcome
-from treadle.stores.base import Beat, Inserted, Settled, TypePolicy, WorkerRow
-from treadle.stores.rows import AuditRow, Batch, Counted, Operation, QueueStats, Sampled, Token
+from treadle.stores.base import Inserted, TypePolicy, WorkerRow
+from treadle.stores.rows import AuditRow, Batch, Beat, Counted, Operation, QueueStats, Sampled, Settled, Token
 from treadle.stores.sql import diagnosis, insert, manage, read, rescue, search, settle, stats, web_records
 from treadle.stores.sql.insert import Insert
 from treadle.stores.sql.transaction import Transaction
@@ -38,11 +38,13 @@ class Connections(Protocol):
         self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Take the steps in one transaction. Nothing of them stays if they raise."""
+        ...
 
     def read(
         self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Take steps that only read, each of which sees the newest commit."""
+        ...
 
     def close(self) -> None: ...
 

@@ -16,7 +16,8 @@ from treadle.clock import MINUTE
 from treadle.codec import as_json
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
-from treadle.stores.base import ClaimRequest, Due
+from treadle.stores.base import ClaimRequest
+from treadle.stores.rows import Due
 from treadle.stores.sql.claim_order import ReadyRange
 
 Ended = tuple[ClaimedJob, Outcome]
@@ -122,6 +123,7 @@ class Statements(Protocol):
 
     def paths(self, parts: list[str]) -> Sequence[str | list[str]]:
         """A path in a payload, as this database writes it, in each of its meanings."""
+        ...
 
 
 class Transaction(ABC):
@@ -129,10 +131,8 @@ class Transaction(ABC):
 
     sql: ClassVar[Statements]
 
-    @property
-    @abstractmethod
-    def now(self) -> int:
-        """The moment at which all of it happens."""
+    now: int
+    """The moment at which all of it happens."""
 
     @abstractmethod
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows: ...

@@ -29,35 +29,35 @@ SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM jso
 """
 
 # The ids that an earlier try has stored already.
-EXISTING_IDS = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+EXISTING_IDS: str = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # Take a dedupe key, or learn by the row count that it is held.
-TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
+TAKE_KEY: str = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
 
 # Who holds a dedupe key.
-KEY_HOLDER = "SELECT id FROM treadle_dedupe WHERE tenant = :tenant AND key = :key"
+KEY_HOLDER: str = "SELECT id FROM treadle_dedupe WHERE tenant = :tenant AND key = :key"
 
 # Give the key of a job that is no more (somebody deleted it by hand) to another.
-TRANSFER_KEY = "UPDATE treadle_dedupe SET id = :id WHERE tenant = :tenant AND key = :key AND id = :holder"
+TRANSFER_KEY: str = "UPDATE treadle_dedupe SET id = :id WHERE tenant = :tenant AND key = :key AND id = :holder"
 
-IS_STORED = "SELECT 1 FROM treadle_jobs WHERE id = :id"
+IS_STORED: str = "SELECT 1 FROM treadle_jobs WHERE id = :id"
 
 # Give back the keys of jobs that have ended.
-DROP_KEYS = """
+DROP_KEYS: str = """
 DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
     SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
      WHERE j.dedupe IS NOT NULL)
 """
 
 # Count rows where they moved. [[status, type, queue, by how many], …]
-ADD_TALLIES = """
+ADD_TALLIES: str = """
 INSERT INTO treadle_tallies (status, type, queue, count)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
     ON CONFLICT DO UPDATE SET count = count + excluded.count
 """
 
 # Say how a type is run.
-PUBLISH = """
+PUBLISH: str = """
 INSERT INTO treadle_types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
 VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
     ON CONFLICT DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
@@ -65,7 +65,7 @@ VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
        updated_at = excluded.updated_at
 """
 
-POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle_types"
+POLICIES: str = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle_types"
 
 # ---- claim
 
@@ -104,7 +104,7 @@ SELECT json_group_object(t.type, t.concurrency - (
   FROM treadle_types t WHERE t.concurrency IS NOT NULL
 """
 
-IS_ALIVE = "SELECT 1 FROM treadle_workers WHERE id = :worker"
+IS_ALIVE: str = "SELECT 1 FROM treadle_workers WHERE id = :worker"
 
 META = "SELECT key, value FROM treadle_meta"
 
@@ -141,7 +141,7 @@ SELECT r.id, m.value + 1 + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.s
 # ... which are taken.
 ADVANCE_LEASE_NUMBER = "UPDATE treadle_meta SET value = value + :n WHERE key = 'lease'"
 
-DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
+DELETE_READY: str = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
 
 _CLAIMED = """json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
@@ -153,14 +153,14 @@ SELECT json_group_array({_CLAIMED})
 """
 
 # The same of a worker's leases, of those without a living worker, and of those long past their deadline.
-LEASES_OF_WORKER = f"""
+LEASES_OF_WORKER: str = f"""
 SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.worker = :worker
 """
-LEASE_OF_JOB = f"SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.id = :id"
-DEAD_LEASEHOLDERS = """
+LEASE_OF_JOB: str = f"SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.id = :id"
+DEAD_LEASEHOLDERS: str = """
 SELECT DISTINCT worker FROM treadle_leases WHERE worker <> '' AND worker NOT IN (SELECT id FROM treadle_workers)
 """
-OVERDUE_LEASES = f"""
+OVERDUE_LEASES: str = f"""
 SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id
  WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
 """
@@ -174,7 +174,7 @@ SELECT json_group_array(json_array(l.lease, l.cancel))
 """
 
 # Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
-WRITTEN_BEFORE = """
+WRITTEN_BEFORE: str = """
 SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
     ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
 """
@@ -216,13 +216,13 @@ SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.
 DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
-DELETE_ORPHANED_LEASES = """
+DELETE_ORPHANED_LEASES: str = """
 DELETE FROM treadle_leases WHERE NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_leases.id)
 RETURNING type, queue
 """
 
 # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
-ADD_USAGE = """
+ADD_USAGE: str = """
 INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
        value ->> 8
@@ -231,28 +231,30 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
        failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
 """
 
-SAVE_PROGRESS = "UPDATE treadle_leases SET fraction = :fraction, message = :message WHERE id = :id AND lease = :number"
+SAVE_PROGRESS: str = (
+    "UPDATE treadle_leases SET fraction = :fraction, message = :message WHERE id = :id AND lease = :number"
+)
 
-EXTEND = "UPDATE treadle_leases SET deadline = :deadline WHERE id = :id AND lease = :number"
+EXTEND: str = "UPDATE treadle_leases SET deadline = :deadline WHERE id = :id AND lease = :number"
 
 # ---- liveness
 
-REGISTER = """
+REGISTER: str = """
 INSERT INTO treadle_workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
 VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
 """
 
-BEAT = "UPDATE treadle_workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
+BEAT: str = "UPDATE treadle_workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
 
-BEATS = "SELECT id, beats FROM treadle_workers"
+BEATS: str = "SELECT id, beats FROM treadle_workers"
 
-CANCEL_FLAGS = "SELECT lease, cancel FROM treadle_leases WHERE worker = :worker"
+CANCEL_FLAGS: str = "SELECT lease, cancel FROM treadle_leases WHERE worker = :worker"
 
-UNREGISTER = "DELETE FROM treadle_workers WHERE id = :worker AND (:beats IS NULL OR beats = :beats)"
+UNREGISTER: str = "DELETE FROM treadle_workers WHERE id = :worker AND (:beats IS NULL OR beats = :beats)"
 
-UNREGISTER_SILENT = "DELETE FROM treadle_workers WHERE seen_at < :before"
+UNREGISTER_SILENT: str = "DELETE FROM treadle_workers WHERE seen_at < :before"
 
-WORKERS = """
+WORKERS: str = """
 SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
   FROM treadle_workers ORDER BY started_at, id
 """
@@ -269,28 +271,28 @@ RELEASE = "RELEASE treadle"
 # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
 _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
             (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
-JOB = f"""
+JOB: str = f"""
 SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
        r.run_at, r.attempts, r.snoozes, r.updated_at,
        l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
        f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
        {_LAST_ERROR}
 """
-FROM_ALL = """FROM treadle_jobs j
+FROM_ALL: str = """FROM treadle_jobs j
   LEFT JOIN treadle_ready r ON r.id = j.id
   LEFT JOIN treadle_leases l ON l.id = j.id
   LEFT JOIN treadle_finished f ON f.id = j.id"""
 # (`= NULL` finds nothing at once; for `false` SQLite would go through the table, each time.)
-FROM_PENDING = """FROM treadle_ready r CROSS JOIN treadle_jobs j ON j.id = r.id
+FROM_PENDING: str = """FROM treadle_ready r CROSS JOIN treadle_jobs j ON j.id = r.id
   LEFT JOIN treadle_leases l ON l.id = NULL LEFT JOIN treadle_finished f ON f.id = NULL"""
-FROM_PROCESSING = """FROM treadle_leases l CROSS JOIN treadle_jobs j ON j.id = l.id
+FROM_PROCESSING: str = """FROM treadle_leases l CROSS JOIN treadle_jobs j ON j.id = l.id
   LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_finished f ON f.id = NULL"""
-FROM_FINISHED = """FROM treadle_finished f CROSS JOIN treadle_jobs j ON j.id = f.id
+FROM_FINISHED: str = """FROM treadle_finished f CROSS JOIN treadle_jobs j ON j.id = f.id
   LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_leases l ON l.id = NULL"""
-GET = f"{JOB} {FROM_ALL} WHERE j.id = :id"
+GET: str = f"{JOB} {FROM_ALL} WHERE j.id = :id"
 
 # The tables by their names in a list.
-TABLES = {
+TABLES: dict[str, str] = {
     "j": "treadle_jobs",
     "r": "treadle_ready",
     "l": "treadle_leases",
@@ -299,9 +301,9 @@ TABLES = {
 }
 
 # Conditions of a filter. What stands at a path of the payload, as JSON and as text; one broken by hand has nothing.
-ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
-PAYLOAD_HAS = "instr(j.payload, :{text}) > 0"
-AT_PATH = (
+ERROR_HAS: str = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
+PAYLOAD_HAS: str = "instr(j.payload, :{text}) > 0"
+AT_PATH: tuple[str, str] = (
     "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
     "CASE WHEN json_valid(j.payload) AND json_type(j.payload, :{path}) = 'text' THEN j.payload ->> :{path} END",
 )
@@ -318,15 +320,15 @@ def _steps(part: str) -> list[str]:
     return [name, f"[#{part}]" if part[0] == "-" else f"[{part}]"] if is_index(part) else [name]
 
 
-ATTEMPTS = """
+ATTEMPTS: str = """
 SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
   FROM treadle_attempts WHERE id = :id ORDER BY lease
 """
 
-FLAG_CANCEL = "UPDATE treadle_leases SET cancel = 1 WHERE id = :id"
+FLAG_CANCEL: str = "UPDATE treadle_leases SET cancel = 1 WHERE id = :id"
 
 # End a job that waits.
-FINISH_READY = """
+FINISH_READY: str = """
 INSERT INTO treadle_finished
        (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
 SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
@@ -334,43 +336,43 @@ SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now,
 """
 
 # Turn what ended otherwise into a completed job.
-COMPLETE_FINISHED = """
+COMPLETE_FINISHED: str = """
 UPDATE treadle_finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = :id
 """
 # ... which was not ended by whoever held it: a later word under that number was never written.
-CLEAR_LEASE = "UPDATE treadle_finished SET lease = 0 WHERE id = :id"
+CLEAR_LEASE: str = "UPDATE treadle_finished SET lease = 0 WHERE id = :id"
 
 # Let an ended job wait again, with no attempt made.
-RETRY = """
+RETRY: str = """
 INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle_jobs WHERE id = :id
 """
 # Let a job that waits wait no longer. One that is due keeps its place.
-RUN_NOW = "UPDATE treadle_ready SET run_at = :now, updated_at = :now WHERE id = :id AND run_at > :now"
+RUN_NOW: str = "UPDATE treadle_ready SET run_at = :now, updated_at = :now WHERE id = :id AND run_at > :now"
 
-DEDUPE_KEY = "SELECT tenant, dedupe FROM treadle_jobs WHERE id = :id AND dedupe IS NOT NULL"
+DEDUPE_KEY: str = "SELECT tenant, dedupe FROM treadle_jobs WHERE id = :id AND dedupe IS NOT NULL"
 
-DELETE_JOBS = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
-DELETE_FINISHED = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
-DELETE_ATTEMPTS = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
+DELETE_JOBS: str = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+DELETE_FINISHED: str = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
+DELETE_ATTEMPTS: str = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
 # before :oldest need to be looked at.
-PRUNABLE = """
+PRUNABLE: str = """
 SELECT id, status, type, queue FROM treadle_finished
  WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
  ORDER BY id LIMIT :limit
 """
 
-PRUNE_USAGE = """
+PRUNE_USAGE: str = """
 DELETE FROM treadle_usage WHERE (minute, type, queue, tenant) IN
        (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before ORDER BY 1, 2, 3, 4 LIMIT :limit)
 """
 
-TALLIES = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
+TALLIES: str = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
 
 # Where there is no tally: every job, counted one by one.
-COUNT_EACH = """
+COUNT_EACH: str = """
 SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END), j.type, j.queue, j.tenant,
        j.subject, count(*)
   FROM treadle_jobs j LEFT JOIN treadle_leases l ON l.id = j.id LEFT JOIN treadle_finished f ON f.id = j.id
@@ -379,23 +381,23 @@ SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing
 
 # ---- why
 
-LIMIT = "SELECT concurrency FROM treadle_types WHERE type = :type"
+LIMIT: str = "SELECT concurrency FROM treadle_types WHERE type = :type"
 
 # Who holds jobs of a type, and how many.
-LEASE_HOLDERS = """
+LEASE_HOLDERS: str = """
 SELECT worker, count(*) FROM treadle_leases
  WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
 """
 
-LEASE_FLAGS = "SELECT cancel, deadline FROM treadle_leases WHERE id = :id"
+LEASE_FLAGS: str = "SELECT cancel, deadline FROM treadle_leases WHERE id = :id"
 
 # Due jobs of a (queue, type) with a higher priority, among the first so many; and those of the same, but before it.
-AHEAD_ABOVE = """
+AHEAD_ABOVE: str = """
 SELECT count(*) FROM (SELECT run_at FROM treadle_ready
     WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
  WHERE run_at <= :now
 """
-AHEAD_BESIDE = """
+AHEAD_BESIDE: str = """
 SELECT count(*) FROM (SELECT 1 FROM treadle_ready
     WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
       AND (run_at, id) < (:run_at, :id) LIMIT :limit) a
@@ -404,7 +406,7 @@ SELECT count(*) FROM (SELECT 1 FROM treadle_ready
 # ---- look
 
 # Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
-WAITING_BY_PRIORITY = """
+WAITING_BY_PRIORITY: str = """
 WITH RECURSIVE level (queue, type, priority) AS (
     SELECT queue, type, (SELECT priority FROM treadle_ready r WHERE r.queue = t.queue AND r.type = t.type
                           ORDER BY priority DESC LIMIT 1)
@@ -425,26 +427,26 @@ SELECT queue, type,
 """
 
 # The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
-RETRYING = """
+RETRYING: str = """
 SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
     SELECT queue, type, run_at FROM treadle_ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most)
  GROUP BY queue, type
 """
 
 # What each worker does.
-LEASES_BY_WORKER = (
+LEASES_BY_WORKER: str = (
     "SELECT worker, type, count(*), min(started_at) FROM treadle_leases GROUP BY worker, type ORDER BY 1, 2"
 )
 
 # Of the newest ended jobs those that ran: how long they waited, and how long they ran.
-LATENCY_SAMPLE = """
+LATENCY_SAMPLE: str = """
 SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
     SELECT type, queue, run_at, started_at, completed_at FROM treadle_finished ORDER BY id DESC LIMIT :looked_at)
  WHERE started_at IS NOT NULL LIMIT :limit
 """
 
 # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
-FAILURES = """
+FAILURES: str = """
 WITH newest AS (
     SELECT * FROM (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed FROM treadle_finished
                     WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
@@ -458,7 +460,7 @@ SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id)
 """
 
 # {by}: some of type, queue, tenant, each with a comma behind it.
-USAGE = """
+USAGE: str = """
 SELECT minute / :step * :step, {by} sum(runs), sum(completed), sum(failures), sum(busy), sum(waiting)
   FROM treadle_usage
  WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
@@ -466,51 +468,53 @@ SELECT minute / :step * :step, {by} sum(runs), sum(completed), sum(failures), su
 
 # ---- the API's own books
 
-AUDIT = """
+AUDIT: str = """
 INSERT INTO treadle_audit (id, at, who, action, what, count, tenant)
 VALUES (:id, :now, :who, :action, :what, :count, :tenant)
 """
-LIST_AUDIT = """
+LIST_AUDIT: str = """
 SELECT id, at, who, action, what, count, tenant FROM treadle_audit WHERE id < :before ORDER BY id DESC LIMIT :limit
 """
-PRUNE_AUDIT = "DELETE FROM treadle_audit WHERE id < :oldest"
+PRUNE_AUDIT: str = "DELETE FROM treadle_audit WHERE id < :oldest"
 
-ADD_TOKEN = """
+ADD_TOKEN: str = """
 INSERT INTO treadle_tokens (hash, name, scopes, bound_to, created_at, expires_at)
 VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
 """
-TOKEN = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle_tokens WHERE hash = :hash"
-TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle_tokens ORDER BY name"
-DROP_TOKEN = "DELETE FROM treadle_tokens WHERE name = :name"
+TOKEN: str = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle_tokens WHERE hash = :hash"
+TOKENS: str = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle_tokens ORDER BY name"
+DROP_TOKEN: str = "DELETE FROM treadle_tokens WHERE name = :name"
 
-START_OPERATION = """
+START_OPERATION: str = """
 INSERT INTO treadle_operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
 VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
 """
-ADVANCE_OPERATION = """
+ADVANCE_OPERATION: str = """
 UPDATE treadle_operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
        updated_at = :now, ended_at = CASE WHEN :position IS NULL THEN :now END WHERE id = :id
 """
-RESUME_OPERATION = (
+RESUME_OPERATION: str = (
     "UPDATE treadle_operations SET updated_at = :now WHERE id = :id AND updated_at = :seen AND ended_at IS NULL"
 )
-FAIL_OPERATION = "UPDATE treadle_operations SET ended_at = :now, error = :error WHERE id = :id AND ended_at IS NULL"
-LOCK_OPERATION = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
-OPERATION = """
+FAIL_OPERATION: str = (
+    "UPDATE treadle_operations SET ended_at = :now, error = :error WHERE id = :id AND ended_at IS NULL"
+)
+LOCK_OPERATION: str = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
+OPERATION: str = """
 SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
   FROM treadle_operations WHERE id = :id
 """
-OPERATIONS = """
+OPERATIONS: str = """
 SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
   FROM treadle_operations ORDER BY id DESC LIMIT :limit
 """
-PRUNE_OPERATIONS = "DELETE FROM treadle_operations WHERE id < :oldest"
+PRUNE_OPERATIONS: str = "DELETE FROM treadle_operations WHERE id < :oldest"
 
 # Take the key of a request, or learn by the row count that it was answered before.
-TAKE_REQUEST = """
+TAKE_REQUEST: str = """
 INSERT INTO treadle_requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
     ON CONFLICT DO NOTHING
 """
-REQUEST = "SELECT hash, ids FROM treadle_requests WHERE tenant = :tenant AND key = :key"
-SET_REQUEST = "UPDATE treadle_requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
-PRUNE_REQUESTS = "DELETE FROM treadle_requests WHERE at < :before"
+REQUEST: str = "SELECT hash, ids FROM treadle_requests WHERE tenant = :tenant AND key = :key"
+SET_REQUEST: str = "UPDATE treadle_requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
+PRUNE_REQUESTS: str = "DELETE FROM treadle_requests WHERE at < :before"

@@ -15,7 +15,8 @@ from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
-from treadle.stores.base import ClaimRequest, Due, TypePolicy
+from treadle.stores.base import ClaimRequest, TypePolicy
+from treadle.stores.rows import Due
 from treadle.stores.sql import insert, settle
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.sqlite import statements as sql

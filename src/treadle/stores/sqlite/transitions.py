@@ -15,7 +15,8 @@ from treadle.codec import as_json
 from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
-from treadle.stores.base import RECLAIM_AFTER, ClaimRequest, Due
+from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
+from treadle.stores.rows import Due
 from treadle.stores.sql.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
 from treadle.stores.sql.transaction import Ended, Rows, Statements, Transaction, as_written, requeued
 from treadle.stores.sqlite import statements as sql
@@ -33,7 +34,6 @@ class Transitions(Transaction):
     """A transaction on SQLite's tables, in a file or on a libSQL server."""
 
     sql: ClassVar[Statements] = sql
-    now: int = 0
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""

@@ -38,6 +38,7 @@ class Borrowed(Protocol):
         hand: text (str), bigint (int), double precision (float), boolean (bool). Columns too: what else there is,
         jsonb and timestamptz for example, comes back differently from each driver, and as users have configured it.
         """
+        ...
 
 
 class Driver(ABC):
