@@ -63,24 +63,19 @@ class Formatter(NamedTuple):
 
     def at(self, moment: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
         """A moment as date and time."""
-        if moment is None:
-            return Markup(NOTHING)
-        iso = self.local(moment).isoformat(timespec="milliseconds")
-        return Markup('<time datetime="{}" title="{}" data-abs>{}</time>').format(iso, iso, self.absolute(moment, form))
+        return Markup(NOTHING) if moment is None else self._time(moment, "abs", self.absolute(moment, form))
 
     def ago(self, moment: datetime | None) -> Markup:
         """A moment relative to now. The script keeps it true while the page is open."""
-        if moment is None:
-            return Markup(NOTHING)
-        iso = self.local(moment).isoformat(timespec="milliseconds")
-        text = units.format_relative(moment, self.now)
-        return Markup('<time datetime="{}" title="{}" data-ago>{}</time>').format(iso, iso, text)
+        return Markup(NOTHING) if moment is None else self._time(moment, "ago", units.format_relative(moment, self.now))
 
     def since(self, moment: datetime) -> Markup:
         """How long it has lasted."""
+        return self._time(moment, "for", units.format_duration((self.now - moment).total_seconds()))
+
+    def _time(self, moment: datetime, kind: str, text: str) -> Markup:
         iso = self.local(moment).isoformat(timespec="milliseconds")
-        text = units.format_duration((self.now - moment).total_seconds())
-        return Markup('<time datetime="{}" title="since {}" data-for>{}</time>').format(iso, iso, text)
+        return Markup('<time datetime="{}" title="{}" data-{}>{}</time>').format(iso, iso, kind, text)
 
     def localized(self, text: str) -> Markup:
         """A sentence of the library, with its times in the reader's zone."""

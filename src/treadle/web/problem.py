@@ -87,38 +87,26 @@ def of_error(error: errors.TreadleError, page: bool = False) -> HTTPProblem:
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     headers = {"Retry-After": "5"} if status == 503 else {}
-    next_step = (_on_page(error) if page else "") or _next_step(error) or way_out or SEE_OPENAPI
+    next_step = _next_step(error, page) or way_out or SEE_OPENAPI
     return HTTPProblem(status, detail, next_step, code=code, headers=headers)
 
 
-def _next_step(error: errors.TreadleError) -> str:
-    """The library's way out is a line of Python. Here it is a request."""
+def _next_step(error: errors.TreadleError, page: bool) -> str:
+    """The library's way out is a line of Python. Here it is a request, or on a page a button."""
     match error:
         case errors.JobNotFound():
-            return "it was deleted or pruned, or lives in another database; GET /api/jobs lists what there is"
+            gone = "it was deleted or pruned, or lives in another database"
+            return gone if page else f"{gone}; GET /api/jobs lists what there is"
+        case errors.KeyHeld() if page:
+            return f"wait for job {error.holder}, or open it and use its Cancel button"
         case errors.KeyHeld():
             return f"wait for that one, or cancel it first: POST /api/jobs/{error.holder}/cancel"
         case errors.WrongStatus():
-            return f"see how it is: GET /api/jobs/{error.id}"
+            return "go back to its page, which shows what is possible" if page else f"see it: GET /api/jobs/{error.id}"
         case errors.BadCursor():
-            return "send the next_cursor of an earlier page"
+            return "go back to the first page" if page else "send the next_cursor of an earlier page"
         case errors.StoreBusy():
             return "try again in a few seconds"
-        case _:
-            return ""
-
-
-def _on_page(error: errors.TreadleError) -> str:
-    """On a page it is a button."""
-    match error:
-        case errors.JobNotFound():
-            return "it was deleted or pruned, or lives in another database"
-        case errors.KeyHeld():
-            return f"wait for job {error.holder}, or open it and use its Cancel button"
-        case errors.WrongStatus():
-            return "go back to its page: the buttons that work are enabled"
-        case errors.BadCursor():
-            return "go back to the first page"
         case _:
             return ""
 

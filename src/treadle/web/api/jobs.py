@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -146,6 +147,9 @@ def why(site: Site, request: Request) -> Response:
     return Response(data=views.why(site.app.why(find_job(site, request, request.path["id"]).id)))
 
 
+manage = partial(route, scope="manage", responses={200: Job}, problems=(404, 409))
+
+
 def apply(site: Site, request: Request, verb: Callable[[str], Job], id: str) -> Job:
     """Does it to one job, records it, and returns the job as it is then."""
     job = verb(find_job(site, request, id).id)
@@ -153,14 +157,7 @@ def apply(site: Site, request: Request, verb: Callable[[str], Job], id: str) -> 
     return views.job(job)
 
 
-@route(
-    "POST",
-    "/api/jobs/{id}/run-now",
-    "Let a waiting job wait no longer",
-    scope="manage",
-    responses={200: Job},
-    problems=(404, 409),
-)
+@manage("POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
 def run_now(site: Site, request: Request) -> Response:
     return Response(data=apply(site, request, site.app.run_now, request.path["id"]))
 
@@ -184,38 +181,17 @@ def clone(site: Site, request: Request) -> Response:
     return Response(status=201, data=views.job(job))
 
 
-@route(
-    "POST",
-    "/api/jobs/{id}/retry",
-    "Let an ended job run again now, with all of its attempts",
-    scope="manage",
-    responses={200: Job},
-    problems=(404, 409),
-)
+@manage("POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
 def retry(site: Site, request: Request) -> Response:
     return Response(data=apply(site, request, site.app.retry, request.path["id"]))
 
 
-@route(
-    "POST",
-    "/api/jobs/{id}/cancel",
-    "End a waiting job; tell the worker of a running one to stop it",
-    scope="manage",
-    responses={200: Job},
-    problems=(404, 409),
-)
+@manage("POST", "/api/jobs/{id}/cancel", "End a waiting job; tell the worker of a running one to stop it")
 def cancel(site: Site, request: Request) -> Response:
     return Response(data=apply(site, request, site.app.cancel, request.path["id"]))
 
 
-@route(
-    "DELETE",
-    "/api/jobs/{id}",
-    "Erase a job that is not running",
-    scope="manage",
-    responses={200: Job},
-    problems=(404, 409),
-)
+@manage("DELETE", "/api/jobs/{id}", "Erase a job that is not running")
 def delete(site: Site, request: Request) -> Response:
     return Response(data=apply(site, request, site.app.delete, request.path["id"]))
 

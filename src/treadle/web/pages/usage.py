@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
+from functools import reduce
 from typing import NamedTuple
 
 from treadle import clock
@@ -52,14 +53,8 @@ class Sums(NamedTuple):
     busy: float = 0.0
     waiting: float = 0.0
 
-    def plus(self, used: Usage) -> Sums:
-        return Sums(
-            self.runs + used.runs,
-            self.completed + used.completed,
-            self.failures + used.failures,
-            self.busy + used.busy,
-            self.waiting + used.waiting,
-        )
+    def plus(self, other: Sums | Usage) -> Sums:
+        return Sums(*(getattr(self, name) + getattr(other, name) for name in self._fields))
 
     @property
     def ended(self) -> int:
@@ -75,11 +70,8 @@ class Sums(NamedTuple):
         return self.waiting / self.runs if self.runs else None
 
 
-def total(rows: Iterable[Usage]) -> Sums:
-    sums = Sums()
-    for row in rows:
-        sums = sums.plus(row)
-    return sums
+def total(rows: Iterable[Sums | Usage]) -> Sums:
+    return reduce(Sums.plus, rows, Sums())
 
 
 def by_step(rows: Iterable[Usage], over: Window) -> list[Sums]:
@@ -128,17 +120,11 @@ def throughput_chart(steps: Sequence[Sums], over: Window, fmt: Formatter) -> Cha
 
 
 def wait_chart(steps: Sequence[Sums], over: Window, fmt: Formatter) -> Chart:
-    sums = _sum(steps)
-    return _mean_chart("wait", "calm", [s.mean_wait for s in steps], sums.mean_wait, over, fmt)
+    return _mean_chart("wait", "calm", [s.mean_wait for s in steps], total(steps).mean_wait, over, fmt)
 
 
 def run_chart(steps: Sequence[Sums], over: Window, fmt: Formatter) -> Chart:
-    sums = _sum(steps)
-    return _mean_chart("run", "good", [s.mean_run for s in steps], sums.mean_run, over, fmt)
-
-
-def _sum(steps: Sequence[Sums]) -> Sums:
-    return Sums(*(sum(values) for values in zip(*steps, strict=True))) if steps else Sums()
+    return _mean_chart("run", "good", [s.mean_run for s in steps], total(steps).mean_run, over, fmt)
 
 
 def _mean_chart(
