@@ -19,6 +19,14 @@ from tests.examples.harness import ROOT
 
 EXAMPLES = ROOT / "examples"
 NAMES = sorted(main.parent.name for main in EXAMPLES.glob("*/__main__.py"))
+ENDS = {
+    "call_pipeline": ["13 of 13 calls ended as they should", "harbour sees 7 calls", "hills sees 6 calls"],
+    "org_jobs": ["66 of 66 jobs ended as they should"],
+    "podcast_import": ["15 of 15 podcasts imported"],
+    "video_subtitles": ["80 of 80 videos have their subtitle"],
+    "weather_tiles": ["72 of 72 tiles"],
+}
+"""What each demo prints in the end."""
 _SECTION = re.compile(r"^### \w+: `(test_\w+\.py)`$", re.MULTILINE)
 
 
@@ -28,7 +36,7 @@ def test_the_demo_ends_by_itself_with_a_table_and_leaves_nothing_behind(name: st
     ran = subprocess.run(
         [sys.executable, "-m", f"examples.demos.{name}"],
         cwd=ROOT,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
+        env={**_without_url(), "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -36,6 +44,7 @@ def test_the_demo_ends_by_itself_with_a_table_and_leaves_nothing_behind(name: st
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "kill -9" in ran.stdout
     assert "│ " in ran.stdout
+    assert [line for line in ENDS[name] if line not in ran.stdout] == []
     assert list(tmp_path.iterdir()) == []
     eventually(lambda: not [process for process in psutil.process_iter() if _is_of(process, tmp_path)])
 
@@ -70,7 +79,9 @@ def test_a_copied_server_runs(name: str, tmp_path: Path, port: int) -> None:
 
 
 def _without_url() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in ("TREADLE_URL", "PYTHONPATH")}
+    return {
+        name: value for name, value in os.environ.items() if name not in ("TREADLE_URL", "DATABASE_URL", "PYTHONPATH")
+    }
 
 
 def _answers(port: int) -> bool:

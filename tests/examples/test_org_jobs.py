@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import random
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -28,7 +25,7 @@ from examples.org_jobs.rules import RUNS, can_retry, get_backoff_delay_ms, make_
 from examples.org_jobs.web import app
 from tests import stores
 from tests.eventually import eventually
-from tests.examples.harness import KILLS, ROOT, Example, counts
+from tests.examples.harness import KILLS, Example, counts
 from treadle import Job, LeaseLost, Treadle
 from treadle.stores import open_store
 from treadle.stores.rows import Token
@@ -421,14 +418,3 @@ def every(td: Treadle) -> Iterator[Job]:
         if page.next is None:
             return
         page = td.jobs(limit=200, cursor=page.next)
-
-
-# The demo
-
-
-def test_the_demo_ends_by_itself_with_every_job_as_it_should_be() -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TREADLE_URL"}
-    command = [sys.executable, "-m", "examples.demos.org_jobs"]
-    demo = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110)
-    assert demo.returncode == 0, demo.stdout + demo.stderr
-    assert "66 of 66 jobs ended as they should" in demo.stdout
