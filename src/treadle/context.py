@@ -15,14 +15,14 @@ from treadle.job import ClaimedJob, NewJob, Progress
 from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason
 
 if TYPE_CHECKING:
-    from treadle.stores.base import Store
+    from treadle.stores.base import Engine
 
 current_run: ContextVar[Run | None] = ContextVar("treadle_run", default=None)
-"""The attempt that the calling code belongs to. Follow-ups find their way by it."""
+"""The attempt that the calling code belongs to: an enqueue inside it is a follow-up."""
 
 
 class Run:
-    """One attempt under way: what the handler did so far, and what the worker wants of it."""
+    """One attempt that is running: what the handler did so far, and whether the worker wants it to stop."""
 
     __slots__ = (
         "claimed",
@@ -37,7 +37,7 @@ class Run:
         "written",
     )
 
-    def __init__(self, claimed: ClaimedJob, store: Store) -> None:
+    def __init__(self, claimed: ClaimedJob, store: Engine) -> None:
         self.claimed = claimed
         self.store = store
         self.progress: Progress | None = None
@@ -65,7 +65,7 @@ class Run:
 
 
 class Context:
-    """Given to a handler whose first parameter is annotated with it."""
+    """The first argument of a handler whose first parameter is annotated with it."""
 
     __slots__ = ("_run",)
 
@@ -95,7 +95,7 @@ class Context:
 
     @property
     def attempt(self) -> int:
-        """Which run this is; the first is 1."""
+        """The number of this run; the first is 1."""
         return self._run.claimed.attempt
 
     @property
@@ -135,7 +135,7 @@ class Context:
         self._run.result, self._run.completes = result, True
 
     def progress(self, fraction: float, message: str = "") -> None:
-        """Say how far the work is, from 0 to 1. Cheap: the worker stores the newest about once a second."""
+        """Report how far the work is, from 0 to 1. Cheap: the worker stores the newest about once a second."""
         if not 0 <= fraction <= 1:
             raise BadOption("progress", fraction, "a fraction of the work, from 0 to 1")
         text = codec.clip(str(message), 500) or ""
@@ -152,13 +152,13 @@ class Context:
     async def atransaction(self) -> AsyncGenerator[Any]:
         """`transaction` for an `async def` handler. The connection is the store's own, so its calls are sync."""
         loop, block = asyncio.get_running_loop(), self._ending()
-        # A thread of its own: in a pool, those who wait for the writer could keep it from committing.
+        # A thread of its own: in a pool, calls that wait for the writer could keep this one from committing.
         thread = ThreadPoolExecutor(1, "treadle-transaction")
         try:
             entering = loop.run_in_executor(thread, block.__enter__)
             try:
                 connection = await asyncio.shield(entering)
-            except asyncio.CancelledError as error:  # while it waits for the writer: let go as soon as it has it
+            except asyncio.CancelledError as error:  # while it waits for the writer: roll back as soon as it has it
                 thread.submit(block.__exit__, type(error), error, None)
                 raise
             try:

@@ -1,4 +1,4 @@
-"""Working by hand: `td.claim` gives leases, and you say how each ended."""
+"""Leases by hand: `td.claim` returns them, and you settle each one."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from treadle.outcome import RELEASED, Fail, Outcome, OutcomeKind, Retry, Snooze,
 from treadle.results import twin
 
 if TYPE_CHECKING:
-    from treadle.stores.base import Store
+    from treadle.stores.base import Engine
 
 
 class Lease:
-    """A job in your hands until its deadline. Settle it with `complete`, `fail`, `snooze` or `release`."""
+    """A job that is yours until its deadline. Settle it with `complete`, `fail`, `snooze` or `release`."""
 
-    def __init__(self, job: Job, claimed: ClaimedJob, store: Store, hooks: Hooks, backoff: Backoff = DEFAULT) -> None:
+    def __init__(self, job: Job, claimed: ClaimedJob, store: Engine, hooks: Hooks, backoff: Backoff = DEFAULT) -> None:
         self.job = job
         self._claimed = claimed
         self._store = store
@@ -28,12 +28,12 @@ class Lease:
 
     @property
     def number(self) -> int:
-        """The number of the fence: no two leases ever share one."""
+        """The lease number: no two leases ever share one."""
         return self._claimed.number
 
     @property
     def deadline(self) -> float:
-        """When the job may be given to somebody else, as `time.time()` tells it."""
+        """When another worker may take the job, in seconds as `time.time()` counts them."""
         return (self._claimed.deadline or 0) / clock.SECOND
 
     def complete(self, result: Any = None) -> None:
@@ -41,8 +41,8 @@ class Lease:
         self._settle(Outcome(OutcomeKind.COMPLETED, result=codec.result_to_json(result, self._claimed.type)))
 
     def fail(self, error: BaseException | str, *, retry_in: float | None = None) -> None:
-        """The attempt failed. It is retried after `retry_in` seconds (else as its type's backoff says) while it has
-        attempts left. `fail(Fail(…))` ends it at once."""
+        """The attempt failed. While attempts are left, the job is retried after `retry_in` seconds, or after its type's
+        backoff. `fail(Fail(…))` ends it at once."""
         if retry_in is not None and retry_in < 0:
             raise BadOption("retry_in", retry_in, "seconds from now, 0 or more")
         if isinstance(error, str):
@@ -52,11 +52,11 @@ class Lease:
         self._settle(decide(self._claimed, error, self._backoff))
 
     def snooze(self, seconds: float, *, at_most: int | None = None) -> None:
-        """Later, without burning an attempt."""
+        """Run it again later, without using up an attempt."""
         self._settle(decide(self._claimed, Snooze(seconds, at_most=at_most), self._backoff))
 
     def release(self) -> None:
-        """Give it back as it was, without burning an attempt."""
+        """Give it back as it was, without using up an attempt."""
         self._settle(RELEASED)
 
     def extend(self, seconds: float) -> None:

@@ -31,7 +31,7 @@ class OutcomeKind(StrEnum):
 
 
 UNSUCCESSFUL = frozenset((OutcomeKind.RETRIED, OutcomeKind.FAILED))
-"""The ends of an attempt that are kept with its job."""
+"""The outcomes whose attempts are kept with the job."""
 _FINAL = {
     OutcomeKind.COMPLETED: Status.COMPLETED,
     OutcomeKind.FAILED: Status.FAILED,
@@ -49,7 +49,7 @@ class StopReason(Enum):
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """How an attempt ended. The runner returns it, the store writes it down."""
+    """How an attempt ended. The runner returns it, the store writes it."""
 
     kind: OutcomeKind
     result: str | None = None
@@ -61,41 +61,41 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     suspicion: Suspicion | None = None
     """None: as it was."""
     charged: int = 1
-    """Attempts that this run has cost: none if given back, more if earlier crashes turn out to be its own."""
+    """Attempts that this run costs: none if it is given back, more if earlier crashes turn out to be its own."""
     written: bool = False
     """True if `ctx.transaction()` has stored it already."""
 
 
 class Snooze(Exception):
-    """Raised by a handler: later, and no attempt is burnt. After `at_most` snoozes the job fails."""
+    """Raise it in a handler to run again later, without using up an attempt. After `at_most` snoozes the job fails."""
 
     def __init__(self, seconds: float, *, at_most: int | None = None) -> None:
         if not 0 <= seconds <= LONGEST:
-            raise BadOption("Snooze", seconds, "a delay is 0 seconds or more, and it ends")
+            raise BadOption("Snooze", seconds, "a delay is 0 seconds or more, and finite")
         super().__init__(f"snoozed for {seconds:g} s")
         self.seconds, self.at_most = seconds, at_most
 
 
 class Retry(Exception):
-    """Raised by a handler: this attempt failed, try again, after `delay` seconds if given."""
+    """Raise it in a handler to fail this attempt and try again, after `delay` seconds if given."""
 
     def __init__(self, reason: str = "retry asked for", *, delay: float | None = None) -> None:
         if delay is not None and not 0 <= delay <= LONGEST:
-            raise BadOption("Retry", delay, "a delay is 0 seconds or more, and it ends")
+            raise BadOption("Retry", delay, "a delay is 0 seconds or more, and finite")
         super().__init__(reason)
         self.delay = delay
 
 
 class Fail(Exception):
-    """Raised by a handler: it is no use to try again."""
+    """Raise it in a handler to fail the job at once: another attempt would not help."""
 
 
 class Crash(Exception):
-    """The process that ran the handler died of it."""
+    """The handler killed the process that ran it."""
 
 
 class TimedOut(Exception):
-    """The attempt ran into its timeout."""
+    """The attempt reached its timeout."""
 
     @classmethod
     def after(cls, seconds: float) -> Self:
@@ -132,9 +132,9 @@ def after_stop(claimed: ClaimedJob, reason: StopReason, timeout: float | None, b
 def after_crash(claimed: ClaimedJob, reason: str, *, alone: bool, outside: bool = False, delay: int = 0) -> Outcome:
     """What the death of its process makes of an attempt.
 
-    A job that ran alone did it. One of several may be innocent: it is given its attempt back and runs again in a
-    process of its own, once. If that dies too, both are charged, so that nothing loops for ever.
-    If the process was killed from `outside`, no job did it: each has lost an attempt, and that is all.
+    A job that ran alone caused it. One of several may be innocent: its attempt is given back, and it runs again in a
+    process of its own, once. If that one dies too, both crashes are charged, so that nothing loops forever.
+    If the process was killed from `outside`, no job caused it: each job loses an attempt, and nothing else.
     """
     if not alone and not outside and claimed.suspicion == Suspicion.NONE:
         text = f"{reason}; it ran beside others and runs again alone"
@@ -152,7 +152,7 @@ def _snoozed(claimed: ClaimedJob, snooze: Snooze) -> Outcome:
 
 
 def _describe(error: BaseException) -> tuple[str, str | None]:
-    """One line and the traceback, even of an exception that cannot be printed."""
+    """One line and the traceback, even for an exception that cannot be printed."""
     try:
         message = str(error)
     except Exception:

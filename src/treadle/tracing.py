@@ -1,4 +1,4 @@
-"""The seam for tracing: what a tracer may do around an enqueue and around a run. `contrib/otel.py` is one."""
+"""The interface for tracers: what they do around an enqueue and around a run. `contrib/otel.py` is one."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ R = TypeVar("R")
 
 
 class Tracing(Protocol):
-    """What an app asks of a tracer. None of it may raise."""
+    """A tracer. None of its methods may raise."""
 
     def enqueuing(self, jobs: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
-        """Around an enqueue. Gives the same jobs, with their `traceparent`."""
+        """Around an enqueue. Yields the same jobs, with their `traceparent`."""
         ...
 
     def running(self, run: Run) -> AbstractContextManager[Callable[[Outcome | None], None]]:
-        """Around an attempt, in the thread or Task that runs it or waits for its process. Gives what is to be told of
-        the outcome; None: the lease was lost. Sets the `traceparent` of `run.claimed` to that of the attempt."""
+        """Around an attempt, in the thread or task that runs it or waits for its process. Yields a function to call
+        with the outcome (None: the lease was lost). Sets the `traceparent` of `run.claimed` to the attempt's own."""
         ...
 
     def inside(self, run: Run) -> AbstractContextManager[object]:
-        """Around the handler in a child process, whose worker is in `running`."""
+        """Around the handler in a child process, while its worker is inside `running`."""
         ...
 
 
@@ -39,7 +39,7 @@ Submit = Callable[Concatenate["Treadle", Sequence[NewJob], P], R]
 
 
 def traced(submit: Submit[P, R]) -> Submit[P, R]:
-    """A `submit` that tells the app's tracer, if it has one."""
+    """A `submit` inside the `enqueuing` of the app's tracer, if it has one."""
 
     @functools.wraps(submit)
     def submit_traced(app: Treadle, jobs: Sequence[NewJob], /, *args: P.args, **kwargs: P.kwargs) -> R:

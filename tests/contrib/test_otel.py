@@ -292,7 +292,7 @@ def test_bad_arguments_stay_what_they_are_and_a_second_instrument_is_refused(tra
 
     with pytest.raises(BadArguments):
         takes.enqueue(m=1)
-    with pytest.raises(TreadleError, match="traced already"):
+    with pytest.raises(TreadleError, match="instrumented already"):
         instrument(traced)
 
 

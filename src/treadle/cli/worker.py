@@ -95,7 +95,9 @@ def _work(
     if not types:
         raise Problem(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
     inflight = Inflight.inherited()
-    if burst or not (inflight and inflight.in_turn):  # else it waits for the database, like workers that are running
+    if burst or not (
+        inflight and inflight.has_predecessor
+    ):  # else it waits for the database, like workers that are running
         app.store.open()
         _warn_of_unknown_queues(shared, app, queues)
     from_queues = f" · queues {', '.join(queues)}" if queues else ""

@@ -1,6 +1,6 @@
 """OpenTelemetry: a trace from the enqueue to the run and on to its follow-ups, and metrics of runs.
 
-Names are those of OpenTelemetry's conventions for messaging, where they have one.
+Names follow OpenTelemetry's conventions for messaging, where those have one.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ def instrument(
     tracer_provider: trace.TracerProvider | None = None,
     meter_provider: metrics.MeterProvider | None = None,
 ) -> None:
-    """Trace and measure this app, by these providers or the global ones. Before its workers start.
+    """Trace and measure this app, with these providers or the global ones. Call it before its workers start.
 
-    Where handlers run in child processes, call it in the module that makes the app: they import that.
+    If handlers run in child processes, call it in the module that makes the app: they import that module.
     """
     if td.tracing is not None:
-        raise TreadleError(f"{td!r} is traced already; call instrument once, where the app is made")
+        raise TreadleError(f"{td!r} is instrumented already; call instrument once, where you make the app")
     td.tracing = _Spans(trace.get_tracer("treadle", __version__, tracer_provider))
     _measure(td, metrics.get_meter("treadle", __version__, meter_provider))
 
@@ -77,7 +77,7 @@ class _Spans:
 
     @contextmanager
     def running(self, run: Run) -> Generator[Callable[[Outcome | None], None]]:
-        """A child of the enqueue's span, whatever else goes on in this thread, and linked to it too."""
+        """A child of the enqueue's span, whatever else is traced in this thread, and linked to it too."""
         claimed = run.claimed
         parent = _context(claimed.traceparent)
         enqueued = trace.get_current_span(parent).get_span_context()
@@ -89,7 +89,7 @@ class _Spans:
             links=[trace.Link(enqueued)] if enqueued.is_valid else [],
         ) as span:
             run.claimed = msgspec.structs.replace(claimed, traceparent=_current())
-            yield lambda outcome: _tell(span, outcome)
+            yield lambda outcome: _record(span, outcome)
 
     def inside(self, run: Run) -> AbstractContextManager[None]:
         return _within(_context(run.claimed.traceparent))
@@ -113,7 +113,7 @@ def _of_run(run: Run) -> dict[str, str | int]:
     return {**attributes, **{key: value for key, value in named.items() if value}}
 
 
-def _tell(span: trace.Span, outcome: Outcome | None) -> None:
+def _record(span: trace.Span, outcome: Outcome | None) -> None:
     """How the attempt ended; None: its lease was lost."""
     span.set_attribute("treadle.outcome", "lost" if outcome is None else outcome.kind.value)
     if outcome is None or outcome.kind not in (OutcomeKind.RETRIED, OutcomeKind.FAILED):
@@ -128,7 +128,7 @@ def _tell(span: trace.Span, outcome: Outcome | None) -> None:
 
 
 def _exception_type(outcome: Outcome) -> str | None:
-    """Out of the traceback, which is all that comes back from a child process."""
+    """From the traceback, which is all that comes back from a child process."""
     first = (outcome.error or "").partition("\n")[0]
     for line in reversed((outcome.traceback or "").splitlines()):
         if (found := _EXCEPTION.match(line)) and line.endswith(first):
@@ -137,7 +137,7 @@ def _exception_type(outcome: Outcome) -> str | None:
 
 
 def _current() -> str | None:
-    """The current span, as W3C writes it; None if nobody traces."""
+    """The current span, in the W3C format; None if there is none."""
     carrier: dict[str, str] = {}
     _propagator.inject(carrier)
     return carrier.get("traceparent")
@@ -157,7 +157,7 @@ def _within(context: Context) -> Generator[None]:
 
 
 def _measure(td: Treadle, meter: metrics.Meter) -> None:
-    """By hooks, so that only what was committed is counted."""
+    """With hooks, so that only what was committed is counted."""
     runs = meter.create_counter("treadle.runs", "{run}", "Attempts that have ended, by type and outcome")
     busy = meter.create_histogram(
         "messaging.process.duration", "s", "From the claim to the outcome", explicit_bucket_boundaries_advisory=SECONDS

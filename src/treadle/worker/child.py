@@ -1,4 +1,4 @@
-"""Handlers in child processes, which can be killed, and which die alone."""
+"""Runs handlers in child processes, which can be killed and die alone."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from treadle.app import Treadle
     from treadle.registry import JobType
-    from treadle.stores.base import Store
+    from treadle.stores.base import Engine
     from treadle.worker.inflight import Inflight, RunningAttempt
 
 log = logging.getLogger("treadle")
@@ -72,12 +72,12 @@ _decode_attempt = msgspec.msgpack.Decoder(tuple[ImportPath, str, ClaimedJob]).de
 
 
 def can_run(job_type: JobType) -> bool:
-    """Whether a child could find the handler again: by its module and a name at the top of it."""
+    """Whether a child can find the handler: by its module and a name at the top level of it."""
     return _find(sys.modules.get(job_type.handler.__module__), job_type.name) is not None
 
 
 def home_of(app: Treadle) -> tuple[str, str]:
-    """The module in which an app is known, and its name there; two empty texts if there is none."""
+    """The module that has the app as a global, and its name there; two empty texts if there is none."""
     for module in list(sys.modules):
         for name, value in _names(sys.modules.get(module)):
             if value is app:
@@ -86,7 +86,7 @@ def home_of(app: Treadle) -> tuple[str, str]:
 
 
 class Child:
-    """A slot's child process. It is started when first needed, and again after it was killed or died."""
+    """The child process of a slot. It starts when it is first needed, and again after it was killed or died."""
 
     def __init__(self, app: Treadle, cells: Inflight) -> None:
         self._home = home_of(app)
@@ -180,9 +180,9 @@ def how_it_ended(code: int | None) -> str:
 
 
 def _main(pipe: Connection, parent: int) -> None:
-    """The child: one attempt after another, until the pipe closes."""
+    """The main function of a child: one attempt after another, until the pipe closes."""
     host.raise_oom_score(1000)  # the worker knows which job to charge for the death of a child, but not for its own
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the worker decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the worker decides
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -194,7 +194,7 @@ class ChildRun(Run):
 
     __slots__ = ("_pipe",)
 
-    def __init__(self, claimed: ClaimedJob, store: Store, pipe: Connection) -> None:
+    def __init__(self, claimed: ClaimedJob, store: Engine, pipe: Connection) -> None:
         super().__init__(claimed, store)
         self._pipe = pipe
 
@@ -205,7 +205,7 @@ class ChildRun(Run):
 def _attempt(pipe: Connection, places: ImportPath, url: str, claimed: ClaimedJob) -> Answer:
     try:
         app, function = _import(places, claimed.type)
-        if app.store.url != url:  # the worker was started on another database than the module names
+        if app.store.url != url:  # the worker uses another database than the module names
             app._use(open_store(url))
     except BaseException as error:
         return Answer(broken=f"its process could not import {places.handler}: {type(error).__name__}: {error}")
@@ -224,7 +224,7 @@ def _import(places: ImportPath, type: str) -> tuple[Treadle, JobFunction[..., ..
     function = _find(importlib.import_module(places.handler), type)
     if function is None:
         raise UnknownType(type, ())
-    if function.app is None and app is not None:  # the worker's own code has included it
+    if function.app is None and app is not None:  # only the worker's own code includes it
         app.include(function.registry)
     if function.app is None:
         raise TreadleError(f"the app of {type!r} has no name at the top of a module")
@@ -241,7 +241,7 @@ def _names(module: Any) -> list[tuple[str, Any]]:
 
 
 def _die_with(parent: int) -> None:
-    """A killed worker cannot kill its children. On Linux the kernel does; else they notice that they are orphans."""
+    """A killed worker cannot kill its children. On Linux the kernel does; elsewhere they notice the new parent."""
     with contextlib.suppress(AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     while os.getppid() == parent:

@@ -57,7 +57,7 @@ async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExe
 
 
 def declare_local_dead(store: Engine) -> int:
-    """Return the jobs of workers whose process on this machine is gone, without waiting for their heartbeat."""
+    """Declare dead the workers whose process on this machine is gone, without waiting for beats. The jobs returned."""
     returned = 0
     for worker in store.workers():
         if host.is_dead(worker.host, one_machine=store.one_machine):
@@ -66,7 +66,7 @@ def declare_local_dead(store: Engine) -> int:
 
 
 def reconcile(store: Store, types: Mapping[str, JobType]) -> int:
-    """Complete what is done: page after page of the jobs that are not completed, as `already_done` sees them."""
+    """Complete the jobs whose work exists already: `already_done` looks at them page by page."""
     unfinished = tuple(status for status in Status if status is not Status.COMPLETED)
     completed = 0
     for name, job_type in types.items():
@@ -84,7 +84,7 @@ def reconcile(store: Store, types: Mapping[str, JobType]) -> int:
 
 
 def prune(store: Engine, statuses: Sequence[Status], age: float) -> Generator[int]:
-    """Delete what ended longer than `age` seconds ago, in small transactions that let others write in between."""
+    """Delete jobs that ended more than `age` seconds ago, in small transactions: others can write in between."""
     while deleted := store.prune(statuses, clock.seconds(age), CHUNK):
         yield deleted
         if deleted < CHUNK:

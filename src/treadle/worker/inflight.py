@@ -34,7 +34,7 @@ Ended = tuple[ClaimedJob, Outcome | None]
 """An attempt that has ended, and how. None: the job is no longer this worker's to settle."""
 
 _HEADER = 4096
-VARIABLE = "TREADLE_BOARD"
+VARIABLE = "TREADLE_INFLIGHT"
 
 
 class RunningAttempt:
@@ -193,10 +193,10 @@ class Inflight:
     behind can still kill the process. A worker has at most twice its `concurrency` running and unsettled.
     """
 
-    def __init__(self, fd: int, cells: int, supervisor: int | None = None, *, in_turn: bool = False) -> None:
+    def __init__(self, fd: int, cells: int, supervisor: int | None = None, *, has_predecessor: bool = False) -> None:
         self.fd = fd
         self.supervisor = supervisor
-        self.in_turn = in_turn
+        self.has_predecessor = has_predecessor
         """Whether a worker has run under this supervisor before: then the store can be used, sooner or later."""
         self._map = mmap.mmap(fd, _HEADER + 8 * cells)
         self._cells = memoryview(self._map)[_HEADER:].cast("q")
@@ -218,13 +218,13 @@ class Inflight:
         given = os.environ.pop(VARIABLE, None)
         if given is None:
             return None
-        fd, supervisor, in_turn = map(int, given.split(":"))
+        fd, supervisor, has_predecessor = map(int, given.split(":"))
         os.set_inheritable(fd, False)
-        return cls(fd, (os.fstat(fd).st_size - _HEADER) // 8, supervisor, in_turn=bool(in_turn))
+        return cls(fd, (os.fstat(fd).st_size - _HEADER) // 8, supervisor, has_predecessor=bool(has_predecessor))
 
-    def for_a_child(self, *, in_turn: bool) -> str:
+    def for_child(self, *, has_predecessor: bool) -> str:
         """What `inherited` reads in the child. It names the parent: a child that asks later may have another one."""
-        return f"{self.fd}:{os.getpid()}:{int(in_turn)}"
+        return f"{self.fd}:{os.getpid()}:{int(has_predecessor)}"
 
     def sign(self, owner: Owner) -> None:
         """Write down which worker uses the cells."""

@@ -1,4 +1,4 @@
-"""Run one attempt and say how it ended. Never raises, never settles."""
+"""Runs one attempt and returns how it ended. Never raises, never settles."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger("treadle")
 
 
 def run_sync(run: Run, job_type: JobType) -> Outcome | None:
-    """Call a plain handler, here and now."""
+    """Call a plain handler in this thread."""
     token = current_run.set(run)
     try:
         args, kwargs = _arguments(run, job_type)

@@ -194,7 +194,7 @@ class Worker:
                 return await asyncio.get_running_loop().run_in_executor(self._claimer, self._register)
             except StoreUnusable as error:
                 wanted = self._stop is not None and not self._stop.is_set()
-                if not (wanted and self._inflight.in_turn and self._inflight.supervisor == os.getppid()):
+                if not (wanted and self._inflight.has_predecessor and self._inflight.supervisor == os.getppid()):
                     raise
                 log.warning("not registered yet: %s", error)
                 await asyncio.sleep(PAUSE)
