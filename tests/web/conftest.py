@@ -40,7 +40,7 @@ Connect = Callable[..., TestClient]
 
 
 def client_of(td: Treadle, who: str | None, **options: Any) -> TestClient:
-    """One that comes from our own pages, with these scopes."""
+    """A client that calls from our own pages, with these scopes."""
     web = td.asgi(auth=by_header, **options)
     headers = OURS if who is None else {**OURS, "X-Who": who}
     return TestClient(web, base_url=HERE, headers=headers, raise_server_exceptions=False)

@@ -1,4 +1,4 @@
-"""Who may do what: every route that there is, asked by everybody who could come."""
+"""Who may do what: every route, called by every kind of caller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treadle.web.route import Route
 NEEDING = [route for route in ROUTES if route.scope is not None]
 OPEN = [route for route in ROUTES if route.scope is None]
 FINITE = [route for route in NEEDING if not route.stream]
-"""A stream that begins never ends by itself: who gets one is in test_events.py."""
+"""A stream never ends by itself: test_events.py tests who gets one."""
 REFUSED = (401, 403)
 
 
@@ -33,14 +33,14 @@ def path(route: Route, id: str) -> str:
     return route.path.replace("{id}", id).replace("{name}", "treadle.css")
 
 
-def ask(client: TestClient, route: Route, id: str) -> int:
+def call(client: TestClient, route: Route, id: str) -> int:
     body = {} if route.body is not None else None
     return client.request(route.method, path(route, id), json=body, follow_redirects=False).status_code
 
 
 @pytest.fixture(scope="module")
 def td(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Treadle]:
-    """One for all of them: what decides is who asks, not what there is."""
+    """One for all tests: the caller decides the result, not the data."""
     app = Treadle(f"sqlite:///{tmp_path_factory.mktemp('matrix')}/jobs.db")
     yield app
     app.close()
@@ -58,25 +58,25 @@ def test_there_are_routes_of_every_scope() -> None:
 
 @pytest.mark.parametrize("route", NEEDING, ids=name)
 def test_without_anything_nobody_is_let_in(route: Route, connect: Connect, id: str) -> None:
-    assert ask(connect(None), route, id) == 401
+    assert call(connect(None), route, id) == 401
 
 
 @pytest.mark.parametrize("route", [r for r in OPEN if r.path != "/"], ids=name)
 def test_open_routes_are_open(route: Route, connect: Connect, id: str) -> None:
-    assert ask(connect(None), route, id) == 200
+    assert call(connect(None), route, id) == 200
 
 
 @pytest.mark.parametrize("scope", SCOPES)
 @pytest.mark.parametrize("route", FINITE, ids=name)
 def test_a_scope_opens_its_own_routes_and_manage_opens_all(route: Route, scope: str, connect: Connect, id: str) -> None:
-    status = ask(connect(scope), route, id)
+    status = call(connect(scope), route, id)
     assert (status not in REFUSED) == (scope in (route.scope, "manage")), status
     assert status != 401
 
 
 @pytest.mark.parametrize("route", FINITE, ids=name)
 def test_those_bound_to_another_tenant_see_nothing_of_this_one(route: Route, connect: Connect, id: str) -> None:
-    status = ask(connect("manage @umbrella"), route, id)
+    status = call(connect("manage @umbrella"), route, id)
     if not route.for_tenants:
         assert status == 403
     elif "/jobs/{id}" in route.path:
@@ -88,7 +88,7 @@ def test_those_bound_to_another_tenant_see_nothing_of_this_one(route: Route, con
 @pytest.mark.parametrize("scope", ["enqueue", "tick"])
 @pytest.mark.parametrize("route", [route for route in NEEDING if route.stream], ids=name)
 def test_a_stream_needs_its_scope_too(route: Route, scope: str, connect: Connect, id: str) -> None:
-    assert ask(connect(scope), route, id) == 403
+    assert call(connect(scope), route, id) == 403
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_token_that_is_wrong_expired_or_revoked_opens_nothing(
     assert td.store.drop_token("taken away")
     for secret in (expired, revoked, tokens.new_secret(), "td_", "x"):
         by_token.headers["Authorization"] = f"Bearer {secret}"
-        assert ask(by_token, route, id) == 401
+        assert call(by_token, route, id) == 401
 
 
 def test_a_token_has_its_scopes_and_its_tenant(by_token: TestClient, td: Treadle, id: str) -> None:

@@ -1,4 +1,4 @@
-"""`treadle dashboard`: who is let in, and how it starts and ends."""
+"""`treadle dashboard`: who is let in, and how it starts and stops."""
 
 from __future__ import annotations
 

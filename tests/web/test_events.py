@@ -25,7 +25,7 @@ from treadle.web.app import ROUTES
 from treadle.web.http import Request
 
 SOON = 2.0
-"""Seconds within which a page has to hear of a change."""
+"""Seconds within which a page must get a hint of a change."""
 
 
 @pytest.fixture(scope="module")

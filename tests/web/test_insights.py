@@ -64,14 +64,14 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Treadle,
         patch.setenv("TREADLE_URL", url)
         patch.setenv(metered_app.JOURNAL, str(journal))
         work_off(td, WANTED, "--concurrency", "50")
-        # One at a time: who kills the process has no neighbours that could die before they have written.
+        # One at a time: a job that kills the process must not take others with it before they have written.
         work_off(td, DEADLY, "--concurrency", "1")
     yield td, Journal(journal)
     td.close()
 
 
 def work_off(td: Treadle, wanted: dict[str, int], *words: str) -> None:
-    """Enqueue so many of each type, and have a worker run them all."""
+    """Enqueues this many of each type, and has a worker run them all."""
     requests = [(type, TENANTS[n % 3]) for type, many in wanted.items() for n in range(many)]
     td.enqueue_many([td.request(type, tenant=tenant) for type, tenant in requests])
     command = [sys.executable, "-m", "treadle", "worker", f"{metered_app.__name__}:td", *words]

@@ -1,4 +1,4 @@
-"""Whatever is sent to the API, the answer is one that its OpenAPI document tells of, and never a 500."""
+"""Whatever is sent to the API, the response is one that the OpenAPI document declares, and never a 500."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pages as plain HTTP: every link leads somewhere, and nobody sees what is not theirs."""
+"""Pages as plain HTTP: every link works, texts are right, and no tenant sees another's data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a site keeps for a moment, so that many who look cost no more than one."""
+"""The cache of a site: many readers at once cost no more than one."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def test_a_process_without_handlers_cannot_tick(client: TestClient, td: Treadle)
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 def test_a_tick_returns_within_its_bound_whatever_its_handlers_do(client: TestClient, td: Treadle, kind: str) -> None:
-    """They get what is left of it. What has not ended then is given back, and costs no attempt."""
+    """Jobs get the rest of the time. A job that has not ended then is released and costs no attempt."""
     stop = threading.Event()
 
     async def slow() -> None:

@@ -1,4 +1,4 @@
-"""Who works, as the API and the command line tell it."""
+"""Workers and whether they are alive, in the API and on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Chromium before a real server."""
+"""A real Chromium and a real server."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ FLAGS = (
     "--disable-sync",
 )
 PATIENCE = 30_000
-"""Milliseconds. Who waits so long waits for something that is broken, not slow."""
+"""Milliseconds. What takes longer is broken, not slow."""
 expect.set_options(timeout=PATIENCE)
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 375, "height": 667}
 
 
 def chromium(own: str) -> str:
-    """`$TREADLE_TEST_CHROMIUM`, what the system has, or Playwright's own if somebody has installed that."""
+    """`$TREADLE_TEST_CHROMIUM`, what the system has, or Playwright's own if that is installed."""
     named = os.environ.get("TREADLE_TEST_CHROMIUM")
     found = named or next((path for name in NAMES if (path := shutil.which(name))), None)
     if not found and not Path(own).exists():
@@ -92,7 +92,7 @@ class Mounts:
 
 
 class Desk:
-    """A database with a dashboard before it, and workers if a test starts some."""
+    """A database with a dashboard, and workers if a test starts some."""
 
     def __init__(self, database: str, mounts: Mounts, stack: ExitStack) -> None:
         self.database, self._mounts, self._stack = database, mounts, stack
@@ -107,11 +107,11 @@ class Desk:
         return self._thread.submit(act, self._td).result(60)
 
     def read_only(self) -> None:
-        """From now on the dashboard is one that changes nothing."""
+        """From now on the dashboard is read-only."""
         self.url = self._mounts.add(self.database, "read-only")
 
     def work(self, *words: str) -> subprocess.Popen[bytes]:
-        """A worker that knows what app.py has, and has come."""
+        """A worker with the handlers of app.py, once it is registered."""
         before = self.do(lambda td: len(td.workers()))
         command = [sys.executable, "-m", "treadle", "worker", "tests.web.browser.app:td", "--grace", "1", *words]
         worker = subprocess.Popen(
@@ -148,7 +148,7 @@ def day(tmp_path_factory: pytest.TempPathFactory, mounts: Mounts) -> Iterator[De
 
 
 class Visit:
-    """A browser's profile that is signed in, and what went wrong in it."""
+    """A signed-in browser profile, and the errors in it."""
 
     def __init__(self, context: BrowserContext, desk: Desk) -> None:
         self.context, self.desk = context, desk
@@ -175,7 +175,7 @@ Visitor = Callable[..., Visit]
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visitor]:
-    """`visit(desk, color_scheme="dark")`: somebody signed in. It fails the test if a page complains."""
+    """`visit(desk, color_scheme="dark")`: a signed-in browser. Errors in its console fail the test."""
     made: list[Visit] = []
 
     def visit(desk: Desk, **options: Any) -> Visit:

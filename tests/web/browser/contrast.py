@@ -1,4 +1,4 @@
-"""How well each text on a page stands out from what is behind it, as WCAG 2 counts it."""
+"""The contrast of each text on a page with its background, by the formula of WCAG 2."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One process that serves many databases, each under its own prefix: `python -m tests.web.browser.mounts FOLDER`.
 
-The mount /abc is of the database whose URL stands in FOLDER/abc.
+The mount /abc serves the database whose URL is in FOLDER/abc.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from treadle.web import allow_everyone
 
 
 class Mounts:
-    """Makes a mount when it is first asked for."""
+    """Makes a mount at its first request."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -1,4 +1,4 @@
-"""A day in the life of a queue, made in a second: the clock is the test's own."""
+"""A day of a queue, made in a second by a clock of its own."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def render(job: Job) -> None:
 
 
 def as_if_in(file: str, *functions: Callable[..., None]) -> None:
-    """Let tracebacks tell of a file of the shop's, wherever this one is."""
+    """Tracebacks then name a file of the shop, wherever this file is."""
     linecache.cache[file] = (0, None, linecache.getlines(__file__), file)
     for function in functions:
         function.__code__ = function.__code__.replace(co_filename=file)
@@ -63,7 +63,7 @@ LASTS = {"send_email": 0.3, "resize_image": 2.4, "charge_card": 1.1, "build_repo
 
 
 def fill(url: str) -> None:
-    """Jobs of five types for five tenants: done, failed, waiting, for later, of a type nobody knows."""
+    """Jobs of five types for five tenants: completed, failed, queued, scheduled, and of a type without handler."""
     now = Clock()
     app, dice = Treadle(url, clock=now, synchronous="NORMAL"), random.Random(1)
     end = clock.now() - 60 * clock.SECOND

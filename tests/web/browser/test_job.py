@@ -64,7 +64,7 @@ def test_progress_moves_and_what_is_not_possible_says_why(desk: Desk, visit: Vis
 
 
 def test_a_type_that_nobody_knows_is_named_until_somebody_does(desk: Desk, visit: Visitor) -> None:
-    """The worker comes with the type, and everything is well without a reload."""
+    """A worker with the type starts, and the problem disappears without a reload."""
     job = desk.do(lambda td: td.enqueue("late_type", {"n": 1}))
     overview, detail = visit(desk).go(), visit(desk).go(f"/jobs/{job.id}")
     expect(overview.get_by_test_id("problems")).to_contain_text("1 job waits and no worker is running")

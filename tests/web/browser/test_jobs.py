@@ -13,7 +13,7 @@ FILTER = "status:failed tenant:acme payload.user_id:42"
 
 
 def fail(td: Treadle, many: int, **options: str) -> None:
-    """So many failed jobs."""
+    """This many failed jobs."""
     requests = [td.request("send_mail", {"user_id": 42, "n": n}, **options) for n in range(many)]  # type: ignore[arg-type]
     td.enqueue_many(requests)
     while leases := td.claim(200):
@@ -151,7 +151,7 @@ def test_selected_rows_are_changed_and_no_others(desk: Desk, visit: Visitor) -> 
 
 
 def hears_keys(page: Page) -> None:
-    """A page that was not asked for by `goto` may be shown before its script has run. The badge is the last it does."""
+    """A page that `goto` did not load may be shown before its script has run. The badge is the script's last step."""
     expect(page.get_by_test_id("live")).to_be_visible()
 
 

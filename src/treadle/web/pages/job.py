@@ -139,7 +139,7 @@ def _attempt_row(attempt: Attempt, names: dict[str, str]) -> AttemptRow:
     own = highlight.own(lines)
     worker = names.get(attempt.worker_id, attempt.worker_id) or "by hand"
     whole = highlight.marked(lines) if own != lines else Markup("")
-    label = "failed, then retried" if attempt.outcome == "retried" else attempt.outcome
+    label = "failed" if attempt.outcome == "retried" else attempt.outcome
     state = _state(attempt.outcome)
     return AttemptRow(attempt, state, label, worker, highlight.marked(own), whole, attempt.traceback or "")
 
