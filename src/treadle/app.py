@@ -26,7 +26,7 @@ from treadle.results import twin, warn_if_on_loop
 from treadle.settings import checked_name, database_url
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
-from treadle.stores.user_connections import is_async, lend
+from treadle.stores.user_connections import is_async, run_on_async
 from treadle.tracing import Tracing, atraced, traced
 from treadle.worker.chores import PRUNED, prune, reconcile
 from treadle.worker.tick import TickReport, tick
@@ -149,7 +149,7 @@ class Treadle(Management):
             return []
         if (connection := options.get("connection")) is not None:
             if is_async(connection):
-                return await lend(connection, lambda theirs: self.store.insert(jobs, theirs))
+                return await run_on_async(connection, lambda theirs: self.store.insert(jobs, theirs))
             return self.store.insert(jobs, connection)
         if (run := self._run_to_join(options)) is not None:
             return _follow_up(run, jobs)

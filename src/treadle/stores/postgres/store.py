@@ -26,13 +26,13 @@ from treadle.stores.postgres.transitions import Transitions
 from treadle.stores.rows import Counted, Due
 from treadle.stores.sql import insert, search, settle
 from treadle.stores.sql.store import SQLStore
-from treadle.stores.user_connections import Borrowed, borrow, identity, savepoint
+from treadle.stores.user_connections import UserConnection, identity, savepoint, wrap
 
 
 class _Answers:
-    """A borrowed connection, as our own statements want it."""
+    """The user's connection, as our own statements use it."""
 
-    def __init__(self, theirs: Borrowed) -> None:
+    def __init__(self, theirs: UserConnection) -> None:
         self._theirs = theirs
 
     def execute(self, sql: str, parameters: Mapping[str, Any]) -> Answer:
@@ -40,7 +40,7 @@ class _Answers:
 
 
 class Answer(list[tuple[Any, ...]]):
-    """The rows of a statement. (Of what it changed, a statement on a borrowed connection has to return a row.)"""
+    """The rows of a statement. (On a user's connection, a statement that changes rows has to return them.)"""
 
     @property
     def rowcount(self) -> int:
@@ -54,7 +54,7 @@ class Answer(list[tuple[Any, ...]]):
 
 
 class _Rows:
-    """Our own connection, as a borrowed one would be."""
+    """Our own connection, as a user's connection would be."""
 
     def __init__(self, tx: Transaction) -> None:
         self._tx = tx
@@ -175,7 +175,7 @@ class PostgresStore(SQLStore[Database]):
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
         """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
-        theirs, database = borrow(connection), self.database
+        theirs, database = wrap(connection), self.database
         with savepoint(theirs):
             here = identity(theirs)
             if here != self._identity and here != self._ask_identity():

@@ -170,7 +170,7 @@ class SQLiteStore(SQLiteTables[Database]):
         """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
         connection = unwrap(connection)
         if not isinstance(connection, sqlite3.Connection):
-            raise BadConnection(connection, "it is no sqlite3 connection", f"pass one to {self.where}")
+            raise BadConnection(connection, "it is not a sqlite3 connection", f"pass one to {self.where}")
         is_new = self._database is None
         if is_new:
             sqlite_url.check(self.path)

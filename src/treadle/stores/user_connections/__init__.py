@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from treadle.stores.user_connections.base import Borrowed, identity, savepoint, sqlstate
-from treadle.stores.user_connections.detect import aborrow, borrow, is_async, lend, unwrap
+from treadle.stores.user_connections.detect import async_driver, is_async, run_on_async, unwrap, wrap
+from treadle.stores.user_connections.drivers import UserConnection, identity, savepoint, sqlstate
 
-__all__ = ["Borrowed", "aborrow", "borrow", "identity", "is_async", "lend", "savepoint", "sqlstate", "unwrap"]
+__all__ = [
+    "UserConnection",
+    "async_driver",
+    "identity",
+    "is_async",
+    "run_on_async",
+    "savepoint",
+    "sqlstate",
+    "unwrap",
+    "wrap",
+]

@@ -9,12 +9,21 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
-from treadle.stores.user_connections.base import CLOSED, KEEP, SAVE, UNDO, Driver, Rows
-from treadle.stores.user_connections.placeholders import numbered
-from treadle.stores.user_connections.sync_drivers import in_pipeline, run_sqlalchemy, unusable
+from treadle.stores.user_connections.drivers import (
+    CLOSED,
+    RELEASE,
+    ROLLBACK,
+    SAVEPOINT,
+    Driver,
+    Rows,
+    in_pipeline,
+    numbered,
+    run_sqlalchemy,
+    unusable,
+)
 
 
-class Looped(Driver):
+class AsyncDriver(Driver):
     """Its statements are sent from the loop, while the store's thread waits for them."""
 
     def __init__(self, connection: Any, loop: asyncio.AbstractEventLoop) -> None:
@@ -27,10 +36,10 @@ class Looped(Driver):
         return asyncio.run_coroutine_threadsafe(self._unless_stopped(sql, parameters), self._loop).result()
 
     async def _unless_stopped(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        if self._stopped and sql not in UNDO:
+        if self._stopped and sql not in ROLLBACK:
             raise asyncio.CancelledError
         # These take no time, and one that is cut off leaves a transaction that cannot be undone to a savepoint.
-        if sql in (SAVE, KEEP, *UNDO):
+        if sql in (SAVEPOINT, RELEASE, *ROLLBACK):
             return await self.arun(sql, parameters)
         self._task = asyncio.current_task()
         try:
@@ -49,10 +58,10 @@ class Looped(Driver):
         """`run`, on the loop."""
 
 
-class AsyncPsycopg(Looped):
+class AsyncPsycopg(AsyncDriver):
     begin = "open one: async with connection.transaction(): …"
 
-    def trouble(self) -> tuple[str, str] | None:
+    def problem(self) -> tuple[str, str] | None:
         return CLOSED if self.connection.closed else None
 
     async def arun(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
@@ -63,10 +72,10 @@ class AsyncPsycopg(Looped):
             return await cursor.fetchall() if cursor.description else []
 
 
-class Asyncpg(Looped):
+class Asyncpg(AsyncDriver):
     begin = "open one: async with connection.transaction(): …"
 
-    def trouble(self) -> tuple[str, str] | None:
+    def problem(self) -> tuple[str, str] | None:
         try:
             return CLOSED if self.connection.is_closed() else None
         except sys.modules["asyncpg"].InterfaceError:  # it went back to its pool
@@ -77,12 +86,12 @@ class Asyncpg(Looped):
         return [tuple(row) for row in await self.connection.fetch(sql, *(parameters[name] for name in names))]
 
 
-class AsyncSQLAlchemy(Looped):
+class AsyncSQLAlchemy(AsyncDriver):
     """An AsyncConnection or AsyncSession, by way of the sync one inside."""
 
     begin = "it is in AUTOCOMMIT: leave that isolation level to another connection"
 
-    def trouble(self) -> tuple[str, str] | None:
+    def problem(self) -> tuple[str, str] | None:
         return None  # SQLAlchemy raises its own error, see below
 
     async def arun(self, sql: str, parameters: Mapping[str, Any]) -> Rows:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.borrowed.kinds import ASYNC, KINDS, done
-from tests.borrowed.test_borrowed import every_kind, on_a_loop, orders
+from tests.user_connections.kinds import ASYNC, KINDS, done
+from tests.user_connections.test_drivers import every_kind, on_a_loop, orders
 from treadle import Treadle
 from treadle.job import Status
 from treadle.stores import open_store

@@ -8,9 +8,9 @@ import functools
 import psycopg
 import pytest
 
-from tests.borrowed.kinds import ASYNC, KINDS, done
+from tests.user_connections.kinds import ASYNC, KINDS, done
 from treadle.errors import BadConnection
-from treadle.stores.user_connections import aborrow, borrow, identity, is_async, savepoint, sqlstate
+from treadle.stores.user_connections import async_driver, identity, is_async, savepoint, sqlstate, wrap
 
 INSERT = "INSERT INTO orders VALUES (CAST(%(id)s AS bigint), %(note)s::text) RETURNING id, note"
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -28,9 +28,9 @@ def on_a_loop(test):
 def insert(id):
     """Work of a store."""
 
-    def work(borrowed):
-        with savepoint(borrowed):
-            return borrowed.execute(INSERT, {"id": id, "note": "ours"})
+    def work(connection):
+        with savepoint(connection):
+            return connection.execute(INSERT, {"id": id, "note": "ours"})
 
     return work
 
@@ -38,10 +38,10 @@ def insert(id):
 def failing(id):
     """Work that fails in the database after it has written."""
 
-    def work(borrowed):
-        with savepoint(borrowed):
-            borrowed.execute(INSERT, {"id": id, "note": "ours"})
-            borrowed.execute(INSERT, {"id": id, "note": "twice"})
+    def work(connection):
+        with savepoint(connection):
+            connection.execute(INSERT, {"id": id, "note": "ours"})
+            connection.execute(INSERT, {"id": id, "note": "twice"})
 
     return work
 
@@ -110,8 +110,8 @@ async def test_if_ours_fails_nothing_of_it_stays_and_theirs_goes_on(kind, postgr
 @every_kind
 @on_a_loop
 async def test_nothing_is_left_on_the_connection(kind, postgres_url):
-    def look(borrowed):
-        return borrowed.execute("SELECT count(*) FROM pg_cursors WHERE position('pg_cursors' IN statement) = 0", {})
+    def look(connection):
+        return connection.execute("SELECT count(*) FROM pg_cursors WHERE position('pg_cursors' IN statement) = 0", {})
 
     async with KINDS[kind](postgres_url) as user:
         await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
@@ -138,7 +138,7 @@ async def test_values_arrive_as_they_were_sent(kind, postgres_url):
 
     async with KINDS[kind](postgres_url) as user:
         await user.execute("SELECT 1")
-        rows = await user.work(lambda borrowed: borrowed.execute(sql, values))
+        rows = await user.work(lambda connection: connection.execute(sql, values))
 
     assert [(text, text, -5, -(2**63), -2.5, True, None, None, "a:b :c", 1, "b")] == rows
     assert all(type(row) is tuple for row in rows)
@@ -166,15 +166,15 @@ async def test_two_databases_are_told_apart(kind, postgres_url, other_url):
             await user.execute("SELECT 1")
             theirs = await user.work(identity)
 
-        assert identity(borrow(here)) == theirs
-        assert identity(borrow(there)) != theirs
+        assert identity(wrap(here)) == theirs
+        assert identity(wrap(there)) != theirs
 
 
 def test_any_role_may_ask_which_database_it_is(postgres_url):
     with psycopg.connect(postgres_url) as connection:
         connection.execute("CREATE ROLE nobody_special")
         connection.execute("SET ROLE nobody_special")
-        assert identity(borrow(connection)).startswith(f"{connection.info.dbname}@")
+        assert identity(wrap(connection)).startswith(f"{connection.info.dbname}@")
         connection.rollback()
 
 
@@ -234,7 +234,7 @@ async def test_an_async_connection_is_refused_by_sync_code(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         assert is_async(user.connection)
         with pytest.raises(BadConnection, match=r"it is async; await …aenqueue\(…\)"):
-            borrow(user.connection)
+            wrap(user.connection)
 
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name not in ASYNC])
@@ -242,7 +242,7 @@ async def test_an_async_connection_is_refused_by_sync_code(kind, postgres_url):
 async def test_a_sync_connection_is_no_async_one(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         assert not is_async(user.connection)
-        assert (borrowed := borrow(user.connection)) is borrow(borrowed)
-        assert repr(user.connection) == repr(borrowed)
+        assert (connection := wrap(user.connection)) is wrap(connection)
+        assert repr(user.connection) == repr(connection)
         with pytest.raises(BadConnection):
-            aborrow(user.connection, asyncio.get_running_loop())
+            async_driver(user.connection, asyncio.get_running_loop())

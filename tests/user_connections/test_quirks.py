@@ -12,10 +12,17 @@ import sqlalchemy
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
-from tests.borrowed.kinds import engine_url, with_asyncpg, with_django, with_psycopg, with_psycopg2, with_psycopg_async
-from tests.borrowed.test_borrowed import failing, insert, on_a_loop, orders
+from tests.user_connections.kinds import (
+    engine_url,
+    with_asyncpg,
+    with_django,
+    with_psycopg,
+    with_psycopg2,
+    with_psycopg_async,
+)
+from tests.user_connections.test_drivers import failing, insert, on_a_loop, orders
 from treadle.errors import BadConnection
-from treadle.stores.user_connections import borrow, lend
+from treadle.stores.user_connections import run_on_async, wrap
 
 
 @pytest.mark.parametrize("autocommit", [False, True])
@@ -85,7 +92,7 @@ async def test_asyncpg_with_codecs_of_the_users(postgres_url):
         for type in ("json", "jsonb"):
             await user.connection.set_type_codec(type, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
         sql = "SELECT CAST(CAST(CAST(%(it)s AS text) AS jsonb) AS text)"
-        assert [('{"a": 1}',)] == await user.work(lambda borrowed: borrowed.execute(sql, {"it": '{"a":1}'}))
+        assert [('{"a": 1}',)] == await user.work(lambda connection: connection.execute(sql, {"it": '{"a":1}'}))
 
 
 @on_a_loop
@@ -94,9 +101,9 @@ async def test_an_asyncpg_connection_that_went_back_to_its_pool(postgres_url):
         async with pool.acquire() as connection:
             pass
         with pytest.raises(BadConnection, match="it is closed"):
-            await lend(connection, insert(1))
+            await run_on_async(connection, insert(1))
         with pytest.raises(BadConnection, match="pass a connection of it"):
-            await lend(pool, insert(1))
+            await run_on_async(pool, insert(1))
 
 
 class Base(orm.DeclarativeBase):
@@ -120,9 +127,9 @@ def test_a_session_with_objects_and_savepoints_of_its_own(engine, postgres_url):
     with orm.Session(engine) as session, session.begin():
         session.add(Order(id=1, note="theirs"))
         with session.begin_nested():
-            insert(2)(borrow(session))
+            insert(2)(wrap(session))
         with session.begin_nested() as nested:
-            insert(3)(borrow(session))
+            insert(3)(wrap(session))
             nested.rollback()
 
     assert [(1, "theirs"), (2, "ours")] == orders(postgres_url)
@@ -135,17 +142,17 @@ def test_a_session_whose_flush_has_failed(engine):
             session.flush()
 
         with pytest.raises(BadConnection, match=r"SQLAlchemy says: .*rolled back"):
-            insert(1)(borrow(session))
+            insert(1)(wrap(session))
 
 
 def test_a_session_without_a_bind():
     with pytest.raises(BadConnection, match="SQLAlchemy says: "):
-        insert(1)(borrow(orm.Session()))
+        insert(1)(wrap(orm.Session()))
 
 
 def test_an_engine_is_no_connection(engine):
     with pytest.raises(BadConnection, match="pass a connection of it"):
-        borrow(engine)
+        wrap(engine)
 
 
 def test_another_database_under_sqlalchemy():
@@ -153,14 +160,14 @@ def test_another_database_under_sqlalchemy():
         sqlalchemy.create_engine("sqlite://").connect() as connection,
         pytest.raises(BadConnection, match="it is to sqlite; pass one to the PostgreSQL database of the jobs"),
     ):
-        insert(1)(borrow(connection))
+        insert(1)(wrap(connection))
 
 
 @on_a_loop
 async def test_an_async_connection_that_was_not_started(postgres_url):
     engine = sqlalchemy_asyncio.create_async_engine(engine_url(postgres_url, "asyncpg"))
     with pytest.raises(BadConnection, match="SQLAlchemy says: "):
-        await lend(engine.connect(), insert(1))
+        await run_on_async(engine.connect(), insert(1))
     await engine.dispose()
 
 
@@ -170,5 +177,5 @@ def test_no_error_shows_a_password(driver, postgres_url):
     connection.close()
 
     with pytest.raises(BadConnection) as raised:
-        insert(1)(borrow(connection))
+        insert(1)(wrap(connection))
     assert "secret" not in str(raised.value)

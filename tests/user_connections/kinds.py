@@ -25,7 +25,7 @@ from psycopg.rows import dict_row
 from sqlalchemy import orm
 from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
-from treadle.stores.user_connections import borrow, is_async, lend
+from treadle.stores.user_connections import is_async, run_on_async, wrap
 
 os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # all tests run on a loop
 if not settings.configured:
@@ -49,8 +49,8 @@ class User:
     async def work(self, work: Callable[[Any], Any]) -> Any:
         """As `enqueue` and `aenqueue` do."""
         if is_async(self.connection):
-            return await lend(self.connection, work)
-        return work(borrow(self.connection))
+            return await run_on_async(self.connection, work)
+        return work(wrap(self.connection))
 
 
 async def done(value: Any) -> Any:

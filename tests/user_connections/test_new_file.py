@@ -11,7 +11,7 @@ import sqlalchemy
 from django.db import connections, transaction
 from sqlalchemy import orm
 
-from tests.borrowed.test_unwrap import configured
+from tests.user_connections.test_unwrap import configured
 from treadle import Treadle
 from treadle.errors import SchemaTooNew
 

@@ -1,4 +1,4 @@
-"""Borrowed connections, as far as no server is needed."""
+"""UserConnection connections, as far as no server is needed."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from treadle.errors import BadConnection
-from treadle.stores.user_connections import borrow, is_async, savepoint, sqlstate, unwrap
-from treadle.stores.user_connections.placeholders import numbered
+from treadle.stores.user_connections import is_async, savepoint, sqlstate, unwrap, wrap
+from treadle.stores.user_connections.drivers import numbered
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ class Pool:
 )
 def test_what_is_no_connection_is_shown_without_its_password(given, shown, way_out):
     with pytest.raises(BadConnection) as raised:
-        borrow(given)
+        wrap(given)
 
     assert shown in str(raised.value)
     assert way_out in str(raised.value)

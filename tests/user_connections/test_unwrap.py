@@ -11,8 +11,8 @@ import sqlalchemy
 from django.db import connections, transaction
 from sqlalchemy import orm
 
-from tests.borrowed import kinds
 from tests.conformance.helpers import new_job
+from tests.user_connections import kinds
 from treadle.errors import BadConnection
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.stores.user_connections import unwrap

@@ -7,9 +7,9 @@ import asyncio
 import psycopg
 import pytest
 
-from tests.borrowed.kinds import ASYNC, KINDS, done
-from tests.borrowed.test_borrowed import INSERT, on_a_loop, orders
-from treadle.stores.user_connections import lend, savepoint
+from tests.user_connections.kinds import ASYNC, KINDS, done
+from tests.user_connections.test_drivers import INSERT, on_a_loop, orders
+from treadle.stores.user_connections import run_on_async, savepoint
 
 KEPT_TO_A_TASK = "async_scoped_session, asyncpg"
 """Another task would have another session."""
@@ -24,12 +24,12 @@ class Slow:
         self.writing, self.ended = asyncio.Event(), False
         self._loop = asyncio.get_running_loop()
 
-    def __call__(self, borrowed):
+    def __call__(self, connection):
         try:
-            with savepoint(borrowed):
-                borrowed.execute(INSERT, {"id": 2, "note": "ours"})
+            with savepoint(connection):
+                connection.execute(INSERT, {"id": 2, "note": "ours"})
                 self._loop.call_soon_threadsafe(self.writing.set)
-                borrowed.execute("SELECT pg_advisory_xact_lock(1)", {})
+                connection.execute("SELECT pg_advisory_xact_lock(1)", {})
         finally:
             self.ended = True
 
@@ -50,7 +50,7 @@ async def waits_for_the_lock(url):
 
 async def cancel_within(user, url):
     slow = Slow()
-    task = asyncio.create_task(lend(user.connection, slow))
+    task = asyncio.create_task(run_on_async(user.connection, slow))
     await slow.writing.wait()
     await waits_for_the_lock(url)
     task.cancel()
@@ -91,15 +91,15 @@ async def test_a_statement_that_is_still_to_come_is_not_sent(kind, postgres_url)
     """The thread is between two statements when the caller is cancelled."""
     loop, between, cancelled = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
-    def work(borrowed):
-        with savepoint(borrowed):
-            borrowed.execute(INSERT, {"id": 2, "note": "ours"})
+    def work(connection):
+        with savepoint(connection):
+            connection.execute(INSERT, {"id": 2, "note": "ours"})
             loop.call_soon_threadsafe(between.set)
             asyncio.run_coroutine_threadsafe(cancelled.wait(), loop).result()
 
     async with KINDS[kind](postgres_url) as user:
         await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
-        task = asyncio.create_task(lend(user.connection, work))
+        task = asyncio.create_task(run_on_async(user.connection, work))
         await between.wait()
         task.cancel()
         loop.call_later(0.05, cancelled.set)
