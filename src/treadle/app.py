@@ -1,10 +1,11 @@
-"""Treadle: what users hold. Declares jobs, enqueues them, manages them, and makes workers."""
+"""`Treadle`, the object you hold: it declares jobs, enqueues them, manages them and makes workers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
+import warnings
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
@@ -14,7 +15,7 @@ from treadle import clock, codec
 from treadle.backoff import DEFAULT
 from treadle.context import Run, current_run
 from treadle.diagnosis import BEAT
-from treadle.errors import BadArguments, BadOption, MissingExtra
+from treadle.errors import BadArguments, BadOption, BlocksTheLoop, MissingExtra
 from treadle.function import Options, checked, make_request
 from treadle.group_commit import AsyncGroupCommit, GroupCommit
 from treadle.hooks import Hooks, dispatch_now
@@ -22,7 +23,7 @@ from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.lease import Lease
 from treadle.management import Management, statuses
 from treadle.registry import Registry
-from treadle.results import twin, warn_if_on_loop
+from treadle.results import ResultPoller, result_of, twin
 from treadle.settings import checked_name, database_url
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
@@ -46,7 +47,7 @@ class Treadle(Management):
 
     `url`: `sqlite:///jobs.db`; default `$TREADLE_URL`, else `sqlite:///treadle.db`.
     `synchronous`: "FULL" survives a power cut; "NORMAL" is faster and may lose the last moments then.
-    `retention`: how long completed and cancelled jobs are kept. Default 7 days; None keeps them for ever.
+    `retention`: how long completed and cancelled jobs are kept. Default 7 days; None keeps them forever.
     """
 
     def __init__(
@@ -58,7 +59,9 @@ class Treadle(Management):
         clock: clock.Clock = clock.now,
     ) -> None:
         if retention is not None and retention < timedelta(0):
-            raise BadOption("retention", retention, "how long ended jobs are kept: a timedelta, or None for ever")
+            raise BadOption(
+                "retention", retention, "how long ended jobs are kept: a timedelta, or None to keep them forever"
+            )
         self.registry = Registry(self)
         self.job = self.registry.job
         self.include = self.registry.include
@@ -67,14 +70,14 @@ class Treadle(Management):
         self.tracing: Tracing | None = None
         self.retention = retention
         self._wakers: set[Callable[[], None]] = set()
-        """Of the workers in this process: they look at once for what it enqueues."""
+        """Wake the workers of this process when it enqueues something."""
         self._use(open_store(database_url(url), synchronous=synchronous, clock=clock))
 
     def __repr__(self) -> str:
         return f"<Treadle {self.store.where}>"
 
     def _use(self, store: Store) -> None:
-        """Keep jobs in this store from now on. For tests: `treadle.testing.temporary` does it and undoes it."""
+        """Use this store from now on. For tests: `treadle.testing.temporary` switches and switches back."""
         self.store = store
         self._policies: tuple[float, dict[str, TypePolicy]] = (0.0, {})
         self._start_over()
@@ -88,13 +91,13 @@ class Treadle(Management):
         self._wakers.clear()
 
     def close(self) -> None:
-        """Close all connections. The app can be used again; it connects anew."""
+        """Close all connections. If you use the app again, it reconnects."""
         self.store.close()
 
     # Enqueue
 
     def enqueue(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> Job:
-        """Store a job by the name of its type: the producer needs no handler code."""
+        """Store a job by the name of its type. The producer needs no handler code."""
         [job] = self._submit([self.request(type, payload, **options)], options)
         return job
 
@@ -117,7 +120,7 @@ class Treadle(Management):
         return make_request(self._policy(checked_name("type", type)), None, text, options)
 
     def enqueue_many(self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False) -> list[Job]:
-        """Store all of them or none, in one transaction."""
+        """Store all requests or none, in one transaction."""
         options: Options = {"connection": connection, "detached": detached}
         return self._submit(_requests(requests), options)
 
@@ -130,14 +133,14 @@ class Treadle(Management):
 
     @traced
     def _submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
-        """Store requests: with the caller's transaction, with the running job's completion, or now."""
+        """Store requests in the caller's transaction, with the running job's completion, or now."""
         if not jobs:
             return []
         if (connection := options.get("connection")) is not None:
             return self.store.insert(jobs, connection)
         if (run := self._run_to_join(options)) is not None:
             return _follow_up(run, jobs)
-        warn_if_on_loop()
+        _warn_if_on_loop()
         stored = self._insert(jobs)
         if self._wakers:
             self._wake()
@@ -158,7 +161,7 @@ class Treadle(Management):
         return stored
 
     def _run_to_join(self, options: Options) -> Run | None:
-        """Inside a handler that has not ended, an enqueue is a follow-up, unless it is detached."""
+        """The running handler's run: an enqueue inside it is a follow-up, unless it is detached."""
         run = current_run.get()
         if run is None or run.ended or run.written or options.get("detached"):
             return None
@@ -166,7 +169,7 @@ class Treadle(Management):
 
     def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Store now, in one commit with the other callers of this process."""
-        if self._pid != os.getpid():  # after a fork, the parent's callers are not ours to wait for
+        if self._pid != os.getpid():  # after a fork: do not wait for the parent's callers
             self._start_over()
         if self.store.keys_may_wait and _has_key(jobs):
             return self.store.insert(jobs)
@@ -188,27 +191,44 @@ class Treadle(Management):
             wake()
 
     def _policy(self, type: str) -> TypePolicy:
-        """What the workers published of a type, looked up at most every few seconds."""
+        """The policy that workers published for a type, read at most every few seconds."""
         read_at, policies = self._policies
         if type not in policies or time.monotonic() - read_at > 5:
             policies = self.store.policies()
             self._policies = (time.monotonic(), policies)
         return policies.get(type) or TypePolicy(type=type)
 
-    # Chores that every worker does by itself
+    def result(self, id: str, *, timeout: float = 60) -> Any:
+        """Wait until the job has ended and return its result. Raises JobFailed, or ResultTimeout if it takes longer."""
+        _warn_if_on_loop(stacklevel=3)
+        poller = ResultPoller(self.store, id, timeout)
+        while True:
+            if job := poller.look():
+                return result_of(job)
+            time.sleep(poller.pause())
+
+    async def aresult(self, id: str, *, timeout: float = 60) -> Any:
+        """`result` without blocking the event loop."""
+        poller = ResultPoller(self.store, id, timeout)
+        while True:
+            if job := await asyncio.to_thread(poller.look):
+                return result_of(job)
+            await asyncio.sleep(poller.pause())
+
+    # Chores that every worker also does
 
     def rescue(self) -> int:
-        """Return the jobs of dead workers, and those stuck beyond their timeout. How many.
+        """Return the jobs of dead workers, and jobs stuck beyond their timeout. Returns how many.
 
-        Workers watch each other's heartbeats. Whoever calls this does not, so that a worker counts as dead here if
-        it was silent for a minute by the database's time.
+        Workers watch each other's heartbeats. This call cannot, so it declares a worker dead only after a minute of
+        silence by the database's clock.
         """
         return self.store.rescue(silent_for=RESCUE_AFTER)
 
     arescue = twin(rescue)
 
     def reconcile(self) -> int:
-        """Complete the jobs whose work exists already, as their `already_done` sees it. How many."""
+        """Complete the jobs whose work exists already, according to `already_done`. Returns how many."""
         return reconcile(self.store, self.registry.types)
 
     areconcile = twin(reconcile)
@@ -219,7 +239,7 @@ class Treadle(Management):
         older_than: timedelta | float = timedelta(days=7),
         status: Status | str | Sequence[Status | str] = PRUNED,
     ) -> int:
-        """Delete jobs that ended longer ago than that (a timedelta, or seconds). How many."""
+        """Delete jobs that ended longer ago than `older_than` (a timedelta, or seconds). Returns how many."""
         age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
         ended = statuses(status)
         if age < 0 or not ended or not all(s.is_final for s in ended):
@@ -235,10 +255,10 @@ class Treadle(Management):
     def worker(
         self, *, concurrency: int = 10, queues: Sequence[str] = (), grace: float = 30.0, beat: float = BEAT
     ) -> Worker:
-        """A worker: `.run()` takes signals and blocks; `async with td.worker():` lives inside a web server.
+        """A worker. `.run()` handles signals and blocks; `async with td.worker():` runs inside a web server.
 
-        `concurrency`: jobs at once. `queues`: only these; default all. `grace`: seconds for running jobs to end when
-        it stops. `beat`: seconds between two heartbeats.
+        `concurrency`: jobs at once. `queues`: only these; default all. `grace`: seconds that running jobs
+        have to end when it stops. `beat`: seconds between two heartbeats.
         """
         return Worker(self, concurrency=concurrency, queues=tuple(queues), grace=grace, beat=beat)
 
@@ -251,9 +271,9 @@ class Treadle(Management):
     def claim(
         self, n: int = 1, *, types: Sequence[str] | None = None, queues: Sequence[str] = (), lease: float = 300
     ) -> list[Lease]:
-        """Take up to `n` due jobs by hand. Each is yours for `lease` seconds, or until you `extend` it."""
+        """Claim up to `n` due jobs by hand. Each is yours for `lease` seconds; `extend` makes it longer."""
         if n < 1 or lease <= 0:
-            raise BadOption("claim", (n, lease), "at least 1 job, for more than 0 seconds")
+            raise BadOption("claim", (n, lease), "claim at least 1 job, for more than 0 seconds")
         until = clock.seconds(lease)
         kinds = None if types is None else dict.fromkeys(types, until)
         claimed = self.store.claim("", ClaimRequest(limit=n, types=kinds, queues=tuple(queues), lease_for=until))
@@ -269,17 +289,25 @@ class Treadle(Management):
     aclaim = twin(claim)
 
     def asgi(self, *, auth: Auth, read_only: bool = False, **options: Any) -> WebApp:
-        """The dashboard and the HTTP API as an ASGI app, to be mounted. `auth(request)` says who may do what."""
+        """The dashboard and the HTTP API as an ASGI app that you mount. `auth(request)` decides who may do what."""
         try:
             from treadle.web import asgi
         except ModuleNotFoundError as error:
-            raise MissingExtra("the web part", str(error.name), "web") from None
+            raise MissingExtra("the dashboard", str(error.name), "web") from None
         return asgi(self, auth=auth, read_only=read_only, **options)
 
 
+def _warn_if_on_loop(stacklevel: int = 5) -> None:
+    if asyncio._get_running_loop() is not None:
+        warnings.warn(
+            "this call waits for the database and blocks the running event loop; await its twin: aenqueue, aresult, …",
+            BlocksTheLoop,
+            stacklevel=stacklevel,
+        )
+
+
 def _has_key(jobs: Sequence[NewJob]) -> bool:
-    """Whether these may have to wait for another transaction with the same key: then no other caller should wait with
-    them."""
+    """Whether these may have to wait for another transaction with the same key. Other callers must not wait too."""
     return any(job.dedupe is not None for job in jobs)
 
 

@@ -1,4 +1,4 @@
-"""How long to wait after a failure: pure functions of how many failures there have been."""
+"""Backoff: how long to wait after a failure. Pure functions of the number of failures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ Backoff = Callable[[int], float]
 
 
 def exponential(base: float = 1, cap: float = 600, *, jitter: float = 0) -> Backoff:
-    """`min(cap, base·2^(n-1))` seconds; `jitter=0.2` spreads that by up to a fifth either way."""
+    """`min(cap, base·2^(n-1))` seconds. `jitter=0.2` varies that by up to 20% either way."""
     if base < 0 or cap < 0:
-        raise BadOption("exponential", (base, cap), "base and cap are seconds, so 0 or more")
+        raise BadOption("exponential", (base, cap), "use 0 seconds or more for base and cap")
     if not 0 <= jitter <= 1:
-        raise BadOption("jitter", jitter, "a share of the delay, from 0 to 1")
+        raise BadOption("jitter", jitter, "use a share of the delay, from 0 to 1")
 
     def delay(failures: int) -> float:
         # 2.0**1024 overflows; no cap is that large, so the exponent may stop earlier.
@@ -31,34 +31,34 @@ def exponential(base: float = 1, cap: float = 600, *, jitter: float = 0) -> Back
 def fixed(seconds: float) -> Backoff:
     """The same delay every time."""
     if seconds < 0:
-        raise BadOption("fixed", seconds, "a delay is 0 seconds or more")
+        raise BadOption("fixed", seconds, "use 0 seconds or more")
     return lambda failures: seconds
 
 
 def listed(delays: Sequence[float]) -> Backoff:
-    """The nth delay after the nth failure, the last one from then on."""
+    """The nth delay after the nth failure. After the list, the last one repeats."""
     steps = tuple(delays)
     if not steps or not all(isinstance(step, (int, float)) and step >= 0 for step in steps):
-        raise BadOption("backoff", delays, "a list of delays has at least one, each 0 seconds or more")
+        raise BadOption("backoff", delays, "use a list of at least one delay, each 0 seconds or more")
     return lambda failures: steps[min(failures, len(steps)) - 1]
 
 
 DEFAULT = exponential(base=5, cap=600, jitter=0.1)
 LONGEST = 10**9
-"""Seconds: some thirty years."""
+"""Seconds, about thirty years."""
 
 
 def backoff_delay(policy: Backoff, failures: int) -> int:
-    """The policy's delay in microseconds. One that raises, or answers nonsense, must not cost the job its retry."""
+    """The policy's delay in microseconds. If the policy raises or returns nonsense, the job is retried anyway."""
     try:
         return clock.seconds(min(max(0.0, policy(failures)), LONGEST))
     except Exception:
-        logging.getLogger("treadle").exception("a backoff policy failed; the default one takes its place")
+        logging.getLogger("treadle").exception("a backoff policy failed; the default policy is used")
         return clock.seconds(DEFAULT(failures))
 
 
 def to_backoff(policy: Backoff | Sequence[float] | float | None) -> Backoff:
-    """What `@td.job(backoff=…)` takes: a policy, a list of delays, a number of seconds, or nothing."""
+    """The policy for `@td.job(backoff=…)`: a function, a list of delays, a number of seconds, or None."""
     if policy is None:
         return DEFAULT
     if callable(policy):

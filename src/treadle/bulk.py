@@ -1,4 +1,4 @@
-"""One thing done to many jobs, in batches: each is short, so that nobody waits for long."""
+"""One action on many jobs, in short batches, so that other writers never wait for long."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
 ACTIONS = ("retry", "run_now", "cancel", "delete")
 BATCH = 50
 COUNTED = 1_000_000
-"""So many are looked at to say how many match."""
+"""Jobs that are looked at to count the matches."""
 
 
 class Bulk:
-    """An action over a filter. `total` is how many match, `exact` whether there are no more; iterate to carry it out.
+    """An action on the jobs that match a filter. `total` is how many match; if not `exact`, there may be more.
 
-    Jobs that are stored after it began are left alone, and so are those to which it cannot be done any more.
+    Iterate to carry it out. It skips jobs stored after it began, and jobs whose status no longer allows the action.
     """
 
     def __init__(self, store: Store, action: str, wanted: Filter, expected: int | None = None) -> None:
         if action not in ACTIONS:
             raise BadOption("action", action, f"one of {', '.join(ACTIONS)}")
         if wanted == EVERYTHING:
-            raise BadOption("filter", "", 'all jobs there are? Say which: "status:failed"')
+            raise BadOption("filter", "", 'an empty filter means all jobs; say which, such as "status:failed"')
         self.store, self.action, self.wanted = store, action, wanted
         self.operation: str | None = None
-        """The one that it is booked as, if there are books."""
+        """The id of the operation that records it, if one does."""
         found = store.counts((), wanted, COUNTED)
         self.total = sum(row["count"] for row in found.rows)
         self.exact = found.exact
@@ -42,12 +42,12 @@ class Bulk:
             raise CountMoved(expected, self.total)
 
     def _start(self) -> str:
-        """Above all jobs there are. One may have an id of a later time than ours, by another host's clock."""
+        """An id above all jobs. A host with another clock may have made an id later than ours."""
         newest = self.store.jobs(EVERYTHING, 1).jobs
         return max([new_id(), *(after(job.id) for job in newest)])
 
     def step(self) -> Batch:
-        """The next batch."""
+        """Carry out the next batch."""
         batch = self.store.batch(self.action, self.wanted, self.position, BATCH, self.operation)
         self.position = batch.position
         self.done += batch.done
@@ -55,7 +55,7 @@ class Bulk:
         return batch
 
     def __iter__(self) -> Iterator[Bulk]:
-        """Itself, after each batch."""
+        """Yields itself after each batch."""
         while self.position is not None:
             self.step()
             yield self

@@ -20,12 +20,12 @@ def now() -> int:
 
 
 def to_datetime(at: int) -> datetime:
-    """The moment `at`, in UTC."""
+    """`at` as a datetime in UTC."""
     return _EPOCH + timedelta(microseconds=at)
 
 
 def from_datetime(moment: datetime) -> int:
-    """A moment as microseconds; a naive one is taken as local time, as `datetime.timestamp` does."""
+    """A datetime as microseconds. A naive one is local time, as for `datetime.timestamp`."""
     return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND
 
 

@@ -1,4 +1,4 @@
-"""JSON in and out. What is stored comes back as what it was, or it is refused before it is stored."""
+"""JSON in and out. A value that would not come back unchanged is refused before it is stored."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ decode = msgspec.json.Decoder().decode
 
 
 def as_json(value: object) -> str:
-    """What a statement is given: a batch of rows as one JSON text."""
+    """A batch of rows as one JSON text, the parameter of a statement."""
     return encode(value).decode()
 
 
@@ -29,23 +29,25 @@ def to_json(value: Any, type: str, where: str, what: str = "payload") -> str:
     except RecursionError:
         raise PayloadTooDeep(type, MAX_DEPTH, what) from None
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError) as error:
-        raise NotJSON(where, value, f"{error}; pass numbers, text, lists and objects") from error
+        raise NotJSON(where, value, f"{error}; pass numbers, strings, lists and dicts") from error
     if len(data) > MAX_BYTES:
         raise PayloadTooLarge(type, len(data), MAX_BYTES, what)
     if data.count(b"[") + data.count(b"{") > MAX_DEPTH and _too_deep(data):
         raise PayloadTooDeep(type, MAX_DEPTH, what)
     if b"null" in data and _has_nan(value):
-        raise NotJSON(where, value, "JSON has no NaN and no infinity; pass None or text")
+        raise NotJSON(where, value, "JSON has no NaN and no infinity; pass None or a string")
     if b"\\u0000" in data and _has_nul(decode(data)):
         raise NotJSON(where, value, "a NUL character cannot be stored in every database; remove it")
     return data.decode()
 
 
 def to_json_exact(value: Any, type: str, where: str) -> str:
-    """`value` as JSON text, refused unless plain JSON gives back the same value."""
+    """`value` as JSON text. It is refused unless JSON gives back the same value."""
     text = to_json(value, type, where)
     if decode(text) != value:
-        raise NotJSON(where, value, "it would come back as something else; convert it first (a date to text, say)")
+        raise NotJSON(
+            where, value, "it would come back as a different value; convert it first, for example a date to a string"
+        )
     return text
 
 
@@ -55,7 +57,7 @@ def result_to_json(value: Any, type: str) -> str | None:
 
 
 def clip(text: str | None, limit: int = MAX_ERROR) -> str | None:
-    """Error text that every database takes: no NUL, no lone surrogate, not endless. The end matters most."""
+    """Error text that every database accepts: no NUL, no lone surrogate, limited in length. The end matters most."""
     if text is None:
         return None
     clean = text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
@@ -70,7 +72,7 @@ def _too_deep(data: bytes) -> bool:
 
 
 def _depth(value: Any) -> int:
-    """How deep a decoded value is nested."""
+    """How many levels a decoded value has."""
     if isinstance(value, dict):
         return 1 + max(map(_depth, value.values()), default=0)
     if isinstance(value, list):

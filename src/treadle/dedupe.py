@@ -1,4 +1,4 @@
-"""The key under which two enqueues are one job."""
+"""The dedupe key: two enqueues with the same key are one job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from treadle.errors import BadOption
 
 Dedupe = bool | str | Callable[..., str] | None
-"""`True`: same type, tenant and payload. A string: that key. A function: given the payload's arguments, the key."""
+"""`True`: the type, tenant and payload are the key. A string: the key. A function: it returns the key."""
 
 LIMIT = 512
 
@@ -30,14 +30,14 @@ def key_for(dedupe: Dedupe, type: str, tenant: str, payload: Mapping[str, Any]) 
         return key if len(key.encode()) <= LIMIT else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
     key = dedupe(**payload) if callable(dedupe) else dedupe
     if not isinstance(key, str) or not key or "\0" in key or not _is_text(key):
-        raise BadOption("dedupe", key, "a key is a text that is not empty, or True for the payload itself")
+        raise BadOption("dedupe", key, "a key is a string that is not empty, or True for the payload itself")
     if len(key.encode()) > LIMIT:
-        raise BadOption("dedupe", key, f"a key has at most {LIMIT} bytes; hash what is longer")
+        raise BadOption("dedupe", key, f"a key has at most {LIMIT} bytes; hash a longer one")
     return key
 
 
 def _is_text(key: str) -> bool:
-    """A lone surrogate is no text that a database takes."""
+    """Whether a database accepts it: it does not accept a lone surrogate."""
     try:
         return bool(key.encode())
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""Every error a user can meet: one class per cause, each with the value and the way out."""
+"""Every error that you can meet: one class per cause. Each text has the value and the next step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class TreadleError(Exception):
 
 
 def _shown(value: object, limit: int = 120) -> str:
-    """`repr(value)`, short enough for one line, even if its `__repr__` raises."""
+    """`repr(value)`, clipped to one line. It works even if `__repr__` raises."""
     try:
         text = repr(value)
     except Exception:
@@ -27,16 +27,16 @@ def _clipped(text: str, limit: int = 120) -> str:
 
 
 def _near(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
+    """The known word that is closest to `word`."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return close[0] if close else None
 
 
-# What a user declares
+# Declaring jobs
 
 
 class BadOption(TreadleError, ValueError):
-    """An option has a value that cannot work."""
+    """An option has an invalid value."""
 
     def __init__(self, option: str, value: object, way_out: str) -> None:
         super().__init__(f"{option}={_shown(value)}: {way_out}")
@@ -62,22 +62,22 @@ class BadHandler(TreadleError, TypeError):
 
 
 class DuplicateType(TreadleError, ValueError):
-    """Two handlers under one type."""
+    """A second handler for the same type."""
 
     def __init__(self, type: str, first: str, second: str) -> None:
         super().__init__(
-            f"type {type!r} is registered already, by {first}; give {second} a name of its own: "
+            f"type {type!r} is registered already, by {first}; give {second} another type: "
             f"@td.job(type={type + '_2'!r})"
         )
         self.type = type
 
 
 class UnknownType(TreadleError, LookupError):
-    """A type that this process has no handler for."""
+    """A type without a handler in this process."""
 
     def __init__(self, type: str, known: Collection[str]) -> None:
         near = _near(type, known)
-        hint = f"did you mean {near!r}?" if near else "register one with @td.job, or import the module that does"
+        hint = f"did you mean {near!r}?" if near else "declare one with @td.job, or import the module that does"
         super().__init__(f"no handler for type {type!r}; {hint}")
         self.type = type
 
@@ -92,18 +92,18 @@ class UnknownEvent(TreadleError, ValueError):
         self.event = event
 
 
-# What a user enqueues
+# Enqueueing
 
 
 class BadPayload(TreadleError, ValueError):
-    """A payload that cannot be stored as it is. Nothing was stored."""
+    """A payload that cannot be stored. Nothing was stored."""
 
 
 class NotJSON(BadPayload):
-    """A value that would not come back from JSON as what it was."""
+    """A value that JSON would change."""
 
     def __init__(self, where: str, value: object, way_out: str) -> None:
-        super().__init__(f"{where}={_shown(value)} does not survive JSON: {way_out}")
+        super().__init__(f"{where}={_shown(value)} cannot be stored as JSON: {way_out}")
         self.where, self.value = where, value
 
 
@@ -123,12 +123,14 @@ class PayloadTooDeep(BadPayload):
     """A payload or a result nested beyond the limit."""
 
     def __init__(self, type: str, limit: int, what: str = "payload") -> None:
-        super().__init__(f"the {what} of {type!r} is nested more than {limit} deep; flatten it or pass a reference")
+        super().__init__(
+            f"the {what} of {type!r} is nested more than {limit} levels deep; flatten it, or pass a reference"
+        )
         self.limit = limit
 
 
 class BadArguments(BadPayload, TypeError):
-    """Arguments that the handler's signature does not take."""
+    """Arguments that do not fit the handler's signature."""
 
     def __init__(self, type: str, problem: str, signature: str) -> None:
         super().__init__(f"{type}: {problem}; it takes {signature}")
@@ -136,7 +138,7 @@ class BadArguments(BadPayload, TypeError):
 
 
 class KeyHeld(TreadleError):
-    """A retry would need a dedupe key that another job holds."""
+    """A retry needs a dedupe key that another job holds."""
 
     def __init__(self, id: str, key: str, holder: str) -> None:
         super().__init__(
@@ -146,7 +148,7 @@ class KeyHeld(TreadleError):
         self.id, self.key, self.holder = id, key, holder
 
 
-# What a user manages
+# Managing jobs
 
 
 class JobNotFound(TreadleError, LookupError):
@@ -154,13 +156,13 @@ class JobNotFound(TreadleError, LookupError):
 
     def __init__(self, id: str) -> None:
         super().__init__(
-            f"no job has the id {_shown(id)}; finished jobs are pruned after a while: td.jobs() lists them"
+            f"no job has the id {_shown(id)}; td.jobs() lists the jobs that exist; old finished jobs are pruned"
         )
         self.id = id
 
 
 class WrongStatus(TreadleError):
-    """The job is not in a status that allows this."""
+    """The job's status does not allow this."""
 
     def __init__(self, verb: str, id: str, status: str, way_out: str) -> None:
         super().__init__(f"cannot {verb} job {id}: it is {status}; {way_out}")
@@ -168,41 +170,41 @@ class WrongStatus(TreadleError):
 
 
 class BadCursor(TreadleError, ValueError):
-    """A cursor that no page gave out."""
+    """A cursor that does not come from a page."""
 
     def __init__(self, cursor: object) -> None:
-        super().__init__(f"cursor={_shown(cursor)} is not one of ours; pass the `.next` of an earlier page")
+        super().__init__(f"cursor={_shown(cursor)} is not a valid cursor; pass the `.next` of an earlier page")
 
 
 class BadFilter(TreadleError, ValueError):
-    """A filter that does not say which jobs."""
+    """A filter that cannot be read."""
 
     def __init__(self, term: str, way_out: str, *, key: str = "", known: Collection[str] = ()) -> None:
         if known:
             near = _near(key, known)
-            way_out = f"{_shown(key)} is none of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
+            way_out = f"{_shown(key)} is not one of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
         super().__init__(f"cannot read {_shown(term)}: {way_out}")
         self.term = term
 
 
 class CountMoved(TreadleError):
-    """As many jobs as were expected do no longer match. Nothing was changed."""
+    """The number of matching jobs is not the expected one. Nothing was changed."""
 
     def __init__(self, expected: int, found: int) -> None:
-        super().__init__(f"{expected:,} jobs were to be changed, but {found:,} match now; look again, then repeat")
+        super().__init__(f"expected {expected:,} matching jobs, found {found:,}; look again, then repeat")
         self.expected, self.found = expected, found
 
 
 class RequestDiffers(TreadleError):
-    """A key of a request that was given before, to another one. Nothing was stored."""
+    """An idempotency key that an earlier, different request used. Nothing was stored."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"the key {_shown(key)} was given to another request; a new request needs a new key")
+        super().__init__(f"another request used the key {_shown(key)}; send a new request with a new key")
         self.key = key
 
 
 class ResultTimeout(TreadleError, TimeoutError):
-    """The job had not ended when the wait did."""
+    """The job did not end within the timeout."""
 
     def __init__(self, id: str, seconds: float, status: str) -> None:
         super().__init__(f"job {id} is still {status} after {seconds:g} s; wait longer, or look: td.get({id!r})")
@@ -210,7 +212,7 @@ class ResultTimeout(TreadleError, TimeoutError):
 
 
 class JobFailed(TreadleError):
-    """`result` was asked of a job that ended without one."""
+    """`result` was called for a job that ended without one."""
 
     def __init__(self, id: str, status: str, error: str | None) -> None:
         super().__init__(f"job {id} {status}: {error or 'no error was recorded'}")
@@ -222,27 +224,31 @@ class WaitsForItself(TreadleError):
 
     def __init__(self, id: str) -> None:
         super().__init__(
-            f"job {id} is a follow-up of the running job and is stored when that completes, so waiting for it here "
-            "would never end; enqueue it with using(detached=True), or wait elsewhere"
+            f"job {id} is a follow-up: it is stored when the running job completes, so waiting for it here would never "
+            "end; enqueue it with using(detached=True), or wait elsewhere"
         )
 
 
-# What a worker meets
+# Running jobs
 
 
 class LeaseLost(TreadleError):
-    """The job is no longer this worker's: it was rescued, cancelled or taken over."""
+    """The caller no longer holds the job: it was rescued, cancelled or claimed by another worker."""
 
     def __init__(self, id: str, number: int) -> None:
-        super().__init__(f"lease {number} of job {id} is over; whatever holds the job now decides, nothing was written")
+        super().__init__(
+            f"lease {number} of job {id} has ended; nothing was written, and the current holder of the job decides"
+        )
         self.id, self.number = id, number
 
 
 class WorkerLost(TreadleError):
-    """This worker was declared dead: its row is gone, so it may claim nothing under its old name."""
+    """This worker was declared dead. It cannot claim or settle under its old id."""
 
     def __init__(self, worker: str) -> None:
-        super().__init__(f"worker {worker} was declared dead while it was silent; it drops its jobs and registers anew")
+        super().__init__(
+            f"worker {worker} was declared dead because it sent no heartbeat; it drops its jobs and registers again"
+        )
         self.worker = worker
 
 
@@ -250,11 +256,11 @@ class TransactionOver(TreadleError):
     """`ctx.transaction()` was used twice, or held for too long."""
 
 
-# The store
+# The database
 
 
 def without_password(text: str) -> str:
-    """A URL, or a text with one in it, as it may be shown: errors end up in logs. Nor is a token."""
+    """A URL, or a text that contains one, without its password or token: errors end up in logs."""
     return _SECRET.sub(r"\1\2***", text)
 
 
@@ -262,7 +268,7 @@ _SECRET = re.compile(r"(://[^:/@\s]*:)[^\s]*(?=@)|((?:password|authtoken)=)(?:'[
 
 
 def _shown_bare(value: object) -> str:
-    """`_shown` without a password: it goes first, as nobody knows it again in a text that was cut off inside of it."""
+    """`_shown` without a password. It is removed before clipping: a clipped password would not be recognized."""
     return _clipped(without_password(_shown(value, sys.maxsize)))
 
 
@@ -271,12 +277,12 @@ class BadURL(TreadleError, ValueError):
 
     def __init__(self, url: object, way_out: str) -> None:
         way_out = without_password(way_out)
-        super().__init__(f"{_shown_bare(url)} is not a database treadle can open: {way_out}")
+        super().__init__(f"{_shown_bare(url)} is not a database that treadle can open: {way_out}")
         self.url = url
 
 
 class StoreUnusable(TreadleError):
-    """The database exists by name only: no such folder, not writable, on a network file system, not a database."""
+    """The database cannot be used: no such folder, not writable, on a network file system, or not a database."""
 
     def __init__(self, where: str, problem: str, way_out: str) -> None:
         super().__init__(f"{where}: {problem}; {way_out}")
@@ -284,38 +290,38 @@ class StoreUnusable(TreadleError):
 
 
 class CommitUnknown(StoreUnusable):
-    """The connection broke while a commit was under way: it may have happened."""
+    """The connection broke during a commit. The commit may have happened."""
 
 
 class StoreBusy(TreadleError, TimeoutError):
-    """Somebody held the database's write lock for longer than a caller should wait. Nothing was stored."""
+    """The database's write lock was held for longer than a caller waits. Nothing was stored."""
 
     def __init__(self, where: str, seconds: float, *, joins_transactions: bool = True) -> None:
-        join = "pass it: using(connection=…)" if joins_transactions else "write in ctx.transaction() instead"
+        join = "pass it: using(connection=…)" if joins_transactions else "use ctx.transaction() instead"
         super().__init__(
-            f"{where} was busy for {seconds:g} s; are you in a transaction of your own? {join}, or commit it first"
+            f"{where} was busy for {seconds:g} s; if you have an open transaction, {join}, or commit it first"
         )
         self.where, self.seconds = where, seconds
 
 
 class SchemaTooNew(TreadleError):
-    """The database was upgraded by a newer treadle than this one."""
+    """A newer treadle has upgraded the database."""
 
     def __init__(self, where: str, found: int, known: int) -> None:
-        super().__init__(f"{where} has schema {found} and this treadle knows {known}; upgrade treadle here")
+        super().__init__(f"{where} has schema {found} but this treadle supports up to {known}; upgrade treadle here")
         self.found, self.known = found, known
 
 
 class SchemaTooOld(TreadleError):
-    """The database has not been upgraded to what this treadle needs."""
+    """The database must be upgraded before this treadle can use it."""
 
     def __init__(self, where: str, found: int, needed: int) -> None:
-        super().__init__(f"{where} has schema {found} and this treadle needs {needed}; run: treadle db upgrade")
+        super().__init__(f"{where} has schema {found} but this treadle needs {needed}; run: treadle db upgrade")
         self.found, self.needed = found, needed
 
 
 class MissingExtra(TreadleError, ImportError):
-    """Something that needs a package which is not installed: the driver of a store, or OpenTelemetry."""
+    """A feature needs a package that is not installed: a database driver, the dashboard or OpenTelemetry."""
 
     def __init__(self, what: str, module: str, extra: str) -> None:
         super().__init__(
@@ -325,11 +331,11 @@ class MissingExtra(TreadleError, ImportError):
 
 
 class BadConnection(TreadleError, TypeError):
-    """`using(connection=…)` was given something that this store cannot enqueue on."""
+    """`using(connection=…)` got a connection on which this store cannot enqueue."""
 
     def __init__(self, connection: Any, problem: str, way_out: str) -> None:
         super().__init__(f"connection={_shown_bare(connection)}: {problem}; {way_out}")
 
 
 class BlocksTheLoop(UserWarning):
-    """A sync call that does I/O was made on a running event loop."""
+    """A call that blocks was made on a running event loop."""

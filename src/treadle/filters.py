@@ -1,8 +1,8 @@
-"""Which jobs: one small language for the library, the CLI, the HTTP API and the dashboard.
+"""Filters: one small language that selects jobs, in the library, the CLI, the HTTP API and the dashboard.
 
     status:failed,retrying type:send_* tenant:acme payload.user_id:42 attempt:>3 error:"refused" since:1h
 
-All terms must hold; commas mean or; `send_*` is a prefix; quotes keep spaces and commas together, and a star a star.
+All terms must match. A comma means "or". `send_*` is a prefix. Inside quotes, spaces, commas and stars are plain text.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ LONGEST = 2_000
 MOST_VALUES = 50
 DEEPEST = 10
 MOST_NUMBERS = 3
-"""In a path. Each may be a name or an index, so that there are twice as many places to look at."""
+"""Numbers in a path. Each may be a name or an index, so each doubles the places to look at."""
 
 
 class Prefix(NamedTuple):
-    """Every text that starts so."""
+    """Matches every text that starts with `start`."""
 
     start: str
 
@@ -41,15 +41,15 @@ class Compared(NamedTuple):
 
 Text = str | Prefix
 Moment = datetime | float
-"""A moment, or so many seconds ago."""
+"""A moment, or a number of seconds ago."""
 
 STATUSES = (*(status.value for status in Status), *WAITING)
 """What `status:` may name: a status, or a state of pending jobs."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which jobs. Of each field any value may match; every field that is given must. `since` and `until` are about
-    when a job was created."""
+    """Selects jobs. A job matches if it matches every given field, by any of the field's values. `since` and `until`
+    refer to when the job was created."""
 
     statuses: tuple[str, ...] = ()
     types: tuple[Text, ...] = ()
@@ -59,15 +59,15 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[Text, ...] = ()
     ids: tuple[str, ...] = ()
     attempts: tuple[tuple[Compared, ...], ...] = ()
-    """All of these, of each any."""
+    """Every term must match, by any of its comparisons."""
     errors: tuple[tuple[str, ...], ...] = ()
     payload: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Dotted paths, each with the values that may stand there."""
+    """Dotted paths, each with the values that match there."""
     since: Moment | None = None
     until: Moment | None = None
 
     def terms(self) -> list[tuple[str, str]]:
-        """Each term as its key and its values, for people."""
+        """Each term as its key and its values, as text."""
         found = [
             (key, ",".join(map(_shown, values))) for key, field in NAMED.items() if (values := getattr(self, field))
         ]
@@ -83,7 +83,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return f"Filter({str(self)!r})"
 
     def replace(self, **fields: Any) -> Filter:
-        """The same with these fields instead."""
+        """A copy with these fields replaced."""
         return msgspec.structs.replace(self, **fields)
 
 
@@ -96,7 +96,7 @@ NAMED = {
     "worker": "workers",
     "id": "ids",
 }
-"""Keys whose values are names, and the fields that have them."""
+"""Keys whose values are names, and their fields."""
 KEYS = (*NAMED, "attempt", "error", "payload.…", "since", "until")
 EVERYTHING = Filter()
 
@@ -104,17 +104,17 @@ _TERM = re.compile(r'\s*((?:[^\s"]|"(?:[^"\\]|\\.)*")+)')
 _VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"(\*)?|([^,"]+)')
 _COMPARED = re.compile(r"(>=|<=|>|<|=)?([0-9]{1,9})")
 _BROKEN = re.compile("[\ud800-\udfff]")
-"""What Python makes of bytes that are no text, in an argument of a command."""
+"""What Python makes of bytes in a command's argument that are not UTF-8."""
 
 
 def parse(text: str) -> Filter:
-    """What the text means. Raises BadFilter, which says what is wrong and what could stand there."""
+    """Parse a filter. Raises BadFilter, which says what is wrong and what is possible."""
     if len(text) > LONGEST:
         raise BadFilter(text[:40] + "…", f"a filter has at most {LONGEST:,} characters")
     if "\0" in text:
-        raise BadFilter(text, "no name, and no payload of ours, has a NUL in it")
+        raise BadFilter(text, "remove the NUL character: no stored name or payload contains one")
     if _BROKEN.search(text):
-        raise BadFilter(text, "this is no text: it was not written in UTF-8")
+        raise BadFilter(text, "it is not valid UTF-8; write it as UTF-8")
     found = EVERYTHING
     for term in _terms(text):
         found = _with(found, term)
@@ -122,7 +122,7 @@ def parse(text: str) -> Filter:
 
 
 def to_filter(wanted: str | Filter | None) -> Filter:
-    """A filter, given as text, as one, or not at all."""
+    """A filter from text, from a filter, or from None, which means all jobs."""
     if isinstance(wanted, Filter):
         return wanted
     return parse(wanted) if wanted else EVERYTHING
@@ -133,10 +133,10 @@ def _terms(text: str) -> Iterator[str]:
     while text[at:].strip():
         found = _TERM.match(text, at)
         if found is None:
-            raise BadFilter(text[at:].strip(), 'a quote is open: write error:"connection refused"')
+            raise BadFilter(text[at:].strip(), 'a quote is not closed; write error:"connection refused"')
         at = found.end()
         if at < len(text) and text[at] == '"':
-            raise BadFilter(text[at:], 'a quote is open: write error:"connection refused"')
+            raise BadFilter(text[at:], 'a quote is not closed; write error:"connection refused"')
         yield found[1]
 
 
@@ -162,16 +162,18 @@ def _with(wanted: Filter, term: str) -> Filter:
 
 def _once(wanted: Filter, term: str, field: str, value: Any) -> Filter:
     if getattr(wanted, field) not in (None, ()):
-        raise BadFilter(term, f"{term.partition(':')[0]} stands twice: commas mean or, as in status:failed,pending")
+        raise BadFilter(
+            term, f'{term.partition(":")[0]} is given twice; use a comma for "or", as in status:failed,pending'
+        )
     return wanted.replace(**{field: value})
 
 
 class _Value(NamedTuple):
-    """One of a term's values."""
+    """One value of a term."""
 
     text: str
     start: str | None
-    """What stands before a star that is not quoted."""
+    """The text before a star that is not quoted."""
 
 
 def _values(term: str, text: str) -> Iterator[_Value]:
@@ -179,7 +181,7 @@ def _values(term: str, text: str) -> Iterator[_Value]:
     while True:
         found = _VALUE.match(text, at)
         if found is None:
-            raise BadFilter(term, 'a value is missing; the empty one is written ""')
+            raise BadFilter(term, 'a value is missing; write the empty one as ""')
         yield _value(*found.groups())
         number += 1
         at = found.end()
@@ -188,7 +190,7 @@ def _values(term: str, text: str) -> Iterator[_Value]:
         if at == len(text):
             return
         if text[at] != ",":
-            raise BadFilter(term, "a comma has to stand between two values")
+            raise BadFilter(term, "put a comma between two values")
         at += 1
 
 
@@ -204,9 +206,9 @@ def _named(term: str, key: str, value: _Value) -> Text:
     if key == "status" and text not in STATUSES:
         raise BadFilter(term, "", key=text, known=STATUSES)
     if key == "id" and not is_id(text):
-        raise BadFilter(term, "an id looks like 01970000-0000-7000-8000-000000000000; nothing else can be there")
+        raise BadFilter(term, "write a job id, such as 01970000-0000-7000-8000-000000000000")
     if start is not None and text != f"{start}*":
-        raise BadFilter(term, f"a * stands at the end: {start}*; a star that is meant is quoted")
+        raise BadFilter(term, f"a * can only be at the end: {start}*; quote a star that is part of the name")
     return text if start is None else Prefix(start)
 
 
@@ -227,7 +229,7 @@ def _path(term: str, key: str) -> str:
 
 
 def is_index(part: str) -> bool:
-    """Whether a part of a path may be a place in a list: `0` is its first, `-1` its last."""
+    """Whether a part of a path may be an index of a list: `0` is the first item, `-1` the last."""
     return re.fullmatch("0|-?[1-9][0-9]{0,8}", part) is not None
 
 
@@ -235,7 +237,7 @@ def _read_moment(term: str, text: str) -> Moment:
     text = text.strip('"')
     ago = units.parse_duration(text)
     if ago is not None and ago < 10**10:
-        return round(ago, 6)  # no store has finer times
+        return round(ago, 6)  # no store keeps finer times
     try:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
@@ -250,7 +252,7 @@ def _shown(value: Text) -> str:
 
 
 def _quoted(text: str) -> str:
-    """The text as it can stand in a term."""
+    """The text, quoted if it has to be."""
     if text and not re.search(r'[\s",*\\]', text):
         return text
     return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
@@ -270,6 +272,6 @@ def _moment(at: Moment) -> str:
 
 
 def matches(value: str, wanted: Iterable[Text]) -> bool:
-    """Whether a name is one of these; none wanted: any."""
+    """Whether a name matches one of these. If there are none, every name matches."""
     wanted = tuple(wanted)
     return not wanted or any(value.startswith(w.start) if isinstance(w, Prefix) else value == w for w in wanted)

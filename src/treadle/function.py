@@ -1,4 +1,4 @@
-"""What `@td.job` makes of a function: still that function, and the ways to enqueue it."""
+"""What `@td.job` returns: still your function, and the ways to enqueue it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ R = TypeVar("R")
 
 
 class Options(TypedDict, total=False):
-    """What can be said of one enqueue."""
+    """The options of one enqueue."""
 
     delay: float
     """Seconds from now."""
@@ -45,7 +45,7 @@ KNOWN_OPTIONS = frozenset(Options.__annotations__)
 
 
 class Enqueuer(Generic[P]):
-    """A job type with options, ready to be enqueued with the handler's own arguments."""
+    """A job type with options. You enqueue it with the handler's own arguments."""
 
     def __init__(self, job_type: JobType, registry: Registry, options: Options) -> None:
         self.job_type = job_type
@@ -53,17 +53,17 @@ class Enqueuer(Generic[P]):
         self._options = options
 
     def using(self, **options: Unpack[Options]) -> Enqueuer[P]:
-        """The same job with other options; later ones win."""
+        """The same job type with more options; later ones win."""
         return Enqueuer(self.job_type, self.registry, {**self._options, **checked(options)})
 
     def request(self, *args: P.args, **kwargs: P.kwargs) -> NewJob:
         """A checked request to enqueue, for `td.enqueue_many`."""
         signature = self.job_type.signature
-        arguments = signature.bind(args, kwargs)
+        arguments = signature.bind(args, kwargs) if args else kwargs
         return make_request(self.job_type.policy, self.job_type.dedupe, signature.encode(arguments), self._options)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
-        """Store a job. Once this returns, it is durable. Inside a handler it is stored when the handler completes."""
+        """Store a job. It is durable once this returns. Inside a handler, it is stored when the handler completes."""
         [job] = self._app._submit([self.request(*args, **kwargs)], self._options)
         return job
 
@@ -74,19 +74,21 @@ class Enqueuer(Generic[P]):
 
     @property
     def app(self) -> Treadle | None:
-        """The app that this job is enqueued on, once its registry is part of one."""
+        """The app that enqueues this job, once its registry is part of one."""
         return self.registry.app
 
     @property
     def _app(self) -> Treadle:
         app = self.registry.app
         if app is None:
-            raise TreadleError(f"{self.job_type.name} belongs to no app yet; join its registry: td.include(registry)")
+            raise TreadleError(
+                f"{self.job_type.name} belongs to no app; include its registry first: td.include(registry)"
+            )
         return app
 
 
 class JobFunction(Enqueuer[P], Generic[Q, P, R]):
-    """A declared job. Call it and it is the plain function; `enqueue` it and a worker will."""
+    """A declared job. Call it to run the plain function; `enqueue` it and a worker runs it."""
 
     def __init__(self, job_type: JobType, registry: Registry) -> None:
         super().__init__(job_type, registry, {})
@@ -100,14 +102,14 @@ class JobFunction(Enqueuer[P], Generic[Q, P, R]):
         return f"<job {self.job_type.name}>"
 
     def already_done(self, function: AlreadyDone) -> AlreadyDone:
-        """Declare how to see that a job's work exists: given some jobs that are not completed, return those."""
+        """Declare how to recognize finished work: given jobs that are not completed, return those whose work exists."""
         self.job_type.already_done = function
         return function
 
 
 def make_request(policy: TypePolicy, dedupe: Dedupe, payload: str, options: Options) -> NewJob:
     """A NewJob from a checked payload, the type's policy and the options of this enqueue."""
-    if not options and dedupe is None:  # the usual case, and the one that is measured
+    if not options and dedupe is None:  # the usual case, kept fast
         return NewJob(
             id=new_id(),
             type=policy.type,
@@ -134,7 +136,7 @@ def make_request(policy: TypePolicy, dedupe: Dedupe, payload: str, options: Opti
 
 
 def checked(options: Options) -> Options:
-    """The options, or an error that names the one that cannot be."""
+    """The options, or an error that names the invalid one."""
     for name, value in options.items():
         if name not in KNOWN_OPTIONS:
             raise UnknownOption(name, KNOWN_OPTIONS)
@@ -146,7 +148,7 @@ def checked(options: Options) -> Options:
         at_least_one("max_attempts", options["max_attempts"])
     if "delay" in options:
         if "run_at" in options:
-            raise BadOption("delay", options["delay"], "say either delay or run_at")
+            raise BadOption("delay", options["delay"], "pass either delay or run_at")
         delay: Any = options["delay"]
         if not isinstance(delay, int | float) or not 0 <= delay <= 10**10:
             raise BadOption("delay", delay, "seconds from now, 0 or more; for a moment use run_at=datetime(…)")

@@ -1,7 +1,7 @@
-"""Enqueues that arrive while a commit is under way share the next one.
+"""Group commit: enqueues that arrive during a commit share the next one.
 
-One fsync then serves many callers. There is no background thread for it: a waiting caller commits for all who wait,
-so nothing is lost at fork or exit, and nothing runs in the user's process that the user did not start.
+One fsync then serves many callers. There is no background thread: one waiting caller, the leader, commits for all.
+So nothing is lost at fork or exit, and nothing runs in your process that you did not start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ InsertGroups = Callable[[Sequence[Sequence[NewJob]]], list[Inserted]]
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """One caller's jobs, until a caller has stored them."""
+    """One caller's jobs, until they are stored."""
 
     jobs: Sequence[NewJob]
     turn: threading.Lock
@@ -36,7 +36,7 @@ class GroupCommit:
     """The callers of one process that enqueue on one store."""
 
     LARGE = 1000
-    """Jobs from which on a group is closed: more would make the first caller wait for the last."""
+    """A group with this many jobs is closed: a larger one would make the first caller wait for the last."""
 
     def __init__(self, insert_groups: InsertGroups) -> None:
         self._insert_groups = insert_groups
@@ -45,7 +45,7 @@ class GroupCommit:
         self._led = False
 
     def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
-        """Store `jobs`, with those of whoever else is waiting."""
+        """Store `jobs`, together with those of other waiting callers."""
         mine = _Waiting(jobs, threading.Lock())
         mine.turn.acquire()
         with self._lock:
@@ -64,10 +64,10 @@ class GroupCommit:
         return answer
 
     def _wait(self, mine: _Waiting) -> None:
-        """Until the jobs are stored, or it is our turn to store them."""
+        """Wait until the jobs are stored, or it is this caller's turn to lead."""
         try:
             mine.turn.acquire()
-        except BaseException:  # a Ctrl-C: whoever counts on us must not wait for ever
+        except BaseException:  # Ctrl-C: callers that rely on this one must not wait forever
             with self._lock:
                 mine.left = True
                 has_turn = mine.turn.acquire(blocking=False)
@@ -80,13 +80,13 @@ class GroupCommit:
             raise
 
     def _lead(self) -> None:
-        """Store a group, the caller's own jobs first."""
+        """Store a group. The caller's own jobs are the first in it."""
         with self._lock:
             group = self._take()
         try:
             answers = self._insert_groups([waiting.jobs for waiting in group])
         except BaseException as error:
-            # The store answers per caller; this is an interrupt, and nobody may be left waiting for it.
+            # The store answers per caller, so this is an interrupt. No caller may be left waiting.
             answers = [error if isinstance(error, Exception) else InterruptedError(repr(error)) for _ in group]
             if not isinstance(error, Exception):
                 self._answer(group, answers)
@@ -108,7 +108,7 @@ class GroupCommit:
             for waiting, neighbour in itertools.pairwise(group):
                 waiting.neighbour = neighbour
             if self._waiting:
-                self._waiting[0].turn.release()  # the next to lead
+                self._waiting[0].turn.release()  # the next leader
             else:
                 self._led = False
         if len(group) > 1:
@@ -124,7 +124,7 @@ class GroupCommit:
 
 
 class AsyncGroupCommit:
-    """The tasks of one event loop that enqueue on one store: one thread at a time stores for all of them."""
+    """The tasks of one event loop that enqueue on one store. One thread at a time stores for all of them."""
 
     def __init__(self, insert_groups: InsertGroups) -> None:
         self._insert_groups = insert_groups
@@ -132,7 +132,7 @@ class AsyncGroupCommit:
         self._storing: asyncio.Task[None] | None = None
 
     async def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
-        """Store `jobs`. A caller that is cancelled meanwhile does not know whether they were stored."""
+        """Store `jobs`. A caller that is cancelled while it waits does not learn whether they were stored."""
         answer: asyncio.Future[list[Job]] = asyncio.get_running_loop().create_future()
         self._waiting.append((jobs, answer))
         if self._storing is None:

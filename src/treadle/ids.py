@@ -1,7 +1,7 @@
-"""Job ids: UUIDv7, made by the client, so that an enqueue can be repeated without being doubled.
+"""Job ids: UUIDv7, made by the client, so that repeating an enqueue does not store the job twice.
 
-The standard library has them from Python 3.14 on only, and the packages that bring them earlier do not say
-that they are safe after `fork`, where two children would go on from the same state.
+The standard library has UUIDv7 only since Python 3.14. Packages for older versions do not promise to be safe after
+`fork`, where two children would continue from the same state.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _sequence = 0  # 74 bits: 12 in the third group, 62 in the last two
 
 
 def new_id() -> str:
-    """An id greater than every id this process made before."""
+    """An id greater than every id that this process made before."""
     global _millisecond, _prefix, _sequence
     now = time.time_ns() // 1_000_000
     with _lock:
@@ -26,7 +26,7 @@ def new_id() -> str:
             _millisecond, text = now, f"{now:012x}"
             _prefix = f"{text[:8]}-{text[8:]}-7"
             _sequence = int.from_bytes(os.urandom(9)) << 1
-        else:  # the same millisecond, or the clock stepped back: count on
+        else:  # the same millisecond, or the clock stepped back: continue the sequence
             _sequence += 1
         prefix, sequence = _prefix, _sequence
     low = f"{sequence & _LOW | 1 << 63:016x}"
@@ -37,7 +37,7 @@ _LOW = (1 << 62) - 1
 
 
 def is_id(text: str) -> bool:
-    """Whether `text` is a job id as `new_id` writes them."""
+    """Whether `text` is written as `new_id` writes ids."""
     try:
         return str(uuid.UUID(text)) == text
     except (ValueError, AttributeError, TypeError):
@@ -56,7 +56,7 @@ def first_id_of(at: int) -> str:
 
 
 def _after_fork() -> None:
-    """A forked child must not count on from its parent's state: its siblings do too."""
+    """A forked child must not continue its parent's sequence: its siblings would make the same ids."""
     global _millisecond, _lock
     _millisecond, _lock = 0, threading.Lock()
 

@@ -1,4 +1,4 @@
-"""What a job is, as frozen data without I/O."""
+"""Jobs as frozen data, and the one table of their states."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle import clock, codec
 
 
 class Status(StrEnum):
-    """Where a job is. Scheduled and retrying jobs are pending with a later `run_at`."""
+    """The status of a job. Scheduled and retrying jobs are pending with a later `run_at`."""
 
     PENDING = "pending"
     PROCESSING = "processing"
@@ -27,7 +27,7 @@ class Status(StrEnum):
 
 
 class State(NamedTuple):
-    """What a job does, finer than its status, and how it is shown."""
+    """A state is finer than a status: pending is queued, scheduled or retrying. Each row says how it is shown."""
 
     name: str
     """In filters, counts, metrics and JSON."""
@@ -57,9 +57,9 @@ STATE_NAMES = tuple(state.name for state in STATES)
 SUMMARY = tuple(state for state in STATES if state.in_summary)
 FINAL = tuple(state.status for state in STATES if state.final)
 WAITING = tuple(state.name for state in STATES if state.status is Status.PENDING)
-"""What a pending job does: it is due, it is for later, or it waits after a failure."""
+"""The states of pending jobs: due, for a later time, or waiting after a failure."""
 STATE_OF = {**{state.status.value: state for state in reversed(STATES)}, **{state.name: state for state in STATES}}
-"""By name. A status that has several states is shown as the first of them."""
+"""By name. A status with several states is shown as the first of them."""
 
 
 def state_of(job: Job, now: datetime) -> str:
@@ -72,24 +72,24 @@ def state_of(job: Job, now: datetime) -> str:
 
 
 class Suspicion(IntEnum):
-    """Whether a job may have killed the process it ran in. A suspect runs in a process of its own."""
+    """Whether a job may have killed its process. A suspect runs in a process of its own."""
 
     NONE = 0
     SUSPECTED = 1
-    """One crash near it is not charged to anybody yet."""
+    """It ran when a process with several jobs died, and no job is charged for that yet."""
     GUILTY = 2
     """It was alone when its process died."""
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """What a handler last said of how far it is."""
+    """The progress that a handler last reported."""
 
     fraction: float
     message: str = ""
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
-    """One stored unit of work, as it was when it was read."""
+    """One stored unit of work, as read at one moment."""
 
     id: str
     type: str
@@ -114,7 +114,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked for: checked, encoded, with its id, ready to be stored."""
+    """A checked and encoded request with its id, ready to be stored."""
 
     id: str
     type: str
@@ -132,7 +132,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
 
     def due(self, now: int) -> int:
-        """When it may start, if it is stored now."""
+        """The earliest start, if it is stored now."""
         return self.run_at if self.run_at is not None else now + (self.delay or 0)
 
     def as_stored(self, now: int) -> Job:
@@ -157,7 +157,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A job in hand, with all that is needed to run it and to settle it. Its number is the fence."""
+    """A leased job, with all that is needed to run and settle it. Its number is the fence."""
 
     id: str
     number: int
@@ -191,12 +191,12 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """Some jobs, newest first, and the cursor of the page after them."""
+    """Some jobs, newest first, and the cursor of the next page."""
 
     jobs: list[Job]
     next: str | None
     searched: int | None = None
-    """If it is not full because the search ended: after how many jobs. `next` goes on from there."""
+    """If the search stopped before the page was full: after how many jobs. `next` continues there."""
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self.jobs)
@@ -209,7 +209,7 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many: exactly, or that many at least."""
+    """A number of jobs, exact or a lower bound."""
 
     value: int
     exact: bool = True
@@ -234,7 +234,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Latency(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that jobs waited once they were due, and ran."""
+    """How many seconds jobs waited after they were due, and ran."""
 
     jobs: int
     wait_p50: float
@@ -255,9 +255,9 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     first_at: datetime
     last_at: datetime
     sample: str
-    """The newest one's id."""
+    """The id of the newest one."""
 
 
 def can_retry(status: str, attempts: int, max_attempts: int = 5) -> bool:
-    """Whether a job in this status may run once more: not while it runs, not once it completed, not when spent."""
+    """Whether a job may run once more: it is neither running nor completed, and has attempts left."""
     return status not in (Status.COMPLETED, Status.PROCESSING) and attempts < max_attempts

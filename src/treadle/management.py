@@ -1,9 +1,7 @@
-"""What people ask of the jobs that are stored, and do to them."""
+"""Looking at stored jobs, and changing them: the verbs of `Treadle` that people and dashboards use."""
 
 from __future__ import annotations
 
-import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -16,7 +14,7 @@ from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import Filter
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
-from treadle.results import ResultPoller, result_of, twin, warn_if_on_loop
+from treadle.results import twin
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -24,17 +22,17 @@ if TYPE_CHECKING:
     from treadle.function import Options
     from treadle.job import NewJob
 
-PAGE = 200
+PAGE_LIMIT = 200
 SEARCHED = 20_000
-"""So many are counted one by one, where there is no tally: more than anybody is told of, and quick."""
+"""Jobs that are counted one by one where there is no tally: more than a page shows, and still quick."""
 COUNTED_BY = ("status", "state", "type", "queue", "tenant", "subject")
 USED_BY = ("type", "queue", "tenant")
-EVER = 1 << 40
-"""Seconds: all of it is one step."""
+ONE_STEP = 1 << 40
+"""Seconds: so long that all of the time is one step."""
 
 
 class Management(ABC):
-    """The part of an app that manages."""
+    """The part of `Treadle` that manages stored jobs."""
 
     store: Store
 
@@ -56,12 +54,12 @@ class Management(ABC):
         limit: int = 50,
         cursor: str | None = None,
     ) -> Page:
-        """Jobs, newest first: a page, iterable, with `.next` as the cursor of the one after it.
+        """A page of jobs, newest first. Iterate over it; `.next` is the cursor of the next page.
 
-        `filter`: `"status:failed type:send_* payload.user_id:42 since:1h"`. What else is given must hold as well.
+        `filter`: `"status:failed type:send_* payload.user_id:42 since:1h"`. The other arguments must match too.
         """
-        if not 1 <= limit <= PAGE:
-            raise BadOption("limit", limit, f"from 1 to {PAGE}; for more, go on with cursor=page.next")
+        if not 1 <= limit <= PAGE_LIMIT:
+            raise BadOption("limit", limit, f"from 1 to {PAGE_LIMIT}; for more, pass cursor=page.next")
         if cursor is not None and not is_id(cursor):
             raise BadCursor(cursor)
         named = {"types": type, "queues": queue, "tenants": tenant, "subjects": subject}
@@ -73,7 +71,7 @@ class Management(ABC):
     ajobs = twin(jobs)
 
     def count(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> Count:
-        """How many jobs match. Beyond `at_most`, or where it would take too long, it says so: `str()` is "10,000+"."""
+        """How many jobs match. If they are more than `at_most`, or counting takes too long, `str()` is "10,000+"."""
         found = self.store.counts((), filters.to_filter(filter), SEARCHED)
         total = sum(row["count"] for row in found.rows)
         return Count(min(total, at_most), found.exact and total <= at_most)
@@ -81,7 +79,7 @@ class Management(ABC):
     acount = twin(count)
 
     def counts_by_state(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> dict[str, Count]:
-        """How many match in each state, whichever of them the filter names; and in `all` of them."""
+        """How many jobs match in each state, and in `all`. A status in the filter is ignored."""
         found = self.store.counts(("state",), filters.to_filter(filter).replace(statuses=()), SEARCHED)
         states = {row["state"]: row["count"] for row in found.rows}
         states = {"all": sum(states.values()), **{state: states.get(state, 0) for state in STATE_NAMES}}
@@ -94,18 +92,18 @@ class Management(ABC):
     ) -> list[dict[str, Any]]:
         """Rows like `{"status": "pending", "type": "noop", "count": 3}`.
 
-        By status, type and queue it is tallied. Else it reads every job; with `at_most`, the newest so many.
+        Counts by status, type and queue are kept up to date. Others read every job, or the newest `at_most`.
         """
         columns = (by,) if isinstance(by, str) else tuple(by)
         for name in columns:
             if name not in COUNTED_BY:
-                raise BadOption("by", name, f"some of {', '.join(COUNTED_BY)}")
+                raise BadOption("by", name, f"choose from {', '.join(COUNTED_BY)}")
         return self.store.counts(columns, filters.to_filter(filter), at_most).rows
 
     acounts = twin(counts)
 
     def queue_stats(self) -> list[QueueStats]:
-        """What waits, runs and has ended, by queue and type; what is due since when, and due next."""
+        """How many jobs are in each state, by queue and type; since when the oldest is due, and when the next is."""
         return self.store.queue_stats()
 
     aqueue_stats = twin(queue_stats)
@@ -119,14 +117,14 @@ class Management(ABC):
         step: float = 60,
         tenant: str | None = None,
     ) -> list[Usage]:
-        """What was run, in steps of so many seconds, by some of type, queue and tenant. Exact at every commit.
+        """Runs in steps of `step` seconds, grouped by some of type, queue and tenant. Exact at every commit.
 
-        It is kept by the minute: every minute counts that has a moment of the time from `since` to before `until`.
+        Usage is kept by the minute. Every minute between `since` and `until` counts, even partly.
         """
         columns = (by,) if isinstance(by, str) else tuple(by)
         for name in columns:
             if name not in USED_BY:
-                raise BadOption("by", name, f"some of {', '.join(USED_BY)}")
+                raise BadOption("by", name, f"choose from {', '.join(USED_BY)}")
         if step < 60 or step % 60:
             raise BadOption("step", step, "whole minutes, in seconds: 60, 300, 3600")
         end = self.store.now() + 1 if until is None else clock.from_datetime(until)
@@ -139,7 +137,7 @@ class Management(ABC):
     ausage = twin(usage)
 
     def latency(self) -> dict[str, Latency]:
-        """By type, how long the newest jobs waited and ran: medians, and what 95 of 100 stayed below."""
+        """How long the newest jobs of each type waited and ran: the median and the 95th percentile."""
         return latencies(self.store.latency_sample())
 
     alatency = twin(latency)
@@ -151,7 +149,7 @@ class Management(ABC):
     afailures = twin(failures)
 
     def problems(self) -> list[Problem]:
-        """What is wrong just now, each with the next step."""
+        """What is wrong now, each problem with the next step."""
         now = self.store.now()
         return problems(self.store.queue_stats(), self.store.workers(), recent_usage(self.store, now), now)
 
@@ -173,13 +171,13 @@ class Management(ABC):
     awhy = twin(why)
 
     def workers(self) -> list[WorkerRow]:
-        """The living workers, oldest first."""
+        """The registered workers, oldest first."""
         return self.store.workers()
 
     aworkers = twin(workers)
 
     def retry(self, id: str) -> Job:
-        """Let an ended job run again now, with no attempt made. Raises JobNotFound, WrongStatus or KeyHeld."""
+        """Run an ended job again now, with all of its attempts. Raises JobNotFound, WrongStatus or KeyHeld."""
         job = self.store.retry(id)
         self._wake()
         return job
@@ -187,19 +185,19 @@ class Management(ABC):
     aretry = twin(retry)
 
     def cancel(self, id: str) -> Job:
-        """End a waiting job; tell the worker of a processing one to stop it. Raises JobNotFound or WrongStatus."""
+        """End a waiting job, or ask the worker of a running one to stop it. Raises JobNotFound or WrongStatus."""
         return self.store.cancel(id)
 
     acancel = twin(cancel)
 
     def delete(self, id: str) -> Job:
-        """Erase a job that is not processing. Raises JobNotFound or WrongStatus."""
+        """Delete a job that is not processing. Raises JobNotFound or WrongStatus."""
         return self.store.delete(id)
 
     adelete = twin(delete)
 
     def run_now(self, id: str) -> Job:
-        """Let a waiting job wait no longer. Raises JobNotFound or WrongStatus."""
+        """Make a waiting job due now. Raises JobNotFound or WrongStatus."""
         job = self.store.run_now(id)
         self._wake()
         return job
@@ -207,7 +205,7 @@ class Management(ABC):
     arun_now = twin(run_now)
 
     def clone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Job:
-        """A new job like that one, with another payload if one is given. Raises JobNotFound."""
+        """Store a new job like that one, with another payload or other options if given. Raises JobNotFound."""
         job = self.get(id)
         if job is None:
             raise JobNotFound(id)
@@ -225,30 +223,13 @@ class Management(ABC):
     aclone = twin(clone)
 
     def bulk(self, action: str, filter: str | Filter, *, expected: int | None = None) -> Bulk:
-        """Retry, run now, cancel or delete all jobs that match, in batches: iterate over it, and it goes on.
+        """Retry, run now, cancel or delete all jobs that match. Iterate over it: each step changes one batch.
 
-        With `expected`, CountMoved is raised if another number matches, and nothing is changed.
+        With `expected`, it raises CountMoved and changes nothing if a different number matches.
         """
         return Bulk(self.store, action, filters.to_filter(filter), expected)
 
-    def result(self, id: str, *, timeout: float = 60) -> Any:
-        """Wait until the job has ended. Its result, or JobFailed; ResultTimeout if it takes longer."""
-        warn_if_on_loop(stacklevel=3)
-        waiting = ResultPoller(self.store, id, timeout)
-        while True:
-            if job := waiting.look():
-                return result_of(job)
-            time.sleep(waiting.pause())
-
-    async def aresult(self, id: str, *, timeout: float = 60) -> Any:
-        """`result` without blocking the event loop."""
-        waiting = ResultPoller(self.store, id, timeout)
-        while True:
-            if job := await asyncio.to_thread(waiting.look):
-                return result_of(job)
-            await asyncio.sleep(waiting.pause())
-
-    # Of the part that enqueues
+    # What the subclass, which enqueues, provides
 
     @abstractmethod
     def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob: ...
@@ -263,7 +244,7 @@ class Management(ABC):
 def _both(wanted: Filter, given: Mapping[str, tuple[Any, ...]]) -> Filter:
     for field in given:
         if getattr(wanted, field):
-            raise BadOption(field, given[field], "it is in the filter too: say it once")
+            raise BadOption(field, given[field], "the filter has it too; say it once")
     return wanted.replace(**given)
 
 
@@ -272,13 +253,13 @@ def statuses(status: Status | str | Sequence[Status | str] | None) -> tuple[Stat
     try:
         return tuple(Status(name) for name in names)
     except ValueError:
-        raise BadOption("status", status, f"some of {', '.join(Status)}") from None
+        raise BadOption("status", status, f"choose from {', '.join(Status)}") from None
 
 
 def recent_usage(store: Store, now: int) -> list[Usage]:
-    """What was used in the last quarter of an hour, by type."""
+    """Usage of the last quarter of an hour, by type."""
     seconds = now // clock.SECOND
-    return store.usage(seconds - 15 * 60, seconds + 1, EVER, ("type",))
+    return store.usage(seconds - 15 * 60, seconds + 1, ONE_STEP, ("type",))
 
 
 def latencies(samples: Sequence[Sampled]) -> dict[str, Latency]:

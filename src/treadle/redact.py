@@ -1,4 +1,4 @@
-"""What looks like a secret is not shown: not on pages, not by the API, not on a terminal."""
+"""What looks like a secret is hidden on pages, in the API and on a terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SAID = re.compile(
 
 
 def redact(value: Any) -> Any:
-    """The same value, with dots for what stands under a key that tells of a secret, at any depth."""
+    """The same value, with dots for the values of keys that name a secret, at any depth."""
     if isinstance(value, dict):
         return {key: HIDDEN if _KEY.search(str(key)) else redact(inner) for key, inner in value.items()}
     if isinstance(value, list):
@@ -24,5 +24,5 @@ def redact(value: Any) -> Any:
 
 
 def redact_text(text: str) -> str:
-    """A text for people, with dots for what it gives to a name that tells of a secret."""
+    """The same text, with dots for the values that it assigns to names of secrets."""
     return _SAID.sub(rf"\1{HIDDEN}", text)

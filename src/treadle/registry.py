@@ -1,4 +1,4 @@
-"""Type → handler and policy."""
+"""The registry of job types: each has a handler and a policy."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ AlreadyDone = Callable[[Sequence["Job"]], Collection["Job"]]
 
 
 class JobType(msgspec.Struct, kw_only=True):
-    """A handler and how it is run."""
+    """A handler, and how it runs."""
 
     handler: Callable[..., Any]
     signature: Signature
@@ -47,7 +47,7 @@ class JobType(msgspec.Struct, kw_only=True):
 
 
 class JobDecorator(Protocol):
-    """What `@td.job(…)` returns: it turns a function into a job that can be enqueued."""
+    """What `@td.job(…)` returns: it turns a function into a job."""
 
     @overload
     def __call__(
@@ -58,7 +58,7 @@ class JobDecorator(Protocol):
 
 
 class Registry:
-    """Jobs by type. Declare some on a registry of their own and `td.include` it, to keep imports from circling."""
+    """Jobs by type. Declare jobs on a registry of their own and `td.include` it, to avoid circular imports."""
 
     def __init__(self, app: Treadle | None = None) -> None:
         self.app = app
@@ -88,8 +88,8 @@ class Registry:
     def job(self, function: Any = None, **options: Any) -> Any:
         """Declare a job. The type defaults to the function's name, so that moving a module changes nothing.
 
-        `concurrency`: at most so many at once, over all workers. `max_attempts`: runs in total. `timeout`: seconds
-        for one run. `run="process"`: in a child process that can be killed.
+        `concurrency`: how many may run at once, over all workers. `max_attempts`: runs in total. `timeout`: seconds
+        for one run. `run="process"`: in a child process, which a timeout can kill.
         """
         if function is not None:
             return self._add(function, options)
@@ -104,7 +104,7 @@ class Registry:
         return declared
 
     def _keep(self, function: JobFunction[..., ..., Any]) -> None:
-        if self._parent is not None:  # declared after the include: without this no worker would know of it
+        if self._parent is not None:  # declared after the include: workers look at the parent
             self._parent._keep(function)
         self._functions[function.job_type.name] = function
 
@@ -116,11 +116,11 @@ class Registry:
             raise DuplicateType(name, _place(self._functions[name].job_type.handler), _place(function.job_type.handler))
 
     def include(self, other: Registry) -> None:
-        """Take over the jobs of another registry, those declared later too. All of them, or none."""
+        """Add all jobs of another registry, also those declared later. If one type exists already, add none."""
         if other._parent is self:
             return
         if other.app is not None or other._parent is not None:
-            raise TreadleError(f"the registry belongs to {other.app!r} already; declare another one for this app")
+            raise TreadleError(f"the registry belongs to {other.app!r} already; make another one for this app")
         for function in other:
             self._refuse_a_second(function)
         for function in other:
@@ -174,14 +174,14 @@ def _job_type(
 ) -> JobType:
     name = type or getattr(handler, "__name__", "")
     if not callable(handler) or inspect.isclass(handler):
-        raise BadHandler(repr(handler), "it is no function", "decorate a def or an async def")
+        raise BadHandler(repr(handler), "it is not a function", "decorate a def or an async def")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise BadHandler(str(name), "it is a generator", "return the result instead of yielding")
     if not name or name == "<lambda>":
         raise BadHandler(repr(handler), "it has no name", "give it one: @td.job(type='…')")
     if isinstance(dedupe, str):
         raise BadOption(
-            "dedupe", dedupe, "one key for all jobs would be one job; pass True, or a function of the payload"
+            "dedupe", dedupe, "with one key for all jobs there is only one job; pass True, or a function of the payload"
         )
     seconds = checked_timeout(timeout)
     policy = TypePolicy(
@@ -208,7 +208,7 @@ KNOWN_OPTIONS = frozenset(inspect.signature(_job_type).parameters) - {"handler"}
 
 def _checked_run(run: Any, handler: Callable[..., Any]) -> Literal["async", "thread", "process"]:
     if run not in get_args(Run):
-        raise BadOption("run", run, "one of 'auto', 'thread' and 'process'")
+        raise BadOption("run", run, "choose 'auto', 'thread' or 'process'")
     if run == "process":
         return "process"
     is_async = inspect.iscoroutinefunction(handler)

@@ -1,4 +1,4 @@
-"""Calls that block: waiting for a job to end, async twins, and a warning on the event loop."""
+"""Waiting for a job to end, and async twins of calls that block."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import asyncio
 import concurrent.futures
 import functools
 import time
-import warnings
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.context import current_run
-from treadle.errors import BlocksTheLoop, JobFailed, JobNotFound, ResultTimeout, WaitsForItself
+from treadle.errors import JobFailed, JobNotFound, ResultTimeout, WaitsForItself
 from treadle.job import Job, Status
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], 
 
 
 class ResultPoller:
-    """Looks for the end of one job: often at first, and only when somebody has committed something."""
+    """Looks for the end of one job: often at first, and only after a commit to the database."""
 
     def __init__(self, store: Store, id: str, timeout: float) -> None:
         run = current_run.get()
@@ -72,17 +71,8 @@ def result_of(job: Job) -> Any:
     return job.result
 
 
-def warn_if_on_loop(stacklevel: int = 5) -> None:
-    if asyncio._get_running_loop() is not None:
-        warnings.warn(
-            "this call waits for the disk and blocks the running event loop; await its twin: aenqueue, aresult, …",
-            BlocksTheLoop,
-            stacklevel=stacklevel,
-        )
-
-
 def run_on_a_loop(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run to the end on a loop of its own; where one is running already, in another thread."""
+    """Run it on an event loop of its own, in another thread if this one has a running loop."""
     if asyncio._get_running_loop() is None:
         return asyncio.run(coroutine)
     with concurrent.futures.ThreadPoolExecutor(1) as pool:

@@ -1,4 +1,4 @@
-"""Where settings come from, and what they may be. Every default stands beside its meaning."""
+"""The database URL, and checks of the values that options may have."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ SCHEMES = ("sqlite", "postgresql", "postgres", "libsql", "libsql+http", "libsql+
 
 
 def database_url(url: str | None) -> str:
-    """The URL given, else $TREADLE_URL, else a file here; refused unless a store can open it."""
+    """The given URL, else $TREADLE_URL, else a file in the working directory. Its scheme is checked."""
     chosen: Any = url if url is not None else os.environ.get(URL_VARIABLE) or DEFAULT_URL
     if not isinstance(chosen, str):
-        raise BadURL(chosen, f"a URL is a text such as {DEFAULT_URL}")
+        raise BadURL(chosen, f"pass a URL as a string, such as {DEFAULT_URL}")
     scheme, separator, _ = chosen.partition("://")
     if not separator:
         raise BadURL(chosen, f"write it as a URL: sqlite:///{chosen.lstrip('/') or 'jobs.db'}")
     if scheme not in SCHEMES:
-        raise BadURL(chosen, f"its scheme {scheme!r} is none of {', '.join(SCHEMES)}; a file is sqlite:///jobs.db")
+        raise BadURL(
+            chosen, f"its scheme {scheme!r} is not one of {', '.join(SCHEMES)}; for a file write sqlite:///jobs.db"
+        )
     return chosen
 
 
 def checked_name(option: str, name: Any) -> str:
-    """A type, queue, tenant or subject."""
+    """The name of a type, queue, tenant or subject."""
     if not isinstance(name, str) or "\0" in name or len(name) > 200:
-        raise BadOption(option, name, "a text of at most 200 characters")
+        raise BadOption(option, name, "use a string of at most 200 characters, without NUL")
     if not name and option in ("type", "queue"):
         raise BadOption(option, name, "it cannot be empty")
     return name
@@ -36,13 +38,13 @@ def checked_name(option: str, name: Any) -> str:
 
 def checked_priority(priority: Any) -> int:
     if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 32_767:
-        raise BadOption("priority", priority, "a whole number from -32767 to 32767; higher runs first")
+        raise BadOption("priority", priority, "use a whole number from -32767 to 32767; higher runs first")
     return priority
 
 
 def at_least_one(option: str, value: Any) -> int:
     if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1_000_000:
-        raise BadOption(option, value, "a whole number, at least 1")
+        raise BadOption(option, value, "use a whole number, at least 1")
     return value
 
 
@@ -50,5 +52,5 @@ def checked_timeout(timeout: Any) -> float | None:
     if timeout is None:
         return None
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= 10**8:
-        raise BadOption("timeout", timeout, "seconds, more than 0; leave it out for no limit")
+        raise BadOption("timeout", timeout, "use seconds, more than 0; leave it out for no limit")
     return float(timeout)

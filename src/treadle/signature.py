@@ -1,4 +1,4 @@
-"""A handler's parameters: what a payload must look like, checked when it is enqueued and again when it is run."""
+"""A handler's parameters: a payload must fit them when it is enqueued, and again when it runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 from treadle import codec
 from treadle.errors import BadArguments, BadHandler, NotJSON
 
-_WAY_OUT = "use parameters that have names, as a payload is a JSON object"
+_WAY_OUT = "use named parameters: a payload is a JSON object"
 
 
 class Signature:
@@ -35,13 +35,11 @@ class Signature:
         self._decode: Callable[[str], Any] = msgspec.json.Decoder(self._struct).decode
 
     def _shown(self, parameter: inspect.Parameter) -> Any:
-        """The annotation to show: resolved, where it was a text."""
+        """The annotation to show, resolved if it was a string."""
         return parameter.empty if parameter.annotation is parameter.empty else self._hints[parameter.name]
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-        """The call's arguments by name; positional ones as a call of the function would take them."""
-        if not args:
-            return kwargs
+        """The call's arguments by name. Positional ones are assigned as a call of the function assigns them."""
         if len(args) > len(self.names):
             raise BadArguments(self.name, f"{len(args)} positional arguments", self._text)
         named = dict(zip(self.names, args, strict=False))
@@ -50,7 +48,7 @@ class Signature:
         return {**named, **kwargs}
 
     def encode(self, arguments: Mapping[str, Any]) -> str:
-        """The payload's JSON, refused unless it gives each handler argument back as it was."""
+        """The payload as JSON. It is refused unless each argument comes back from JSON unchanged."""
         given = arguments.keys()
         if not (self._required <= given <= self._fields):
             self._refuse(given)
@@ -60,11 +58,11 @@ class Signature:
             if self._decode(text) == before:
                 return text
         except (NotJSON, msgspec.MsgspecError):
-            pass  # blamed below, by name
+            pass  # `_blame` finds out which argument
         raise self._blame(arguments)
 
     def decode(self, payload: str) -> dict[str, Any]:
-        """The handler's arguments out of a stored payload, which an older deploy may have written."""
+        """The handler's arguments from a stored payload, which an older deploy may have written."""
         try:
             values = self._decode(payload)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
@@ -75,14 +73,14 @@ class Signature:
         return arguments
 
     def _refuse(self, given: Any) -> None:
-        """Say which name is missing or too much."""
+        """Raise an error that names the unknown or missing argument."""
         if unknown := sorted(set(given) - self._fields):
             raise BadArguments(self.name, f"unknown argument {unknown[0]!r}", self._text)
         missing = sorted(self._required - set(given))
         raise BadArguments(self.name, f"missing argument {missing[0]!r}", self._text)
 
     def _blame(self, arguments: Mapping[str, Any]) -> NotJSON:
-        """Find the argument that would not come back as it was."""
+        """Find the argument that would not come back unchanged."""
         for name, value in arguments.items():
             where, hint = f"{self.name}: {name}", self._hints[name]
             try:
@@ -93,11 +91,11 @@ class Signature:
                 return error
             except msgspec.MsgspecError as error:
                 return NotJSON(where, value, f"{error}; the handler says {_said(hint)}")
-        return NotJSON(self.name, dict(arguments), "it would come back as something else")
+        return NotJSON(self.name, dict(arguments), "it would come back as a different value")
 
 
 def _check_kind(parameter: inspect.Parameter, name: str) -> None:
-    """Refuse what a JSON object cannot fill."""
+    """Refuse a parameter that a JSON object cannot fill."""
     if parameter.kind is parameter.POSITIONAL_ONLY:
         raise BadHandler(name, f"{parameter.name!r} is positional-only", _WAY_OUT)
     if parameter.kind is parameter.VAR_POSITIONAL:
@@ -107,7 +105,7 @@ def _check_kind(parameter: inspect.Parameter, name: str) -> None:
 
 
 def _hints(handler: Callable[..., Any]) -> dict[str, Any]:
-    """The annotations as types. One that cannot be resolved (a TYPE_CHECKING import, say) counts as Any."""
+    """The annotations as types. One that cannot be resolved, such as a TYPE_CHECKING import, counts as Any."""
     function: Any = inspect.unwrap(handler)
     space = getattr(function, "__globals__", {})
     hints: dict[str, Any] = {}
@@ -120,13 +118,13 @@ def _hints(handler: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _struct(name: str, hints: Mapping[str, Any]) -> Any:
-    """A struct with a field per parameter, so that one decode checks them all; what was not given stays UNSET."""
+    """A struct with a field per parameter, so that one decode checks them all. A missing argument stays UNSET."""
     fields = [(n, hint | msgspec.UnsetType if _unites(hint) else Any, msgspec.UNSET) for n, hint in hints.items()]
     try:
         struct = msgspec.defstruct("Payload", fields, kw_only=True, forbid_unknown_fields=True)
         msgspec.json.Decoder(struct)
     except (TypeError, NameError) as error:
-        raise BadHandler(name, str(error), "annotate its parameters with types that JSON can carry") from error
+        raise BadHandler(name, str(error), "annotate its parameters with types that JSON can represent") from error
     return struct
 
 
@@ -138,12 +136,12 @@ def _unites(hint: Any) -> bool:
 
 
 def _said(hint: Any) -> str:
-    return "nothing of its type" if hint is Any else f"{getattr(hint, '__name__', hint)}"
+    return "nothing about its type" if hint is Any else f"{getattr(hint, '__name__', hint)}"
 
 
 def _how_to_keep(hint: Any, value: Any) -> str:
     if isinstance(value, float):
-        return "JSON has no such number; pass None or text"
+        return "JSON has no such number; pass None or a string"
     if hint is Any:
-        return f"annotate the parameter ({type(value).__name__}), or pass text, numbers, lists and objects"
-    return f"it would come back as another value; the handler says {_said(hint)}"
+        return f"annotate the parameter ({type(value).__name__}), or pass strings, numbers, lists and dicts"
+    return f"it would come back as a different value; the handler says {_said(hint)}"

@@ -1,4 +1,4 @@
-"""Tokens for the HTTP API. A token is random and shown once; what is kept of it is a hash that gives nothing away."""
+"""Tokens for the HTTP API. A token is random and shown once; only its hash is stored."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import hashlib
 import secrets
 
 SCOPES = ("read", "enqueue", "tick", "manage")
-"""See jobs; store new ones; run what is due; change everything. `manage` includes the others."""
+"""See jobs; store new ones; run due ones; change everything. `manage` includes the others."""
 PREFIX = "td_"
-"""So that people and scanners for leaked secrets see what it is."""
+"""So that people and scanners for leaked secrets recognize a token."""
 
 SESSION = "login "
-"""How the names of those begin that a browser got by a login: they are tokens like any other."""
+"""The names of tokens that a browser got by a login begin with this. They are tokens like any other."""
 
 
 def new_secret() -> str:
-    """256 random bits: nobody guesses it, so that a plain hash is enough."""
+    """A new token of 256 random bits. It cannot be guessed, so a plain hash protects it."""
     return PREFIX + secrets.token_urlsafe(32)
 
 
 def hash_of(secret: str) -> str:
-    """What is kept of a token."""
+    """What is stored of a token."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

@@ -1,4 +1,4 @@
-"""Times, durations and sizes, as people write and read them."""
+"""Times, durations and sizes as text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PART = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h|d|w)")
 
 
 def parse_duration(text: str) -> float | None:
-    """A duration in seconds, or None if it is none."""
+    """A duration in seconds, or None if the text is not a duration."""
     text = text.strip().lower()
     try:
         seconds = float(text)
@@ -50,12 +50,12 @@ def plural(count: int, word: str) -> str:
 
 
 def format_local(moment: datetime) -> str:
-    """The date and the time of day here, to the millisecond."""
+    """The local date and time, to the millisecond."""
     return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
 
 
 def format_bytes(number: float) -> str:
-    """Bytes, in thousands."""
+    """A size in B, kB, MB or GB."""
     for unit in ("B", "kB", "MB", "GB"):
         if number < 1000 or unit == "GB":
             return f"{number:.0f} {unit}" if number >= 10 or unit == "B" else f"{number:.1f} {unit}"

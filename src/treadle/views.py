@@ -54,7 +54,7 @@ def _redacted(text: str | None) -> str | None:
 
 
 class Total(msgspec.Struct, kw_only=True):
-    """How many there are. `gte`: at least so many."""
+    """How many there are. `gte`: at least that many."""
 
     value: int
     relation: str
@@ -71,9 +71,9 @@ class JobPage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
     total: Total | None
     searched: int | None
-    """If the search ended before the page was full: after how many jobs. `next_cursor` goes on from there."""
+    """If the search stopped before the page was full: after how many jobs. `next_cursor` continues there."""
     filter: str
-    """What was asked for, as treadle understood it."""
+    """The filter, as treadle understood it."""
 
 
 def job_page(items: list[Job], page: Page, filter: Filter, count: Count | None) -> JobPage:
@@ -83,7 +83,7 @@ def job_page(items: list[Job], page: Page, filter: Filter, count: Count | None) 
 
 
 class Doing(msgspec.Struct, kw_only=True):
-    """What a worker has in hand of one type."""
+    """The running jobs of one type on a worker."""
 
     type: str
     count: int
@@ -91,7 +91,7 @@ class Doing(msgspec.Struct, kw_only=True):
 
 
 class WorkerOut(msgspec.Struct, kw_only=True):
-    """A worker as the others see it."""
+    """A worker, as its row in the database shows it."""
 
     id: str
     name: str
@@ -142,7 +142,7 @@ def _moment(at: int | None) -> datetime | None:
 
 
 class UsageOut(msgspec.Struct, kw_only=True):
-    """What was run in one step of time."""
+    """What ran in one step of time."""
 
     at: datetime
     group: dict[str, str]
@@ -154,7 +154,7 @@ class UsageOut(msgspec.Struct, kw_only=True):
 
 
 def usage(row: Usage, by: Sequence[str]) -> UsageOut:
-    """`by`: the names of what it is grouped by."""
+    """`by`: the names of the columns that it is grouped by."""
     return UsageOut(
         at=row.at,
         group=dict(zip(by, row.key, strict=True)),

@@ -148,7 +148,7 @@ def test_another_number_than_expected_is_exit_code_5_and_changes_nothing(treadle
     job = failed(td)
     result = treadle("jobs", "retry", "status:failed", "--expect", "2", "--yes")
     assert result.exit_code == 5
-    assert "2 jobs were to be changed, but 1 match now" in result.stderr
+    assert "expected 2 matching jobs, found 1" in result.stderr
     assert "Nothing was changed" in result.stderr
     assert now(td, job).status is Status.FAILED
     assert treadle("jobs", "retry", job.id, "--expect", "2").exit_code == 5

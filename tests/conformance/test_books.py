@@ -192,7 +192,7 @@ def test_a_request_that_comes_again_gets_the_jobs_of_the_first(store):
 def test_another_request_with_the_same_key_is_refused(store):
     once(store, [new_job()])
 
-    with pytest.raises(RequestDiffers, match="'k' was given to another request"):
+    with pytest.raises(RequestDiffers, match="another request used the key 'k'"):
         once(store, [new_job()], hash="another")
 
     assert 1 == len(everything(store))

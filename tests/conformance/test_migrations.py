@@ -103,7 +103,9 @@ def test_a_database_that_a_newer_treadle_has_changed_for_good_is_left_alone(stor
     by_hand("UPDATE treadle_meta SET value = 99 WHERE key IN ('schema', 'oldest')")
     store.close()
 
-    with pytest.raises(SchemaTooNew, match=r"has schema 99 and this treadle knows \d+; upgrade treadle") as error:
+    with pytest.raises(
+        SchemaTooNew, match=r"has schema 99 but this treadle supports up to \d+; upgrade treadle"
+    ) as error:
         store.get(job.id)
 
     assert (99, store.where in str(error.value)) == (error.value.found, True)

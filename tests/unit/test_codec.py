@@ -93,7 +93,7 @@ def test_the_deepest_is_accepted_and_one_more_is_not(kind):
     deepest = nested(codec.MAX_DEPTH, kind)
 
     assert deepest == codec.decode(codec.to_json(deepest, "noop", "x"))
-    with pytest.raises(PayloadTooDeep, match="nested more than 64 deep"):
+    with pytest.raises(PayloadTooDeep, match="nested more than 64 levels deep"):
         codec.to_json(nested(codec.MAX_DEPTH + 1, kind), "noop", "x")
 
 
@@ -159,5 +159,5 @@ def test_a_result_that_is_too_large_is_called_a_result():
 
 
 def test_a_result_that_is_too_deep_is_called_a_result():
-    with pytest.raises(PayloadTooDeep, match=r"^the result of 'noop' is nested more than 64 deep"):
+    with pytest.raises(PayloadTooDeep, match=r"^the result of 'noop' is nested more than 64 levels deep"):
         codec.result_to_json(codec.decode("[" * 65 + "]" * 65), "noop")

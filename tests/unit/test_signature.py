@@ -305,12 +305,12 @@ def test_parameters_that_a_json_object_cannot_fill_are_refused():
     def named(**xs): ...
 
     for handler, what in ((positional, "'x' is positional-only"), (many, r"\*xs"), (named, r"\*\*xs")):
-        with pytest.raises(BadHandler, match=f"{what}; use parameters that have names"):
+        with pytest.raises(BadHandler, match=f"{what}; use named parameters"):
             signature(handler)
 
 
 def test_an_annotation_that_json_cannot_carry_is_refused():
-    with pytest.raises(BadHandler, match="annotate its parameters with types that JSON can carry"):
+    with pytest.raises(BadHandler, match="annotate its parameters with types that JSON can represent"):
         of(str | datetime.datetime)
 
 

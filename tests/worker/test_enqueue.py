@@ -231,7 +231,7 @@ def test_a_value_that_would_come_back_changed_is_refused_with_the_way_out(td: Tr
         ({"priority": 1.5}, BadOption, "a whole number"),
         ({"priority": 40_000}, BadOption, "32767"),
         ({"max_attempts": 0}, BadOption, "at least 1"),
-        ({"tenant": None}, BadOption, "a text"),
+        ({"tenant": None}, BadOption, "a string"),
         ({"queue": ""}, BadOption, "cannot be empty"),
         ({"subject": "x" * 201}, BadOption, "200 characters"),
     ],

@@ -58,14 +58,14 @@ class NoFunction:
 @pytest.mark.parametrize(
     ("handler", "problem"),
     [
-        (takes_many, r"it takes \*args; use parameters that have names"),
+        (takes_many, r"it takes \*args; use named parameters"),
         (takes_anything, r"it takes \*\*kwargs"),
         (takes_by_position, "'a' is positional-only"),
         (lambda: None, "it has no name; give it one"),
         (yields, "it is a generator; return the result"),
         (yields_slowly, "it is a generator"),
-        (NoFunction, "it is no function"),
-        (17, "it is no function"),
+        (NoFunction, "it is not a function"),
+        (17, "it is not a function"),
     ],
 )
 def test_what_a_json_object_cannot_call_is_refused(td: Treadle, handler: Any, problem: str) -> None:
@@ -84,7 +84,7 @@ def test_a_lambda_with_a_type_is_a_job(td: Treadle) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"concurrency": 0}, "concurrency=0: a whole number, at least 1"),
+        ({"concurrency": 0}, "concurrency=0: use a whole number, at least 1"),
         ({"concurrency": 1.5}, "at least 1"),
         ({"max_attempts": 0}, "max_attempts=0"),
         ({"max_attempts": True}, "max_attempts=True"),
@@ -95,8 +95,8 @@ def test_a_lambda_with_a_type_is_a_job(td: Treadle) -> None:
         ({"type": "x" * 201}, "at most 200 characters"),
         ({"type": "a\0b"}, "at most 200 characters"),
         ({"backoff": "soon"}, "pass exponential"),
-        ({"dedupe": "one"}, "one key for all jobs would be one job"),
-        ({"run": "fiber"}, "one of 'auto', 'thread' and 'process'"),
+        ({"dedupe": "one"}, "with one key for all jobs there is only one job"),
+        ({"run": "fiber"}, "choose 'auto', 'thread' or 'process'"),
     ],
 )
 def test_options_that_cannot_work_are_refused_where_they_are_written(
