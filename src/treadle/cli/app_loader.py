@@ -7,6 +7,7 @@ import os
 import sys
 import tomllib
 import traceback
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from treadle.stores import open_store
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
+    from treadle.job import Job, Status
     from treadle.stores.base import Store
 
 APP_VARIABLE = "TREADLE_APP"
@@ -55,6 +57,13 @@ def database(shared: Shared, *, create: bool = False) -> Treadle:
         must_be_ready(app.store)
     app.store.open()
     return app
+
+
+def all_jobs(app: Treadle, status: Status | None = None) -> Iterator[Job]:
+    """Every job, or every job with a status, page by page, newest first."""
+    yield from (page := app.jobs(status=status, limit=200))
+    while page.next is not None:
+        yield from (page := app.jobs(status=status, limit=200, cursor=page.next))
 
 
 def must_be_ready(store: Store) -> None:

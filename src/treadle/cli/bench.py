@@ -26,9 +26,9 @@ import msgspec
 
 from treadle.app import Treadle
 from treadle.cli import output
+from treadle.cli.app_loader import all_jobs
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.errors import PROBLEMS, Problem
-from treadle.job import Job
 from treadle.stores import open_store
 from treadle.stores.sqlite.url import check, path_of
 
@@ -133,16 +133,10 @@ def _drain(run: Run, type: str, processes: int) -> float:
         _in_bulk(td, type, n)
         with _workers(url, processes, run.concurrency) as workers:
             _wait_for(td, workers, n)
-        jobs = list(_all_jobs(td))
+        jobs = list(all_jobs(td))
         first = min(job.started_at for job in jobs if job.started_at)
         last = max(job.completed_at for job in jobs if job.completed_at)
         return n / max(1e-6, (last - first).total_seconds())
-
-
-def _all_jobs(td: Treadle) -> Generator[Job]:
-    yield from (page := td.jobs(limit=200))
-    while page.next is not None:
-        yield from (page := td.jobs(limit=200, cursor=page.next))
 
 
 def measure_pickup(run: Run) -> list[Row]:
@@ -188,9 +182,11 @@ def work(concurrency: int) -> None:
 @contextmanager
 def _workers(url: str, processes: int, concurrency: int) -> Generator[list[subprocess.Popen[str]]]:
     """Worker processes that start together, and are gone at the end of the block."""
-    start = partial(subprocess.Popen[str], [sys.executable, "-c", WORKER, str(concurrency)], text=True)
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    workers = [start(env={**os.environ, "TREADLE_URL": url}, **pipes) for _ in range(processes)]
+    command = [sys.executable, "-c", WORKER, str(concurrency)]
+    env, pipe, null = {**os.environ, "TREADLE_URL": url}, subprocess.PIPE, subprocess.DEVNULL
+    workers = [
+        subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=null, text=True) for _ in range(processes)
+    ]
     try:
         if any(worker.stdout and not worker.stdout.readline() for worker in workers):
             raise Problem("a worker process of the benchmark did not start", code=PROBLEMS)
@@ -226,14 +222,15 @@ def new_database(db: str) -> Generator[str]:
     if not db.startswith("postgres"):
         raise Problem(f"{where} is a libSQL server, which has only one database", next=f"for that, {LABORATORY}")
     import psycopg
+    from psycopg.sql import SQL, Identifier
 
-    name = f"treadle_bench_{secrets.token_hex(6)}"
+    made = f"treadle_bench_{secrets.token_hex(6)}"
     with psycopg.connect(db, autocommit=True) as server:
-        server.execute(f"CREATE DATABASE {name}")
+        server.execute(SQL("CREATE DATABASE {}").format(Identifier(made)))
         try:
-            yield with_database(db, name)
+            yield with_database(db, made)
         finally:
-            server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+            server.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(made)))
 
 
 def with_database(url: str, name: str) -> str:

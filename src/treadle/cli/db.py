@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from treadle import units
+from treadle.cli import output
 from treadle.cli.app_loader import database, url_of
 from treadle.cli.base import Duration, Group, Shared, pass_shared
 from treadle.cli.errors import Problem
 from treadle.job import Status
 from treadle.stores import open_store
 from treadle.worker.chores import PRUNED, prune
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
 
 ROLES = """Print the SQL that creates roles and grants their rights, without connecting.
 
@@ -96,19 +92,16 @@ def sql(shared: Shared) -> None:
 @click.option("--producer", default="treadle_producer", show_default=True, help="Enqueues, for one tenant at a time.")
 @pass_shared
 def roles(shared: Shared, /, apply: bool, **names: str) -> None:
-    store = open_store(url_of(shared))
-    if not store.url.startswith("postgres"):
-        raise Problem(
-            "roles exist only on PostgreSQL",
-            "Anybody who can write a SQLite file can change everything in it.",
-            next=NAME_ONE,
-        )
+    url = url_of(shared)
+    if not url.startswith("postgres"):
+        cause = "Anybody who can write a SQLite file can change everything in it."
+        raise Problem("roles exist only on PostgreSQL", cause, next=NAME_ONE)
+    open_store(url)  # raises if psycopg is missing
     from treadle.stores.postgres.roles import Roles, script
     from treadle.stores.postgres.store import PostgresStore
 
-    text = script(Roles(**names))
+    store, text = PostgresStore(url), script(Roles(**names))
     if apply:
-        assert isinstance(store, PostgresStore)
         store.give_rights(Roles(**names))
     if shared.json:
         shared.data({"sql": text, "applied": apply})
@@ -134,10 +127,12 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
 def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> None:
     app = database(shared)
     deleted = 0
-    with _progress(shared, app, statuses) as bar:
+    # Some of the ended jobs are too young, so the bar may not become full.
+    ended = sum(row["count"] for row in app.counts(("status",)) if row["status"] in statuses)
+    with output.progress(shared, "Pruning", ended) as advance:
         for count in prune(app.store, [Status(name) for name in statuses], older_than):
             deleted += count
-            bar.advance(bar.task_ids[0], count)
+            advance(deleted)
     if deleted:
         what = f"{', '.join(statuses)} for more than {units.format_duration(older_than)}"
         shared.audit(app.store, "prune", what, deleted)
@@ -145,13 +140,3 @@ def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> N
         shared.data({"deleted": deleted})
     else:
         shared.print(f"{units.plural(deleted, 'job')} deleted", (f" in {app.store.where}", "dim"))
-
-
-@contextlib.contextmanager
-def _progress(shared: Shared, app: Treadle, statuses: tuple[Status, ...]) -> Generator[Progress]:
-    """How many of all ended jobs are deleted. Some are too young, so the bar may not become full."""
-    ended = sum(row["count"] for row in app.counts(("status",)) if row["status"] in statuses)
-    columns = (TextColumn("pruning"), BarColumn(), TextColumn("{task.completed:,.0f}"), TimeElapsedColumn())
-    with Progress(*columns, console=shared.err, transient=True, disable=not shared.err.is_terminal) as bar:
-        bar.add_task("", total=ended)
-        yield bar

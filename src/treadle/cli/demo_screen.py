@@ -12,6 +12,7 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from treadle.cli import output
+from treadle.cli.app_loader import all_jobs
 from treadle.job import Job, Status
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ class DemoScreen:
         """Every job, read once more."""
         rows: dict[str, Row] = {}
         held = {job.id for job in self._held}
-        for job in self._jobs():
+        for job in all_jobs(self._app):
             row, done = rows.setdefault(job.type, Row(type=job.type)), job.status is Status.COMPLETED
             row.jobs += 1
             row.completed += done
@@ -130,11 +131,6 @@ class DemoScreen:
             held_when_killed=len(held),
             database=kept,
         )
-
-    def _jobs(self) -> Iterator[Job]:
-        yield from (page := self._app.jobs(limit=200))
-        while page.next is not None:
-            yield from (page := self._app.jobs(limit=200, cursor=page.next))
 
     def _retries(self, job: Job) -> int:
         """Runs that failed by themselves; those that died with their worker are not counted."""

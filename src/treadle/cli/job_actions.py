@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from treadle import filters, views
+from treadle.app import Treadle
+from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Command, Shared, command, pass_shared, reveals
 from treadle.cli.errors import CONFLICT, PROBLEMS, Problem, explained
@@ -19,7 +19,6 @@ from treadle.job import Count, Job, Status
 from treadle.units import plural
 
 if TYPE_CHECKING:
-    from treadle.app import Treadle
     from treadle.bulk import Bulk
 
 WHICH = """
@@ -32,12 +31,16 @@ says how many jobs match. If the action applies to no job, the exit code is 5.
 class Action(NamedTuple):
     """A verb of the app, and how people say it."""
 
-    verb: str
+    run: Callable[[Treadle, str], Job]
     help: str
     doing: str
     done: str
     result: Callable[[Job], str]
     permanent: bool = False
+
+    @property
+    def verb(self) -> str:
+        return self.run.__name__
 
     @property
     def name(self) -> str:
@@ -50,16 +53,16 @@ def _cancelled(job: Job) -> str:
 
 ACTIONS = (
     Action(
-        "retry",
+        Treadle.retry,
         "Retry jobs that have ended, now and with all of their attempts.",
         "Retrying",
         "retried",
         lambda job: "pending again",
     ),
-    Action("run_now", "Make waiting jobs due now.", "Making due", "made due", lambda job: "due now"),
-    Action("cancel", "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", _cancelled),
+    Action(Treadle.run_now, "Make waiting jobs due now.", "Making due", "made due", lambda job: "due now"),
+    Action(Treadle.cancel, "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", _cancelled),
     Action(
-        "delete",
+        Treadle.delete,
         "Delete jobs that are not running, with their history.",
         "Deleting",
         "deleted",
@@ -129,7 +132,7 @@ def _on_ids(shared: Shared, action: Action, ids: Sequence[str], *, yes: bool, ex
 
 def _on_id(shared: Shared, app: Treadle, action: Action, id: str) -> Job | Problem:
     try:
-        changed: Job = getattr(app, action.verb)(id)
+        changed = action.run(app, id)
     except TreadleError as error:
         return explained(error)
     shared.audit(app.store, action.verb, id)
@@ -160,22 +163,12 @@ def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected
 
 def _carry_out(shared: Shared, action: Action, work: Bulk) -> None:
     try:
-        with _bar(shared, action, work) as advance:
+        with output.progress(shared, action.doing, work.total) as advance:
             for _ in work:
-                advance()
+                advance(work.done + work.skipped)
     except KeyboardInterrupt:
         shared.note(f"stopped: {plural(work.done, 'job')} {action.done}; the others are unchanged")
         raise
-
-
-@contextmanager
-def _bar(shared: Shared, action: Action, work: Bulk) -> Iterator[Callable[[], None]]:
-    """How far it is, on a terminal."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    hidden = shared.quiet or not shared.err.is_terminal or not work.total
-    with Progress(*columns, console=shared.err, disable=hidden) as progress:
-        task = progress.add_task(action.doing, total=work.total)
-        yield lambda: progress.update(task, completed=work.done + work.skipped)
 
 
 def _sum_up(shared: Shared, action: Action, work: Bulk) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich.cells import cell_len
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -108,6 +110,16 @@ def bar(value: int, most: int, width: int = 12) -> str:
         return ""
     eighths = max(1, round(value / most * width * 8))
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+@contextmanager
+def progress(shared: Shared, doing: str, total: int) -> Generator[Callable[[int], None]]:
+    """A progress bar on stderr, if that is a terminal. Call what it yields with how many are done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    hidden = shared.quiet or not shared.err.is_terminal or not total
+    with Progress(*columns, console=shared.err, disable=hidden) as shown:
+        task = shown.add_task(doing, total=total)
+        yield lambda done: shown.update(task, completed=done)
 
 
 def worker(row: WorkerOut) -> tuple[Text, Text, Text]:

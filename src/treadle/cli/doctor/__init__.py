@@ -14,14 +14,14 @@ import click
 
 import treadle
 from treadle import clock
-from treadle.cli.app_loader import database
+from treadle.cli.app_loader import all_jobs, database
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.doctor import libsql, sqlite
 from treadle.cli.doctor.finding import Finding, Level, ok, problem, warning
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
 from treadle.diagnosis import alive, is_alive, silence
-from treadle.job import Job, Status
+from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.units import format_duration, plural
@@ -139,7 +139,7 @@ def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]
     """Leases past their type's timeout, and leases of workers that are no longer there."""
     policies, known = app.store.policies(), {worker.id for worker in workers}
     now, overdue, orphaned = clock.to_datetime(at), 0, 0
-    for job in _processing(app):
+    for job in all_jobs(app, Status.PROCESSING):
         if job.worker_id is None or job.started_at is None:
             continue  # claimed by hand: only its own deadline counts
         policy = policies.get(job.type)
@@ -151,15 +151,6 @@ def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]
         yield problem("leases", f"{plural(overdue, 'job')} still held past the timeout", way_out)
     if orphaned:
         yield problem("leases", f"{plural(orphaned, 'job')} held by workers that no longer exist", way_out)
-
-
-def _processing(app: Treadle) -> Iterator[Job]:
-    cursor: str | None = None
-    while True:
-        page = app.jobs(status=Status.PROCESSING, limit=200, cursor=cursor)
-        yield from page
-        if (cursor := page.next) is None:
-            return
 
 
 def _ended(counts: list[dict[str, Any]]) -> Finding:
