@@ -141,7 +141,7 @@ def test_4_failures_count_keep_their_error_and_go_back_to_pending_until_max_retr
     assert (status(client, "v1"), listed(client)["v1"]["attempts"]) == ("failed", 3)
 
 
-def test_6_a_video_with_a_subtitle_is_completed_whatever_it_is_labelled(client: TestClient, clock: ManualClock) -> None:
+def test_6_a_video_with_a_subtitle_is_completed_whatever_its_status(client: TestClient, clock: ManualClock) -> None:
     fail_for_good(client, clock, "failed")
     add(client, "processing")
     td.claim(1)

@@ -128,10 +128,10 @@ def test_build_tile_generates_npz_tiles_from_a_grib(clock: ManualClock, tmp_path
     assert job.payload == {"model_id": "hrrr", "run_id": "20230125_12", "hour": 5, "region": "ne"}
     with Image.open(folder / "ne.png") as preview:
         assert preview.size == (540, 360)
-        colours = preview.getcolors(maxcolors=1_000_000)
-    assert colours is not None
-    assert len(colours) > 500  # a picture, and not one colour
-    assert (30, 30, 40) in {colour for _, colour in colours}  # with the line where it freezes
+        colors = preview.getcolors(maxcolors=1_000_000)
+    assert colors is not None
+    assert len(colors) > 500  # a picture, and not one color
+    assert (30, 30, 40) in {color for _, color in colors}  # with the line where it freezes
 
 
 # 4 State transitions
