@@ -1,7 +1,11 @@
-"""The stores under test. A behaviour is true when it passes on all of them."""
+"""The stores under test. A behaviour is true when it passes on all of them.
+
+To test a store of your own, set $TREADLE_TEST_STORE to `module:function`: docs/testing.md says what the function does.
+"""
 
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import sqlite3
@@ -26,6 +30,10 @@ from treadle.stores.sqlite.store import SQLiteStore
 
 OpenStore = Callable[..., Any]
 
+OUTSIDE = os.environ.get("TREADLE_TEST_STORE")
+"""A store that is not ours: `module:function`."""
+INSIDE = {"by_hand", "users", "another", "new_url"}
+"""Fixtures that look into the tables of our own stores."""
 STORES: Mapping[str, type[Any]] = {"sqlite": SQLiteStore, "postgresql": PostgresStore, "libsql": LibSQLStore}
 
 
@@ -37,7 +45,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Every test runs on every store, unless it says which one it is about, or what that must be able to do."""
-    if "which" in metafunc.fixturenames:
+    if "which" in metafunc.fixturenames and OUTSIDE:
+        runs = not INSIDE & set(metafunc.fixturenames) and not metafunc.definition.get_closest_marker("only")
+        metafunc.parametrize("which", ["outside"] if runs else [], indirect=True)
+    elif "which" in metafunc.fixturenames:
         only = metafunc.definition.get_closest_marker("only")
         needed = [name for marker in metafunc.definition.iter_markers("needs") for name in marker.args]
         able = [name for name, store in STORES.items() if all(getattr(store, need) for need in needed)]
@@ -83,6 +94,8 @@ def url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
     """A database of its own for each test, as far as the tests can tell."""
     if which == "sqlite":
         return f"sqlite:///{folder}/jobs.db"
+    if which == "outside":
+        return f"{folder}/jobs"
     if which == "libsql":
         return _libsql(request)
     databases = request.getfixturevalue("postgres_databases")
@@ -131,15 +144,22 @@ def open_store(request: pytest.FixtureRequest, url: str, clock: FakeClock) -> It
     handles: list[Store] = []
 
     def open_(**options: Any) -> Store:
-        handle = stores.open_store(url, **{"clock": clock, **options})
+        handle = open_outside(url, clock) if OUTSIDE else stores.open_store(url, **{"clock": clock, **options})
         handles.append(handle)
         return handle
 
     yield open_
-    if handles and request.node.get_closest_marker("by_hand") is None:
+    if handles and not OUTSIDE and request.node.get_closest_marker("by_hand") is None:
         check_books(handles[0])
     for handle in handles:
         handle.close()
+
+
+def open_outside(path: str, clock: FakeClock) -> Store:
+    assert OUTSIDE is not None
+    module, _, function = OUTSIDE.partition(":")
+    store: Store = getattr(importlib.import_module(module), function)(path, clock)
+    return store
 
 
 @pytest.fixture
