@@ -138,7 +138,7 @@ class Treadle(Management):
             return []
         if (connection := options.get("connection")) is not None:
             return self.store.insert(jobs, connection)
-        if (run := self._run_to_join(options)) is not None:
+        if (run := current_run.get()) is not None and self._joins(run, options):
             return _follow_up(run, jobs)
         _warn_if_on_loop()
         stored = self._insert(jobs)
@@ -154,18 +154,15 @@ class Treadle(Management):
             if is_async(connection):
                 return await run_on_async(connection, lambda theirs: self.store.insert(jobs, theirs))
             return self.store.insert(jobs, connection)
-        if (run := self._run_to_join(options)) is not None:
+        if (run := current_run.get()) is not None and self._joins(run, options):
             return _follow_up(run, jobs)
         stored = await self._ainsert(jobs)
         self._wake()
         return stored
 
-    def _run_to_join(self, options: Options) -> Run | None:
-        """The running handler's run: an enqueue inside it is a follow-up, unless it is detached."""
-        run = current_run.get()
-        if run is None or run.ended or run.written or options.get("detached"):
-            return None
-        return run if run.store is self.store else None
+    def _joins(self, run: Run, options: Options) -> bool:
+        """Whether an enqueue inside a running handler is a follow-up of its job."""
+        return not (run.ended or run.written or options.get("detached")) and run.store is self.store
 
     def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
         """Store now, in one commit with the other callers of this process."""

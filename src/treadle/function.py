@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
 
 from treadle import clock, codec
 from treadle.dedupe import Dedupe, key_for
@@ -64,12 +64,14 @@ class Enqueuer(Generic[P]):
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """Store a job. It is durable once this returns. Inside a handler, it is stored when the handler completes."""
-        [job] = self._app._submit([self.request(*args, **kwargs)], self._options)
+        app = self.registry.app or self._no_app()
+        [job] = app._submit([self.request(*args, **kwargs)], self._options)
         return job
 
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job:
         """`enqueue` without blocking the event loop."""
-        [job] = await self._app._asubmit([self.request(*args, **kwargs)], self._options)
+        app = self.registry.app or self._no_app()
+        [job] = await app._asubmit([self.request(*args, **kwargs)], self._options)
         return job
 
     @property
@@ -77,14 +79,9 @@ class Enqueuer(Generic[P]):
         """The app that enqueues this job, once its registry is part of one."""
         return self.registry.app
 
-    @property
-    def _app(self) -> Treadle:
-        app = self.registry.app
-        if app is None:
-            raise TreadleError(
-                f"{self.job_type.name} belongs to no app; include its registry first: td.include(registry)"
-            )
-        return app
+    def _no_app(self) -> NoReturn:
+        name = self.job_type.name
+        raise TreadleError(f"{name} belongs to no app; include its registry first: td.include(registry)")
 
 
 class JobFunction(Enqueuer[P], Generic[Q, P, R]):

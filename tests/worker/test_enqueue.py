@@ -97,8 +97,8 @@ def test_a_busy_database_is_a_typed_error_that_asks_the_right_question(
     td: Treadle, treadle_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     td.store.open()
-    defaults = list(type(td.store.database).write.__wrapped__.__defaults__)  # type: ignore[attr-defined]
-    monkeypatch.setattr(type(td.store.database).write.__wrapped__, "__defaults__", (0.1, *defaults[1:]))  # type: ignore[attr-defined]
+    defaults = list(type(td.store.database).writing.__wrapped__.__defaults__)  # type: ignore[attr-defined]
+    monkeypatch.setattr(type(td.store.database).writing.__wrapped__, "__defaults__", (0.1, *defaults[1:]))  # type: ignore[attr-defined]
     with (
         stores.nobody_can_write(treadle_url),
         pytest.raises(StoreBusy, match=r"pass it: using\(connection=…\)"),
