@@ -15,28 +15,26 @@ from treadle.job import ClaimedJob, NewJob, Status, Suspicion
 
 
 class OutcomeKind(StrEnum):
-    COMPLETED = "completed"
+    COMPLETED = "completed", Status.COMPLETED
     RETRIED = "retried"
     SNOOZED = "snoozed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
+    FAILED = "failed", Status.FAILED
+    CANCELLED = "cancelled", Status.CANCELLED
     RELEASED = "released"
 
-    __hash__ = str.__hash__  # an enum's own is written in Python, and this one is hashed for every job
+    final: Status | None
+    """The status that the job has ended in, or None if it goes back to wait."""
 
-    @property
-    def final(self) -> Status | None:
-        """The status a job has ended in, or None if it goes back to wait."""
-        return _FINAL.get(self)
+    def __new__(cls, value: str, final: Status | None = None) -> Self:
+        kind = str.__new__(cls, value)
+        kind._value_, kind.final = value, final
+        return kind
+
+    __hash__ = str.__hash__  # an enum's own is written in Python, and this one is hashed for every job
 
 
 UNSUCCESSFUL = frozenset((OutcomeKind.RETRIED, OutcomeKind.FAILED))
 """The outcomes whose attempts are kept with the job."""
-_FINAL = {
-    OutcomeKind.COMPLETED: Status.COMPLETED,
-    OutcomeKind.FAILED: Status.FAILED,
-    OutcomeKind.CANCELLED: Status.CANCELLED,
-}
 
 
 class StopReason(Enum):

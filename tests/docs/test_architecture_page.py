@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
-import threading
 from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
 from tests.docs.blocks import ROOT, prose_of
+from tests.docs.trace import SOURCE, traced
 from treadle import Treadle
 
 PAGE = ROOT / "docs" / "architecture.md"
 PAGES = [PAGE, ROOT / "docs" / "internals.md"]
-SOURCE = ROOT / "src" / "treadle"
 
 _STEP = re.compile(r"`([\w/]+\.py): ([\w.]+)`")
 
@@ -62,22 +58,11 @@ def _calls_of_a_job(url: str) -> list[tuple[str, str]]:
     def fails() -> None:
         raise ValueError("the first attempt fails")
 
-    calls: list[tuple[str, str]] = []
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call" and frame.f_code.co_filename.startswith(str(SOURCE)):
-            file = Path(frame.f_code.co_filename).relative_to(SOURCE)
-            calls.append((file.as_posix(), frame.f_code.co_qualname))
-
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
+    def work() -> None:
         fails.enqueue()
         assert td.tick().retried == 1
-    finally:
-        sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]  # None is what ends it
-    return calls
+
+    return [(call.function.file, call.function.name) for call in traced(work)]
 
 
 def _functions(file: Path) -> set[str]:

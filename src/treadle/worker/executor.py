@@ -40,10 +40,10 @@ class Executor:
         self._attempts = attempts
         self._loop = asyncio.get_running_loop()
         self._async_slots = AsyncSlots(attempts, cells, app.tracing)
-        self._thread_slots = ThreadSlots(attempts, lambda: InThread(cells), concurrency, app.tracing)
-        self._process_slots = ThreadSlots(attempts, lambda: Child(app, cells), concurrency, app.tracing)
+        self._thread_slots = ThreadSlots(attempts, lambda: InThread(cells), app.tracing, concurrency)
+        self._process_slots = ThreadSlots(attempts, lambda: Child(app, cells), app.tracing, concurrency)
         # Many suspects at once could be what killed the worker, and each costs the start of a process.
-        self._suspect_slots = ThreadSlots(attempts, lambda: Child(app, cells), os.cpu_count() or 1, app.tracing)
+        self._suspect_slots = ThreadSlots(attempts, lambda: Child(app, cells), app.tracing, os.cpu_count() or 1)
 
     def start(self, claimed: ClaimedJob, job_type: JobType) -> None:
         """Put a claimed job into a slot."""
@@ -200,13 +200,13 @@ class InThread:
 
 
 class ThreadSlots:
-    """Slots that are threads, at most `limit`. They start when they are needed, and stay."""
+    """Slots that are threads, at most `limit`. Each starts when it is needed, and stays."""
 
-    def __init__(self, attempts: Attempts, new_place: Callable[[], Place], limit: int, tracing: Tracing | None) -> None:
+    def __init__(self, attempts: Attempts, new_place: Callable[[], Place], tracing: Tracing | None, limit: int) -> None:
         self._attempts = attempts
         self._new_place = new_place
-        self._limit = limit
         self._tracing = tracing
+        self._limit = limit
         self._inbox: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
@@ -221,7 +221,7 @@ class ThreadSlots:
     def _serve(self) -> None:
         place = self._new_place()
         while (attempt := self._inbox.get()) is not None:
-            outcome = self._execute(place, attempt)
+            outcome = self._run_safely(place, attempt)
             self._idle.release()
             try:
                 self._attempts.end_from_thread(attempt, outcome)
@@ -229,26 +229,22 @@ class ThreadSlots:
                 break  # the event loop is closed: the worker has released the job
         place.close()
 
-    def _execute(self, place: Place, attempt: RunningAttempt) -> Outcome | None:
-        if attempt.run.stop_reason is not None:
-            return attempt.stopped()
-        if self._tracing is None:
-            return run_safely(place, attempt)
-        with self._tracing.running(attempt.run) as ended:
-            outcome = run_safely(place, attempt)
-            ended(outcome)
-            return outcome
+    def _run_safely(self, place: Place, attempt: RunningAttempt) -> Outcome | None:
+        """An outcome in any case, even if treadle is to blame: a slot that dies would take its jobs out of sight."""
+        run = attempt.run
+        try:
+            if run.stop_reason is not None:
+                return attempt.stopped()
+            if self._tracing is None:
+                return place.run(attempt)
+            with self._tracing.running(run) as ended:
+                outcome = place.run(attempt)
+                ended(outcome)
+                return outcome
+        except BaseException as error:
+            log.exception("job %s (%s) could not be run", run.claimed.id, run.claimed.type)
+            return decide(run.claimed, error, attempt.job_type.backoff)
 
     def close(self) -> None:
         for _ in self._threads:
             self._inbox.put(None)
-
-
-def run_safely(place: Place, attempt: RunningAttempt) -> Outcome | None:
-    """An outcome in any case, even if treadle is to blame: a slot that dies would take its jobs out of sight."""
-    try:
-        return place.run(attempt)
-    except BaseException as error:
-        claimed = attempt.run.claimed
-        log.exception("job %s (%s) could not be run", claimed.id, claimed.type)
-        return decide(claimed, error, attempt.job_type.backoff)

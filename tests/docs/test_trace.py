@@ -1,0 +1,48 @@
+"""One job on SQLite is a straight line: no lower layer calls a higher one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from tests.docs.trace import Call, Function, traced, traced_in_an_idle_worker
+from tests.test_architecture import MIDDLE, PURE
+from treadle import Treadle
+
+SMALL = {"codec.py", "ids.py", "clock.py", "job.py", "tracing.py"}
+"""Called from everywhere, and each a topic of its own: not counted."""
+
+
+@pytest.fixture
+def td(tmp_path: Path) -> Iterator[Treadle]:
+    with closing(Treadle(f"sqlite:///{tmp_path}/jobs.db")) as td:
+        yield td
+
+
+@pytest.fixture
+def enqueue(td: Treadle) -> Callable[[], str]:
+    @td.job
+    def double(n: int) -> int:
+        return 2 * n
+
+    return lambda: double.enqueue(n=1).id
+
+
+def layer(function: Function) -> int:
+    """0: pure, 1: stores, 2: what an app is made of, 3: the app and its workers."""
+    top = Path(function.file).parts[0].removesuffix(".py")
+    return 0 if top in PURE else 1 if top == "stores" else 2 if top in MIDDLE else 3
+
+
+def upward(calls: Iterable[Call]) -> set[tuple[Function, Function]]:
+    pairs = {(call.caller, call.function) for call in calls if call.caller and call.caller.file not in SMALL}
+    return {(caller, called) for caller, called in pairs if layer(caller) < layer(called)}
+
+
+def test_no_lower_layer_calls_a_higher_one(td: Treadle, enqueue: Callable[[], str]) -> None:
+    calls = [*traced(enqueue), *traced_in_an_idle_worker(td, enqueue)]
+    assert len({layer(call.function) for call in calls}) == 4
+    assert upward(calls) == set()
