@@ -98,6 +98,17 @@ def test_a_snoozed_run_is_shown_and_is_neither_a_success_nor_a_failure(td: Tread
     assert (row["runs"], row["completed"], row["failures"]) == ("3", "1", "0")
 
 
+def test_errors_of_retrying_jobs_are_among_the_failures(td: Treadle) -> None:
+    client, job = client_of(td, "manage"), td.enqueue("mail")
+    td.claim(1)[0].fail("ConnectionError: refused", retry_in=3600)
+    for path in ("/", "/failures"):
+        group = client.get(path).text.partition('data-testid="group"')[2].partition("</tr>")[0]
+        assert f'href="/jobs/{job.id}"' in group
+        assert 'data-label="Retrying">1<' in group
+        assert "retry-group" not in group, "it is retried by itself"
+    assert "mail" in client.get("/jobs?q=status:failed,retrying type:mail error:ConnectionError").text
+
+
 def test_tokens(td: Treadle) -> None:
     client, secret = TestClient(td.asgi(auth=nobody), base_url=HERE, headers=OURS), tokens.new_secret()
     td.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), tenant="acme"))
