@@ -1,4 +1,4 @@
-"""The benchmark laboratory on a libSQL server: what only it has. All that is shared is tried on SQLite."""
+"""The benchmark laboratory on a libSQL server: what only it has. test_sqlite.py tests what is shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmark laboratory on a PostgreSQL server: what only it has. All that is shared is tried on SQLite."""
+"""The benchmark laboratory on a PostgreSQL server: what only it has. test_sqlite.py tests what is shared."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_is_put_in_is_what_treadle_would_see(place: PostgresPlace) -> None:
     assert scratch.completed("noop") == 0
 
 
-def test_what_was_made_is_gone_even_if_nobody_closed_it(postgres_url: str) -> None:
+def test_databases_are_dropped_even_if_they_were_not_closed(postgres_url: str) -> None:
     place = PostgresPlace(postgres_url)
     made = place.new("any").connection.info.dbname
     assert made in databases(postgres_url)

@@ -48,7 +48,7 @@ def test_a_quick_run_answers_every_question(tmp_path: Path) -> None:
     by_section: dict[str, set[str]] = {}
     for row in found["rows"]:
         by_section.setdefault(row["section"], set()).add(row["key"])
-        if row["key"] not in ("idle_cpu", *SECTIONS["pickup"]):  # a short look may find no CPU; a clock may step
+        if row["key"] not in ("idle_cpu", *SECTIONS["pickup"]):  # a short measurement may find no CPU; a clock may step
             assert row["value"] > 0, row
         assert row["low"] <= row["value"] <= row["high"]
     assert by_section == SECTIONS
@@ -66,7 +66,7 @@ def test_the_table_names_the_machine_and_each_ratio(tmp_path: Path) -> None:
     assert "from 64 threads" in ran.stdout
     assert "≥ 0.5" in ran.stdout
     assert "targets met" in ran.stdout
-    assert "enqueue: in bulk (1 of 1)" in ran.stderr  # progress, as plain lines where there is no terminal
+    assert "enqueue: in bulk (1 of 1)" in ran.stderr  # progress, as plain lines without a terminal
 
 
 @pytest.mark.parametrize(

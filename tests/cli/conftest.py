@@ -1,4 +1,4 @@
-"""A folder to work in, and `treadle` as it is typed there."""
+"""An empty folder, and `treadle` commands that run in it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TREADLE_URL", "")  # as good as none, and put back when the test is over
+    monkeypatch.setenv("TREADLE_URL", "")  # counts as unset, and is restored after the test
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     return tmp_path
@@ -35,7 +35,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def treadle(folder: Path) -> Callable[..., Result]:
-    """Run a command in this process. An exception that is no message is a bug, and is raised."""
+    """Run a command in this process. An exception that is not a message is a bug, and is raised."""
 
     def run(*words: str, input: str | None = None, env: dict[str, str] | None = None) -> Result:
         result = CliRunner().invoke(cli, list(words), prog_name="treadle", input=input, env=env)
@@ -60,7 +60,7 @@ def as_json(treadle: Callable[..., Result]) -> Callable[..., Any]:
 
 @pytest.fixture
 def td(folder: Path) -> Iterator[Treadle]:
-    """The database that is found here when none is named."""
+    """The default database of the folder."""
     app = Treadle("sqlite:///treadle.db")
     app.store.open()
     yield app
@@ -69,7 +69,7 @@ def td(folder: Path) -> Iterator[Treadle]:
 
 @pytest.fixture
 def write_app(folder: Path) -> Callable[[str], str]:
-    """Write a module with an app; its name, which no other test has used."""
+    """Write a module with an app; returns its name, which is unique."""
 
     def write(body: str = "") -> str:
         name = f"app_{next(_numbers)}"
@@ -81,7 +81,7 @@ def write_app(folder: Path) -> Callable[[str], str]:
 
 @pytest.fixture
 def start(folder: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """Start a command in a process of its own; none is left when the test is over."""
+    """Start a command in a process; after the test, none is left."""
     started: list[subprocess.Popen[str]] = []
 
     def run(*words: str, **env: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""Commands that only look, a secret that none may print, and jobs in every status, by hand."""
+"""Commands that need a database, a secret that none may print, and jobs in every status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from treadle import Fail, Job, Treadle, clock
 from treadle.stores.base import WorkerRow
 
-LOOKING = [
+NEED_A_DATABASE = [
     ["stats"],
     ["workers"],
     ["queues", "ls"],
@@ -27,11 +27,11 @@ LOOKING = [
     ["db", "prune"],
     ["doctor"],
 ]
-looking = pytest.mark.parametrize("words", LOOKING, ids=" ".join)
+needs_database = pytest.mark.parametrize("words", NEED_A_DATABASE, ids=" ".join)
 
 
 def unseen(secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a command prints, it is not that."""
+    """Fail if a command prints the secret."""
     invoke = CliRunner.invoke
 
     def checked(*args: Any, **settings: Any) -> Any:

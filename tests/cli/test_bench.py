@@ -1,4 +1,4 @@
-"""`treadle bench`: a tiny run. Its numbers are not judged here; that all of them are there is."""
+"""`treadle bench`: a tiny run. It checks that all numbers are there."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FIELDS = {"section", "key", "what", "unit", "value", "low", "high"}
 
 
 def keys(result: Result) -> dict[str, set[str]]:
-    """The keys of all rows, by section; each row is whole."""
+    """The keys of all rows, by section; each row has all fields."""
     found: dict[str, set[str]] = {}
     for row in json.loads(result.stdout)["rows"]:
         assert row.keys() == FIELDS

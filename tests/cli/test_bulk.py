@@ -1,4 +1,4 @@
-"""`treadle jobs` with a filter: lists, and one thing done to many."""
+"""`treadle jobs` with a filter: lists, and actions on many jobs."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_search_that_ends_early_says_so(treadle, as_json, td, monkeypatch):
     assert 2 == as_json("jobs", "ls", "type:rare")["searched"]
 
 
-# One thing done to many
+# Actions on many jobs
 
 
 def test_a_bulk_is_summed_up(treadle, td):
@@ -91,17 +91,17 @@ def test_a_bulk_is_summed_up(treadle, td):
 
 
 @pytest.mark.parametrize(
-    ("verb", "filter", "told", "status"),
+    ("verb", "filter", "printed", "status"),
     [
         ("run-now", "status:scheduled", "1 job made due", "pending"),
         ("cancel", "status:pending", "1 job cancelled", "cancelled"),
         ("delete", "type:mail", "1 job deleted", None),
     ],
 )
-def test_every_verb_takes_a_filter(treadle, td, verb, filter, told, status):
+def test_every_verb_takes_a_filter(treadle, td, verb, filter, printed, status):
     job = td.enqueue("mail", delay=3600)
     result = treadle("jobs", verb, filter, "-y")
-    assert (result.exit_code, result.stdout) == (0, f"{told}\n")
+    assert (result.exit_code, result.stdout) == (0, f"{printed}\n")
     found = td.get(job.id)
     assert status == (found and found.status)
 
@@ -125,7 +125,7 @@ def test_a_bulk_as_json(as_json, td):
     assert answer == {"action": "delete", "filter": "status:failed type:mail", "total": 2, "done": 2, "skipped": 0}
 
 
-def test_what_cannot_be_done_to_some_is_told(treadle, td):
+def test_jobs_that_do_not_allow_the_action_are_counted_as_skipped(treadle, td):
     failed(td), td.enqueue("mail")
     result = treadle("jobs", "retry", "type:mail", "--yes")
     assert result.exit_code == 0
@@ -165,7 +165,7 @@ def test_a_bulk_without_a_terminal_to_ask_on_is_refused(treadle, td):
 
 
 def on_a_terminal(folder, *words, answer=b""):
-    """What it wrote on stderr, and its exit code."""
+    """What it writes to stderr, and its exit code."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "treadle", "jobs", *words],
@@ -181,7 +181,7 @@ def on_a_terminal(folder, *words, answer=b""):
     while True:
         try:
             part = os.read(ours, 4096)
-        except OSError:  # how Linux says that nobody is left at the other end
+        except OSError:  # how Linux reports that the other end is closed
             break
         shown += part
     code = process.wait(60)
@@ -199,7 +199,7 @@ def test_a_bulk_on_a_terminal_tells_the_number_asks_and_shows_how_far_it_is(td, 
     assert ("2/2" in shown) is (code == 0)
 
 
-def test_a_bulk_delete_asks_for_ever(td, folder):
+def test_a_bulk_delete_asks_first(td, folder):
     failed(td)
     shown, code = on_a_terminal(folder, "delete", "status:failed", answer=b"n\n")
     assert "1 job matches. Delete it permanently? [y/N]" in shown

@@ -42,7 +42,7 @@ def test_sql_prints_the_tables_and_touches_nothing(treadle, as_json, folder):
 
 @pytest.fixture
 def old(folder, monkeypatch):
-    """The database as it was used some days ago: the clock was another, and so were the ids."""
+    """The database as an app saw it some days ago, with that clock and ids of that time."""
     numbers = itertools.count()
 
     def open_(days: float) -> Treadle:

@@ -1,4 +1,4 @@
-"""`treadle doctor`: each thing that can be wrong is found, and the way out is said."""
+"""`treadle doctor`: each problem is found, with the next step."""
 
 from __future__ import annotations
 
@@ -110,8 +110,8 @@ def test_a_type_that_keeps_failing_is_a_warning(found, td):
         td.enqueue("mail", max_attempts=1)
         [lease] = td.claim(types=["mail"])
         lease.fail("refused")
-    told = '5 of 5 runs of type "mail" failed in the last 15 minutes'
-    assert found("failing", code=0) == [("warning", told)]
+    text = '5 of 5 runs of type "mail" failed in the last 15 minutes'
+    assert found("failing", code=0) == [("warning", text)]
     assert found("workers", code=0) == [("ok", "no worker is running, and no job is due")]
 
 
@@ -149,7 +149,7 @@ def test_jobs_of_workers_that_no_longer_exist_are_a_problem(found, td):
 
 
 @pytest.mark.parametrize(("free", "level", "code"), [(10**11, "ok", 0), (10**9, "warning", 0), (10**7, "problem", 1)])
-def test_little_room_on_the_disk_is_told(found, td, monkeypatch, free, level, code):
+def test_little_room_on_the_disk_is_reported(found, td, monkeypatch, free, level, code):
     monkeypatch.setattr(sqlite.shutil, "disk_usage", lambda path: type("Usage", (), {"free": free}))
     assert level == found("space", code=code)[0][0]
 

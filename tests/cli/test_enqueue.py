@@ -13,7 +13,7 @@ from treadle import Treadle
 
 
 def settle_next(td: Treadle, settle) -> threading.Thread:
-    """Settle the next job that is there, in a thread of its own."""
+    """Settle the next job in a thread."""
 
     def work() -> None:
         app = Treadle(f"sqlite:///{td.store.where}")

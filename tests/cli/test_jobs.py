@@ -60,7 +60,7 @@ def test_a_filter_that_cannot_be_is_exit_code_2(treadle, td, words):
     assert treadle("jobs", "ls", *words).exit_code == 2
 
 
-def test_what_a_job_says_cannot_steer_the_terminal(treadle, td):
+def test_the_text_of_a_job_cannot_control_the_terminal(treadle, td):
     job = failed(td, "mail", "\x1b[31mred\x07 [bold]\nsecond line", tenant="\x1b]0;title\x07")
     for words in (["jobs", "ls"], ["jobs", "show", job.id]):
         shown = treadle(*words).stdout
@@ -97,7 +97,7 @@ def test_a_job_is_shown_with_all_there_is_to_know(treadle, td):
         assert part in shown
 
 
-def test_a_job_in_hand_shows_its_progress(treadle, td):
+def test_a_running_job_shows_its_progress(treadle, td):
     from treadle.job import Progress
     from treadle.stores.base import ClaimRequest
 
@@ -158,7 +158,7 @@ def test_a_retry_whose_key_is_held_is_exit_code_5_and_names_the_holder(treadle, 
     assert holder.id in result.stderr
 
 
-def test_waiting_jobs_are_cancelled_and_running_ones_are_told_to_stop(treadle, td):
+def test_waiting_jobs_are_cancelled_and_running_ones_are_asked_to_stop(treadle, td):
     running, waiting = processing(td), td.enqueue("mail")
     out = treadle("jobs", "cancel", waiting.id, running.id).stdout
     assert f"{waiting.id}  cancelled" in out

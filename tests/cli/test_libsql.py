@@ -1,4 +1,4 @@
-"""Every command on a libSQL server, where the other tests of this folder are on a SQLite file."""
+"""Every command on a libSQL server, while the other tests of this folder use a SQLite file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cli.helpers import completed, failed, looking, now, processing, unseen
+from tests.cli.helpers import completed, failed, needs_database, now, processing, unseen
 from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from tests.servers.postgres import free_port
 from treadle import Treadle
@@ -24,7 +24,7 @@ def shown(libsql_url: str) -> str:
 
 @pytest.fixture
 def url(shown: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A server named by $TREADLE_URL, with a token in it that nobody may see."""
+    """A server named by $TREADLE_URL, with a token that no command may print."""
     url = f"{shown}?authToken={TOKEN}"
     monkeypatch.setenv("TREADLE_URL", url)
     return url
@@ -46,7 +46,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 # Which server
 
 
-@looking
+@needs_database
 def test_looking_at_a_server_without_tables_does_not_create_them(treadle, url, shown, words):
     result = treadle(*words)
     assert result.exit_code == 3
@@ -55,7 +55,7 @@ def test_looking_at_a_server_without_tables_does_not_create_them(treadle, url, s
     assert ByHand(shown).execute(WHAT_IS_THERE).fetchall() == []
 
 
-@looking
+@needs_database
 def test_a_server_that_is_not_there_is_exit_code_3(treadle, words, monkeypatch):
     monkeypatch.setenv("TREADLE_URL", f"libsql+http://127.0.0.1:{free_port()}?authToken={TOKEN}")
     result = treadle(*words)

@@ -1,4 +1,4 @@
-"""Every command on a PostgreSQL server, where the other tests of this folder are on a SQLite file."""
+"""Every command on a PostgreSQL server, while the other tests of this folder use a SQLite file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 import psycopg
 import pytest
 
-from tests.cli.helpers import completed, failed, looking, now, processing, unseen
+from tests.cli.helpers import completed, failed, needs_database, now, processing, unseen
 from treadle import Treadle, clock
 from treadle.cli.doctor import postgres as checks_postgres
 from treadle.stores import migrate
@@ -25,7 +25,7 @@ PASSWORD = "hunter2-is-secret"
 
 @pytest.fixture
 def url(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A database named by $TREADLE_URL, with a password in it that nobody may see."""
+    """A database named by $TREADLE_URL, with a password that no command may print."""
     parts = urlsplit(postgres_url)
     user, _, host = parts.netloc.rpartition("@")
     url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0] or 'postgres'}:{PASSWORD}@{host}"))
@@ -60,7 +60,7 @@ def execute(url: str, sql: str) -> list[Any]:
 # Which database
 
 
-@looking
+@needs_database
 def test_looking_at_a_database_without_tables_does_not_create_them(treadle, url, shown, words):
     result = treadle(*words)
     assert result.exit_code == 3
@@ -69,7 +69,7 @@ def test_looking_at_a_database_without_tables_does_not_create_them(treadle, url,
     assert execute(url, "SELECT 1 FROM pg_namespace WHERE nspname = 'treadle'") == []
 
 
-@looking
+@needs_database
 def test_a_server_that_is_not_there_is_exit_code_3(treadle, words, monkeypatch):
     monkeypatch.setenv("TREADLE_URL", f"postgresql://me:{PASSWORD}@127.0.0.1:1/jobs")
     result = treadle(*words)
@@ -92,7 +92,7 @@ def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_password(treadle, url
     assert treadle("stats", "--db", url).exit_code == 2
 
 
-def test_a_password_with_an_at_sign_is_told_apart_from_a_host(treadle):
+def test_a_password_with_an_at_sign_is_distinguished_from_a_host(treadle):
     result = treadle("stats", "--db", f"postgresql://me:at@{PASSWORD}@h/x")
     assert result.exit_code == 2
     assert "%40" in result.stderr
@@ -132,7 +132,7 @@ def test_jobs_are_listed_shown_and_managed(treadle, as_json, td):
 
 
 def test_stats_and_workers_go_by_the_time_of_the_server(treadle, as_json, td, monkeypatch):
-    """A host whose clock is wrong must not take the living for dead."""
+    """A host whose clock is wrong must not declare living workers dead."""
     td.enqueue("mail")
     td.store.register(WorkerRow(id="x", name="host-1", concurrency=10, types=("mail",)))
     monkeypatch.setattr(clock, "now", lambda: 0)
@@ -180,8 +180,8 @@ def test_upgrade_creates_the_tables_and_may_be_repeated(treadle, as_json, url, s
     assert "already current" in treadle("db", "upgrade").stdout
 
 
-def test_an_upgrade_is_nobodys_but_the_commands(treadle, td, url, monkeypatch):
-    """A worker that starts must not lock what others use."""
+def test_only_the_command_upgrades(treadle, td, url, monkeypatch):
+    """A worker that starts must not lock tables that others use."""
     real = migrate.migrations
     newer = migrate.Migration(2, "0002_more", "CREATE TABLE treadle.more (n int)")
     monkeypatch.setattr(migrate, "migrations", lambda package: [*real(package), newer])
@@ -235,7 +235,7 @@ def test_roles_are_printed_and_applied(treadle, as_json, td, url):
         execute(url, f"REASSIGN OWNED BY {roles} TO CURRENT_USER; DROP OWNED BY {roles}; DROP ROLE {roles}")
 
 
-def test_roles_are_no_thing_of_sqlite(treadle):
+def test_roles_do_not_exist_on_sqlite(treadle):
     result = treadle("db", "roles", "--db", "sqlite:///jobs.db")
     assert result.exit_code == 2
     assert "roles exist only on PostgreSQL" in result.stderr
@@ -246,7 +246,7 @@ def test_roles_are_no_thing_of_sqlite(treadle):
 
 @pytest.fixture
 def found(as_json: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
-    """What a check says, as (level, text)."""
+    """The finding of a check, as (level, text)."""
 
     def run(check: str, code: int = 0) -> tuple[str, str]:
         findings = as_json("doctor", code=code)["findings"]
@@ -271,7 +271,7 @@ def test_the_doctor_finds_a_server_well(treadle, td):
         "✓ no worker is running, and no job is due",
     ):
         assert line in result.stdout
-    assert result.stdout.splitlines()[-1] in ("all is well", "1 warning")  # the tests' server does not wait for a disk
+    assert result.stdout.splitlines()[-1] in ("all is well", "1 warning")  # the tests' server runs with fsync off
 
 
 def test_a_long_transaction_is_a_warning_that_says_how_to_end_it(treadle, found, td, url, monkeypatch):
@@ -307,7 +307,7 @@ def test_autovacuum_that_is_off_for_a_table_is_a_problem(found, td, url):
         ({"hears": ""}, "listen", "warning", 0),
     ],
 )
-def test_what_the_server_says_is_told(found, td, monkeypatch, settings, check, level, code):
+def test_what_the_server_reports_is_shown(found, td, monkeypatch, settings, check, level, code):
     real = diagnostics.checkup
 
     def said(database: Any) -> Any:
@@ -321,7 +321,7 @@ def test_what_the_server_says_is_told(found, td, monkeypatch, settings, check, l
     assert level == found(check, code=code)[0]
 
 
-def test_a_role_that_lacks_a_right_is_told_which(found, td, url, monkeypatch):
+def test_a_right_that_the_role_lacks_is_named(found, td, url, monkeypatch):
     role = f"t_{secrets.token_hex(4)}"
     execute(url, f"CREATE ROLE {role} LOGIN; GRANT USAGE ON SCHEMA treadle TO {role}")
     execute(url, f"GRANT SELECT ON ALL TABLES IN SCHEMA treadle TO {role}")
@@ -346,7 +346,7 @@ def test_notifications_are_tried_for_real(td, monkeypatch):
 
 
 def _deaf(connect: Callable[..., Any]) -> Callable[..., Any]:
-    """A connection as a pooler in transaction mode gives it: what was listened to is forgotten."""
+    """A connection through a pooler in transaction mode: it forgets LISTEN."""
 
     def connect_and_forget(self: Any) -> Any:
         connection = connect(self)

@@ -27,14 +27,14 @@ def test_stats_count_by_type_and_state(treadle, td, folder):
     assert f"3 queued · 1 processing · 0 workers · sqlite {folder / 'treadle.db'}" in lines[-1]
 
 
-def test_a_job_that_waits_after_a_failure_is_told_from_one_that_is_due(treadle, td):
+def test_a_job_that_waits_after_a_failure_is_distinguished_from_one_that_is_due(treadle, td):
     td.enqueue("mail"), td.enqueue("mail")
     td.claim()[0].fail(ConnectionError("refused"), retry_in=60)
 
     assert treadle("stats").stdout.splitlines()[1].split()[:4] == ["mail", "1", "0", "1"]
 
 
-def test_what_nobody_handles_is_told_beside_its_type(treadle, td):
+def test_a_type_that_no_worker_handles_is_marked(treadle, td):
     enlist(td, "host-1", "mail")
     td.enqueue("mail"), td.enqueue("resize", queue="slow")
 
@@ -45,7 +45,7 @@ def test_what_nobody_handles_is_told_beside_its_type(treadle, td):
     assert 1 == "\n".join(lines).count("⚠")
 
 
-def test_what_is_wrong_is_told_with_the_next_step(treadle, td):
+def test_problems_are_shown_with_the_next_step(treadle, td):
     enlist(td, "host-2", "mail", seconds_ago=60)
     td.enqueue("mail")
     for _ in range(5):
@@ -73,7 +73,7 @@ def test_stats_as_json_have_queues_latency_and_problems(as_json, td):
     assert "status:queued" == stats["problems"][0]["filter"]
 
 
-def test_stats_as_json_have_counts_totals_workers_and_what_nobody_handles(as_json, td):
+def test_stats_as_json_have_counts_totals_workers_and_unhandled_types(as_json, td):
     td.enqueue("mail"), td.enqueue("resize")
     enlist(td, "host-1", "mail"), enlist(td, "host-2", "mail", seconds_ago=60)
     stats = as_json("stats")

@@ -1,4 +1,4 @@
-"""What is different on a terminal: colours and bars, and they can be turned off."""
+"""What is different on a terminal: colors and bars. They can be turned off."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 @pytest.fixture
 def on_a_terminal(folder):
-    """Run a command whose stdout is a terminal; what was written there."""
+    """Run a command whose stdout is a terminal; returns what it wrote there."""
 
     def run(*words: str, **env: str) -> str:
         ours, theirs = pty.openpty()
@@ -29,7 +29,7 @@ def on_a_terminal(folder):
         while True:
             try:
                 part = os.read(ours, 4096)
-            except OSError:  # how Linux says that nobody is left at the other end
+            except OSError:  # how Linux reports that the other end is closed
                 part = b""
             if not part:
                 break

@@ -1,4 +1,4 @@
-"""`treadle top`: one look where nobody watches, a screen where somebody does."""
+"""`treadle top`: one snapshot in a pipe, a live screen on a terminal."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 from treadle import Fail
 
 
-def test_one_look_in_a_pipe(treadle, td):
+def test_one_snapshot_in_a_pipe(treadle, td):
     td.enqueue("mail", tenant="acme")
     td.enqueue("mail", delay=3600)
     td.enqueue("report", queue="slow")
@@ -69,10 +69,10 @@ def until(fd: int, word: str, seconds: float = 30) -> None:
 
 
 def drain(fd: int) -> None:
-    """Read until nobody writes any more, so that nobody waits to write."""
+    """Read until the other end is closed, so that no writer is blocked."""
     while True:
         try:
             if not os.read(fd, 65_536):
                 return
-        except OSError:  # how Linux says that nobody is left at the other end
+        except OSError:  # how Linux reports that the other end is closed
             return

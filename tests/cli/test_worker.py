@@ -1,4 +1,4 @@
-"""`treadle worker`, in processes of its own."""
+"""`treadle worker`, in real processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def stuck(): threading.Event().wait(600)
 
 
 def line_with(stream, text: str) -> str:
-    """The next line that says so."""
+    """The next line with that text."""
     for line in stream:
         if text in line:
             return line
@@ -59,7 +59,7 @@ def test_a_worker_takes_only_from_its_queues(start, write_app, td):
     assert (now(td, mine).status, now(td, other).status) == (Status.COMPLETED, Status.PENDING)
 
 
-def test_a_queue_that_nobody_uses_is_warned_of(start, write_app, td):
+def test_a_queue_that_does_not_exist_is_warned_of(start, write_app, td):
     td.enqueue("good", queue="slow")
     app = write_app('@td.job(queue="fast")\ndef quick(): ...\n' + JOBS)
     process = start("worker", app, "--burst", "-Q", "fsat", "-Q", "nosuch", "-Q", "slow", "-Q", "fast")

@@ -1,4 +1,4 @@
-"""What differs from run to run becomes a placeholder. All else stays, the order of keys too."""
+"""Replaces what differs from run to run by placeholders. Everything else stays, with the order of keys."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NUMBERS = {
     "bytes": "<bytes>",
     "log_bytes": "<bytes>",
 }
-"""Only of numbers: a text that stands there instead is a difference."""
+"""Only if they are numbers: a text in their place is a difference."""
 FACTS = {"sqlite_version": "<version>", "file_system": "<file system>"}
 ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 SPAN = r"\d+(?:\.\d+)? ?(?:ms|s|min|m|h|d)\b(?: \d+[smh]\b)?"
 SIZE = r"\d+(?:\.\d)? [kMG]?B\b"
 TEXTS: list[tuple[str, str]] = [
-    # The form of a time is part of what is recorded: one that is written otherwise stays as it is.
+    # The format of a time is part of what is recorded: a time in another format stays as it is.
     (r"\b20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{6})?Z", "<time>"),
     (r"\b20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC\b", "<time> UTC"),
     (rf"\b(in|for) {SPAN}", r"\1 <seconds>"),
@@ -34,15 +34,15 @@ TEXTS: list[tuple[str, str]] = [
     (r"\bSQLite 3\.\d+\.\d+", "SQLite <version>"),
     (r"local file system \(.*\)|file system: the system does not tell", "local file system (<file system>)"),
     (r"\btd_[\w-]{43}", "td_<secret>"),
-    # Where Python looks for modules is this machine's affair.
+    # Where Python looks for modules depends on the machine.
     (r"(?m)(^  /.*\.py(\n|\Z))+", "  <path>\n"),
-    # And of a traceback, only the user's own lines count.
+    # In a traceback, only the user's own lines count.
     (r'(  File "/.*\n(    .*\n)+)+', '  File "<path>"\n'),
 ]
 
 
 class Normal:
-    """One document. The same id has the same number all over it."""
+    """One document. An id has the same number everywhere in it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = str(folder)
@@ -73,7 +73,7 @@ class Normal:
         if key == "version" and text == treadle.__version__:
             return "<version>"
         shown = self.text(text)
-        # A diff of one long line says nothing.
+        # A diff of one long line is unreadable.
         return {"<lines>": shown.split("\n")} if "\n" in shown else shown
 
     def _number(self, found: re.Match[str]) -> str:

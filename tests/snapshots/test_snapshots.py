@@ -34,13 +34,13 @@ FILES = ["openapi.json", *TABLES, *(f"cli/{name}.json" for name in CASES)]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty working directory, no setting from outside it, and a machine without faults."""
+    """An empty working directory, no setting from outside it, and a machine without problems."""
     for name in [name for name in os.environ if name.startswith("TREADLE_")]:
         monkeypatch.delenv(name)
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("TREADLE_URL", "")  # as good as none, and put back when the test is over
-    monkeypatch.setattr(sqlite3, "sqlite_version", "3.52.0")  # the doctor warns of some, and of a full disk
+    monkeypatch.setenv("TREADLE_URL", "")  # counts as unset, and is restored after the test
+    monkeypatch.setattr(sqlite3, "sqlite_version", "3.52.0")  # doctor warns of some versions, and of a full disk
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**12))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -58,7 +58,7 @@ def test_it_is_as_it_was_recorded(name: str, folder: Path) -> None:
         return
     recorded = path.read_text("utf-8") if path.exists() else ""
     if recorded != made:
-        # An assert would have pytest compare the two as well, which takes long.
+        # An assert would make pytest compare the two as well, which is slow.
         pytest.fail(_difference(name, recorded, made), pytrace=False)
 
 
@@ -74,7 +74,7 @@ def _made(name: str, folder: Path) -> str:
 
 
 def _openapi(folder: Path) -> Any:
-    """As a program gets it, that is let in."""
+    """As an authorized program gets it."""
     td = Treadle(f"sqlite:///{folder}/jobs.db")
     served = client_of(td, "read").get("/api/openapi.json")
     td.close()

@@ -1,4 +1,4 @@
-"""The database that the commands look at: a fixed set of jobs, one or more in each status, and one worker."""
+"""The database that the commands read: a fixed set of jobs, one or more in each status, and one worker."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOUR = 3600
 
 
 def furnish(folder: Path) -> dict[str, str]:
-    """Everything that a command may find in its working directory; the ids of the jobs, by their names here."""
+    """Create everything that a command may find in its working directory; returns the ids of the jobs by name."""
     (folder / "shop.py").write_text(APP)
     (folder / "broken.py").write_text("import nothing_of_that_name\n")
     (folder / "foreign.db").write_text("This is no database, and longer than a header. " * 10)
@@ -41,7 +41,7 @@ def furnish(folder: Path) -> dict[str, str]:
 
 
 def newest(folder: Path) -> str:
-    """The id of the job that was stored last."""
+    """The id of the newest job."""
     td = Treadle(f"sqlite:///{folder}/treadle.db")
     job = td.jobs(limit=1)[0]
     td.close()
@@ -60,7 +60,7 @@ def _ended(td: Treadle) -> dict[str, str]:
 
 
 def _in_hand(td: Treadle) -> dict[str, str]:
-    """One that the worker has, and one that was claimed by hand."""
+    """One that the worker runs, and one that was claimed by hand."""
     worker = enlist(td, "host-1", "mail", "report", "resize", version=treadle.__version__)
     processing = td.enqueue("resize", {"image": "1.png"}, queue="images")
     [held] = td.store.claim(worker.id, ClaimRequest(limit=1, types={"resize": None}))

@@ -1,4 +1,4 @@
-"""What looks like a secret is printed only if that is asked for."""
+"""What looks like a secret is printed only with --reveal."""
 
 from __future__ import annotations
 

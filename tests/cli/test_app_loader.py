@@ -1,4 +1,4 @@
-"""Which database and which app a command means, and what it says when there is none."""
+"""Which database and which app a command uses, and its error when there is none."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from tests.cli.helpers import looking
+from tests.cli.helpers import needs_database
 from treadle import Treadle
 
 
-@looking
+@needs_database
 def test_looking_at_a_database_that_is_not_there_does_not_create_it(treadle, folder, words):
     result = treadle(*words)
     assert result.exit_code == 3
@@ -22,7 +22,7 @@ def test_looking_at_a_database_that_is_not_there_does_not_create_it(treadle, fol
     assert list(folder.iterdir()) == []
 
 
-@looking
+@needs_database
 def test_looking_at_a_file_of_somebody_else_leaves_it_as_it_is(treadle, folder, words):
     with sqlite3.connect(folder / "treadle.db") as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
@@ -109,7 +109,7 @@ def test_every_option_has_a_variable(treadle, td):
     assert result.stdout.count('"id"') == 2
 
 
-@looking
+@needs_database
 def test_commands_about_the_database_import_no_user_code(treadle, td, folder, words, monkeypatch):
     (folder / "pyproject.toml").write_text('[tool.treadle]\napp = "explodes:td"\n')
     (folder / "explodes.py").write_text("raise SystemExit('imported')")
@@ -148,7 +148,7 @@ def test_a_name_that_is_not_in_the_module_says_what_is(treadle, write_app):
     assert "It has: td." in result.stderr
 
 
-def test_a_name_that_is_no_treadle_says_what_it_is(treadle, write_app):
+def test_a_name_that_is_not_a_treadle_is_an_error_with_its_type(treadle, write_app):
     result = treadle("tick", f"{write_app('other = 3')}:other")
     assert result.exit_code == 2
     assert "is a int, not a Treadle" in result.stderr
@@ -158,7 +158,7 @@ def test_a_module_alone_means_its_only_treadle(treadle, write_app):
     assert treadle("tick", write_app("again = td")).exit_code == 0
 
 
-def test_a_module_with_two_of_them_must_be_told_which(treadle, write_app):
+def test_a_module_with_two_of_them_needs_a_name(treadle, write_app):
     result = treadle("tick", write_app("second = Treadle('sqlite:///second.db')"))
     assert result.exit_code == 2
     assert "It has: td, second." in result.stderr
@@ -170,7 +170,7 @@ def test_a_file_name_is_no_module_name(treadle):
     assert "try app:td" in result.stderr
 
 
-def test_no_app_at_all_says_where_it_was_looked_for(treadle, folder):
+def test_without_an_app_the_error_lists_where_it_was_searched(treadle, folder):
     result = treadle("worker")
     assert result.exit_code == 2
     assert "$TREADLE_APP" in result.stderr
