@@ -1,4 +1,4 @@
-"""Which way dependencies point, and the few things that may be nowhere else."""
+"""The direction of dependencies, and things that only certain modules may do."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "treadle"
 LONGEST = 400
-"""Lines. A longer file has two ideas; but for statements, which are a list."""
+"""Lines. A longer file has two topics, except for statements, which are a list."""
 
 PURE = {
     "backoff",
@@ -46,9 +46,9 @@ MIDDLE = {
     "tracing",
     "results",
 }
-"""What an app is made of. Of a store it knows the contract only."""
+"""The parts of an app. They know only the contract of a store."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}
-"""Uses everything; used by nobody."""
+"""They may import everything; no other layer imports them."""
 
 FILES = sorted(SOURCE.rglob("*.py"))
 
@@ -65,7 +65,7 @@ def tree(path: Path) -> ast.Module:
 
 
 def imports(path: Path, *, for_types_too: bool) -> set[str]:
-    """What a file imports of treadle; with or without what only a type checker sees."""
+    """The modules of treadle that a file imports, with or without those that only a type checker sees."""
     hidden: set[ast.AST] = set()
     if not for_types_too:
         for node in ast.walk(tree(path)):
@@ -178,11 +178,11 @@ OWN_SQL = {
     "stores.sqlite.schema": "asks for the schema of a database that may not have our tables",
 }
 BUILT_SQL = {"stores.sql.search", "stores.sql.filter_sql"}
-"""May put more than constants into a statement."""
+"""These may put more than constants into a statement."""
 
 
 def strings(path: Path) -> Iterator[ast.Constant | ast.JoinedStr]:
-    """All strings but docstrings; an f-string counts as one."""
+    """All strings except docstrings; an f-string counts as one."""
     inside: set[ast.AST] = set()
     for node in ast.walk(tree(path)):
         if isinstance(node, ast.Expr):
@@ -223,7 +223,7 @@ def test_sql_is_put_together_from_constants_only(path: Path) -> None:
 
 
 def statements(store: str) -> list[str]:
-    """The names of a store's statements, in the order in which they stand there."""
+    """The names of a store's statements, in the order of the file."""
     body = tree(SOURCE / "stores" / store / "statements.py").body
     targets = [n.targets[0] if isinstance(n, ast.Assign) else n.target for n in body if isinstance(n, Assigned)]
     return [target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("_")]
@@ -256,10 +256,10 @@ def test_the_verbs_find_their_statements_in_every_database() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_no_file_is_too_long(path: Path) -> None:
-    if path.name == "statements.py":  # a list of statements is one idea, however long
+    if path.name == "statements.py":  # a list of statements is one topic, however long
         return
     lines = len(path.read_text("utf-8").splitlines())
-    assert lines <= LONGEST, f"{path.relative_to(SOURCE)} has {lines} lines: it has two ideas"
+    assert lines <= LONGEST, f"{path.relative_to(SOURCE)} has {lines} lines: split it by topic"
 
 
 def test_every_module_says_what_it_is_for() -> None:

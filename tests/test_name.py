@@ -1,4 +1,4 @@
-"""The project has one name. The old one stands in one line of the changelog, for those who look for it."""
+"""The project has one name. The old one is in one line of the changelog only."""
 
 from __future__ import annotations
 

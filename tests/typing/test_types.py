@@ -1,4 +1,4 @@
-"""Both type checkers agree with `usage.py`: what is right passes, and what is wrong is still an error."""
+"""Both type checkers accept the right lines of `usage.py` and reject the wrong ones."""
 
 from __future__ import annotations
 

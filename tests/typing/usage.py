@@ -1,6 +1,6 @@
 """What type checkers must see in users' code. Never run: `test_types.py` has mypy and pyright check it.
 
-A line that must be an error says so in comments that both checkers refuse once it is none.
+A line that must be an error has comments that both checkers reject once it is no error.
 """
 
 from __future__ import annotations

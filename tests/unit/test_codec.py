@@ -1,4 +1,4 @@
-"""What is stored comes back as what it was, or is refused before it is stored."""
+"""A stored value comes back unchanged, or is refused before it is stored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The key under which two enqueues are one job."""
+"""Dedupe keys: two enqueues with the same key are one job."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with the queue as a whole, and how fast it is."""
+"""Which workers are alive, what is wrong with the queue as a whole, and how fast it is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The filter language: what it means, what it refuses, and that a filter is written as it is read."""
+"""The filter language: its meaning, its errors, and that the text of a filter gives the same filter."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_a_text_means_a_filter(text: str, meant: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("failed", "cannot read 'failed': write key:value, for example type:failed; keys are status, type, queue,"),
         ("staus:failed", "cannot read 'staus:failed': 'staus' is not one of status, type, .* did you mean status\\?"),
@@ -112,8 +112,8 @@ def test_a_text_means_a_filter(text: str, meant: dict[str, Any]) -> None:
         (f"type:{','.join(['a'] * (MOST_VALUES + 1))}", f"at most {MOST_VALUES} values"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_read_says_what_could_stand_there(text: str, told: str) -> None:
-    with pytest.raises(BadFilter, match=told):
+def test_an_unreadable_filter_says_what_is_possible(text: str, message: str) -> None:
+    with pytest.raises(BadFilter, match=message):
         parse(text)
 
 

@@ -1,4 +1,4 @@
-"""Job ids: rising, unique, and not shared by those who forked."""
+"""Job ids rise, are unique, and differ between forked processes."""
 
 from __future__ import annotations
 

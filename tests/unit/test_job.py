@@ -1,4 +1,4 @@
-"""Small questions about a job."""
+"""What a job's status allows."""
 
 from __future__ import annotations
 

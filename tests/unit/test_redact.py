@@ -1,4 +1,4 @@
-"""What looks like a secret is not shown."""
+"""Values that look like secrets are hidden."""
 
 from __future__ import annotations
 

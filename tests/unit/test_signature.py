@@ -291,7 +291,7 @@ def test_a_handler_without_parameters_takes_an_empty_object():
     ],
 )
 def test_a_payload_that_does_not_fit_is_an_ordinary_error(payload):
-    """A deploy changed the handler, or somebody the row."""
+    """A deploy changed the handler, or a person changed the row."""
     with pytest.raises(BadArguments, match="handler: "):
         of(int).decode(payload)
 

@@ -1,4 +1,4 @@
-"""UserConnection connections, as far as no server is needed."""
+"""Connections of the user, as far as no server is needed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_the_servers_code_is_found_in_wrapped_errors():
 
 
 class Spy:
-    """Notes its statements, and fails at those it was told to."""
+    """Records its statements, and fails at the chosen ones."""
 
     def __init__(self, *failing: str) -> None:
         self.failing, self.seen = failing, []

@@ -297,7 +297,7 @@ class Reading(Protocol):
         ...
 
     def failures(self) -> list[FailureGroup]:
-        """The newest failed jobs, by type and error, the latest first."""
+        """The newest failed jobs, and those that wait for a retry, by type and error; the latest first."""
         ...
 
 

@@ -161,7 +161,7 @@ def queues(site: Site, request: Request) -> Response:
 
 
 @route(
-    "GET", "/api/failures", "The newest failed jobs, by type and error", for_tenants=False, responses={200: Failures}
+    "GET", "/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, responses={200: Failures}
 )
 def failures(site: Site, request: Request) -> Response:
     rows = site.cached("failures", 1.0, site.app.failures)

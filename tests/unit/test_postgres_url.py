@@ -1,4 +1,4 @@
-"""Where a URL leads on PostgreSQL, and what may be seen of it."""
+"""URLs of PostgreSQL: what they connect to, and what is shown of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How often those who wait for SQLite's lock look whether it is free."""
+"""How often a caller that waits for SQLite's lock checks whether it is free."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from treadle.stores.sqlite.connection import BUSY_SECONDS, FIRST_PAUSE, LONGEST_
 
 
 def pauses() -> list[tuple[float, float]]:
-    """Each look of one who waits as long as one may: after so many seconds, and the pause that follows."""
+    """Each check of a caller that waits as long as possible: after how many seconds, and the pause that follows."""
     looks, waited, pause = [], 0.0, FIRST_PAUSE
     while waited < BUSY_SECONDS:
         waited += pause

@@ -1,4 +1,4 @@
-"""Where a SQLite file may live, and how a URL says so."""
+"""URLs of SQLite: which file they name, and where a file may be."""
 
 from __future__ import annotations
 
