@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from treadle.errors import BadOption, TreadleError
 from treadle.web import api, openapi, pages, problem, render, security
+from treadle.web.api.prometheus import Counters
 from treadle.web.auth import NOBODY, Auth, Principal, allow_everyone
 from treadle.web.http import Request, Response, parse
 from treadle.web.login import Login
@@ -64,6 +65,7 @@ class WebApp:
     def __init__(self, site: Site, routes: tuple[Route, ...]) -> None:
         self.site = site
         site.routes = tuple(route for route in routes if not (site.read_only and route.writes))
+        site.counters = Counters(site.app)
         paths: dict[str, dict[str, Route]] = {}
         for route in site.routes:
             paths.setdefault(route.path, {})[route.method] = route

@@ -19,13 +19,13 @@ from treadle.web import auth as authentication
 from treadle.web.auth import Auth, Principal, bearer_token, token_owner
 from treadle.web.broadcaster import Broadcaster
 from treadle.web.bulk_runner import BulkRunner
-from treadle.web.counters import Counters
 from treadle.web.http import Request, Response
 from treadle.web.login import Login
 from treadle.web.route import Route
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
+    from treadle.web.api.prometheus import Counters
 
 
 MAX_SLOW = 16
@@ -60,10 +60,11 @@ class Site:
         """Of a second in a handler, for the insights."""
         self.routes: tuple[Route, ...] = ()
         """Set by the app that serves them, without those that a read-only site lacks."""
+        self.counters: Counters
+        """Set by the app too."""
         self.slow_limiter = CapacityLimiter(MAX_SLOW)
         self.bulk_runner = BulkRunner(app)
         self.broadcaster = Broadcaster(app)
-        self.counters = Counters(app)
         self._cached: dict[Any, tuple[float, float, Any]] = {}
         self._lock = threading.Lock()
         self._locks: dict[Any, threading.Lock] = {}
