@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from treadle.cli.base import Shared
-from treadle.cli.errors import DATABASE, Problem
+from treadle.cli.errors import DATABASE, CommandError
 from treadle.errors import TreadleError
 from treadle.settings import DEFAULT_URL, URL_VARIABLE, database_url
 from treadle.stores import open_store
@@ -36,10 +36,12 @@ def configured(key: str) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise Problem(f"{path.absolute()} cannot be read: {error}", "treadle looks there for [tool.treadle].") from None
+        raise CommandError(
+            f"{path.absolute()} cannot be read: {error}", "treadle looks there for [tool.treadle]."
+        ) from None
     value = tool.get("treadle", {}).get(key)
     if value is not None and not isinstance(value, str):
-        raise Problem(f"{path.absolute()}: [tool.treadle] {key} is {value!r}", "It must be a string.")
+        raise CommandError(f"{path.absolute()}: [tool.treadle] {key} is {value!r}", "It must be a string.")
     return value
 
 
@@ -71,7 +73,7 @@ def must_be_ready(store: Store) -> None:
     found, newest = store.schema(), store.newest_schema()
     upgrade = f"treadle db upgrade --db {url_to_show(store)}"
     if found is None:
-        raise Problem(
+        raise CommandError(
             f"there is no database at {store.where}",
             "Each working directory has its own unless you name one: --db, $TREADLE_URL, or pyproject.toml.\n"
             "`treadle worker` and `treadle enqueue` create it; so does:",
@@ -80,7 +82,7 @@ def must_be_ready(store: Store) -> None:
         )
     if found < newest:
         what = f"has schema {found}, and this treadle needs {newest}" if found else "has no treadle tables"
-        raise Problem(f"{store.where} {what}", next=upgrade, code=DATABASE)
+        raise CommandError(f"{store.where} {what}", next=upgrade, code=DATABASE)
 
 
 def url_to_show(store: Store) -> str:
@@ -93,7 +95,7 @@ def app_name(given: str | None) -> str:
     name = given or os.environ.get(APP_VARIABLE) or configured("app")
     if name:
         return name
-    raise Problem(
+    raise CommandError(
         "name an app",
         f"Tried the command line, ${APP_VARIABLE}, and `app` under [tool.treadle] in {Path.cwd() / 'pyproject.toml'}.",
         next="treadle worker app:td     (for `td = Treadle()` in app.py)",
@@ -107,7 +109,7 @@ def load_app(shared: Shared, name: str) -> Treadle:
         os.environ[URL_VARIABLE] = database_url(url)
     app = _app_in(_module(module_name, name), attribute, name)
     if shared.db is not None and app.store.where != (named := open_store(database_url(shared.db)).where):
-        raise Problem(
+        raise CommandError(
             f"{name} keeps its jobs in {app.store.where}, not in {named}",
             "The app names its database, and --db cannot change that.",
             next="leave --db out, or write `td = Treadle()` without a URL",
@@ -118,7 +120,7 @@ def load_app(shared: Shared, name: str) -> Treadle:
 def _module(module_name: str, name: str) -> ModuleType:
     if module_name.endswith(".py") or "/" in module_name:
         module = module_name.removesuffix(".py").strip("./").replace("/", ".")
-        raise Problem(f"{name} names a file", "An app is named by its module.", next=f"try {module}:td")
+        raise CommandError(f"{name} names a file", "An app is named by its module.", next=f"try {module}:td")
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
     try:
@@ -133,23 +135,23 @@ def _module(module_name: str, name: str) -> ModuleType:
         raise _broken(module_name, error) from None
 
 
-def _not_found(missing: str, name: str) -> Problem:
+def _not_found(missing: str, name: str) -> CommandError:
     places = [Path(place or ".").absolute() for place in sys.path]
     tried = [str(place / missing.replace(".", "/")) + ".py" for place in places if place.is_dir()]
-    return Problem(
+    return CommandError(
         f"cannot import {name}: there is no module {missing!r}",
         "Tried, in this order:\n" + "\n".join(f"  {path}" for path in tried),
         next="cd to the folder that holds it, or put that on $PYTHONPATH",
     )
 
 
-def _broken(module_name: str, error: BaseException) -> Problem:
+def _broken(module_name: str, error: BaseException) -> CommandError:
     """The user's module raised: show the traceback, from the first line of their code on."""
     trace = error.__traceback__
     while trace and ("importlib" in trace.tb_frame.f_code.co_filename or trace.tb_frame.f_globals is globals()):
         trace = trace.tb_next
     lines = "".join(traceback.format_exception(type(error), error, trace)).rstrip()
-    return Problem(f"cannot import {module_name}: it raised {type(error).__name__}", lines)
+    return CommandError(f"cannot import {module_name}: it raised {type(error).__name__}", lines)
 
 
 def _app_in(module: ModuleType, attribute: str, name: str) -> Treadle:
@@ -160,12 +162,10 @@ def _app_in(module: ModuleType, attribute: str, name: str) -> Treadle:
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise Problem(f"{module.__name__} has no {attribute!r}", _apps_in_words(module), next=_suggestion(module))
+            raise _wrong_app(module, f"{module.__name__} has no {attribute!r}")
         found = getattr(found, part)
     if not isinstance(found, Treadle):
-        raise Problem(
-            f"{name} is a {type(found).__name__}, not a Treadle", _apps_in_words(module), next=_suggestion(module)
-        )
+        raise _wrong_app(module, f"{name} is a {type(found).__name__}, not a Treadle")
     return found
 
 
@@ -180,15 +180,12 @@ def _only_app(module: ModuleType) -> Treadle:
     if len(apps) == 1:
         return next(iter(apps.values()))
     what = "more than one Treadle" if apps else "no Treadle"
-    raise Problem(f"{module.__name__} has {what}", _apps_in_words(module), next=_suggestion(module))
+    raise _wrong_app(module, f"{module.__name__} has {what}")
 
 
-def _apps_in_words(module: ModuleType) -> str:
-    names = ", ".join(_apps(module))
-    place = click.format_filename(module.__file__ or "?")
-    return f"It has: {names}." if names else f"{place} defines none at its top level: td = Treadle()."
-
-
-def _suggestion(module: ModuleType) -> str:
-    names = list(_apps(module))
-    return f"try {module.__name__}:{names[0]}" if names else ""
+def _wrong_app(module: ModuleType, what: str) -> CommandError:
+    if names := list(_apps(module)):
+        return CommandError(what, f"It has: {', '.join(names)}.", next=f"try {module.__name__}:{names[0]}")
+    return CommandError(
+        what, f"{click.format_filename(module.__file__ or '?')} defines none at its top level: td = Treadle()."
+    )

@@ -28,7 +28,7 @@ from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import all_jobs
 from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.errors import PROBLEMS, Problem
+from treadle.cli.errors import PROBLEMS, CommandError
 from treadle.stores import open_store
 from treadle.stores.sqlite.url import check, path_of
 
@@ -67,7 +67,7 @@ class Row(msgspec.Struct):
     high: float
 
 
-class Run(msgspec.Struct, frozen=True):
+class BenchRun(msgspec.Struct, frozen=True):
     """Where, and how much, to measure."""
 
     db: str
@@ -83,7 +83,7 @@ class Run(msgspec.Struct, frozen=True):
         return Row(section, key, what, "jobs/s", statistics.median(values), min(values), max(values))
 
 
-def measure_enqueue(run: Run) -> list[Row]:
+def measure_enqueue(run: BenchRun) -> list[Row]:
     """One by one, from threads that share commits, and in bulk."""
     with new_database(run.db) as url, closing(Treadle(url)) as td:
         rate, seconds = partial(run.rate, "enqueue"), run.sizes.seconds
@@ -117,7 +117,7 @@ def _in_bulk(td: Treadle, type: str, n: int) -> float:
     return n / (time.perf_counter() - began)
 
 
-def measure_drain(run: Run) -> list[Row]:
+def measure_drain(run: BenchRun) -> list[Row]:
     """Jobs that wait, until worker processes have completed them all."""
     return [
         run.rate("drain", f"drain_{kind}_{n}", f"{kind} no-ops, {processes}", partial(_drain, run, type, n))
@@ -126,7 +126,7 @@ def measure_drain(run: Run) -> list[Row]:
     ]
 
 
-def _drain(run: Run, type: str, processes: int) -> float:
+def _drain(run: BenchRun, type: str, processes: int) -> float:
     """Jobs per second from the first claim to the last completion, as the database recorded them."""
     n: int = getattr(run.sizes, type)
     with new_database(run.db) as url, closing(Treadle(url)) as td:
@@ -139,7 +139,7 @@ def _drain(run: Run, type: str, processes: int) -> float:
         return n / max(1e-6, (last - first).total_seconds())
 
 
-def measure_pickup(run: Run) -> list[Row]:
+def measure_pickup(run: BenchRun) -> list[Row]:
     """Milliseconds from an enqueue in one process to the start of the handler in another, idle one."""
     run.say(f"pickup: {run.sizes.pickups} jobs, one by one")
     sent: dict[str, int] = {}
@@ -189,7 +189,7 @@ def _workers(url: str, processes: int, concurrency: int) -> Generator[list[subpr
     ]
     try:
         if any(worker.stdout and not worker.stdout.readline() for worker in workers):
-            raise Problem("a worker process of the benchmark did not start", code=PROBLEMS)
+            raise CommandError("a worker process of the benchmark did not start", code=PROBLEMS)
         for worker in workers:
             print("go", file=worker.stdin, flush=True)
         yield workers
@@ -206,7 +206,7 @@ def _wait_for(td: Treadle, workers: Sequence[subprocess.Popen[str]], n: int) -> 
         if now != seen:
             seen, moved_at = now, time.monotonic()
         if time.monotonic() - moved_at > STALLED or any(worker.poll() is not None for worker in workers):
-            raise Problem(f"the workers of the benchmark stopped at {now} of {n} jobs", code=PROBLEMS)
+            raise CommandError(f"the workers of the benchmark stopped at {now} of {n} jobs", code=PROBLEMS)
         time.sleep(0.02)
 
 
@@ -220,7 +220,7 @@ def new_database(db: str) -> Generator[str]:
         return
     where = open_store(db).where  # raises if the URL is wrong, or psycopg is missing
     if not db.startswith("postgres"):
-        raise Problem(f"{where} is a libSQL server, which has only one database", next=f"for that, {LABORATORY}")
+        raise CommandError(f"{where} is a libSQL server, which has only one database", next=f"for that, {LABORATORY}")
     import psycopg
     from psycopg.sql import SQL, Identifier
 
@@ -240,7 +240,7 @@ def with_database(url: str, name: str) -> str:
     return f"{parts.scheme}://{parts.netloc}/{name}{'?' if query else ''}{query}"
 
 
-def _machine(run: Run) -> dict[str, object]:
+def _machine(run: BenchRun) -> dict[str, object]:
     """What the numbers were measured on."""
     with new_database(run.db) as url, closing(Treadle(url)) as td:
         status = td.store.status()
@@ -282,9 +282,9 @@ def bench(
         raise click.UsageError("name either --db or --dir")
     names = [name.strip() for name in only.split(",")]
     if unknown := ["--profile"] if profile else [name for name in names if name not in SECTIONS]:
-        raise Problem(f"{unknown[0]} is not one of {', '.join(SECTIONS)}", next=f"for more, {LABORATORY}")
+        raise CommandError(f"{unknown[0]} is not one of {', '.join(SECTIONS)}", next=f"for more, {LABORATORY}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no database is left behind
-    run = Run(
+    run = BenchRun(
         shared.db or f"sqlite:///{os.path.abspath(dir or '.')}/bench.db", sizes_of(quick, n), concurrency, shared.note
     )
     machine, rows = _machine(run), [row for name in names for row in SECTIONS[name](run)]

@@ -10,7 +10,7 @@ from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import load_app, must_be_ready, url_of
 from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.errors import Problem, refuse_json
+from treadle.cli.errors import CommandError, refuse_json
 
 HELP = """Serve the dashboard and the HTTP API until stopped.
 
@@ -48,13 +48,13 @@ def dashboard(
     try:
         from treadle.web import server
     except ModuleNotFoundError as error:
-        raise Problem(
+        raise CommandError(
             f"the dashboard needs {error.name}",
             next="install the extra 'web', in a clone of treadle: pip install '.[web]'",
         ) from None
     app = load_app(shared, target) if target else Treadle(url_of(shared))
     if not server.is_loopback(host) and not server.has_credentials(app):
-        raise Problem(f"--host {host} lets others in, and nothing identifies them", server.WAYS)
+        raise CommandError(f"--host {host} lets others in, and nothing identifies them", server.WAYS)
     if not target:
         must_be_ready(app.store)
     app.store.open()

@@ -11,7 +11,7 @@ from treadle import units
 from treadle.cli import output
 from treadle.cli.app_loader import database, url_of
 from treadle.cli.base import Duration, Group, Shared, pass_shared
-from treadle.cli.errors import Problem
+from treadle.cli.errors import CommandError
 from treadle.job import Status
 from treadle.stores import open_store
 from treadle.worker.chores import PRUNED, prune
@@ -95,7 +95,7 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
     url = url_of(shared)
     if not url.startswith("postgres"):
         cause = "Anybody who can write a SQLite file can change everything in it."
-        raise Problem("roles exist only on PostgreSQL", cause, next=NAME_ONE)
+        raise CommandError("roles exist only on PostgreSQL", cause, next=NAME_ONE)
     open_store(url)  # raises if psycopg is missing
     from treadle.stores.postgres.roles import Roles, script
     from treadle.stores.postgres.store import PostgresStore

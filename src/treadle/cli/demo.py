@@ -21,7 +21,7 @@ from treadle.app import Treadle
 from treadle.cli.app_loader import url_to_show
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.demo_screen import DemoScreen
-from treadle.cli.errors import PROBLEMS, Problem
+from treadle.cli.errors import PROBLEMS, CommandError
 from treadle.job import NewJob
 from treadle.settings import URL_VARIABLE, database_url
 from treadle.stores import open_store
@@ -91,7 +91,7 @@ def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str]) 
             _kill_one(app, screen)
         if not seen["pending"] + seen["processing"]:
             return
-    raise Problem(f"the workers ended with exit code {supervisor.returncode}", code=PROBLEMS)
+    raise CommandError(f"the workers ended with exit code {supervisor.returncode}", code=PROBLEMS)
 
 
 def _kill_one(app: Treadle, screen: DemoScreen) -> None:
@@ -123,7 +123,7 @@ def _database(shared: Shared, keep: bool) -> Generator[str]:
     store = open_store(database_url(shared.db))
     found = store.schema()
     if found is not None and (found or store.one_machine):
-        raise Problem(
+        raise CommandError(
             f"{store.where} {'is in use' if found else 'exists'}",
             "The demo kills a worker, so it needs a database of its own.",
             next="name a new one",
@@ -141,7 +141,7 @@ def _workers(url: str) -> Generator[subprocess.Popen[str]]:
     with tempfile.TemporaryFile() as log, _treadle(url, WORKERS, stderr=log) as process:
         try:
             yield process
-        except Problem as problem:
+        except CommandError as problem:
             log.seek(0)
             problem.cause = log.read().decode(errors="replace")[-4000:].rstrip()
             raise

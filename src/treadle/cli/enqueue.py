@@ -12,7 +12,7 @@ import msgspec
 from treadle import units
 from treadle.cli.app_loader import database, load_app
 from treadle.cli.base import Duration, Moment, Shared, command, pass_shared
-from treadle.cli.errors import USAGE, Problem, code_of
+from treadle.cli.errors import USAGE, CommandError, code_of
 from treadle.cli.output import nearest, pretty
 from treadle.diagnosis import alive, handles
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
@@ -74,9 +74,9 @@ def parse_payload(pairs: tuple[str, ...]) -> dict[str, Any]:
         name = key.removesuffix(":")
         if not equals or not name:
             cause = "Write KEY=TEXT, or KEY:=JSON."
-            raise Problem(f"{pair!r} is not a valid argument", cause, next=f"try {pair.strip('=:')}=…")
+            raise CommandError(f"{pair!r} is not a valid argument", cause, next=f"try {pair.strip('=:')}=…")
         if name in payload:
-            raise Problem(f"{name!r} is given twice", "A payload has each key once.")
+            raise CommandError(f"{name!r} is given twice", "A payload has each key once.")
         payload[name] = _json(pair, value) if key.endswith(":") else value
     return payload
 
@@ -86,7 +86,9 @@ def _json(pair: str, text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         cause = f"JSON must follow :=, and this is not JSON ({error}). In a shell, quote it: 'tags:=[\"a\"]'."
-        raise Problem(f"{pair!r} is not a valid argument", cause, next="for plain text write = instead of :=") from None
+        raise CommandError(
+            f"{pair!r} is not a valid argument", cause, next="for plain text write = instead of :="
+        ) from None
 
 
 def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
@@ -118,7 +120,9 @@ def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
 
 def _wait(shared: Shared, app: Treadle, job: Job, timeout: float) -> None:
     if timeout <= 0:
-        raise Problem(f"--timeout {timeout:g} leaves no time to wait", "The duration must be more than 0.", code=USAGE)
+        raise CommandError(
+            f"--timeout {timeout:g} leaves no time to wait", "The duration must be more than 0.", code=USAGE
+        )
     try:
         with shared.err.status(f"waiting for {job.type}") if shared.err.is_terminal else nullcontext():
             result = app.result(job.id, timeout=timeout)

@@ -32,7 +32,7 @@ _CODES: list[tuple[type[BaseException], int]] = [
 ]
 
 
-class Problem(click.ClickException):
+class CommandError(click.ClickException):
     """An error that is printed as a message, without a traceback."""
 
     def __init__(self, what: str, cause: str = "", *, next: str = "", code: int = USAGE) -> None:
@@ -55,26 +55,26 @@ class Problem(click.ClickException):
 def refuse_json(shared: Shared, name: str, cause: str, next: str) -> None:
     """--json is an error for a command that prints no data."""
     if shared.json_was_typed:
-        raise Problem(f"treadle {name} prints no JSON: leave --json out", cause, next=next)
+        raise CommandError(f"treadle {name} prints no JSON: leave --json out", cause, next=next)
 
 
 @contextmanager
 def caught() -> Generator[None]:
-    """Errors of treadle and of the database become problems; any other is a bug and keeps its traceback."""
+    """Errors of treadle and of the database become messages; any other is a bug and keeps its traceback."""
     try:
         yield
     except (errors.TreadleError, sqlite3.Error) as error:
         raise explained(error) from None
     except getattr(sys.modules.get("psycopg"), "Error", ()) as error:
         what = f"the database said: {' '.join(str(error).split())}"
-        raise Problem(what, next="treadle doctor", code=DATABASE) from None
+        raise CommandError(what, next="treadle doctor", code=DATABASE) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)  # end the line of ^C or of a question
-        raise Problem("interrupted", code=INTERRUPTED) from None
+        raise CommandError("interrupted", code=INTERRUPTED) from None
 
 
-def explained(error: Exception) -> Problem:
-    """An error as a problem. The library's messages suggest Python; here the next step is a command."""
+def explained(error: Exception) -> CommandError:
+    """An error as a message. The library's messages suggest Python; here the next step is a command."""
     what, cause, next = str(error), "", ""
     match error:
         case errors.JobNotFound():
@@ -112,7 +112,7 @@ def explained(error: Exception) -> Problem:
             next = "treadle doctor"
         case _:
             what, _, cause = what.partition("; ")
-    return Problem(what, cause, next=next, code=code_of(error))
+    return CommandError(what, cause, next=next, code=code_of(error))
 
 
 def code_of(error: BaseException) -> int:

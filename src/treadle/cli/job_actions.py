@@ -13,7 +13,7 @@ from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Command, Shared, command, pass_shared, reveals
-from treadle.cli.errors import CONFLICT, PROBLEMS, Problem, explained
+from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, explained
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
 from treadle.units import plural
@@ -101,12 +101,12 @@ def is_filter(words: Sequence[str]) -> bool:
 def _confirm(action: Action, what: str, them: str) -> None:
     """Ask, where somebody can answer."""
     if not sys.stdin.isatty():
-        raise Problem(
+        raise CommandError(
             f"will not {action.name} without asking: {what}", "There is no terminal to ask on.", next="add --yes"
         )
     end = " permanently" if action.permanent else ""
     if not click.confirm(f"{what}. {action.name.capitalize()} {them}{end}?", err=True):
-        raise Problem("nothing was changed", code=PROBLEMS)
+        raise CommandError("nothing was changed", code=PROBLEMS)
 
 
 def _on_ids(shared: Shared, action: Action, ids: Sequence[str], *, yes: bool, expected: int | None) -> None:
@@ -121,16 +121,16 @@ def _on_ids(shared: Shared, action: Action, ids: Sequence[str], *, yes: bool, ex
     if shared.json:
         shared.data({"items": [_as_json(shared, id, result) for id, result in results]})
     for id, result in results:
-        if isinstance(result, Problem):
+        if isinstance(result, CommandError):
             result.show()
         elif not shared.json:
             shared.print(id, ("  ", ""), (action.result(result), "dim"))
-    codes = {result.exit_code for _, result in results if isinstance(result, Problem)}
+    codes = {result.exit_code for _, result in results if isinstance(result, CommandError)}
     if codes:
         click.get_current_context().exit(codes.pop() if len(codes) == 1 else PROBLEMS)
 
 
-def _on_id(shared: Shared, app: Treadle, action: Action, id: str) -> Job | Problem:
+def _on_id(shared: Shared, app: Treadle, action: Action, id: str) -> Job | CommandError:
     try:
         changed = action.run(app, id)
     except TreadleError as error:
@@ -139,8 +139,8 @@ def _on_id(shared: Shared, app: Treadle, action: Action, id: str) -> Job | Probl
     return changed
 
 
-def _as_json(shared: Shared, id: str, result: Job | Problem) -> dict[str, Any]:
-    if isinstance(result, Problem):
+def _as_json(shared: Shared, id: str, result: Job | CommandError) -> dict[str, Any]:
+    if isinstance(result, CommandError):
         return {"id": id, "ok": False, "error": result.message, "exit_code": result.exit_code}
     return {"id": id, "ok": True, "job": shared.shown(result, views.job)}
 

@@ -16,7 +16,7 @@ from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared, reveals
 from treadle.cli.enqueue import parse_payload
-from treadle.cli.errors import Problem
+from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import actions
 from treadle.cli.output import bar, clean, pretty, status, style
 from treadle.errors import JobNotFound
@@ -33,8 +33,8 @@ ENDED = {"retried": "failed"}
 
 STATUSES = click.Choice([status.value for status in Status])
 
-Line = tuple[datetime, str, str]
-"""Of a timeline: when, what, and in which style."""
+TimelineEntry = tuple[datetime, str, str]
+"""When, what, and in which style."""
 
 
 @click.group("jobs", cls=Group, help="List, show, explain, clone, retry, run now, cancel and delete jobs.")
@@ -85,7 +85,7 @@ def both(filter: Filter, given: Mapping[str, Any]) -> Filter:
     fields = {NAMED[name]: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
     for name in given:
         if getattr(filter, NAMED[name]):
-            raise Problem(f"the filter names a {name}, and so does --{name}", "Give it once.")
+            raise CommandError(f"the filter names a {name}, and so does --{name}", "Give it once.")
     return filter.replace(**fields)
 
 
@@ -182,7 +182,7 @@ def _section(shared: Shared, heading: str, text: str = "") -> None:
         shared.print("  ", line)
 
 
-def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> Iterator[Line]:
+def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> Iterator[TimelineEntry]:
     yield job.created_at, "created", ""
     for attempt in history:
         n, ended = attempt.attempt, ENDED.get(attempt.outcome, attempt.outcome)

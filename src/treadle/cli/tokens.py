@@ -10,7 +10,7 @@ from treadle import tokens as secrets
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Duration, Group, Shared, pass_shared
-from treadle.cli.errors import CONFLICT, NOT_FOUND, Problem
+from treadle.cli.errors import CONFLICT, NOT_FOUND, CommandError
 from treadle.settings import checked_name
 from treadle.stores.rows import Token
 
@@ -36,7 +36,7 @@ def tokens() -> None:
 @pass_shared
 def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expires: float | None) -> None:
     if not name or name.startswith(secrets.SESSION):
-        raise Problem(
+        raise CommandError(
             f"a token cannot be called {name!r}",
             f"It needs a name, and names of logins begin with {secrets.SESSION!r}.",
         )
@@ -50,7 +50,7 @@ def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expi
         expires_at=until,
     )
     if not store.add_token(token):
-        raise Problem(f"a token {name!r} already exists", next=f"treadle tokens revoke {name}", code=CONFLICT)
+        raise CommandError(f"a token {name!r} already exists", next=f"treadle tokens revoke {name}", code=CONFLICT)
     shared.audit(store, "create token", name)
     if shared.json:
         shared.data({"name": name, "token": secret, "scopes": token.scopes, "tenant": tenant, "expires_at": _at(until)})
@@ -86,7 +86,7 @@ def ls(shared: Shared) -> None:
 def revoke(shared: Shared, name: str) -> None:
     store = database(shared).store
     if not store.drop_token(name):
-        raise Problem(f"there is no token {name!r}", next="treadle tokens ls", code=NOT_FOUND)
+        raise CommandError(f"there is no token {name!r}", next="treadle tokens ls", code=NOT_FOUND)
     shared.audit(store, "revoke token", name)
     if shared.json:
         shared.data({"name": name, "revoked": True})

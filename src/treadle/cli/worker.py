@@ -23,7 +23,7 @@ from treadle import clock, units, views
 from treadle.cli import output
 from treadle.cli.app_loader import app_name, database, load_app
 from treadle.cli.base import Duration, Shared, command, pass_shared
-from treadle.cli.errors import PROBLEMS, Problem, refuse_json
+from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
 from treadle.outcome import OutcomeKind
 from treadle.views import WorkerOut
 from treadle.worker.inflight import VARIABLE, Inflight
@@ -93,7 +93,7 @@ def _work(
 
     types = sorted(app.registry.types)
     if not types:
-        raise Problem(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
+        raise CommandError(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
     inflight = Inflight.inherited()
     if burst or not (
         inflight and inflight.has_predecessor
