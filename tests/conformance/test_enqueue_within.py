@@ -197,7 +197,7 @@ def test_a_connection_to_another_database_is_refused(store, postgres_url):
 
     with (
         psycopg.connect(postgres_url) as other,
-        pytest.raises(BadConnection, match=f"it is not to {re.escape(store.where)}"),
+        pytest.raises(BadConnection, match=f"it is not open on {re.escape(store.where)}"),
     ):
         store.insert([new_job()], other)
 

@@ -49,7 +49,7 @@ def time(monkeypatch):
 def looks_that_cost(monkeypatch, cheap_looks):
     """Enough not to be made before every claim, and not so much that they must be spared."""
     monkeypatch.setattr(cursor, "CHEAP", -1)
-    monkeypatch.setattr(cursor, "DEAR", 1e9)
+    monkeypatch.setattr(cursor, "EXPENSIVE", 1e9)
 
 
 @pytest.fixture
@@ -270,14 +270,14 @@ def looked(cursors, seconds, time):
 
 
 def test_looks_that_are_dear_take_a_tenth_of_the_time(time, monkeypatch):
-    monkeypatch.setattr(cursor, "DEAR", 0.02)
+    monkeypatch.setattr(cursor, "EXPENSIVE", 0.02)
     cursors = Cursors()
     for _ in range(2):  # one slow look may be anything
         looked(cursors, 0.5, time)
     began, looks = time.now, 0
 
     while time.now < began + 100:
-        cursors.spoil()
+        cursors.mark_stale()
         if cursors.look_first():
             looked(cursors, 0.5, time)
             looks += 1

@@ -15,6 +15,7 @@ from tests.servers.libsql import LibSQLServer
 from treadle import Context, Treadle
 from treadle.errors import CommitUnknown
 from treadle.job import Status
+from treadle.stores.libsql.connection import Database
 from treadle.stores.libsql.server import Server, Unreachable
 from treadle.stores.libsql.store import LibSQLStore
 from treadle.worker import settler, worker
@@ -34,12 +35,12 @@ class Losses:
         self._turn: Counter[str] = Counter()
         self._here = threading.local()
         self._lock = threading.Lock()
-        write, post = LibSQLStore._write, Server.post
+        write, post = Database.write, Server.post
 
-        def noted(store, verb, steps):
-            self._here.verb = verb
+        def noted(database, pool, steps, *args, **kwargs):
+            self._here.verb = pool
             try:
-                return write(store, verb, steps)
+                return write(database, pool, steps, *args, **kwargs)
             finally:
                 self._here.verb = ""
 
@@ -49,7 +50,7 @@ class Losses:
                 raise Unreachable("the answer was lost")
             return answer
 
-        monkeypatch.setattr(LibSQLStore, "_write", noted)
+        monkeypatch.setattr(Database, "write", noted)
         monkeypatch.setattr(Server, "post", lossy)
 
     def _lost(self, verb: str) -> bool:
@@ -95,7 +96,7 @@ def test_of_an_enqueue_that_cannot_be_looked_up_it_is_told_that_it_may_have_happ
         raise Unreachable("the answer was lost")
 
     monkeypatch.setattr(Server, "post", lost)
-    with pytest.raises(CommitUnknown, match="look whether it has happened"):
+    with pytest.raises(CommitUnknown, match="check whether it happened"):
         put(store)
     monkeypatch.undo()
     own_server.start()

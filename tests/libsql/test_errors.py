@@ -14,9 +14,10 @@ from treadle import Treadle
 from treadle.errors import BadConnection, BadOption, BadURL, CommitUnknown, StoreBusy, StoreUnusable
 from treadle.job import Status
 from treadle.outcome import COMPLETED
-from treadle.stores.libsql import url
 from treadle.stores.libsql.hrana import Failed
 from treadle.stores.libsql.store import LibSQLStore
+from treadle.stores.libsql.url import TOKEN_VARIABLES
+from treadle.stores.libsql.url import read as read_url
 from treadle.testing import temporary
 
 SECRET = "eyJhbGciOi.secret.signature"
@@ -33,7 +34,7 @@ SECRET = "eyJhbGciOi.secret.signature"
     ],
 )
 def test_a_url_says_where_and_how(url, host, port, tls):
-    assert (host, port, tls) == url.read(url)[:3]
+    assert (host, port, tls) == read_url(url)[:3]
 
 
 @pytest.mark.parametrize(
@@ -49,18 +50,18 @@ def test_a_url_says_where_and_how(url, host, port, tls):
 )
 def test_a_url_that_cannot_be_meant_is_refused_without_showing_a_token(url):
     with pytest.raises(BadURL) as refused:
-        url.read(url)
+        read_url(url)
 
     assert SECRET not in str(refused.value)
     assert "pass" not in str(refused.value).split(": ", 1)[0]
 
 
-@pytest.mark.parametrize("variable", url.TOKEN_VARIABLES)
+@pytest.mark.parametrize("variable", TOKEN_VARIABLES)
 def test_a_token_comes_by_the_environment_or_by_the_url_which_wins(monkeypatch, variable):
     monkeypatch.setenv(variable, "environment")
 
-    assert "environment" == url.read("libsql://host").token
-    assert "url" == url.read("libsql://host?authToken=url").token
+    assert "environment" == read_url("libsql://host").token
+    assert "url" == read_url("libsql://host?authToken=url").token
 
 
 def test_a_token_is_never_shown(monkeypatch):
@@ -76,7 +77,7 @@ def test_a_token_is_never_shown(monkeypatch):
 def test_a_token_from_a_file_has_a_line_break_at_its_end(monkeypatch):
     monkeypatch.setenv("TREADLE_LIBSQL_TOKEN", f"{SECRET}\n")
 
-    assert SECRET == url.read("libsql://host").token
+    assert SECRET == read_url("libsql://host").token
 
 
 @pytest.mark.parametrize("token", [f"{SECRET}\nHost: other", f"{SECRET} ", f"{SECRET}é", f"Bearer {SECRET}"])
@@ -84,7 +85,7 @@ def test_what_cannot_be_a_token_is_refused_without_showing_it(monkeypatch, token
     monkeypatch.setenv("TREADLE_LIBSQL_TOKEN", f"{token}.")
 
     with pytest.raises(BadURL, match="copy it again") as refused:
-        url.read("libsql://host")
+        read_url("libsql://host")
 
     assert SECRET not in str(refused.value)
 
@@ -130,7 +131,7 @@ def test_an_answer_to_a_commit_that_nobody_understands_says_nothing_of_it(libsql
         store = LibSQLStore(f"libsql+http://127.0.0.1:{front.port}")
         store.open()
         front.change = lambda body, answer: b"<p>hello</p>"
-        with pytest.raises(CommitUnknown, match="look whether it has happened"):
+        with pytest.raises(CommitUnknown, match="check whether it happened"):
             put(store)
 
     assert 1 == len(everything(LibSQLStore(libsql_url)))

@@ -42,7 +42,7 @@ def test_an_enqueue_of_which_nothing_can_be_learned_says_so(cut_app: Treadle, po
     cut_app.enqueue("work")
     cut = postgres_proxy.cut_next_commit(within="INSERT INTO treadle.jobs")
     postgres_proxy.refuse()  # what is connected goes on
-    with pytest.raises(CommitUnknown, match="look whether it has happened"):
+    with pytest.raises(CommitUnknown, match="check whether it happened"):
         cut_app.enqueue("work")
     cut.wait()
     postgres_proxy.accept()

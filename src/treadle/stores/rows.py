@@ -51,7 +51,7 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     next_due: int | None
     limit: int | None
     exact: bool
-    """False if so many are for later that not all of them were counted."""
+    """False if too many are for later to count all of them."""
 
 
 class Counted(NamedTuple):

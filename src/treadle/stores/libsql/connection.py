@@ -1,4 +1,4 @@
-"""Transactions on a libSQL server: SQLite's statements, as few journeys as can be, and what a lost reply means."""
+"""Transactions on a libSQL server: SQLite's statements, in few round trips, and what a lost reply means."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ T = TypeVar("T")
 
 BUSY_SECONDS = 10.0
 ANSWER_SECONDS = 15.0
-"""How long an answer may take. Who waits for the write lock has it after 5 s: the server ends who held it so long."""
+"""How long an answer may take. A wait for the write lock ends after 5 s: the server ends a transaction that holds it
+longer."""
 MEASURE_EVERY = 60.0
 """Seconds after which the server's clock is compared with ours again."""
 GONE = ("TRANSACTION_TIMEOUT", "STREAM_EXPIRED", "TRANSACTION_BUSY")
 BLOCK = "treadle_block"
-"""A savepoint that is gone when somebody has ended the transaction it is in."""
+"""A savepoint that is gone if the transaction it is in has ended."""
 
 
 class Duplicate(Exception):
-    """A row with that key is there already."""
+    """A row with that key exists."""
 
 
 class Rows:
-    """What a statement found or changed. It is not sent before somebody asks, or something after it is."""
+    """What a statement found or changed. It is sent when its result, or that of a later statement, is read."""
 
     __slots__ = ("_result", "_tx")
 
@@ -114,7 +115,7 @@ class Database:
         self.requests = 0
 
     def now(self) -> int:
-        """The server's clock, which all who use it share: as it was measured, and as much later as we know."""
+        """The server's clock, which all of its users share: as it was measured, plus the time since."""
         if self._clock is not None:
             return self._clock()
         if time.monotonic() - self._measured >= MEASURE_EVERY:
@@ -170,7 +171,7 @@ class Database:
 
     @contextmanager
     def block(self) -> Iterator[Transaction]:
-        """A transaction for somebody's own statements. It has begun, so that no error of theirs is of that."""
+        """A transaction for the user's own statements. It has begun, so that an error is never of the BEGIN."""
         tx = self._patiently(self._begin)
         try:
             yield tx
@@ -193,7 +194,7 @@ class Database:
         return tx
 
     def commit(self, tx: Transaction) -> None:
-        """What still waits and the COMMIT travel together, so that without an answer nothing is known."""
+        """What is pending and the COMMIT travel together, so that without an answer the result is unknown."""
         tx.execute("COMMIT")
         try:
             tx.flush(last=True)
@@ -201,7 +202,7 @@ class Database:
             if isinstance(error, Refused) and 400 <= error.status < 500:
                 raise
             problem = f"the connection broke during a commit ({error})"
-            raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
+            raise CommitUnknown(self.where, problem, "check whether it happened before you repeat it") from error
 
     def read(
         self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
@@ -221,7 +222,7 @@ class Database:
         raise AssertionError("unreachable")
 
     def _end(self, tx: Transaction) -> None:
-        """Let go of the stream: closing one rolls back what it has begun."""
+        """Close the stream, which rolls back what it has begun."""
         tx.forget()
         tx.is_over = True
         if tx.stream.open:
@@ -233,7 +234,7 @@ class Database:
         self.server.close()
 
     def translated(self, error: Exception) -> Exception:
-        """As those who use a store know it."""
+        """The error that a store's user knows."""
         if isinstance(error, Unreachable):
             return StoreUnusable(self.where, f"no answer ({error})", "is the server up, and the URL right?")
         if isinstance(error, Untrusted):

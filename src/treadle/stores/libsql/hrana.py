@@ -1,8 +1,8 @@
 """Hrana over HTTP, the protocol of libSQL servers: several statements in one request, and a stream that remembers.
 
-Our own client, and a small one: the driver on PyPI (libsql 0.1.11) keeps the interpreter to itself while it waits for
-the server, so that a worker's heart would stop whenever it waits for the write lock. It also makes one journey per
-statement.
+Our own client, and a small one: the driver on PyPI (libsql 0.1.11) holds the interpreter lock while it waits for
+the server, so that a worker's heartbeat would stop whenever it waits for the write lock. It also makes a round trip
+per statement.
 """
 
 from __future__ import annotations

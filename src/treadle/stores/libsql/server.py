@@ -1,4 +1,4 @@
-"""Requests of a libSQL server: connections that are kept, TLS, and to whom a token is shown."""
+"""Requests of a libSQL server: connections that are kept, TLS, and which server gets a token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle.stores.libsql.url import Place, is_loopback
 
 PATH = "/v2/pipeline"
 NEITHER_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
-"""OpenSSL's words for an answer that is no TLS, of different versions."""
+"""What versions of OpenSSL say of an answer that is not TLS."""
 OUR_CA = "if a CA of your own has signed it, put the CA's file in $SSL_CERT_FILE"
 WAYS_OUT = {
     9: "set the clocks right, here and there",
@@ -33,7 +33,7 @@ class Unreachable(NoResult):
 
 
 class Refused(NoResult):
-    """An answer that is no result. `status` is HTTP's."""
+    """An answer that is not a result. `status` is HTTP's."""
 
     def __init__(self, status: int, answer: bytes) -> None:
         super().__init__(" ".join(answer.decode("utf-8", "replace").split())[:300])  # a page of HTML has many lines
@@ -41,7 +41,7 @@ class Refused(NoResult):
 
 
 class Untrusted(NoResult):
-    """Nothing was sent, since it is not certain who would read it."""
+    """Nothing was sent, because the server could not be verified."""
 
     def __init__(self, problem: str, way_out: str) -> None:
         super().__init__(problem)
@@ -73,7 +73,7 @@ class Server:
         self._seconds = seconds
 
     def post(self, body: bytes, address: Address | None = None) -> bytes:
-        """What the server answers, or whoever is at that address. A connection that breaks is not used again."""
+        """What the server at that address answers. A connection that breaks is not used again."""
         peer, path = address or self._home
         connection = self._connection(peer)
         try:

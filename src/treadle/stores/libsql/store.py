@@ -1,4 +1,4 @@
-"""The store on a libSQL server: SQLite's tables, statements and moves, over HTTP."""
+"""The store on a libSQL server: SQLite's tables, statements and transitions, over HTTP."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
 
 
 class Watch:
-    """There is nothing to wait on: the protocol tells nobody of others' commits. A worker looks once a second."""
+    """There is nothing to wait on: the protocol does not report commits. A worker looks once a second."""
 
     def __init__(self) -> None:
         self._closed = threading.Event()
@@ -36,7 +36,7 @@ class Watch:
 
 
 class LibSQLStore(SQLiteTables[Database]):
-    """Jobs on one libSQL server, shared by all who reach it."""
+    """Jobs on one libSQL server, shared by all machines that reach it."""
 
     one_machine = False
     hears_others = False
@@ -84,7 +84,7 @@ class LibSQLStore(SQLiteTables[Database]):
         return self.database.read("read", steps)
 
     def changes(self) -> int:
-        """Nobody tells, so that every look may find something new."""
+        """Commits are not reported, so every look may find something new."""
         self._looks = getattr(self, "_looks", 0) + 1
         return self._looks
 

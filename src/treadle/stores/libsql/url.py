@@ -37,7 +37,7 @@ def read(url: str) -> Place:
     try:
         port = parts.port
     except ValueError:
-        raise BadURL(_bare(url), f"its port is no number; {WRITE}") from None
+        raise BadURL(_bare(url), f"its port is not a number; {WRITE}") from None
     if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
         raise BadURL(_bare(url), WRITE)
     if parts.username or parts.password:

@@ -1,4 +1,4 @@
-"""What `ctx.transaction()` gives on a libSQL server: a connection with as much of sqlite3's as a block needs."""
+"""The connection that `ctx.transaction()` gives on a libSQL server: what a block needs of sqlite3's interface."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Connection:
             raise raised from error
 
     def commit(self) -> None:
-        """As everywhere: it is done, and the block hears of it when it ends."""
+        """Commits. The block raises an error when it ends."""
         self.execute("COMMIT")
 
     def rollback(self) -> None:
@@ -85,7 +85,7 @@ class Connection:
 
 
 def own_error(database: Database, error: Exception) -> Exception:
-    """What a block is told of an error: sqlite3's if a statement is to blame, ours if the transaction is over."""
+    """The error that a block gets: sqlite3's if a statement is to blame, ours if the transaction is over."""
     if isinstance(error, Failed) and error.code not in GONE:
         if f"no such savepoint: {BLOCK}" in str(error):
             return TransactionOver(ENDED_BY_THE_BLOCK)

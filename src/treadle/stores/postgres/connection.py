@@ -1,4 +1,4 @@
-"""The connections of one process to a PostgreSQL server, and what becomes of a transaction when one of them breaks."""
+"""The connections of one process to a PostgreSQL server, and what happens to a transaction when one of them breaks."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ T = TypeVar("T")
 
 BUSY_SECONDS = 10.0
 ANSWER_SECONDS = 40.0
-"""How long the server may take to answer: longer than what it gives to a statement itself."""
+"""How long the server may take to answer: longer than its own statement_timeout."""
 QUIET = 0.05
-"""Seconds after a notification in which this process sends no other for the same queue. Who listens knows that."""
+"""Seconds after a notification in which this process sends no other for the same queue. Listeners allow for that."""
 CHANNEL = "treadle"
 
 POOLS = {"claim": 1, "settle": 1, "beat": 1, "insert": 4, "read": 4, "apart": 20, "other": 4}
-"""Connections by what they are for, so that none starves another, and how many of each there may be."""
+"""Connections by purpose, so that none starves another, and the most that each may have."""
 KEPT = 2
 """Idle connections of a pool that are not closed."""
 
 DEFAULTS = {
     "application_name": "treadle",
     "connect_timeout": "5",
-    # A peer that is gone without a word is noticed within half a minute.
+    # A peer that disappears silently is noticed within half a minute.
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
@@ -49,25 +49,25 @@ DEFAULTS = {
 
 
 BROKEN = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
-"""What psycopg raises when a connection is of no more use. (The second is the server's word for who fell silent.)"""
+"""What psycopg raises when a connection cannot be used any more. (The second: the server ended an idle transaction.)"""
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
     """A connection on which an answer takes no longer than `answer_within`, if that is not None.
 
-    TCP notices a peer that is gone, but not a pooler or a proxy that lives and passes nothing on.
+    TCP notices a peer that is gone, but not a pooler or a proxy that is alive and forwards nothing.
     """
 
     answer_within: float | None = None
 
     def __del__(self, *_: Any) -> None:
-        """psycopg warns of what was not closed. To end with the program is normal here, as in a pool."""
+        """psycopg warns if it was not closed. Here it is normal to end with the program, as in a pool."""
 
     def wait(self, gen: Any, *args: Any, **options: Any) -> Any:
         return super().wait(gen if self.answer_within is None else self._in_time(gen), *args, **options)
 
     def _in_time(self, gen: Any) -> Generator[Any, Any, Any]:
-        """The same, until it is too late. What waits for the socket looks in here every tenth of a second."""
+        """The same, until it is too late. psycopg's wait for the socket comes back here every tenth of a second."""
         limit = self.answer_within or 0.0
         deadline = time.monotonic() + limit
         try:
@@ -84,7 +84,7 @@ class Connection(psycopg.Connection[tuple[Any, ...]]):
 
 @cache
 def named(sql: str) -> str:
-    """Our statements have :names, as SQLite's; psycopg wants %(names)s."""
+    """Our statements have :names, as in SQLite; psycopg takes %(names)s."""
     return re.sub(r"(?<![:\w]):([a-z_][a-z_0-9]*)", r"%(\1)s", sql)
 
 
@@ -114,7 +114,7 @@ class Transaction(Transitions):
 
 
 class _Pool:
-    """The connections that are for one thing."""
+    """The connections for one purpose."""
 
     def __init__(self, size: int) -> None:
         self.free = threading.BoundedSemaphore(size)
@@ -130,7 +130,7 @@ class Database:
         self._conninfo = conninfo
         self._clock = clock
         self._pools = {name: _Pool(size) for name, size in POOLS.items()}
-        self._told: dict[str, float] = {}
+        self._notified: dict[str, float] = {}
         self.cursors = Cursors()
 
     def connect(self) -> Connection:
@@ -139,7 +139,7 @@ class Database:
             connection = Connection.connect(self._conninfo, autocommit=True)
             connection.answer_within = ANSWER_SECONDS
             if connection.execute(sql.BACKEND_PID).fetchone() != (connection.info.backend_pid,):
-                # A pooler has greeted us. A statement that we prepare in one session may be another's in the next.
+                # A pooler answers. A statement that we prepare in one session may run in another.
                 connection.prepare_threshold = None
         except psycopg.Error as error:
             raise self._unusable(error, "cannot be reached") from error
@@ -151,7 +151,7 @@ class Database:
     ) -> T:
         """Take the steps in one transaction. Nothing of them stays if they raise.
 
-        They are taken again if it is certain that nothing was committed: after a deadlock, and once if the connection
+        They are repeated if it is certain that nothing was committed: after a deadlock, and once if the connection
         broke before the commit, as all of them do when the server restarts.
         """
         broken = 0
@@ -175,10 +175,10 @@ class Database:
     ) -> T:
         with self.borrow(pool) as connection, self.begun(connection) as tx:
             answer = steps(tx, *args, **kwargs)
-            self.tell(tx)
+            self.notify(tx)
             self.commit(connection)
         if tx.queues:
-            self.cursors.spoil()
+            self.cursors.mark_stale()
         return answer
 
     @contextmanager
@@ -200,7 +200,7 @@ class Database:
             connection.execute("COMMIT")
         except psycopg.OperationalError as error:
             problem = f"the connection broke during a commit ({_line(error)})"
-            raise CommitUnknown(self.where, problem, "look whether it has happened before you repeat it") from error
+            raise CommitUnknown(self.where, problem, "check whether it happened before you repeat it") from error
 
     def read(
         self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
@@ -228,7 +228,7 @@ class Database:
                 yield connection
             finally:
                 if connection.broken:
-                    self._drop_idle(pool)  # what broke it has broken them too, as a restart of the server does
+                    self._drop_idle(pool)  # what broke it, such as a restart of the server, has broken them too
                 if connection.info.transaction_status == TransactionStatus.IDLE and len(pool.idle) < KEPT:
                     pool.idle.append(connection)
                 else:
@@ -243,12 +243,12 @@ class Database:
                 return connection
         return None
 
-    def tell(self, tx: Transaction) -> None:
-        """Have the commit wake the workers of these queues, unless this process did so a moment ago."""
+    def notify(self, tx: Transaction) -> None:
+        """Notify the workers of these queues with the commit, unless this process did so a moment ago."""
         now = time.monotonic()
         for queue in tx.queues:
-            if now - self._told.get(queue, -QUIET) >= QUIET:
-                self._told[queue] = now
+            if now - self._notified.get(queue, -QUIET) >= QUIET:
+                self._notified[queue] = now
                 tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
 
     def close(self) -> None:

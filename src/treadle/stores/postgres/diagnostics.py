@@ -1,4 +1,4 @@
-"""What the server says about itself: settings, sessions and rows that decide how well a queue lives on it."""
+"""What the server says about itself: settings, sessions and rows that decide how well a queue runs on it."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
     is_superuser: bool
     sees_all_sessions: bool
     lacking: list[str]
-    """Rights that a worker needs, and this role has not."""
+    """Rights that a worker needs and this role lacks."""
     dead_rows: dict[str, int]
     not_vacuumed: list[str]
     skew: float

@@ -1,7 +1,7 @@
-"""Hearing of commits by others. What is heard is a hint; a worker that hears nothing looks by itself.
+"""Listening for the commits of others. A notification is a hint; a worker without one looks by itself.
 
-Who commits sends one notification per queue, and then none for a moment (`QUIET`): each takes a lock that all commits
-of the server share. So who listens looks again a few times after each, for what came in that moment.
+A commit sends one notification per queue, and the next ones send none for a moment (`QUIET`): each takes a lock that
+all commits of the server share. So a listener looks again a few times after each, for what came in that moment.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("treadle")
 
 LOOK_AGAIN = (0.005, 0.015, 0.03, QUIET + 0.005)
-"""Seconds after a notification at which somebody may have committed without sending another."""
+"""Seconds after a notification at which there may be a commit without another one."""
 TEST_SECONDS = 2.0
 """How long a notification to ourselves may take."""
 TEST_EVERY = 30.0
@@ -54,14 +54,14 @@ class Watch:
             if self._connection is None and time.monotonic() >= self._next_try:
                 self._listen()
                 if self._connection is not None:
-                    return True  # who knows what was missed
+                    return True  # something may have been missed
             moments = [deadline, *self._looks[:1], *([self._next_try] if self._connection is None else [])]
             if self._hears(max(0.0, min(moments) - time.monotonic())) is None:
                 return False
             if self._heard:
                 self._heard = False
                 self._look_again()
-                self._database.cursors.spoil()
+                self._database.cursors.mark_stale()
                 return True
             if self._looks and time.monotonic() >= self._looks[0]:
                 self._looks.pop(0)
@@ -77,7 +77,7 @@ class Watch:
         self._looks = [now + after for after in LOOK_AGAIN]
 
     def _hears(self, seconds: float) -> bool | None:
-        """Wait for the socket; None if we are closed. What was heard is noted."""
+        """Wait for the socket; None if we are closed. Sets `_heard`."""
         ready = select.poll()
         ready.register(self._closed, select.POLLIN)
         if self._connection is not None:
@@ -106,14 +106,14 @@ class Watch:
             connection.execute(sql.LISTEN)
             self._connection = connection
             self._pause = 0.1
-            self._look_again()  # somebody may have told of a job just before, and be quiet about the next
+            self._look_again()  # a commit just before may have sent one, and the next commits none
             if not self._test():
                 self._stay_deaf()
         except (TreadleError, psycopg.Error) as error:
             self._lost(str(error))
 
     def _test(self) -> bool:
-        """Whether a notification to ourselves arrives: behind a pooler that lends connections it never does."""
+        """Whether a notification to ourselves arrives: behind a pooler in transaction mode it never does."""
         self._token = f"test-{uuid.uuid4()}"
         parameters = {"channel": CHANNEL, "queue": self._token}
         self._database.write("other", lambda tx: tx.execute(sql.NOTIFY, parameters))
@@ -150,7 +150,7 @@ class Watch:
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
 
     def _forget(self, seconds: float) -> None:
-        """Do without for so long."""
+        """Do without a connection for this long."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None

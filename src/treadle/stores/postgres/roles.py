@@ -1,7 +1,7 @@
-"""Who may do what: an owner, workers, and producers that see one tenant at a time. `docs/postgresql.md` tells how.
+"""Who may do what: an owner, workers, and producers that see one tenant at a time. See `docs/postgresql.md`.
 
 Whose rows a producer sees is a setting of its transaction, `treadle.tenant`. While that is absent or empty it sees
-nothing, also not the jobs that have no tenant: those are nobody's.
+nothing, not even jobs without a tenant.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple
 from treadle.errors import BadOption
 
 ALL = "treadle_all"
-"""The policy of those who see every tenant; the store asks by this name whether its role is one of them."""
+"""The policy of roles that see every tenant; the store finds out by this name whether its role is one of them."""
 
 
 class Roles(NamedTuple):
-    """Names of roles. None of them logs in: users of yours are made members of them."""
+    """Names of roles. None of them logs in: you make your users members of them."""
 
     owner: str = "treadle_owner"
     worker: str = "treadle_worker"
@@ -49,7 +49,7 @@ OF_ALL = {
     "types": Rights("SELECT, INSERT, UPDATE", "SELECT"),
     "workers": Rights(EVERYTHING, ""),
     "tallies": Rights(EVERYTHING, "INSERT"),  # sums over all tenants: to be added to, not to be seen
-    # The books of the HTTP API, which serves all tenants and asks for itself who may see what.
+    # The records of the HTTP API, which serves all tenants and checks by itself who may see what.
     "tokens": Rights("SELECT, INSERT, DELETE", ""),
     "operations": Rights(EVERYTHING, ""),
     "job": Rights("SELECT", "SELECT"),  # a view, which shows what its reader may see of the tables
@@ -70,7 +70,7 @@ BEGIN
 END $$;
 """
 
-# Who has owned them until now becomes a member of the new owner, so that nobody is locked out.
+# The role that has owned them becomes a member of the new owner, so that no user is locked out.
 _OWN = """
 DO $$
 DECLARE

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 PACKAGE = "treadle.stores.postgres"
 OLDEST_SERVER = 150000
 
-# Not the counter of leases: a number is never given twice.
+# Not the counter of leases: no number is given twice.
 EMPTY = """
 DELETE FROM treadle.jobs; DELETE FROM treadle.ready; DELETE FROM treadle.leases; DELETE FROM treadle.finished;
 DELETE FROM treadle.attempts; DELETE FROM treadle.dedupe; DELETE FROM treadle.types; DELETE FROM treadle.workers;
@@ -35,7 +35,7 @@ def schema_sql() -> str:
 
 
 def check(database: Database) -> None:
-    """Create the tables if there are none. An upgrade is somebody's decision: it may lock what others use."""
+    """Create the tables if there are none. An upgrade is an administrator's decision: it may lock what others use."""
     found, oldest = schema(database)
     newest = newest_schema()
     if oldest > newest:
@@ -60,7 +60,7 @@ def schema(database: Database) -> tuple[int, int]:
 
 
 def upgrade(database: Database) -> int:
-    """Apply the migrations that are missing, one after the other; the schema afterwards. Two may try at once."""
+    """Apply the missing migrations in order; the schema afterwards. Two processes may try at once."""
 
     def steps(tx: Transaction) -> int:
         tx.execute(sql.LOCK_UPGRADE)

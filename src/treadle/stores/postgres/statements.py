@@ -1,6 +1,6 @@
 """All of the SQL, a sentence each: the same names in the same order as SQLite's, where they do the same.
 
-What several statements do there, one does here: each is a journey to the server. A row that is taken from one table
+What several statements do there, one does here: each is a round trip. A row that is taken from one table
 is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
 Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: that keeps to the index in any state of the
 statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT does the same for a join.
@@ -34,19 +34,19 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) 
 # The ids that an earlier try has stored already.
 EXISTING_IDS: str = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
 
-# Take a dedupe key, or learn by the row count that it is held: by a job that is stored, once this does not wait.
+# Take a dedupe key, or see by the row count that it is held: by a job that is stored, once this does not wait.
 TAKE_KEY: str = """
 INSERT INTO treadle.dedupe (tenant, key, id)
 VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
 RETURNING 1
 """
 
-# Who holds a dedupe key.
+# The holder of a dedupe key.
 KEY_HOLDER: str = (
     "SELECT id::text FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
 )
 
-# Give the key of a job that is no more (somebody deleted it by hand) to another.
+# Give the key of a job that was deleted by hand to another job.
 TRANSFER_KEY: str = """
 UPDATE treadle.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
  WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) AND id = CAST(CAST(:holder AS text) AS uuid)
@@ -54,7 +54,7 @@ UPDATE treadle.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
 
 IS_STORED: str = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
 
-# Give back the keys of jobs that have ended.
+# Release the keys of jobs that have ended.
 DROP_KEYS: str = f"""
 DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
     SELECT d.ctid
@@ -82,7 +82,7 @@ POLICIES: str = "SELECT type, queue, priority, max_attempts, concurrency, timeou
 
 # ---- claim
 
-# Every (queue, type) that has somebody waiting, with its highest priority, where that begins and, if the type is
+# Every (queue, type) in which jobs wait, with its highest priority, where that begins and, if the type is
 # limited, how many more of it may run: a jump over the index per pair. A lease long past its deadline is stuck, and not
 # counted.
 READY_RANGES = """
@@ -121,7 +121,7 @@ SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
  ORDER BY e.ordinality
 """
 
-# Have these limited types to ourselves until we commit. Sorted, so that no two wait for each other.
+# Lock these limited types until we commit. Sorted, so that no two transactions deadlock.
 LOCK_TYPES = """
 SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE
 """
@@ -151,7 +151,7 @@ SET_SCHEMA = "UPDATE treadle.meta SET value = :number WHERE key = 'schema'"
 _CLAIMED = """l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
 
-# Put jobs in hand: of each pair the first due ones that nobody else is about to take. The answer is as ClaimedJob is.
+# Lease jobs: of each range the first due ones that no other transaction takes. The answer has ClaimedJob's columns.
 # A suspect may have to wait for a process of its own: its time runs from then on.
 # [[queue, type, priority, limit, run_at, id, deadline], …]
 INSERT_LEASES = f"""
@@ -280,7 +280,7 @@ failure AS (
 SELECT coalesce(json_agg(json_build_array(lease, cancel)), '[]')::text FROM gone
 """
 
-# Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
+# Leases of jobs that were deleted by hand: there is nothing left to run.
 DELETE_ORPHANED_LEASES: str = """
 DELETE FROM treadle.leases l
  WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = l.id AND j.tenant = l.tenant)
@@ -327,7 +327,7 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 
 # ---- manage
 
-# Hold a job where it is, until we commit: in one of these places.
+# Lock a job where it is, until we commit: in one of these places.
 LOCK_JOB: tuple[str, ...] = (
     "SELECT 1 FROM treadle.ready WHERE id = CAST(:id AS uuid) FOR UPDATE",
     "SELECT 1 FROM treadle.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
@@ -373,7 +373,7 @@ TABLES: dict[str, str] = {
     "w": "treadle.workers",
 }
 
-# Conditions of a filter. What stands at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
+# Conditions of a filter. The value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
 # escape into a character (\u0000, half a surrogate pair: somebody wrote it by hand), a look at any path would raise.
 ERROR_HAS: str = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
 PAYLOAD_HAS: str = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
@@ -409,7 +409,7 @@ SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now,
 COMPLETE_FINISHED: str = """
 UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
 """
-# ... which was not ended by whoever held it: a later word under that number was never written.
+# ... which its leaseholder did not end: a later outcome under that number was never written.
 CLEAR_LEASE: str = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
 
 # Let an ended job wait again, with no attempt made.
@@ -429,7 +429,7 @@ DELETE_FINISHED: str = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
 DELETE_ATTEMPTS: str = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
 
 # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
-# before :oldest need to be looked at. What somebody else is pruning is left to him. (`coalesce`, so that the planner
+# before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the planner
 # does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all of them.)
 PRUNABLE: str = """
 SELECT id::text, status, type, queue FROM treadle.finished f
@@ -460,7 +460,7 @@ SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing
 
 LIMIT: str = "SELECT concurrency FROM treadle.types WHERE type = :type"
 
-# Who holds jobs of a type, and how many.
+# The workers that have jobs of a type leased, and how many.
 LEASE_HOLDERS: str = """
 SELECT worker, count(*) FROM treadle.leases
  WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
@@ -468,7 +468,7 @@ SELECT worker, count(*) FROM treadle.leases
 
 LEASE_FLAGS: str = "SELECT cancel, deadline FROM treadle.leases WHERE id = CAST(:id AS uuid)"
 
-# Due jobs of a (queue, type) with a higher priority, among the first so many; and those of the same, but before it.
+# Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
 AHEAD_ABOVE: str = """
 SELECT count(*) FROM (SELECT run_at FROM treadle.ready
     WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
@@ -480,7 +480,7 @@ SELECT count(*) FROM (SELECT 1 FROM treadle.ready
       AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
 """
 
-# ---- look
+# ---- stats
 
 # Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
 WAITING_BY_PRIORITY: str = """
@@ -545,7 +545,7 @@ SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(completed)::bigint, s
    AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
 """
 
-# ---- the API's own books
+# ---- the API's own records
 
 AUDIT: str = """
 INSERT INTO treadle.audit (id, at, who, action, what, count, tenant)
@@ -594,7 +594,7 @@ SELECT id::text, who, action, filter, total, done, skipped, position, started_at
 """
 PRUNE_OPERATIONS: str = "DELETE FROM treadle.operations WHERE id < CAST(:oldest AS uuid)"
 
-# Take the key of a request, or learn by the row count that it was answered before.
+# Take the key of a request, or see by the row count that it was answered before.
 TAKE_REQUEST: str = """
 INSERT INTO treadle.requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
     ON CONFLICT DO NOTHING
@@ -605,8 +605,8 @@ PRUNE_REQUESTS: str = "DELETE FROM treadle.requests WHERE at < :before"
 
 # ---- sessions, schema, notifications, compaction: for which a file has other means
 
-# What a transaction begins with: nobody waits for ever, and the server's clock decides. Who falls silent in the middle
-# (stopped, suspended, cut off) loses his locks: a limited type's would keep all others from claiming any of it.
+# What a transaction begins with: no statement waits forever, and the server's clock decides. A client that falls silent
+# in the middle (stopped, suspended, cut off) loses its locks: that of a limited type would stop all other claims of it.
 # Compiling (jit) would take longer than any statement of ours, and each is made for its index, whatever the statistics
 # say.
 _SET_UP = """
@@ -641,18 +641,18 @@ SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_c
          WHERE schemaname = 'treadle' AND relname IN ('ready', 'leases'))
 """
 
-# A number that differs if anybody has committed in between.
+# A number that differs if there was a commit in between.
 CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 
 LISTEN = "LISTEN treadle"
 
 BACKEND_PID = "SELECT pg_backend_pid()"
 
-# A hint to who listens, when this is committed.
+# A hint to listeners, when this is committed.
 NOTIFY = "SELECT pg_notify(:channel, :queue)"
 
-# Add up what was appended; two who do it at once would count twice, so that only one may.
-LOCK_COMPACTING = "SELECT pg_try_advisory_xact_lock(hashtext('treadle.fold'))"
+# Add up what was appended. Two at once would count twice, so only one may.
+LOCK_COMPACTING = "SELECT pg_try_advisory_xact_lock(hashtext('treadle.compact'))"
 COMPACT_TALLIES = """
 WITH gone AS (DELETE FROM treadle.tallies RETURNING *)
 INSERT INTO treadle.tallies (status, type, queue, count)

@@ -1,4 +1,4 @@
-"""The store on a PostgreSQL server: how it connects, how it takes part in a transaction of yours, and how it waits."""
+"""The store on a PostgreSQL server: how it connects, how it joins your own transaction, and how it waits."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class _Rows:
 
 
 class PostgresStore(SQLStore[Database]):
-    """Jobs in the schema `treadle` of one database, shared by as many machines as there are."""
+    """Jobs in the schema `treadle` of one database, shared by any number of machines."""
 
     one_machine = False
     hears_others = True
@@ -91,7 +91,7 @@ class PostgresStore(SQLStore[Database]):
         self._inherited.append(parents)
 
     def close(self) -> None:
-        vars(self).pop("_scope", None)  # its rights may be others when it opens again
+        vars(self).pop("_scope", None)  # its rights may have changed when it opens again
         super().close()
 
     def schema(self) -> int | None:
@@ -109,14 +109,14 @@ class PostgresStore(SQLStore[Database]):
         return schema_sql()
 
     def give_rights(self, to: roles.Roles) -> None:
-        """Make these roles, and give them their rights. May be repeated."""
+        """Create these roles, and grant them their rights. Safe to repeat."""
         with closing(self._connections()) as database:
             try:
                 database.write("other", lambda tx: tx.connection.execute(roles.script(to)))
             except StoreUnusable as error:
                 if not isinstance(cause := error.__cause__, psycopg.errors.InsufficientPrivilege):
                     raise
-                way_out = "run it as a superuser, or as who owns the tables and may create roles"
+                way_out = "run it as a superuser, or as a role that owns the tables and may create roles"
                 raise StoreUnusable(self.where, str(cause).partition("\n")[0], way_out) from cause
 
     def empty(self) -> None:
@@ -168,18 +168,18 @@ class PostgresStore(SQLStore[Database]):
 
     @cached_property
     def _scope(self) -> str | None:
-        """Whose jobs the role that we connect as can see: None for all, '' for whom each transaction names."""
+        """The tenant whose jobs our role can see: None for all, '' for the one that each transaction names."""
         scope: str | None = self.database.read("other", Transaction.value, tenants.SCOPE)
         return scope
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
-        """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
+        """The caller's own open transaction on this database. If the block raises, nothing of it stays there."""
         theirs, database = wrap(connection), self.database
         with savepoint(theirs):
             here = identity(theirs)
             if here != self._identity and here != self._ask_identity():
-                raise BadConnection(connection, f"it is not to {self.where}", "the jobs live in another database")
+                raise BadConnection(connection, f"it is not open on {self.where}", "the jobs live in another database")
             tx = Transaction(_Answers(theirs), self._clock, database.cursors)
             yield tx
             for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
@@ -198,7 +198,7 @@ class PostgresStore(SQLStore[Database]):
         return self.database.read("read", lambda tx: search.jobs(self._for_tenant(tx, wanted), wanted, limit, before))
 
     def counts(self, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
-        """The tallies are of all tenants: who sees one has to count."""
+        """The tallies are of all tenants: a role that sees one tenant has to count."""
 
         def steps(tx: Transaction) -> Counted:
             return search.counts(self._for_tenant(tx, wanted), by, wanted, most, tallied=self._scope is None)
@@ -206,7 +206,7 @@ class PostgresStore(SQLStore[Database]):
         return self.database.read("read", steps)
 
     def _for_tenant(self, tx: Transaction, wanted: Filter) -> Transaction:
-        """Where our role sees one tenant at a time: the one that is asked for, if it is one."""
+        """If our role sees one tenant at a time: act for the one that is asked for."""
         if self._scope == "" and len(wanted.tenants) == 1 and isinstance(wanted.tenants[0], str):
             tx.execute(tenants.SET_TENANT, {"tenant": wanted.tenants[0]})
         return tx
@@ -235,7 +235,7 @@ class PostgresStore(SQLStore[Database]):
                     )
                 tx.set_now()
                 settle.settle_in_transaction(tx, claimed, outcome())
-                database.tell(tx)
+                database.notify(tx)
                 database.commit(connection)
             connection.execute("RESET ALL")
 

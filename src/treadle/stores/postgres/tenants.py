@@ -1,6 +1,6 @@
-"""Acting for tenants, where the role of our connections sees one tenant at a time. See roles.py for who that is.
+"""Acting for tenants, where the role of our connections sees one tenant at a time. roles.py says which role that is.
 
-The tenant is a setting of the transaction and of nothing longer: what a session keeps, a pooler hands on to others.
+The tenant is a setting of the transaction and of nothing longer: a pooler hands on to others what a session keeps.
 Where the connection itself names a tenant (`?options=-c treadle.tenant=acme`), that is left alone.
 """
 
@@ -13,8 +13,8 @@ from treadle.job import Job, NewJob
 from treadle.stores.sql.insert import Insert
 from treadle.stores.sql.transaction import Transaction
 
-# Whose rows this role sees, if not everybody's (there are policies for it, and not the one that shows it all): '' where
-# that is for each transaction to say.
+# The tenant whose rows this role sees, if not all (it has policies, and not the one that shows everything): '' if each
+# transaction names it.
 SCOPE = """
 SELECT coalesce(current_setting('treadle.tenant', true), '')
  WHERE row_security_active('treadle.jobs') AND NOT EXISTS (
@@ -25,7 +25,7 @@ SELECT coalesce(current_setting('treadle.tenant', true), '')
 # Act for a tenant, or for none, until the transaction ends.
 SET_TENANT = "SELECT set_config('treadle.tenant', CAST(:tenant AS text), true)"
 
-# On a connection of the user's: whether a tenant matters there, and none is named.
+# On a connection of the user's: whether a tenant has to be named there, and is not.
 IS_OPEN = """
 SELECT row_security_active('treadle.jobs') AND coalesce(current_setting('treadle.tenant', true), '') = ''
 """

@@ -11,7 +11,7 @@ from treadle.errors import BadURL
 from treadle.stores.postgres.connection import DEFAULTS
 
 SECRET = ("password=", "sslpassword=", "oauth_client_secret=", "scram_client_key=", "scram_server_key=")
-"""What libpq takes, some of it since PostgreSQL 18, and nobody may see."""
+"""Secrets that libpq takes, some of them since PostgreSQL 18."""
 
 
 def read(url: str) -> tuple[str, str]:

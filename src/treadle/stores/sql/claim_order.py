@@ -1,6 +1,6 @@
 """Which jobs are the most urgent, without a scan.
 
-A type at its limit, unknown to the claimer, or not yet due must cost the others nothing. So each (queue, type,
+A type that is at its limit, unknown to the worker, or not yet due must cost the others nothing. So each (queue, type,
 priority) is a range of the index, read from its start for as many jobs as are asked for; the ranges are merged here.
 """
 

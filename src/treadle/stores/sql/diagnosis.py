@@ -1,4 +1,4 @@
-"""All that `why` needs to know of a job, at a cost that does not grow with how many wait."""
+"""All that `why` needs to know of a job, at a cost that does not grow with the number of waiting jobs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
 
 
 def _ahead(tx: Transaction, job: Job, workers: tuple[WorkerRow, ...]) -> int:
-    """How many due jobs come before it, of those that the workers take who would take it too."""
+    """How many due jobs come before it, of those that its own workers would take."""
     rivals = [worker for worker in alive(workers, tx.now) if handles(worker, job.queue, job.type)]
     types = {type for worker in rivals for type in worker.types}
     place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}

@@ -15,7 +15,7 @@ from treadle.stores.sql.transaction import Statements, Transaction
 Term = tuple[str, dict[str, Any]]
 """A condition, and its parameters."""
 
-# In every list there are j (the job), r (waiting), l (in hand) and f (ended), of which one has the row.
+# Every list has j (the job), r (waiting), l (leased) and f (finished), and one of the last three has the row.
 _PENDING = "f.status IS NULL AND l.id IS NULL"
 STATUS = "coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)"
 _IS = {
@@ -30,7 +30,7 @@ STATE = f"CASE {_WHEN} ELSE f.status END"
 _ATTEMPTS = "coalesce(f.attempts, l.attempt, r.attempts, 0)"
 _WORKER = "coalesce(l.worker, f.worker, '')"
 _PLAIN = re.compile(r"[\w .,:@/+-]+", re.ASCII)
-"""Text that stands in a payload just so. To look for it there first is twice as fast as to read all JSON."""
+"""Text that a payload contains literally. To search for it first is twice as fast as to parse all JSON."""
 
 
 def where(terms: Iterable[Term]) -> Term:
@@ -70,7 +70,7 @@ def conditions(tx: Transaction, wanted: Filter, at: str) -> dict[str, Term]:
 
 
 def at_moment(tx: Transaction, moment: Moment) -> int:
-    """The microsecond that is meant, by the database's clock if it is so many seconds ago."""
+    """The moment in microseconds, by the database's clock if it is given as seconds ago."""
     return clock.from_datetime(moment) if isinstance(moment, datetime) else tx.now - clock.seconds(moment)
 
 

@@ -17,7 +17,7 @@ Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
 
 
 def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
-    """Store `jobs`; where a key is held, the answer is its holder."""
+    """Store `jobs`; for a key that is held, the answer is its holder."""
     has_keys = any(job.dedupe is not None for job in jobs)
     holders = _take_keys(tx, jobs) if has_keys else {}
     rows = [job for job in jobs if job.id not in holders] if holders else jobs
@@ -29,7 +29,7 @@ def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 
 
 def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
-    """`insert` where some of the ids may be stored already, by an earlier try whose answer got lost."""
+    """`insert` where some of the ids may be stored already, by an earlier try whose answer was lost."""
     there = {row[0] for row in tx.execute(tx.sql.EXISTING_IDS, {"ids": as_json([job.id for job in jobs])})}
     new = {job.id: job for job in jobs if job.id not in there}
     stored = dict(zip(new, insert(tx, list(new.values())), strict=True))
@@ -37,23 +37,23 @@ def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 
 
 def take_key(tx: Transaction, tenant: str, key: str, id: str, fresh: Collection[str] = ()) -> str | None:
-    """Take a dedupe key, or learn who holds it: a stored job, or one of `fresh`, which will be."""
+    """Take a dedupe key, or return its holder: a stored job, or one of `fresh`, which will be stored."""
     row = {"tenant": tenant, "key": key, "id": id}
     while not tx.execute(tx.sql.TAKE_KEY, row).rowcount:
         holder: str | None = tx.value(tx.sql.KEY_HOLDER, {"tenant": tenant, "key": key})
         if holder is None:
-            continue  # it was given back in between
+            continue  # it was released in between
         if holder in fresh or tx.value(tx.sql.IS_STORED, {"id": holder}):
             return holder
         if tx.execute(tx.sql.TRANSFER_KEY, {**row, "holder": holder}).rowcount:
-            return None  # and if not, somebody has just given the key back
+            return None  # if not, the key has just been released
     return None
 
 
 def _take_keys(tx: Transaction, jobs: Sequence[NewJob]) -> dict[str, str]:
     """The jobs that must not be stored, each with the job that is the answer in its place.
 
-    In the order of the keys, so that two who want the same ones do not wait for each other.
+    In the order of the keys, so that two transactions that take the same keys do not deadlock.
     """
     holders: dict[str, str] = {}
     fresh = {job.id for job in jobs}

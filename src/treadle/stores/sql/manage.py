@@ -20,22 +20,22 @@ from treadle.stores.sql.settle import settle
 from treadle.stores.sql.transaction import Transaction
 
 USAGE_DAYS = 90
-"""How long the usage of a minute is kept, whatever becomes of the jobs."""
+"""How long the usage of a minute is kept, whatever happens to the jobs."""
 
 
-def hold(tx: Transaction, id: str) -> Job:
-    """The job as it is, and as it stays until we commit."""
+def lock_job(tx: Transaction, id: str) -> Job:
+    """The job, which does not change until we commit."""
     tries = 100
     for _ in range(tries):
         if not tx.sql.LOCK_JOB or any(tx.value(statement, {"id": id}) for statement in tx.sql.LOCK_JOB):
             return read.job(tx, id)
         if not tx.value(tx.sql.IS_STORED, {"id": id}):
             raise JobNotFound(id)
-    raise StoreBusy(f"job {id}", 0)  # it moved under our hands each time
+    raise StoreBusy(f"job {id}", 0)  # it moved each time
 
 
 def cancel(tx: Transaction, id: str) -> Job:
-    job = hold(tx, id)
+    job = lock_job(tx, id)
     if job.status.is_final:
         raise WrongStatus("cancel", id, job.status, "it has ended already")
     if job.status is Status.PROCESSING:
@@ -46,7 +46,7 @@ def cancel(tx: Transaction, id: str) -> Job:
 
 
 def retry(tx: Transaction, id: str) -> Job:
-    job = hold(tx, id)
+    job = lock_job(tx, id)
     if not job.status.is_final:
         way_out = f"to wait no longer: td.run_now({id!r})" if job.status is Status.PENDING else "it runs already"
         raise WrongStatus("retry", id, job.status, f"only a job that has ended can be retried; {way_out}")
@@ -59,7 +59,7 @@ def retry(tx: Transaction, id: str) -> Job:
 
 
 def run_now(tx: Transaction, id: str) -> Job:
-    job = hold(tx, id)
+    job = lock_job(tx, id)
     if job.status is not Status.PENDING:
         way_out = "it runs already" if job.status is Status.PROCESSING else f"let it run again: td.retry({id!r})"
         raise WrongStatus("run", id, job.status, way_out)
@@ -69,7 +69,7 @@ def run_now(tx: Transaction, id: str) -> Job:
 
 
 def delete(tx: Transaction, id: str) -> Job:
-    job = hold(tx, id)
+    job = lock_job(tx, id)
     if job.status is Status.PROCESSING:
         raise WrongStatus("delete", id, job.status, f"cancel it first: td.cancel({id!r})")
     tx.execute(tx.sql.DELETE_READY, {"ids": as_json([id])})
@@ -99,24 +99,24 @@ def batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limi
 
 
 def _batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
-    """Held, and looked at once more, a job can no longer become one that was not meant."""
+    """A job that is locked and matches again cannot become one that was not meant."""
     page = search.jobs(tx, wanted, limit, before)
-    held = [job.id for job in page if _is_held(tx, job.id)]
-    meant = search.jobs(tx, wanted.replace(ids=tuple(held)), limit, None).jobs if held else []
+    locked = [job.id for job in page if _is_locked(tx, job.id)]
+    meant = search.jobs(tx, wanted.replace(ids=tuple(locked)), limit, None).jobs if locked else []
     done = sum(_done(tx, ACTIONS[action], job.id) for job in meant)
     return Batch(done, len(page) - done, page.next)
 
 
-def _is_held(tx: Transaction, id: str) -> bool:
+def _is_locked(tx: Transaction, id: str) -> bool:
     try:
-        hold(tx, id)
+        lock_job(tx, id)
         return True
     except JobNotFound:
         return False
 
 
 def _done(tx: Transaction, verb: Callable[[Transaction, str], Job], id: str) -> bool:
-    """Each verb says no before it writes."""
+    """Each verb refuses before it writes."""
     try:
         verb(tx, id)
         return True
@@ -125,11 +125,11 @@ def _done(tx: Transaction, verb: Callable[[Transaction, str], Job], id: str) -> 
 
 
 def complete(tx: Transaction, ids: Sequence[str]) -> int:
-    """Whoever holds such a job loses it: its later word is refused by the fence."""
+    """A worker that has such a job leased loses it: the fence refuses what it writes later."""
     changed = 0
     for id in ids:
         try:
-            job = hold(tx, id)
+            job = lock_job(tx, id)
         except JobNotFound:
             continue
         if job.status is Status.COMPLETED:

@@ -22,7 +22,7 @@ def get(tx: Transaction, id: str) -> Job | None:
 
 
 def job(tx: Transaction, id: str) -> Job:
-    """The job, which must be there."""
+    """The job. Raises JobNotFound."""
     found = get(tx, id)
     if found is None:
         raise JobNotFound(id)
@@ -30,7 +30,7 @@ def job(tx: Transaction, id: str) -> Job:
 
 
 def to_job(row: tuple[Any, ...]) -> Job:
-    """A row of JOB. It was broken by hand if its payload is no object; then that is shown as it is."""
+    """A row of JOB. If its payload is not an object, it was broken by hand, and is shown as it is."""
     (id, type, queue, tenant, subject, payload, priority, max_attempts, created_at, *places) = row
     common = {
         "id": id,
@@ -128,7 +128,7 @@ def workers(tx: Transaction) -> list[WorkerRow]:
 
 
 def moment(at: int) -> datetime:
-    """A moment that was set by hand beyond all dates must not hide the other jobs of a page."""
+    """A moment that was set by hand to beyond all dates must not hide the other jobs of a page."""
     return clock.to_datetime(min(max(at, _FIRST), _LAST))
 
 

@@ -32,7 +32,7 @@ def register(tx: Transaction, worker: WorkerRow) -> None:
 
 
 def beat(tx: Transaction, worker: str) -> Beat:
-    """Count up, and look around."""
+    """Count up, and read the counts of the others."""
     counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker})
     leases, beats = tx.execute(tx.sql.CANCEL_FLAGS, {"worker": worker}), tx.execute(tx.sql.BEATS)
     seen = Beat(dict(beats.fetchall()), {number: bool(cancelled) for number, cancelled in leases})
@@ -46,7 +46,7 @@ def cancelled(tx: Transaction, worker: str) -> list[int]:
 
 
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
-    """Give back what the worker never learnt that it has."""
+    """Release leases of which the worker never learned."""
     unheld = [(c, RELEASED) for c in leases_of(tx, worker) if c.number in numbers]
     return _settled(tx, unheld)
 
@@ -60,12 +60,12 @@ def declare_dead(
     started: Collection[int] | None = None,
     outside: bool = False,
 ) -> int:
-    """A worker's row and leases go together: it can neither claim nor settle from now on."""
-    if not worker:  # leases by hand live by their deadlines
+    """Delete a worker's row and its leases together: from now on it can neither claim nor settle."""
+    if not worker:  # a lease taken by hand has only its deadline
         return 0
     gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
     if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}):
-        return 0  # it has beaten since: alive after all
+        return 0  # it has beaten since: it is alive
     leases = leases_of(tx, worker)
     running = [c for c in leases if started is None or c.number in started]
     alone = len(running) == 1
@@ -93,7 +93,7 @@ def rescue(tx: Transaction, silent_for: int | None = None) -> int:
 
 
 def _settled(tx: Transaction, ended: Sequence[Ended]) -> int:
-    """How many of these leases were still there to be ended: their owner may have been faster."""
+    """How many of these leases were still held: their owner may have been faster."""
     return len(settle_held(tx, ended)) if ended else 0
 
 

@@ -1,7 +1,7 @@
 """Finding jobs by a filter, at a bounded cost.
 
 A list starts from the table, or the index, that has just the rows it wants, newest first. What no index serves is
-looked for among the newest rows there, so many and no more: the page says so, and its cursor goes on from there.
+looked for among a fixed number of the newest rows there: the page says so, and its cursor goes on from there.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from treadle.stores.sql.filter_sql import STATE, STATUS, Term, at_moment, condit
 from treadle.stores.sql.transaction import Transaction
 
 SEARCHED = 20_000
-"""How many rows are looked at for what no index serves."""
+"""How many rows are read for what no index serves."""
 FIRST_LOOK = 5_000
 """Most pages are full after these."""
 SKEW = 3600 * SECOND
-"""An id has the time of the host that made it, which may be wrong by so much."""
+"""An id has the time of the host that made it, which may be wrong by this much."""
 
 
 class Source(NamedTuple):
@@ -37,7 +37,7 @@ class Source(NamedTuple):
     served: list[Term]
     """What its index is for."""
     others: list[Term]
-    """What has to be looked at row by row."""
+    """What has to be checked row by row."""
 
 
 def jobs(tx: Transaction, wanted: Filter, limit: int, before: str | None) -> Page:
@@ -49,7 +49,7 @@ def jobs(tx: Transaction, wanted: Filter, limit: int, before: str | None) -> Pag
             some, end = _newest(tx, source, limit + 1, before)
             found.update((job.id, job) for job in some)
             ends += [end] if end else []
-    end = max(ends, default=None)  # nobody knows what else is below that
+    end = max(ends, default=None)  # what is below that is not known
     newest = sorted((id for id in found if end is None or id >= end), reverse=True)
     if len(newest) > limit:
         return Page([found[id] for id in newest[:limit]], newest[limit - 1])
@@ -82,7 +82,7 @@ def _range(at: str, before: str | None, end: str | None) -> list[Term]:
 
 
 def _end(tx: Transaction, source: Source, before: str | None, rows: int) -> str | None:
-    """The id of the last of so many rows; None if there are no more than that."""
+    """The id of the last of `rows` rows; None if there are no more than that."""
     at = source.at
     terms, parameters = where([*source.served, *_range(at, before, None)])
     statement = f"SELECT {at}.id FROM {tx.sql.TABLES[at]} {at} WHERE {terms} ORDER BY {at}.id DESC LIMIT 2 OFFSET :skip"
@@ -139,7 +139,7 @@ def _is_one(values: Sequence[Any]) -> bool:
 
 def _ended(status: Status) -> list[Term]:
     terms: list[Term] = [("f.status = :ended", {"ended": status.value})]
-    # So that the index on the few others is seen to fit.
+    # So that the planner can use the index on the few others.
     return terms if status is Status.COMPLETED else [*terms, ("f.status <> 'completed'", {})]
 
 
@@ -147,7 +147,7 @@ def _ended(status: Status) -> list[Term]:
 
 
 def counts(tx: Transaction, by: Sequence[str], wanted: Filter, most: int | None, *, tallied: bool = True) -> Counted:
-    """From the tallies where they have the answer. Else jobs are counted, among the newest `most` of each source."""
+    """From the tallies if they have the answer. If not, jobs are counted, among the newest `most` of each source."""
     if tallied and _is_tallied(by, wanted):
         return _tallied(tx, by, wanted)
     if most is None and wanted == EVERYTHING and "state" not in by:
@@ -183,7 +183,7 @@ def _is_tallied(by: Sequence[str], wanted: Filter) -> bool:
 
 
 def _tallied(tx: Transaction, by: Sequence[str], wanted: Filter) -> Counted:
-    """What waits is not tallied by what it waits for: `queue_stats` has that, if it is asked for."""
+    """Tallies do not say what a pending job waits for: `queue_stats` does."""
     states = set(wanted.statuses) or {*Status, *WAITING}
     rows: list[tuple[dict[str, Any], int]] = []
     split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)

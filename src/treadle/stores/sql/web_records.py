@@ -1,4 +1,4 @@
-"""The books of the HTTP API: who may use it, what was changed by it, what it is still doing, what it has answered."""
+"""The records of the HTTP API: its tokens, what it changed, what it is still doing, what it has answered."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def fail(tx: Transaction, id: str, error: str) -> None:
 
 
 def position(tx: Transaction, id: str) -> str | None:
-    """Where it is, and nobody else goes on meanwhile; None: it has ended."""
+    """How far it is, locked until we commit; None: it has ended."""
     row = tx.execute(tx.sql.LOCK_OPERATION, {"id": id}).fetchone()
     return row[0] if row else None
 

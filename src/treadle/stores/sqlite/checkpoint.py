@@ -38,7 +38,7 @@ class Checkpointer:
         self._not_before = 0.0
 
     def after_commit(self) -> None:
-        """Checkpoint if the log has grown long and nobody else is at it."""
+        """Checkpoint if the log has grown long and no other process does it."""
         try:
             if os.stat(self._log).st_size < LONG or time.monotonic() < self._not_before:
                 return
@@ -66,7 +66,7 @@ class Checkpointer:
             finally:
                 os.close(lock)
         except (OSError, sqlite3.Error, TreadleError):
-            pass  # somebody else is at it, or has the database: the next commit will see. This one is safe.
+            pass  # another process does it, or has the database locked: the next commit tries again. This one is safe.
 
     def _run(self) -> None:
         holder, copier = self._connections = self._connections or (self._connect(), self._connect())

@@ -24,7 +24,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01
-"""Seconds between two looks whether SQLite's lock is free."""
+"""Seconds between two attempts to take SQLite's lock."""
 BUSY_SECONDS = 10.0
 text = partial(str, encoding="utf-8", errors="replace")
 """A row that was broken by hand must be readable, so that only its own job fails."""
@@ -42,8 +42,8 @@ class Transaction(Transitions):
 
 
 class StillReading(Exception):
-    """The connection has an older statement that was not read to its end, and is kept by somebody: an exception and
-    its traceback, say. While it is, the connection sees the past, and can never write."""
+    """The connection has an older statement that was not read to its end and is still referenced, for example by an
+    exception's traceback. Until that ends, the connection sees the past and cannot write."""
 
 
 class Database:
@@ -60,12 +60,12 @@ class Database:
         self._watching = threading.Lock()
         self._times_closed = 0
         self._readers: list[sqlite3.Connection] = []
-        self._users: list[int] = []  # the threads that have a reader, or a connection apart
+        self._users: list[int] = []  # the threads that use a reader, or a connection apart
         self._gate = threading.Condition(threading.Lock())
         self._checkpointer = Checkpointer(path, self.connect)
         self._has_turn = False
         self.left_open = False
-        """Whether a fork found a connection in use: then the child must keep its hands off the file."""
+        """Whether a fork found a connection in use: then the child must not use the file."""
         _open.add(self)
 
     def connect(self, seconds: float = 0.0) -> sqlite3.Connection:
@@ -126,7 +126,7 @@ class Database:
 
     @contextmanager
     def writing_apart(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
-        """`writing` on a connection of its own, for code that is not ours: it may close it."""
+        """`writing` on a connection of its own, for the user's code: it may close it."""
         with self._in_use():
             connection = self._connect_to_write()
             try:
@@ -144,14 +144,14 @@ class Database:
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-            # On a connection apart the error may be of the code that is not ours, which knows what it means.
+            # On a connection apart the error may come from the user's code, which knows what it means.
             if isinstance(error, sqlite3.OperationalError) and connection is self._writer:
                 raise StoreUnusable(str(self.path), f"the database said {error!s}", _way_out(self.path)) from error
             raise
 
     @contextmanager
     def reading(self) -> Generator[Transaction]:
-        """A connection to read on: each statement sees the newest commit and waits for nobody."""
+        """A connection to read on: each statement sees the newest commit and does not wait."""
         with self._in_use():
             try:
                 connection = self._readers.pop()
@@ -175,7 +175,7 @@ class Database:
             self._close_idle()
 
     def pause(self) -> None:
-        """Before a fork. Nobody waits for ever, nor for himself: then the child will have to do without."""
+        """Before a fork. No caller waits forever, or for itself: if one would, the child cannot use the store."""
         deadline = time.monotonic() + BUSY_SECONDS
         self._has_turn = self._turn.acquire(timeout=BUSY_SECONDS)
         self._watching.acquire()
@@ -236,7 +236,7 @@ class Database:
             raise StoreUnusable(str(self.path), f"the database said {error!s}", _way_out(self.path)) from error
 
     def _patiently(self, connection: sqlite3.Connection, sql: str, deadline: float, seconds: float) -> None:
-        """Execute what SQLite may refuse at once, however long its own timeout is, while somebody has the lock."""
+        """Execute what SQLite may refuse at once, whatever its timeout is, while another connection has the lock."""
         began, pause = time.monotonic(), FIRST_PAUSE
         while True:
             try:
@@ -253,13 +253,13 @@ class Database:
 
 
 def next_pause(pause: float, waited: float) -> float:
-    """Longer and longer for a second; then shorter and shorter. The lock goes to whoever looks first, and in a crowd
-    that must not be the newcomers again and again."""
+    """Longer and longer for a second, then shorter and shorter. The lock goes to the first that tries, and under load
+    that must not always be the newest."""
     return min(pause * 1.5, LONGEST_PAUSE / max(waited, 1.0))
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Whether somebody else holds the lock."""
+    """Whether another connection holds the lock."""
     code = error.sqlite_errorcode
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and code != sqlite3.SQLITE_BUSY_SNAPSHOT
 

@@ -34,10 +34,10 @@ def schema_of(path: Path) -> int | None:
         except sqlite3.OperationalError as error:
             if not error.sqlite_errorname.startswith("SQLITE_READONLY"):
                 raise
-            return _schema_of(path, "rw")  # who made it was killed: what is half written has to be undone first
+            return _schema_of(path, "rw")  # its creator was killed: what is half written has to be undone first
     except sqlite3.Error as error:
         problem = f"it cannot be read as a SQLite database ({error})"
-        way_out = "it is some other file, it is damaged, or you may not read it: name another, sqlite:///jobs.db"
+        way_out = "it is another kind of file, it is damaged, or you may not read it: name another, sqlite:///jobs.db"
         raise StoreUnusable(str(path), problem, way_out) from error
 
 

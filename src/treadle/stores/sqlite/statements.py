@@ -11,7 +11,7 @@ from treadle.filters import is_index
 
 # ---- enqueue
 
-# The newest time anybody wrote; a claim that finds itself before it knows that the clock stepped back.
+# The newest time that was written; a claim at an earlier time knows that the clock stepped back.
 ADVANCE_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND value < :now"
 
 # What was asked for: jobs that differ in their ids and payloads only. {id: payload}
@@ -31,18 +31,18 @@ SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM jso
 # The ids that an earlier try has stored already.
 EXISTING_IDS: str = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
 
-# Take a dedupe key, or learn by the row count that it is held.
+# Take a dedupe key, or see by the row count that it is held.
 TAKE_KEY: str = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
 
-# Who holds a dedupe key.
+# The holder of a dedupe key.
 KEY_HOLDER: str = "SELECT id FROM treadle_dedupe WHERE tenant = :tenant AND key = :key"
 
-# Give the key of a job that is no more (somebody deleted it by hand) to another.
+# Give the key of a job that was deleted by hand to another job.
 TRANSFER_KEY: str = "UPDATE treadle_dedupe SET id = :id WHERE tenant = :tenant AND key = :key AND id = :holder"
 
 IS_STORED: str = "SELECT 1 FROM treadle_jobs WHERE id = :id"
 
-# Give back the keys of jobs that have ended.
+# Release the keys of jobs that have ended.
 DROP_KEYS: str = """
 DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
     SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
@@ -69,7 +69,7 @@ POLICIES: str = "SELECT type, queue, priority, max_attempts, concurrency, timeou
 
 # ---- claim
 
-# Every (queue, type) that has somebody waiting, with its highest priority: a jump over the index per pair.
+# Every (queue, type) in which jobs wait, with its highest priority: a jump over the index per pair.
 # (Not by `(queue, type) > (?, ?)`: SQLite would step over every row of the pair that it is to leave.)
 READY_RANGES = """
 WITH RECURSIVE pair (queue, type, priority) AS (
@@ -127,7 +127,7 @@ UPDATE treadle_ready SET run_at = min(:now, run_at - :step) WHERE run_at > :now 
 """
 SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
 
-# Put jobs in hand. [id, …], with the next numbers of the fence in that order. A suspect may have to wait for a process
+# Lease jobs. [id, …], with the next numbers of the fence in that order. A suspect may have to wait for a process
 # of its own: its time runs from then on.
 INSERT_LEASES = """
 INSERT INTO treadle_leases
@@ -146,7 +146,7 @@ DELETE_READY: str = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM js
 _CLAIMED = """json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
 
-# What was claimed, as ClaimedJob has it and in the order of the ids: a CROSS JOIN is not turned round.
+# What was claimed, as ClaimedJob has it and in the order of the ids: SQLite does not reorder a CROSS JOIN.
 CLAIMED = f"""
 SELECT json_group_array({_CLAIMED})
   FROM json_each(:ids) e CROSS JOIN treadle_leases l ON l.id = e.value CROSS JOIN treadle_jobs j ON j.id = e.value
@@ -215,7 +215,7 @@ SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.
 
 DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
 
-# Leases of jobs that are no more (somebody deleted them by hand): there is nothing left to run.
+# Leases of jobs that were deleted by hand: there is nothing left to run.
 DELETE_ORPHANED_LEASES: str = """
 DELETE FROM treadle_leases WHERE NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_leases.id)
 RETURNING type, queue
@@ -261,7 +261,7 @@ SELECT id, name, concurrency, queues, types, host, version, beats, started_at, s
 
 # ---- manage
 
-# Hold a job where it is: nothing to do here, as there is one writer, who holds everything.
+# Lock a job where it is: nothing to do here, because the one writer locks everything.
 LOCK_JOB: tuple[str, ...] = ()
 
 # Several reads of one moment, in a transaction or not.
@@ -300,7 +300,7 @@ TABLES: dict[str, str] = {
     "w": "treadle_workers",
 }
 
-# Conditions of a filter. What stands at a path of the payload, as JSON and as text; one broken by hand has nothing.
+# Conditions of a filter. The value at a path of the payload, as JSON and as text; one broken by hand has nothing.
 ERROR_HAS: str = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
 PAYLOAD_HAS: str = "instr(j.payload, :{text}) > 0"
 AT_PATH: tuple[str, str] = (
@@ -339,7 +339,7 @@ SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now,
 COMPLETE_FINISHED: str = """
 UPDATE treadle_finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = :id
 """
-# ... which was not ended by whoever held it: a later word under that number was never written.
+# ... which its leaseholder did not end: a later outcome under that number was never written.
 CLEAR_LEASE: str = "UPDATE treadle_finished SET lease = 0 WHERE id = :id"
 
 # Let an ended job wait again, with no attempt made.
@@ -383,7 +383,7 @@ SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing
 
 LIMIT: str = "SELECT concurrency FROM treadle_types WHERE type = :type"
 
-# Who holds jobs of a type, and how many.
+# The workers that have jobs of a type leased, and how many.
 LEASE_HOLDERS: str = """
 SELECT worker, count(*) FROM treadle_leases
  WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
@@ -391,7 +391,7 @@ SELECT worker, count(*) FROM treadle_leases
 
 LEASE_FLAGS: str = "SELECT cancel, deadline FROM treadle_leases WHERE id = :id"
 
-# Due jobs of a (queue, type) with a higher priority, among the first so many; and those of the same, but before it.
+# Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
 AHEAD_ABOVE: str = """
 SELECT count(*) FROM (SELECT run_at FROM treadle_ready
     WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
@@ -403,7 +403,7 @@ SELECT count(*) FROM (SELECT 1 FROM treadle_ready
       AND (run_at, id) < (:run_at, :id) LIMIT :limit) a
 """
 
-# ---- look
+# ---- stats
 
 # Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
 WAITING_BY_PRIORITY: str = """
@@ -466,7 +466,7 @@ SELECT minute / :step * :step, {by} sum(runs), sum(completed), sum(failures), su
  WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
 """
 
-# ---- the API's own books
+# ---- the API's own records
 
 AUDIT: str = """
 INSERT INTO treadle_audit (id, at, who, action, what, count, tenant)
@@ -510,7 +510,7 @@ SELECT id, who, action, filter, total, done, skipped, position, started_at, upda
 """
 PRUNE_OPERATIONS: str = "DELETE FROM treadle_operations WHERE id < :oldest"
 
-# Take the key of a request, or learn by the row count that it was answered before.
+# Take the key of a request, or see by the row count that it was answered before.
 TAKE_REQUEST: str = """
 INSERT INTO treadle_requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
     ON CONFLICT DO NOTHING

@@ -1,4 +1,4 @@
-"""The store on a SQLite file: how it connects, how it takes part in a transaction of yours, and how it waits."""
+"""The store on a SQLite file: how it connects, how it joins your own transaction, and how it waits."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class SQLiteStore(SQLiteTables[Database]):
             }
 
     def check(self) -> str:
-        """SQLite's own check of the file: 'ok', or what is wrong. Reads all of it."""
+        """SQLite's integrity check: 'ok', or what is wrong. Reads the whole file."""
         with self.database.reading() as tx:
             answer: str = tx.execute("PRAGMA integrity_check").fetchone()[0]
             return answer
@@ -167,7 +167,7 @@ class SQLiteStore(SQLiteTables[Database]):
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
-        """The caller's own open transaction on this database. If the block raises, nothing of it stays in there."""
+        """The caller's own open transaction on this database. If the block raises, nothing of it stays there."""
         connection = unwrap(connection)
         if not isinstance(connection, sqlite3.Connection):
             raise BadConnection(connection, "it is not a sqlite3 connection", f"pass one to {self.where}")
@@ -187,7 +187,7 @@ class SQLiteStore(SQLiteTables[Database]):
                     upgrade_in(tx, self.where)
                 yield tx
             except BaseException:
-                with suppress(sqlite3.Error):  # some errors have rolled back everything already
+                with suppress(sqlite3.Error):  # some errors have already rolled back everything
                     connection.execute("ROLLBACK TO treadle")
                     connection.execute("RELEASE treadle")
                 raise
@@ -196,10 +196,10 @@ class SQLiteStore(SQLiteTables[Database]):
             connection.row_factory, connection.text_factory = factories
 
     def _check_theirs(self, connection: sqlite3.Connection) -> None:
-        """It must be to our file, and in a transaction: else each of our statements would be a commit of its own."""
+        """It must be open on our file, and in a transaction: otherwise each of our statements would be a commit."""
         files = [row[2] for row in connection.execute("PRAGMA database_list") if row[1] == "main"]
         if not files or not files[0] or not self.path.exists() or not os.path.samefile(files[0], self.path):
-            raise BadConnection(connection, f"it is not to {self.where}", "the jobs live in another file")
+            raise BadConnection(connection, f"it is not open on {self.where}", "the jobs live in another file")
         if not connection.in_transaction:
             if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
                 raise BadConnection(
@@ -234,7 +234,7 @@ class SQLiteStore(SQLiteTables[Database]):
 
 
 def _cut_off(connection: sqlite3.Connection) -> None:
-    """Take the lock away even from a block that never comes back, and let it write nothing more.
+    """Take the lock away even from a block that never returns, and let it write nothing more.
 
     This is another thread than the block's, so that closing the connection could crash the process.
     """

@@ -1,6 +1,6 @@
-"""Noticing that somebody else has committed, without asking all the time.
+"""Noticing the commits of other processes, without asking all the time.
 
-Every commit is written to the write-ahead log, and Linux tells who watches that file. Elsewhere, and where watching
+Every commit is written to the write-ahead log, and Linux reports writes to that file. Elsewhere, and where watching
 fails, SQLite's own count of commits is polled. Both are hints: a worker that misses one looks by itself soon after.
 """
 
@@ -29,7 +29,7 @@ class Watch:
         self._events = _watch_file(log)
 
     def wait(self, seconds: float) -> bool:
-        """Whether somebody may have committed since the last call; False after `seconds` without."""
+        """Whether there may be a commit since the last call; False after `seconds` without one."""
         if self._events is None:
             return self._poll(time.monotonic() + seconds)
         ready = select.poll()
@@ -60,7 +60,7 @@ class Watch:
 
 
 def _watch_file(path: Path) -> int | None:
-    """A descriptor that becomes readable when the file is written to, or None where that cannot be had."""
+    """A descriptor that becomes readable when the file is written to, or None where that is not possible."""
     if sys.platform != "linux":
         return None
     try:

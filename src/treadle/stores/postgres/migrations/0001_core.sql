@@ -53,7 +53,7 @@ CREATE INDEX ready_in_order ON treadle.ready (queue, type, priority DESC, run_at
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX ready_again ON treadle.ready (id) WHERE attempts > 0;
 
--- In hand. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
+-- Leased. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle.leases (
     id         uuid NOT NULL,
     lease      bigint NOT NULL,
@@ -138,12 +138,12 @@ CREATE TABLE treadle.workers (
     concurrency integer NOT NULL,
     queues      text NOT NULL,  -- JSON; [] for all
     types       text NOT NULL,  -- JSON
-    host        text NOT NULL,  -- JSON: what tells this process from every other
+    host        text NOT NULL,  -- JSON: what identifies this process
     version     text NOT NULL
 ) WITH (fillfactor = 50);
 
 -- Counts and usage: appended to by the transaction that moved the rows, so that no two of them meet in a row, and
--- folded by a chore. What they add up to is exact at every commit.
+-- compacted by a chore. What they add up to is exact at every commit.
 CREATE TABLE treadle.tallies (
     status text COLLATE "C" NOT NULL,
     type   text COLLATE "C" NOT NULL,

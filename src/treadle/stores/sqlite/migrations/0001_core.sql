@@ -48,7 +48,7 @@ CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX treadle_ready_again ON treadle_ready (id) WHERE attempts > 0;
 
--- In hand. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
+-- Leased. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle_leases (
     id         TEXT PRIMARY KEY,
     lease      INTEGER NOT NULL,
@@ -130,12 +130,12 @@ CREATE TABLE treadle_workers (
     concurrency INTEGER NOT NULL,
     queues      TEXT NOT NULL,  -- JSON; [] for all
     types       TEXT NOT NULL,  -- JSON
-    host        TEXT NOT NULL,  -- JSON: what tells this process from every other
+    host        TEXT NOT NULL,  -- JSON: what identifies this process
     version     TEXT NOT NULL
 ) STRICT, WITHOUT ROWID;
 
 -- Counts and usage, kept by the transaction that moved the rows: exact at every commit. One writer at a time is a
--- fact of SQLite, so there is nothing to keep apart per worker, and nothing to fold.
+-- fact of SQLite, so there is nothing to keep apart per worker, and nothing to compact.
 CREATE TABLE treadle_tallies (
     status TEXT NOT NULL,
     type   TEXT NOT NULL,
