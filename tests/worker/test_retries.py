@@ -224,7 +224,7 @@ def test_a_negative_delay_is_refused_where_it_is_written(bad: Callable[[], objec
 
 @pytest.mark.parametrize("delays", [[], [1, -1]])
 def test_a_list_of_delays_is_checked_where_it_is_written(td: Treadle, delays: Sequence[float]) -> None:
-    with pytest.raises(BadOption, match="at least one, each 0 seconds or more"):
+    with pytest.raises(BadOption, match="at least one delay, each 0 seconds or more"):
         td.job(type="x", backoff=delays)(lambda: None)
 
 
