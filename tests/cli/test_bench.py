@@ -38,7 +38,7 @@ def test_a_quick_run_answers_every_question_and_leaves_nothing(treadle: Callable
     assert keys(ran) == KEYS
     machine = json.loads(ran.stdout)["machine"]
     assert machine["database"]["settings"]["synchronous"] == "FULL"
-    assert {"cores", "python", "load", "concurrency", "sizes"} <= machine.keys()
+    assert {"cores", "cpu", "python", "load", "concurrency", "sizes"} <= machine.keys()
     assert "enqueue: singly (1 of 1)" in ran.stderr
     assert list(folder.iterdir()) == []
 

@@ -247,6 +247,7 @@ def _machine(run: BenchRun) -> dict[str, object]:
     version = status.get("sqlite_version") or status.get("server_version")
     return {
         "cores": os.cpu_count() or 1,
+        "cpu": platform.processor() or platform.machine(),
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
         "database": {
             "database": f"{status['store']} {version}",
@@ -276,7 +277,8 @@ def bench(
     """Measure how fast enqueue, drain and pickup are on this machine.
 
     It measures in a new directory beside the SQLite file of --db (default: in the current directory) or in new
-    databases beside the PostgreSQL one, and removes everything when it ends. The database itself is left alone.
+    databases beside the PostgreSQL one, and removes everything when it ends. The database itself is left alone, and
+    $TREADLE_URL is ignored.
     """
     if shared.db and dir:
         raise click.UsageError("name either --db or --dir")
