@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
 
 from treadle import clock, codec
@@ -11,7 +12,7 @@ from treadle.dedupe import Dedupe, key_for
 from treadle.errors import BadOption, TreadleError, UnknownOption
 from treadle.ids import new_id
 from treadle.job import Job, NewJob
-from treadle.settings import at_least_one, checked_name, checked_priority
+from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -89,7 +90,7 @@ class JobFunction(Enqueuer[P], Generic[Q, P, R]):
 
     def __init__(self, job_type: JobType, registry: Registry) -> None:
         super().__init__(job_type, registry, {})
-        functools.update_wrapper(self, job_type.handler)
+        update_wrapper(self, job_type.handler)
 
     def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
         result: R = self.job_type.handler(*args, **kwargs)
@@ -132,23 +133,24 @@ def make_request(policy: TypePolicy, dedupe: Dedupe, payload: str, options: Opti
     )
 
 
+_CHECKS: dict[str, Callable[[Any], object]] = {
+    "queue": partial(checked_name, "queue"),
+    "tenant": partial(checked_name, "tenant"),
+    "subject": partial(checked_name, "subject"),
+    "priority": checked_priority,
+    "max_attempts": partial(at_least_one, "max_attempts"),
+    "delay": checked_delay,
+    "run_at": checked_run_at,
+}
+
+
 def checked(options: Options) -> Options:
     """The options, or an error that names the invalid one."""
     for name, value in options.items():
         if name not in KNOWN_OPTIONS:
             raise UnknownOption(name, KNOWN_OPTIONS)
-        if name in ("queue", "tenant", "subject"):
-            checked_name(name, value)
-    if "priority" in options:
-        checked_priority(options["priority"])
-    if "max_attempts" in options:
-        at_least_one("max_attempts", options["max_attempts"])
-    if "delay" in options:
-        if "run_at" in options:
-            raise BadOption("delay", options["delay"], "pass either delay or run_at")
-        delay: Any = options["delay"]
-        if not isinstance(delay, int | float) or not 0 <= delay <= 10**10:
-            raise BadOption("delay", delay, "seconds from now, 0 or more; for a moment use run_at=datetime(…)")
-    if "run_at" in options and not isinstance(options["run_at"], datetime):
-        raise BadOption("run_at", options["run_at"], "a datetime; for seconds from now use delay=…")
+        if name in _CHECKS:
+            _CHECKS[name](value)
+    if "delay" in options and "run_at" in options:
+        raise BadOption("delay", options["delay"], "pass either delay or run_at")
     return options

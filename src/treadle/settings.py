@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import datetime
 from typing import Any
 
 from treadle.errors import BadOption, BadURL
@@ -54,3 +55,15 @@ def checked_timeout(timeout: Any) -> float | None:
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or not 0 < timeout <= 10**8:
         raise BadOption("timeout", timeout, "use seconds, more than 0; leave it out for no limit")
     return float(timeout)
+
+
+def checked_delay(delay: Any) -> float:
+    if not isinstance(delay, int | float) or not 0 <= delay <= 10**10:
+        raise BadOption("delay", delay, "seconds from now, 0 or more; for a moment use run_at=datetime(…)")
+    return delay
+
+
+def checked_run_at(moment: Any) -> datetime:
+    if not isinstance(moment, datetime):
+        raise BadOption("run_at", moment, "a datetime; for seconds from now use delay=…")
+    return moment
