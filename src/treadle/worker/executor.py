@@ -104,7 +104,7 @@ class Executor:
 class AsyncSlots:
     """Slots that are long-lived tasks, each awaiting one handler after another.
 
-    A task per job would cost more than everything else together. Handlers cannot tell the difference: one that left
+    A task per job would cost more than everything else together. Handlers do not see the difference: one that left
     the context changed, or was cancelled, takes its task with it.
     """
 

@@ -244,7 +244,7 @@ class Inflight:
         self._cells[cell] = -number if apart else number
 
     def end(self, number: int) -> None:
-        """Charge nobody for this lease any more. It may never have started, or have ended before."""
+        """Charge no job for this lease any more. It may never have started, or have ended before."""
         cell = self._cell_of.pop(number, None)
         if cell is not None:
             self._cells[cell] = 0

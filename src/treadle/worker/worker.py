@@ -143,7 +143,7 @@ class Worker:
         try:
             await self._wind_down(claim, others)
         except BaseException:  # the event loop is being closed, and cancels all of its tasks
-            self._heartbeat.fall_silent()  # nothing runs our jobs any more: those who hear no beat rescue them
+            self._heartbeat.fall_silent()  # nothing runs our jobs any more: workers that see no beat rescue them
             self._wakeup.close()
             self.app._wakers.discard(self._wakeup.wake)
             raise
@@ -167,7 +167,7 @@ class Worker:
         self._wakeup.close()
         with contextlib.suppress(TreadleError):
             self.store.declare_dead(self.id, "its worker stopped", started=())
-            self._inflight.clear()  # so that the supervisor can tell this exit from one that a handler made
+            self._inflight.clear()  # so that the supervisor does not take this exit for a crash
         self._executor.close()
         for thread in (self._claimer, self._settler.thread, self._wakeup.thread):
             thread.shutdown()

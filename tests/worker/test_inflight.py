@@ -1,4 +1,4 @@
-"""What the board says of a worker's leases: started, and not settled yet."""
+"""The in-flight cells of a worker: leases that are started and not settled yet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The heart of a worker, on a store that fails now and then."""
+"""The heartbeat of a worker, on a store that fails now and then."""
 
 from __future__ import annotations
 
