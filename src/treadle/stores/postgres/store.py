@@ -16,7 +16,7 @@ from treadle.filters import EVERYTHING, Filter
 from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest
-from treadle.stores.postgres import diagnostics, roles, tenants
+from treadle.stores.postgres import diagnostics, roles
 from treadle.stores.postgres import statements as sql
 from treadle.stores.postgres import url as postgres_url
 from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction
@@ -161,15 +161,15 @@ class PostgresStore(SQLStore[Database]):
 
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
         with self._within(connection) as tx:
-            return tenants.insert_within(tx, jobs, insert.insert_again)
+            return roles.insert_within(tx, jobs, insert.insert_again)
 
     def _insert(self, tx: Any, jobs: Sequence[NewJob], how: insert.Insert) -> list[Job]:
-        return how(tx, jobs) if self._scope is None else tenants.insert(tx, jobs, how, self._scope)
+        return how(tx, jobs) if self._scope is None else roles.insert_for_tenants(tx, jobs, how, self._scope)
 
     @cached_property
     def _scope(self) -> str | None:
         """The tenant whose jobs our role can see: None for all, '' for the one that each transaction names."""
-        scope: str | None = self.database.read("other", Transaction.value, tenants.SCOPE)
+        scope: str | None = self.database.read("other", Transaction.value, roles.SCOPE)
         return scope
 
     @contextmanager
@@ -208,7 +208,7 @@ class PostgresStore(SQLStore[Database]):
     def _for_tenant(self, tx: Transaction, wanted: Filter) -> Transaction:
         """If our role sees one tenant at a time: act for the one that is asked for."""
         if self._scope == "" and len(wanted.tenants) == 1 and isinstance(wanted.tenants[0], str):
-            tx.execute(tenants.SET_TENANT, {"tenant": wanted.tenants[0]})
+            tx.execute(roles.SET_TENANT, {"tenant": wanted.tenants[0]})
         return tx
 
     # Claim and settle
