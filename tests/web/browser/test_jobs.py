@@ -129,7 +129,7 @@ def test_a_count_that_has_moved_is_said_and_nothing_is_done(desk: Desk, visit: V
     with page.expect_response("**/jobs/act") as answered:
         page.get_by_test_id("confirm-go").click()
     assert answered.value.status == 412
-    expect(page.get_by_test_id("confirm-error")).to_contain_text("expected 12 matching jobs, found 13")
+    expect(page.get_by_test_id("confirm-error")).to_contain_text("Expected 12 matching jobs, found 13")
     expect(page.get_by_test_id("confirm-title")).to_have_text("Delete 13 jobs?")
     assert desk.do(lambda td: td.count("status:failed").value) == 13
 
