@@ -1,4 +1,4 @@
-"""One job on SQLite is a straight line: no lower layer calls a higher one."""
+"""One job on SQLite is a straight line: few functions in few files, and no call from a lower layer up."""
 
 from __future__ import annotations
 
@@ -31,6 +31,21 @@ def enqueue(td: Treadle) -> Callable[[], str]:
     return lambda: double.enqueue(n=1).id
 
 
+def on_the_path(calls: Iterable[Call]) -> list[Call]:
+    return [
+        call
+        for call in calls
+        if call.function.file not in SMALL and not call.function.name.rpartition(".")[2].startswith("<")
+    ]
+
+
+def assert_at_most(calls: Iterable[Call], functions: int, files: int) -> None:
+    found = sorted({call.function for call in on_the_path(calls)})
+    listing = "\n".join(f"{file}: {name}" for file, name in found)
+    assert len(found) <= functions, listing
+    assert len({file for file, _ in found}) <= files, listing
+
+
 def layer(function: Function) -> int:
     """0: pure, 1: stores, 2: what an app is made of, 3: the app and its workers."""
     top = Path(function.file).parts[0].removesuffix(".py")
@@ -40,6 +55,11 @@ def layer(function: Function) -> int:
 def upward(calls: Iterable[Call]) -> set[tuple[Function, Function]]:
     pairs = {(call.caller, call.function) for call in calls if call.caller and call.caller.file not in SMALL}
     return {(caller, called) for caller, called in pairs if layer(caller) < layer(called)}
+
+
+def test_an_enqueue_passes_few_functions(td: Treadle, enqueue: Callable[[], str]) -> None:
+    enqueue()  # creates the tables
+    assert_at_most(traced(enqueue), functions=28, files=10)
 
 
 def test_no_lower_layer_calls_a_higher_one(td: Treadle, enqueue: Callable[[], str]) -> None:
