@@ -107,25 +107,30 @@ class Child:
                 )
             else:
                 process.kill()
-            if not pipe.poll(START_SECONDS):
-                self.close()
-                return decide(run.claimed, Crash(NOT_STARTED.format(START_SECONDS)), job_type.backoff)
-            while True:
-                answer = _decode_answer(pipe.recv_bytes())
-                if answer.started:
-                    _handler_started(attempt)
-                elif answer.progress is not None:
-                    run.report(answer.progress)
-                elif answer.broken is not None:
-                    return decide(run.claimed, Crash(answer.broken), job_type.backoff)
-                else:
-                    return answer.outcome
+            return self._outcome(attempt, pipe)
         except (EOFError, OSError):
             return self._died(attempt)
         finally:
             attempt.kill = None
             if run.stop_reason is not None:  # killed, perhaps just after its answer: the next attempt has a new one
                 self.close()
+
+    def _outcome(self, attempt: RunningAttempt, pipe: Connection) -> Outcome | None:
+        """Wait for the child's outcome, and follow what it reports on the way."""
+        run, backoff = attempt.run, attempt.job_type.backoff
+        if not pipe.poll(START_SECONDS):
+            self.close()
+            return decide(run.claimed, Crash(NOT_STARTED.format(START_SECONDS)), backoff)
+        while True:
+            answer = _decode_answer(pipe.recv_bytes())
+            if answer.started:
+                _handler_started(attempt)
+            elif answer.progress is not None:
+                run.report(answer.progress)
+            elif answer.broken is not None:
+                return decide(run.claimed, Crash(answer.broken), backoff)
+            else:
+                return answer.outcome
 
     def _process_and_pipe(self) -> tuple[SpawnProcess, Connection]:
         if self._process is None or self._pipe is None or not self._process.is_alive():
