@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import psycopg
@@ -311,6 +312,9 @@ class Asking:
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, dict[str, Any]]] = []
+
+    def snapshot(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def execute(self, statement: str, parameters: Any = None) -> Found:
         if parameters and "OFFSET" not in statement:  # how far to search is a walk of that length, in the index
