@@ -23,7 +23,6 @@ PURE = {
     "ids",
     "job",
     "outcome",
-    "redact",
     "views",
     "settings",
     "signature",

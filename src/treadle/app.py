@@ -222,13 +222,9 @@ class Treadle(Management):
         """
         return self.store.rescue(silent_for=RESCUE_AFTER)
 
-    arescue = twin(rescue)
-
     def reconcile(self) -> int:
         """Complete the jobs whose work exists already, according to `already_done`. Returns how many."""
         return reconcile(self.store, self.registry.types)
-
-    areconcile = twin(reconcile)
 
     def prune(
         self,
@@ -245,8 +241,6 @@ class Treadle(Management):
             )
         return sum(prune(self.store, ended, age))
 
-    aprune = twin(prune)
-
     # Work
 
     def worker(
@@ -262,8 +256,6 @@ class Treadle(Management):
     def tick(self, *, max_jobs: int = 100, max_seconds: float = 10) -> TickReport:
         """One bounded pass: rescue, claim at most `max_jobs`, run them here. For cron and serverless."""
         return tick(self, max_jobs, max_seconds)
-
-    atick = twin(tick)
 
     def claim(
         self, n: int = 1, *, types: Sequence[str] | None = None, queues: Sequence[str] = (), lease: float = 300
@@ -283,8 +275,6 @@ class Treadle(Management):
         known = self.registry.get(claimed.type)
         return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT)
 
-    aclaim = twin(claim)
-
     def asgi(self, *, auth: Auth, read_only: bool = False, **options: Any) -> WebApp:
         """The dashboard and the HTTP API as an ASGI app that you mount. `auth(request)` decides who may do what."""
         try:
@@ -292,6 +282,14 @@ class Treadle(Management):
         except ModuleNotFoundError as error:
             raise MissingExtra("the dashboard", str(error.name), "web") from None
         return asgi(self, auth=auth, read_only=read_only, **options)
+
+    # Async twins
+
+    arescue = twin(rescue)
+    areconcile = twin(reconcile)
+    aprune = twin(prune)
+    atick = twin(tick)
+    aclaim = twin(claim)
 
 
 def _warn_if_on_loop(stacklevel: int = 5) -> None:

@@ -124,12 +124,10 @@ def explain(facts: JobFacts) -> Why:
 def _ended(job: Job) -> Reason:
     when = f"at {_at(job.completed_at)}" if job.completed_at else "before"
     if job.status is Status.FAILED and job.attempts >= job.max_attempts:
-        return Reason(
-            code=Code.OUT_OF_ATTEMPTS,
-            text=f"it failed {when}, after {plural(job.attempts, 'attempt')} of {job.max_attempts}: {job.error}",
-            way_out=f"fix the cause, then retry it: treadle jobs retry {job.id}",
-            data={"attempts": job.attempts, "max_attempts": job.max_attempts, "error": job.error},
-        )
+        text = f"it failed {when}, after {plural(job.attempts, 'attempt')} of {job.max_attempts}: {job.error}"
+        way_out = f"fix the cause, then retry it: treadle jobs retry {job.id}"
+        data = {"attempts": job.attempts, "max_attempts": job.max_attempts, "error": job.error}
+        return Reason(code=Code.OUT_OF_ATTEMPTS, text=text, way_out=way_out, data=data)
     error = f": {job.error}" if job.error and job.status is Status.FAILED else ""
     again = f"to run it again: treadle jobs retry {job.id}"
     way_out = "nothing is left to do" if job.status is Status.COMPLETED else again
@@ -139,12 +137,10 @@ def _ended(job: Job) -> Reason:
 
 def _overdue(facts: JobFacts) -> Iterator[Reason]:
     if facts.deadline is not None and facts.deadline < facts.now:
-        yield Reason(
-            code=Code.OVERDUE,
-            text=f"its deadline passed {_duration(facts.now - facts.deadline)} ago",
-            way_out="any worker returns it within seconds, or do it now: td.rescue()",
-            data={"deadline": clock.to_datetime(facts.deadline)},
-        )
+        text = f"its deadline passed {_duration(facts.now - facts.deadline)} ago"
+        way_out = "any worker returns it within seconds, or do it now: td.rescue()"
+        data = {"deadline": clock.to_datetime(facts.deadline)}
+        yield Reason(code=Code.OVERDUE, text=text, way_out=way_out, data=data)
 
 
 def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
@@ -154,33 +150,25 @@ def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
     silent = "has no row any more"
     if holder is not None:
         silent = f"has been silent for {format_duration(silence(holder, facts.now))}"
-    yield Reason(
-        code=Code.WORKER_LOST,
-        text=f"it is held by worker {_name(holder, job.worker_id)}, which {silent}",
-        way_out="another worker returns it after three beats (15 s); without one, td.rescue() does after a minute",
-        data={"worker": job.worker_id, "seen_at": clock.to_datetime(holder.seen_at) if holder else None},
-    )
+    text = f"it is held by worker {_name(holder, job.worker_id)}, which {silent}"
+    way_out = "another worker returns it after three beats (15 s); without one, td.rescue() does after a minute"
+    data = {"worker": job.worker_id, "seen_at": clock.to_datetime(holder.seen_at) if holder else None}
+    yield Reason(code=Code.WORKER_LOST, text=text, way_out=way_out, data=data)
 
 
 def _cancelling(facts: JobFacts) -> Iterator[Reason]:
     if facts.cancelled:
-        yield Reason(
-            code=Code.CANCELLING,
-            text="it was cancelled, and its worker is asked to stop it",
-            way_out="a handler in a thread has to check ctx.cancelled itself",
-        )
+        text = "it was cancelled, and its worker is asked to stop it"
+        yield Reason(code=Code.CANCELLING, text=text, way_out="a handler in a thread has to check ctx.cancelled itself")
 
 
 def _running(facts: JobFacts) -> Reason:
     job = facts.job
     by = f"worker {_name(_holder(facts), job.worker_id)}" if job.worker_id else "a caller that claimed it by hand"
     since = _duration(facts.now - clock.from_datetime(job.started_at)) if job.started_at else "now"
-    return Reason(
-        code=Code.RUNNING,
-        text=f"it is running: attempt {job.attempts} of {job.max_attempts}, for {since}, by {by}",
-        way_out=f"to stop it: treadle jobs cancel {job.id}",
-        data={"worker": job.worker_id, "started_at": job.started_at},
-    )
+    text = f"it is running: attempt {job.attempts} of {job.max_attempts}, for {since}, by {by}"
+    data = {"worker": job.worker_id, "started_at": job.started_at}
+    return Reason(code=Code.RUNNING, text=text, way_out=f"to stop it: treadle jobs cancel {job.id}", data=data)
 
 
 def _waiting(facts: JobFacts) -> list[Reason]:
@@ -189,14 +177,13 @@ def _waiting(facts: JobFacts) -> list[Reason]:
     reasons = [*early, *unserved, *full]
     if facts.ahead and not early and not unserved:
         reasons.append(_jobs_ahead(facts.ahead))
-    return reasons or [
-        Reason(
-            code=Code.NEXT_LOOK,
-            text="nothing is in its way",
-            way_out="a worker claims it within a second",
-            data={"workers": [worker.id for worker in living]},
-        )
-    ]
+    return reasons or [_next_look(living)]
+
+
+def _next_look(living: Sequence[WorkerRow]) -> Reason:
+    data = {"workers": [worker.id for worker in living]}
+    way_out = "a worker claims it within a second"
+    return Reason(code=Code.NEXT_LOOK, text="nothing is in its way", way_out=way_out, data=data)
 
 
 def _not_due(facts: JobFacts) -> Iterator[Reason]:
@@ -204,12 +191,9 @@ def _not_due(facts: JobFacts) -> Iterator[Reason]:
     due_in = clock.from_datetime(job.run_at) - facts.now
     if due_in > 0:
         again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
-        yield Reason(
-            code=Code.NOT_DUE,
-            text=f"it is not due yet: at {_at(job.run_at)}, in {_duration(due_in)}{again}",
-            way_out="wait until then",
-            data={"run_at": job.run_at, "seconds": due_in / clock.SECOND},
-        )
+        text = f"it is not due yet: at {_at(job.run_at)}, in {_duration(due_in)}{again}"
+        data = {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
+        yield Reason(code=Code.NOT_DUE, text=text, way_out="wait until then", data=data)
 
 
 def _unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
@@ -219,41 +203,34 @@ def _unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
         yield Reason(code=Code.NO_WORKER, text="no worker is alive", way_out="start one: treadle worker app:td")
     elif not serving:
         queues = sorted({queue for worker in living for queue in worker.queues})
-        yield Reason(
-            code=Code.NO_WORKER_FOR_QUEUE,
-            text=f"no live worker takes jobs from queue {job.queue!r}: they take {', '.join(queues)}",
-            way_out=f"start one that does: treadle worker app:td --queue {job.queue}",
-            data={"queue": job.queue, "queues": queues},
-        )
+        text = f"no live worker takes jobs from queue {job.queue!r}: they take {', '.join(queues)}"
+        way_out = f"start one that does: treadle worker app:td --queue {job.queue}"
+        data: dict[str, Any] = {"queue": job.queue, "queues": queues}
+        yield Reason(code=Code.NO_WORKER_FOR_QUEUE, text=text, way_out=way_out, data=data)
     elif not any(job.type in worker.types for worker in serving):
         types = sorted({type for worker in serving for type in worker.types})
-        yield Reason(
-            code=Code.NO_WORKER_FOR_TYPE,
-            text=f"no live worker knows type {job.type!r}: they know {', '.join(types) or 'none'}",
-            way_out="deploy the code that handles it, or fix the name",
-            data={"type": job.type, "types": types},
-        )
+        text = f"no live worker knows type {job.type!r}: they know {', '.join(types) or 'none'}"
+        way_out = "deploy the code that handles it, or fix the name"
+        data = {"type": job.type, "types": types}
+        yield Reason(code=Code.NO_WORKER_FOR_TYPE, text=text, way_out=way_out, data=data)
 
 
 def _limit_full(facts: JobFacts) -> Iterator[Reason]:
     held = sum(facts.holders.values())
     if facts.limit is not None and held >= facts.limit:
-        yield Reason(
-            code=Code.LIMIT_FULL,
-            text=f"its type {facts.job.type!r} is at its limit, {held} of {facts.limit}: {_holders(facts)}",
-            way_out="it starts when one of them ends; raise concurrency= of its type for more",
-            data={"limit": facts.limit, "running": held, "holders": facts.holders},
-        )
+        text = f"its type {facts.job.type!r} is at its limit, {held} of {facts.limit}: {_holders(facts)}"
+        way_out = "it starts when one of them ends; raise concurrency= of its type for more"
+        data = {"limit": facts.limit, "running": held, "holders": facts.holders}
+        yield Reason(code=Code.LIMIT_FULL, text=text, way_out=way_out, data=data)
 
 
 def _jobs_ahead(ahead: int) -> Reason:
     jobs = f"more than {MOST_AHEAD:,} jobs" if ahead > MOST_AHEAD else plural(ahead, "job")
-    return Reason(
-        code=Code.JOBS_AHEAD,
-        text=f"{jobs} {'comes' if ahead == 1 else 'come'} first: higher priority, or due for longer",
-        way_out=f"wait for {'it' if ahead == 1 else 'them'}, start more workers, or give this job a higher priority",
-        data={"ahead": min(ahead, MOST_AHEAD), "more": ahead > MOST_AHEAD},
-    )
+    comes, it = ("comes", "it") if ahead == 1 else ("come", "them")
+    text = f"{jobs} {comes} first: higher priority, or due for longer"
+    way_out = f"wait for {it}, start more workers, or give this job a higher priority"
+    data = {"ahead": min(ahead, MOST_AHEAD), "more": ahead > MOST_AHEAD}
+    return Reason(code=Code.JOBS_AHEAD, text=text, way_out=way_out, data=data)
 
 
 def _holder(facts: JobFacts) -> WorkerRow | None:
@@ -328,12 +305,9 @@ def problems(
 def _lost(worker: WorkerRow, now: int) -> Problem:
     silent = format_duration(silence(worker, now))
     text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} leased"
-    return Problem(
-        code="lost_worker",
-        text=text,
-        next="any live worker returns its jobs within seconds: treadle worker app:td, or treadle tick",
-        filter=str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,))),
-    )
+    next = "any live worker returns its jobs within seconds: treadle worker app:td, or treadle tick"
+    filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
+    return Problem(code="lost_worker", text=text, next=next, filter=filter)
 
 
 def _no_worker(due: Sequence[QueueStats]) -> Problem:

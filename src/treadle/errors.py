@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from typing import Any
 
 
@@ -26,10 +26,14 @@ def _clipped(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
-def _near(word: str, known: Iterable[str]) -> str | None:
+def _near(word: object, known: Collection[str]) -> str | None:
     """The known word that is closest to `word`."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return close[0] if close else None
+    return next(iter(difflib.get_close_matches(word, known, n=1)), None) if isinstance(word, str) else None
+
+
+def _hint(word: object, known: Collection[str], otherwise: str) -> str:
+    near = _near(word, known)
+    return f"did you mean {near!r}?" if near else otherwise
 
 
 # Declaring jobs
@@ -47,8 +51,7 @@ class UnknownOption(TreadleError, TypeError):
     """An option that does not exist."""
 
     def __init__(self, option: str, known: Collection[str]) -> None:
-        near = _near(option, known)
-        hint = f"did you mean {near!r}?" if near else f"known options: {', '.join(sorted(known))}"
+        hint = _hint(option, known, f"known options: {', '.join(sorted(known))}")
         super().__init__(f"unknown option {option!r}; {hint}")
         self.option = option
 
@@ -65,10 +68,8 @@ class DuplicateType(TreadleError, ValueError):
     """A second handler for the same type."""
 
     def __init__(self, type: str, first: str, second: str) -> None:
-        super().__init__(
-            f"type {type!r} is registered already, by {first}; give {second} another type: "
-            f"@td.job(type={type + '_2'!r})"
-        )
+        way_out = f"give {second} another type: @td.job(type={type + '_2'!r})"
+        super().__init__(f"type {type!r} is registered already, by {first}; {way_out}")
         self.type = type
 
 
@@ -76,8 +77,7 @@ class UnknownType(TreadleError, LookupError):
     """A type without a handler in this process."""
 
     def __init__(self, type: str, known: Collection[str]) -> None:
-        near = _near(type, known)
-        hint = f"did you mean {near!r}?" if near else "declare one with @td.job, or import the module that does"
+        hint = _hint(type, known, "declare one with @td.job, or import the module that does")
         super().__init__(f"no handler for type {type!r}; {hint}")
         self.type = type
 
@@ -86,8 +86,7 @@ class UnknownEvent(TreadleError, ValueError):
     """A hook for an event that does not exist."""
 
     def __init__(self, event: object, known: Collection[str]) -> None:
-        near = _near(event, known) if isinstance(event, str) else None
-        hint = f"did you mean {near!r}?" if near else f"known events: {', '.join(known)}"
+        hint = _hint(event, known, f"known events: {', '.join(known)}")
         super().__init__(f"unknown event {_shown(event)}; {hint}")
         self.event = event
 
@@ -112,10 +111,8 @@ class PayloadTooLarge(BadPayload):
 
     def __init__(self, type: str, size: int, limit: int, what: str = "payload") -> None:
         verb = "enqueue" if what == "payload" else "return"
-        super().__init__(
-            f"the {what} of {type!r} is {size:,} bytes and the limit is {limit:,}; "
-            f"store the data elsewhere and {verb} a reference to it (a path, a row id)"
-        )
+        way_out = f"store the data elsewhere and {verb} a reference to it (a path, a row id)"
+        super().__init__(f"the {what} of {type!r} is {size:,} bytes and the limit is {limit:,}; {way_out}")
         self.size, self.limit = size, limit
 
 
@@ -123,9 +120,8 @@ class PayloadTooDeep(BadPayload):
     """A payload or a result nested beyond the limit."""
 
     def __init__(self, type: str, limit: int, what: str = "payload") -> None:
-        super().__init__(
-            f"the {what} of {type!r} is nested more than {limit} levels deep; flatten it, or pass a reference"
-        )
+        problem = f"the {what} of {type!r} is nested more than {limit} levels deep"
+        super().__init__(f"{problem}; flatten it, or pass a reference")
         self.limit = limit
 
 
@@ -141,10 +137,8 @@ class KeyHeld(TreadleError):
     """A retry needs a dedupe key that another job holds."""
 
     def __init__(self, id: str, key: str, holder: str) -> None:
-        super().__init__(
-            f"job {id} cannot be retried: its dedupe key {_shown(key)} is held by job {holder}; "
-            f"wait for that one, or cancel it first: td.cancel({holder!r})"
-        )
+        problem = f"job {id} cannot be retried: its dedupe key {_shown(key)} is held by job {holder}"
+        super().__init__(f"{problem}; wait for that one, or cancel it first: td.cancel({holder!r})")
         self.id, self.key, self.holder = id, key, holder
 
 
@@ -155,9 +149,8 @@ class JobNotFound(TreadleError, LookupError):
     """No job has this id."""
 
     def __init__(self, id: str) -> None:
-        super().__init__(
-            f"no job has the id {_shown(id)}; td.jobs() lists the jobs that exist; old finished jobs are pruned"
-        )
+        way_out = "td.jobs() lists the jobs that exist; old finished jobs are pruned"
+        super().__init__(f"no job has the id {_shown(id)}; {way_out}")
         self.id = id
 
 
@@ -223,10 +216,9 @@ class WaitsForItself(TreadleError):
     """A handler waits for a follow-up that is stored only when the handler has ended."""
 
     def __init__(self, id: str) -> None:
-        super().__init__(
-            f"job {id} is a follow-up: it is stored when the running job completes, so waiting for it here would never "
-            "end; enqueue it with using(detached=True), or wait elsewhere"
-        )
+        problem = "it is stored when the running job completes, so waiting for it here would never end"
+        way_out = "enqueue it with using(detached=True), or wait elsewhere"
+        super().__init__(f"job {id} is a follow-up: {problem}; {way_out}")
 
 
 # Running jobs
@@ -236,9 +228,8 @@ class LeaseLost(TreadleError):
     """The caller no longer holds the job: it was rescued, cancelled or claimed by another worker."""
 
     def __init__(self, id: str, number: int) -> None:
-        super().__init__(
-            f"lease {number} of job {id} has ended; nothing was written, and the current holder of the job decides"
-        )
+        effect = "nothing was written, and the current holder of the job decides"
+        super().__init__(f"lease {number} of job {id} has ended; {effect}")
         self.id, self.number = id, number
 
 
@@ -246,9 +237,8 @@ class WorkerLost(TreadleError):
     """This worker was declared dead. It cannot claim or settle under its old id."""
 
     def __init__(self, worker: str) -> None:
-        super().__init__(
-            f"worker {worker} was declared dead because it sent no heartbeat; it drops its jobs and registers again"
-        )
+        problem = f"worker {worker} was declared dead because it sent no heartbeat"
+        super().__init__(f"{problem}; it drops its jobs and registers again")
         self.worker = worker
 
 
@@ -276,8 +266,8 @@ class BadURL(TreadleError, ValueError):
     """A database URL that treadle cannot open."""
 
     def __init__(self, url: object, way_out: str) -> None:
-        way_out = without_password(way_out)
-        super().__init__(f"{_shown_bare(url)} is not a database that treadle can open: {way_out}")
+        problem = f"{_shown_bare(url)} is not a database that treadle can open"
+        super().__init__(f"{problem}: {without_password(way_out)}")
         self.url = url
 
 
@@ -298,9 +288,8 @@ class StoreBusy(TreadleError, TimeoutError):
 
     def __init__(self, where: str, seconds: float, *, joins_transactions: bool = True) -> None:
         join = "pass it: using(connection=…)" if joins_transactions else "use ctx.transaction() instead"
-        super().__init__(
-            f"{where} was busy for {seconds:g} s; if you have an open transaction, {join}, or commit it first"
-        )
+        way_out = f"if you have an open transaction, {join}, or commit it first"
+        super().__init__(f"{where} was busy for {seconds:g} s; {way_out}")
         self.where, self.seconds = where, seconds
 
 
@@ -324,10 +313,8 @@ class MissingExtra(TreadleError, ImportError):
     """A feature needs a package that is not installed: a database driver, the dashboard or OpenTelemetry."""
 
     def __init__(self, what: str, module: str, extra: str) -> None:
-        super().__init__(
-            f"{what} needs {module}, which is not installed; install the extra {extra!r}, "
-            f"in a clone of treadle: pip install '.[{extra}]'"
-        )
+        way_out = f"install the extra {extra!r}, in a clone of treadle: pip install '.[{extra}]'"
+        super().__init__(f"{what} needs {module}, which is not installed; {way_out}")
 
 
 class BadConnection(TreadleError, TypeError):

@@ -66,13 +66,9 @@ class Lease:
         self._claimed = self._store.extend(self._claimed, clock.seconds(seconds))
 
     acomplete = twin(complete)
-
     afail = twin(fail)
-
     asnooze = twin(snooze)
-
     arelease = twin(release)
-
     aextend = twin(extend)
 
     def _settle(self, outcome: Outcome) -> None:

@@ -40,8 +40,6 @@ class Management(ABC):
         """The job, or None."""
         return self.store.get(id)
 
-    aget = twin(get)
-
     def jobs(
         self,
         filter: str | Filter | None = None,
@@ -68,15 +66,11 @@ class Management(ABC):
             given["statuses"] = statuses(status)
         return self.store.jobs(_both(filters.to_filter(filter), given), limit, cursor)
 
-    ajobs = twin(jobs)
-
     def count(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> Count:
         """How many jobs match. If they are more than `at_most`, or counting takes too long, `str()` is "10,000+"."""
         found = self.store.counts((), filters.to_filter(filter), SEARCHED)
         total = sum(row["count"] for row in found.rows)
         return Count(min(total, at_most), found.exact and total <= at_most)
-
-    acount = twin(count)
 
     def counts_by_state(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> dict[str, Count]:
         """How many jobs match in each state, and in `all`. A status in the filter is ignored."""
@@ -84,8 +78,6 @@ class Management(ABC):
         states = {row["state"]: row["count"] for row in found.rows}
         states = {"all": sum(states.values()), **{state: states.get(state, 0) for state in STATE_NAMES}}
         return {state: Count(min(n, at_most), found.exact and n <= at_most) for state, n in states.items()}
-
-    acounts_by_state = twin(counts_by_state)
 
     def counts(
         self, by: Sequence[str] = ("status",), filter: str | Filter | None = None, *, at_most: int | None = None
@@ -100,13 +92,9 @@ class Management(ABC):
                 raise BadOption("by", name, f"choose from {', '.join(COUNTED_BY)}")
         return self.store.counts(columns, filters.to_filter(filter), at_most).rows
 
-    acounts = twin(counts)
-
     def queue_stats(self) -> list[QueueStats]:
         """How many jobs are in each state, by queue and type; since when the oldest is due, and when the next is."""
         return self.store.queue_stats()
-
-    aqueue_stats = twin(queue_stats)
 
     def usage(
         self,
@@ -134,32 +122,22 @@ class Management(ABC):
             start = end - clock.seconds(since.total_seconds())
         return self.store.usage(start // clock.MINUTE * 60, -(-end // clock.SECOND), int(step), columns, tenant)
 
-    ausage = twin(usage)
-
     def latency(self) -> dict[str, Latency]:
         """How long the newest jobs of each type waited and ran: the median and the 95th percentile."""
         return latencies(self.store.latency_sample())
 
-    alatency = twin(latency)
-
     def failures(self) -> list[FailureGroup]:
         """The newest failed jobs, and those that wait for a retry, by type and error; the latest first."""
         return self.store.failures()
-
-    afailures = twin(failures)
 
     def problems(self) -> list[Problem]:
         """What is wrong now, each problem with the next step."""
         now = self.store.now()
         return problems(self.store.queue_stats(), self.store.workers(), recent_usage(self.store, now), now)
 
-    aproblems = twin(problems)
-
     def attempts(self, id: str) -> list[Attempt]:
         """The job's unsuccessful attempts, oldest first, each with its traceback."""
         return self.store.attempts(id)
-
-    aattempts = twin(attempts)
 
     def why(self, id: str) -> Why:
         """Why the job is not running: every reason that holds, the deciding one first. Raises JobNotFound."""
@@ -168,13 +146,9 @@ class Management(ABC):
             raise JobNotFound(id)
         return explain(facts)
 
-    awhy = twin(why)
-
     def workers(self) -> list[WorkerRow]:
         """The registered workers, oldest first."""
         return self.store.workers()
-
-    aworkers = twin(workers)
 
     def retry(self, id: str) -> Job:
         """Run an ended job again now, with all of its attempts. Raises JobNotFound, WrongStatus or KeyHeld."""
@@ -182,27 +156,19 @@ class Management(ABC):
         self._wake()
         return job
 
-    aretry = twin(retry)
-
     def cancel(self, id: str) -> Job:
         """End a waiting job, or ask the worker of a running one to stop it. Raises JobNotFound or WrongStatus."""
         return self.store.cancel(id)
 
-    acancel = twin(cancel)
-
     def delete(self, id: str) -> Job:
         """Delete a job that is not processing. Raises JobNotFound or WrongStatus."""
         return self.store.delete(id)
-
-    adelete = twin(delete)
 
     def run_now(self, id: str) -> Job:
         """Make a waiting job due now. Raises JobNotFound or WrongStatus."""
         job = self.store.run_now(id)
         self._wake()
         return job
-
-    arun_now = twin(run_now)
 
     def clone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Job:
         """Store a new job like that one, with another payload or other options if given. Raises JobNotFound."""
@@ -220,14 +186,33 @@ class Management(ABC):
         [new] = self._submit([self.request(job.type, job.payload if payload is None else payload, **merged)], options)
         return new
 
-    aclone = twin(clone)
-
     def bulk(self, action: str, filter: str | Filter, *, expected: int | None = None) -> Bulk:
         """Retry, run now, cancel or delete all jobs that match. Iterate over it: each step changes one batch.
 
         With `expected`, it raises CountMoved and changes nothing if a different number matches.
         """
         return Bulk(self.store, action, filters.to_filter(filter), expected)
+
+    # Async twins
+
+    aget = twin(get)
+    ajobs = twin(jobs)
+    acount = twin(count)
+    acounts_by_state = twin(counts_by_state)
+    acounts = twin(counts)
+    aqueue_stats = twin(queue_stats)
+    ausage = twin(usage)
+    alatency = twin(latency)
+    afailures = twin(failures)
+    aproblems = twin(problems)
+    aattempts = twin(attempts)
+    awhy = twin(why)
+    aworkers = twin(workers)
+    aretry = twin(retry)
+    acancel = twin(cancel)
+    adelete = twin(delete)
+    arun_now = twin(run_now)
+    aclone = twin(clone)
 
     # What the subclass, which enqueues, provides
 

@@ -5,6 +5,7 @@ The one place that turns a row into what leaves the process. What looks like a s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -12,20 +13,40 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
-from treadle.diagnosis import Why, is_alive, silence
+from treadle.diagnosis import Reason, Why, is_alive, silence
 from treadle.job import Attempt, Count, FailureGroup, Job, Page, Usage
-from treadle.redact import redact, redact_text
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
     from treadle.stores.base import WorkerRow
     from treadle.stores.rows import QueueStats
 
+HIDDEN = "•••"
+_WORDS = r"password|token|secret|authorization|api[_-]?key|card"
+_KEY = re.compile(_WORDS, re.IGNORECASE)
+_SAID = re.compile(
+    rf"""((?:{_WORDS})\w*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;&)\]}}"']+)""", re.IGNORECASE
+)
+"""`password=…`, `"api_key": "…"`, `Authorization: Bearer …`: in an error, or in the source line of a traceback."""
+
+
+def redact(value: Any) -> Any:
+    """The same value, with dots for the values of keys that name a secret, at any depth."""
+    if isinstance(value, dict):
+        return {key: HIDDEN if _KEY.search(str(key)) else redact(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [redact(inner) for inner in value]
+    return value
+
+
+def redact_text(text: str) -> str:
+    """The same text, with dots for the values that it assigns to names of secrets."""
+    return _SAID.sub(rf"\1{HIDDEN}", text)
+
 
 def job(job: Job) -> Job:
-    return msgspec.structs.replace(
-        job, payload=redact(job.payload), result=redact(job.result), error=_redacted(job.error)
-    )
+    payload, result = redact(job.payload), redact(job.result)
+    return msgspec.structs.replace(job, payload=payload, result=result, error=_redacted(job.error))
 
 
 def attempt(attempt: Attempt) -> Attempt:
@@ -37,16 +58,13 @@ def failure(group: FailureGroup) -> FailureGroup:
 
 
 def why(why: Why) -> Why:
+    return msgspec.structs.replace(why, reasons=tuple(map(_reason, why.reasons)))
+
+
+def _reason(reason: Reason) -> Reason:
     """A reason may quote the last error."""
-    reasons = [
-        msgspec.structs.replace(
-            reason,
-            text=redact_text(reason.text),
-            data={name: redact_text(v) if isinstance(v, str) else v for name, v in reason.data.items()},
-        )
-        for reason in why.reasons
-    ]
-    return msgspec.structs.replace(why, reasons=tuple(reasons))
+    data = {name: redact_text(value) if isinstance(value, str) else value for name, value in reason.data.items()}
+    return msgspec.structs.replace(reason, text=redact_text(reason.text), data=data)
 
 
 def _redacted(text: str | None) -> str | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle.redact import HIDDEN, redact, redact_text
+from treadle.views import HIDDEN, redact, redact_text
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,4 @@ from treadle.testing.drain import adrain, drain
 from treadle.testing.enqueued import assert_enqueued, enqueued, refute_enqueued
 from treadle.testing.temporary import ManualClock, temporary
 
-__all__ = [
-    "ManualClock",
-    "adrain",
-    "assert_enqueued",
-    "drain",
-    "enqueued",
-    "refute_enqueued",
-    "temporary",
-]
+__all__ = ["ManualClock", "adrain", "assert_enqueued", "drain", "enqueued", "refute_enqueued", "temporary"]

@@ -11,7 +11,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from treadle import codec
-from treadle.redact import HIDDEN
+from treadle.views import HIDDEN
 
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|(true|false|null)')
 _FRAME = re.compile(r'\s+File "(.+)", line \d+')

@@ -21,8 +21,8 @@ import msgspec
 
 from treadle.job import ClaimedJob
 from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
-from treadle.redact import redact_text
 from treadle.units import plural
+from treadle.views import redact_text
 
 if TYPE_CHECKING:
     from treadle.context import Run

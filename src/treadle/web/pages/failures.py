@@ -8,7 +8,7 @@ from typing import NamedTuple
 from treadle import views
 from treadle.filters import Filter
 from treadle.job import FailureGroup
-from treadle.redact import HIDDEN
+from treadle.views import HIDDEN
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached
 from treadle.web.pages.actions import may_manage
