@@ -17,21 +17,6 @@ from treadle.web.http import Request
 
 ZONE, THEME = "treadle_zone", "treadle_theme"
 """Cookies: choices of one reader, which change nothing for others."""
-COMMON = (
-    "UTC",
-    "America/Los_Angeles",
-    "America/New_York",
-    "America/Sao_Paulo",
-    "Europe/London",
-    "Europe/Berlin",
-    "Europe/Paris",
-    "Africa/Lagos",
-    "Asia/Dubai",
-    "Asia/Kolkata",
-    "Asia/Shanghai",
-    "Asia/Tokyo",
-    "Australia/Sydney",
-)
 _UTC = re.compile(r"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) UTC")
 
 
@@ -49,11 +34,6 @@ class Formatter(NamedTuple):
     chosen: str = ""
     """The zone as the reader chose it: a name, `browser` for theirs, or nothing yet."""
     theme: str = ""
-
-    @property
-    def common_zones(self) -> list[str]:
-        """Zones for the menu, the reader's own among them."""
-        return [*COMMON, *({self.zone} - set(COMMON))]
 
     def local(self, moment: datetime) -> datetime:
         return moment.astimezone(ZoneInfo(self.zone))

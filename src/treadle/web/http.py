@@ -36,9 +36,13 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         prefix = str(self.raw.scope.get("root_path", "")).rstrip("/")
         return prefix + path + (f"?{urlencode(given, doseq=True)}" if given else "")
 
-    def field(self, name: str, default: str = "") -> str:
+    def text(self, name: str, default: str = "") -> str:
+        """A parameter in a page's address. Pages declare none: whatever a link has is text, and may be missing."""
+        return self.raw.query_params.get(name, default)
+
+    def field(self, name: str) -> str:
         """One field of a form."""
-        return self.form.get(name, [default])[-1]
+        return self.form.get(name, [""])[-1]
 
 
 class Response(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import mimetypes
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jinja2
 
+from treadle.filters import Filter
 from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, WAITING
 from treadle.units import format_duration
 from treadle.version import __version__
 from treadle.web import formatting
 from treadle.web.http import Request, Response, html
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Parameter, route
+from treadle.web.route import route
 
 if TYPE_CHECKING:
     from treadle.web.site import Site
@@ -60,6 +61,7 @@ def _common(site: Site, request: Request) -> dict[str, Any]:
         "site": site,
         "caller": request.caller,
         "url": request.url,
+        "jobs_url": partial(_jobs_url, request),
         "static": lambda name: request.url(f"/static/{name}", v=static_files()[name].hash),
         "version": __version__,
         "fmt": formatting.formatter_for(request),
@@ -77,6 +79,12 @@ def _common(site: Site, request: Request) -> dict[str, Any]:
         "sentence": formatting.sentence,
         "dict": dict,
     }
+
+
+def _jobs_url(request: Request, **fields: str) -> str:
+    """The list of jobs that a Filter with one value for each of these fields finds."""
+    values: dict[str, Any] = {name: (value,) for name, value in fields.items()}
+    return request.url("/jobs", q=str(Filter(**values)))
 
 
 def _may_see(request: Request, key: str, path: str, name: str, for_tenants: bool) -> bool:
@@ -109,20 +117,13 @@ def _read(path: Path) -> StaticFile:
     return StaticFile(content, media, hashlib.sha256(content).hexdigest()[:16])
 
 
-@route(
-    "GET",
-    "/static/{name}",
-    "A file of the pages",
-    scope=None,
-    page=True,
-    parameters=(Parameter("v", str, "The file's hash", default=""),),
-)
+@route("GET", "/static/{name}", "A file of the pages", scope=None, page=True)
 def static_file(site: Site, request: Request) -> Response:
     """Its address has its hash, so that browsers may keep it forever."""
     file = static_files().get(request.path["name"])
     if file is None:
         raise HTTPProblem(404, f"there is no file {request.path['name']!r}", "reload the page")
-    kept = FOREVER if request.query["v"] == file.hash else "no-cache"
+    kept = FOREVER if request.text("v") == file.hash else "no-cache"
     headers = {"Cache-Control": kept, "ETag": f'"{file.hash}"'}
     if request.raw.headers.get("if-none-match") == headers["ETag"]:
         return Response(status=304, text=b"", media=file.media, headers=headers)

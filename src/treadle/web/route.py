@@ -5,7 +5,8 @@ the file in `MODULES` of web/app.py. The rules:
 
 - An endpoint is sync and runs in a thread. It uses `site.app`, the Treadle, and `site.cached(key, seconds, make)` for
   what many callers need at once. Everything it gets was checked: `request.query["limit"]` is an int within its bounds,
-  `request.body` a Struct, `request.form` the fields of a page's form, `request.path["id"]` a string.
+  `request.body` a Struct, `request.path["id"]` a string. A page has `request.text("q")` of its address and
+  `request.field("action")` of its form.
 - `scope` is what the caller needs: read, enqueue, tick, manage; None is open to all. It is checked before the endpoint
   runs, and nowhere else. Templates hide a button with `caller.may("manage")`, which protects nothing.
 - `request.caller.tenant` is None, or the only tenant that the caller may see: filters, counts and enqueues are forced
@@ -49,15 +50,12 @@ class Parameter(msgspec.Struct, frozen=True):
     where: str = "query"
 
 
-class _Place(msgspec.Struct, frozen=True):
+class Route(msgspec.Struct, frozen=True):
+    """One method of one path. As a decorator, it makes a function its endpoint."""
+
     method: str
     path: str
     summary: str
-
-
-class Route(_Place, frozen=True, kw_only=True):
-    """One method of one path. As a decorator, it makes a function its endpoint."""
-
     endpoint: Endpoint | Stream | None = None
     scope: str | None = "read"
     """What the caller needs. None: nothing, the route is open."""
@@ -72,7 +70,7 @@ class Route(_Place, frozen=True, kw_only=True):
     problems: tuple[int, ...] = ()
     """The statuses of its problems, beside those that every route can have."""
     page: bool = False
-    """It returns HTML, takes forms, and ignores unknown query parameters."""
+    """It returns HTML, takes forms, and declares no parameters."""
     stream: bool = False
     """The endpoint is a coroutine function that returns a Starlette response."""
     slow: bool = False

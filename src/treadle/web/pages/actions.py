@@ -20,7 +20,7 @@ from treadle.web.formatting import number
 from treadle.web.http import Request, Response, redirect
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
-from treadle.web.route import Parameter, route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 
@@ -113,24 +113,12 @@ def forbidden(action: str, job: Job, now: datetime) -> str:
     return ""
 
 
-@route(
-    "GET",
-    "/jobs/confirm",
-    "Are you sure?",
-    scope="manage",
-    page=True,
-    parameters=(
-        Parameter("action", str, "retry, run_now, cancel or delete", default=""),
-        Parameter("q", str, "A filter", default=""),
-        Parameter("all", str, "1: all that match", default=""),
-    ),
-)
+@route("GET", "/jobs/confirm", "Are you sure?", scope="manage", page=True)
 def confirm(site: Site, request: Request) -> Response:
     """Asks. For all jobs that match a filter, the number has to be typed."""
-    action = _action(request.query["action"])
-    ids = request.raw.query_params.getlist("id")
-    selection = Selection([] if request.query["all"] else ids, request.query["q"])
-    if not selection.ids and not request.query["all"]:
+    action, everything = _action(request.text("action")), request.text("all")
+    selection = Selection([] if everything else request.raw.query_params.getlist("id"), request.text("q"))
+    if not selection.ids and not everything:
         raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
     count = _count(prepare(site, action.key, selection.to_filter(request), None))
     return _confirm_page(site, request, action, selection, count)

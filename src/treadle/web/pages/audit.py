@@ -9,7 +9,7 @@ from treadle.web.api.bulk import find_operation, operation_out
 from treadle.web.http import Request, Response
 from treadle.web.pages.actions import ACTIONS
 from treadle.web.render import render
-from treadle.web.route import Parameter, route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 MAX_ROWS = 100
@@ -33,17 +33,9 @@ def operation(site: Site, request: Request) -> Response:
     )
 
 
-@route(
-    "GET",
-    "/audit",
-    "Who changed what",
-    scope="manage",
-    page=True,
-    for_tenants=False,
-    parameters=(Parameter("cursor", str, "Where the page goes on", default=""),),
-)
+@route("GET", "/audit", "Who changed what", scope="manage", page=True, for_tenants=False)
 def audit(site: Site, request: Request) -> Response:
-    cursor = request.query["cursor"] or None
+    cursor = request.text("cursor") or None
     if cursor is not None and not is_id(cursor):
         raise BadCursor(cursor)
     rows = site.app.store.audits(MAX_ROWS, cursor)

@@ -12,38 +12,16 @@ from treadle.job import Usage
 from treadle.web import formatting
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached, usage
-from treadle.web.pages.usage import LONG_WINDOWS, Sums, Window
+from treadle.web.pages.usage import LONG_WINDOWS, Window
 from treadle.web.render import render
-from treadle.web.route import Parameter, route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 KINDS = (("type", "By type"), ("tenant", "By tenant"), ("queue", "By queue"))
 MAX_ROWS = 500
 """Of the table. The CSV has them all."""
-COLUMNS = [
-    "from",
-    "seconds",
-    "type",
-    "queue",
-    "tenant",
-    "runs",
-    "completed",
-    "failures",
-    "busy_seconds",
-    "waiting_seconds",
-]
-PARAMETERS = (
-    Parameter("window", str, "1h, 6h, 24h, 7d, 30d or 90d", default="24h"),
-    Parameter("by", str, "type, tenant or queue", default="type"),
-    Parameter("tenant", str, "Of this tenant only", default=""),
-    Parameter("type", str, "Of this type only", default=""),
-)
-
-
-class UsageRow(NamedTuple):
-    name: str
-    sums: Sums
-    cost: float | None
+KEY = ("type", "queue", "tenant")
+COLUMNS = ["from", "seconds", *KEY, "runs", "completed", "failures", "busy_seconds", "waiting_seconds"]
 
 
 class Chosen(NamedTuple):
@@ -55,14 +33,14 @@ class Chosen(NamedTuple):
     type: str
 
 
-@route("GET", "/insights", "Usage", parameters=PARAMETERS, page=True)
+@route("GET", "/insights", "Usage", page=True)
 def insights(site: Site, request: Request) -> Response:
     chosen, fmt = _chosen(site, request), formatting.formatter_for(request)
     over, rows = chosen.over, _usage(site, chosen)
     selected = [row for row in rows if not chosen.type or row.key[1] == chosen.type]
     steps = usage.by_step(selected, over)
-    table = [_row(site, name, used) for name, used in usage.by_key(selected).items()]
-    table.sort(key=lambda row: (-row.sums.busy, row.name))
+    table = [(name, usage.total(used)) for name, used in usage.by_key(selected).items()]
+    table.sort(key=lambda row: (-row[1].busy, row[0]))
 
     def here(**changed: str) -> str:
         kept = {"window": over.key, "by": chosen.by, "tenant": chosen.tenant, "type": chosen.type}
@@ -88,16 +66,16 @@ def insights(site: Site, request: Request) -> Response:
         ],
         rows=table[:MAX_ROWS],
         left_out=max(0, len(table) - MAX_ROWS),
-        all=_row(site, "", selected),
+        all=usage.total(selected),
         csv=request.url("/insights.csv", window=over.key, tenant=chosen.tenant, type=chosen.type),
     )
 
 
-@route("GET", "/insights.csv", "Usage as CSV", parameters=PARAMETERS, page=True)
+@route("GET", "/insights.csv", "Usage as CSV", page=True)
 def export(site: Site, request: Request) -> Response:
     """One row per step, type, queue and tenant: everything that the page sums up."""
     chosen = _chosen(site, request)
-    rows = cached.usage(site, chosen.over, ("type", "queue", "tenant"), chosen.tenant)
+    rows = cached.usage(site, chosen.over, KEY, chosen.tenant)
     out = io.StringIO()
     sheet = csv.writer(out, lineterminator="\n")
     sheet.writerow(COLUMNS)
@@ -117,10 +95,10 @@ def _harmless(name: str) -> str:
 
 
 def _chosen(site: Site, request: Request) -> Chosen:
-    query, caller = request.query, request.caller
-    over = usage.window(query["window"], site.app.store.now(), LONG_WINDOWS)
-    by = query["by"] if query["by"] in dict(_kinds(request)) else "type"
-    return Chosen(over, by, caller.tenant if caller.tenant is not None else query["tenant"] or None, query["type"])
+    over = usage.window(request.text("window", "24h"), site.app.store.now(), LONG_WINDOWS)
+    by = request.text("by") if request.text("by") in dict(_kinds(request)) else "type"
+    bound = request.caller.tenant
+    return Chosen(over, by, bound if bound is not None else request.text("tenant") or None, request.text("type"))
 
 
 def _kinds(request: Request) -> list[tuple[str, str]]:
@@ -134,8 +112,3 @@ def _usage(site: Site, chosen: Chosen) -> list[Usage]:
     places = [by.index(name) for name in (chosen.by, "type", "tenant")]
     rows = cached.usage(site, chosen.over, by, chosen.tenant)
     return [msgspec.structs.replace(row, key=tuple(row.key[n] for n in places)) for row in rows]
-
-
-def _row(site: Site, name: str, rows: list[Usage]) -> UsageRow:
-    sums = usage.total(rows)
-    return UsageRow(name, sums, None if site.price is None else sums.busy * site.price)

@@ -11,7 +11,6 @@ from markupsafe import Markup
 
 from treadle import codec, views
 from treadle.diagnosis import Reason
-from treadle.filters import Filter
 from treadle.job import STATE_OF, Attempt, Job, Status, state_of
 from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
@@ -107,7 +106,6 @@ def job(site: Site, request: Request) -> Response:
         actions=[(ACTIONS[key], reason) for key, reason in actions.items()],
         may_clone=request.caller.may("enqueue") and not site.read_only,
         copies=copies(request, safe),
-        same=_same(found),
         payload=highlight.json(safe.payload),
         result=highlight.json(safe.result) if found.status is Status.COMPLETED else None,
     )
@@ -117,16 +115,6 @@ def _next_step(reason: Reason, possible: set[str]) -> str:
     """What to do about a reason: the button, where this page has one that works, instead of a command."""
     action, text = BUTTONS.get(reason.code, ("", ""))
     return text if action in possible else formatting.sentence(reason.way_out).rstrip(".")
-
-
-def _same(job: Job) -> dict[str, str]:
-    """Filters for jobs of the same type, queue, tenant or subject."""
-    return {
-        "type": str(Filter(types=(job.type,))),
-        "queue": str(Filter(queues=(job.queue,))),
-        "tenant": str(Filter(tenants=(job.tenant,))),
-        "subject": str(Filter(subjects=(job.subject,))),
-    }
 
 
 def _state(outcome: str) -> str:

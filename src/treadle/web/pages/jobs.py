@@ -16,7 +16,7 @@ from treadle.web.http import Request, Response, redirect
 from treadle.web.pages import cached
 from treadle.web.pages.actions import ACTIONS, may_manage
 from treadle.web.render import render
-from treadle.web.route import Parameter, route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 ROWS = 50
@@ -38,8 +38,6 @@ class Row(NamedTuple):
     note: str
     progress: Progress | None
     at: datetime
-    same: dict[str, str]
-    """Filters for jobs of the same queue or tenant."""
 
 
 class Chip(NamedTuple):
@@ -65,19 +63,9 @@ class Suggestion(NamedTuple):
     href: str
 
 
-@route(
-    "GET",
-    "/jobs",
-    "Jobs, by filter",
-    page=True,
-    parameters=(
-        Parameter("q", str, "A filter", default=""),
-        Parameter("cursor", str, "Where the page goes on", default=""),
-        Parameter("trail", str, "The way back", default=""),
-    ),
-)
+@route("GET", "/jobs", "Jobs, by filter", page=True)
 def jobs(site: Site, request: Request) -> Response:
-    q, cursor = request.query["q"].strip(), request.query["cursor"] or None
+    q, cursor = request.text("q").strip(), request.text("cursor") or None
     try:
         wanted = filters.parse(q)
     except BadFilter as error:
@@ -125,7 +113,6 @@ def _row(job: Job, now: datetime) -> Row:
         note=_note(job, state),
         progress=job.progress if state == Status.PROCESSING else None,
         at=_moment(job, state),
-        same={"queue": str(Filter(queues=(job.queue,))), "tenant": str(Filter(tenants=(job.tenant,)))},
     )
 
 
@@ -162,8 +149,8 @@ def _chips(wanted: Filter) -> list[Chip]:
 
 def _pager(request: Request, page: Page, cursor: str | None) -> dict[str, Any]:
     """Keyset paging goes one way; the way back is in the address."""
-    trail = [part for part in request.query["trail"].split(".") if part]
-    q = request.query["q"].strip() or None
+    trail = [part for part in request.text("trail").split(".") if part]
+    q = request.text("q").strip() or None
     older = page.next and request.url("/jobs", q=q, cursor=page.next, trail=".".join([*trail, cursor or "0"][-TRAIL:]))
     newer = None
     if cursor is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from markupsafe import Markup
 
 from treadle import clock
 from treadle.diagnosis import is_alive
-from treadle.filters import Filter
 from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, Latency, State, Status, Usage
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
@@ -21,7 +20,7 @@ from treadle.web.pages.actions import may_manage
 from treadle.web.pages.failures import with_filters
 from treadle.web.pages.usage import WINDOWS, Sums, Window
 from treadle.web.render import render
-from treadle.web.route import Parameter, route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 GROUPS = (("type", "By type"), ("queue", "By queue"), ("tenant", "By tenant"))
@@ -31,45 +30,24 @@ SPARK_BARS = 24
 LATEST = 5
 
 
-class Tile(NamedTuple):
-    """A number that is a link."""
-
-    key: str
-    name: str
-    value: str
-    note: str
-    href: str
-    alarm: bool = False
-
-
 class GroupRow(NamedTuple):
     """A type, a queue or a tenant."""
 
     name: str
-    filter: dict[str, str]
     counts: dict[str, int]
     latency: Latency | None
     sums: Sums
     spark: Markup
 
 
-@route(
-    "GET",
-    "/",
-    "What is going on",
-    page=True,
-    parameters=(
-        Parameter("window", str, "1h, 6h, 24h or 7d", default="1h"),
-        Parameter("by", str, "type, queue or tenant", default="type"),
-    ),
-)
+@route("GET", "/", "What is going on", page=True)
 def overview(site: Site, request: Request) -> Response:
     """Of all tenants. Callers bound to one go to the list of its jobs instead."""
     if request.caller.tenant is not None:
         return redirect(request.url("/jobs"))
     fmt, now = formatting.formatter_for(request), site.app.store.now()
-    over = usage.window(request.query["window"], now)
-    by = request.query["by"] if request.query["by"] in dict(GROUPS) else "type"
+    over = usage.window(request.text("window"), now)
+    by = request.text("by") if request.text("by") in dict(GROUPS) else "type"
     queues = cached.queues(site)
     used = cached.usage(site, over, (by,))
     steps = usage.by_step(used, over)
@@ -83,7 +61,7 @@ def overview(site: Site, request: Request) -> Response:
         request,
         "overview.html",
         place="overview",
-        tiles=_tiles(request, queues, _notes(queues, cached.workers(site), steps, over, now)),
+        tiles=_tiles(queues, _notes(queues, cached.workers(site), steps, over, now)),
         problems=cached.problems(site),
         charts=[
             usage.throughput_chart(steps, over, fmt),
@@ -103,16 +81,14 @@ def overview(site: Site, request: Request) -> Response:
     )
 
 
-def _tiles(request: Request, queues: list[QueueStats], notes: dict[str, str]) -> list[Tile]:
+def _tiles(queues: list[QueueStats], notes: dict[str, str]) -> list[tuple[State, str, str]]:
+    """A state, how many jobs have it, and the small print."""
     more = "" if all(row.exact for row in queues) else "+"
 
-    def tile(state: State) -> Tile:
-        count = sum(row.counts[state.name] for row in queues)
-        value = f"{count:,}{more if state.name in ('scheduled', 'retrying') else ''}"
-        href = request.url("/jobs", q=f"status:{state.name}")
-        return Tile(state.name, state.label, value, notes.get(state.name, ""), href, state.tone == "bad" and count > 0)
+    def count(state: str) -> str:
+        return f"{sum(row.counts[state] for row in queues):,}{more if state in ('scheduled', 'retrying') else ''}"
 
-    return [tile(state) for state in (*SUMMARY, STATE_OF[Status.COMPLETED])]
+    return [(state, count(state.name), notes[state.name]) for state in (*SUMMARY, STATE_OF[Status.COMPLETED])]
 
 
 def _notes(
@@ -155,15 +131,9 @@ def _rows(site: Site, by: str, queues: list[QueueStats], used: list[Usage], over
         rows = by_name.get(name, [])
         runs = [step.runs for step in usage.by_step(rows, over)]
         spark = charts.spark(usage.thinned(runs, SPARK_BARS), f"Runs of {name or 'no tenant'}")
-        filter = {state: _filter(by, name, state) for state in ("", *STATE_NAMES)}
-        return GroupRow(name, filter, counts.get(name, {}), latency.get(name), usage.total(rows), spark)
+        return GroupRow(name, counts.get(name, {}), latency.get(name), usage.total(rows), spark)
 
     return [row(name) for name in names[:MAX_ROWS]]
-
-
-def _filter(by: str, name: str, state: str) -> str:
-    fields: dict[str, Any] = {f"{by}s": (name,), "statuses": (state,) if state else ()}
-    return str(Filter(**fields))
 
 
 def _counts(queues: Iterable[QueueStats], by: str) -> dict[str, dict[str, int]]:

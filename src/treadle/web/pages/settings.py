@@ -5,33 +5,22 @@ from __future__ import annotations
 from treadle.web.formatting import THEME, ZONE, zones
 from treadle.web.http import Request, Response, redirect
 from treadle.web.render import render
-from treadle.web.route import Parameter, route
+from treadle.web.route import route
 from treadle.web.site import Site
 
 YEAR = 31_536_000
-BACK = Parameter("back", str, "Where to go back to", default="")
 
 
-@route("GET", "/settings", "Zone and theme", page=True, parameters=(BACK,))
+@route("GET", "/settings", "Zone and theme", page=True)
 def settings(site: Site, request: Request) -> Response:
     back = _back(request)
     return render(site, request, "settings.html", place="settings", zones=zones(), back=back, here=back)
 
 
-@route(
-    "GET",
-    "/settings/save",
-    "Choose a zone or a theme",
-    page=True,
-    parameters=(
-        Parameter("zone", str, "A time zone", default=""),
-        Parameter("theme", str, "light, dark or system", default=""),
-        BACK,
-    ),
-)
+@route("GET", "/settings/save", "Choose a zone or a theme", page=True)
 def save(site: Site, request: Request) -> Response:
     """One cookie per response: headers are a mapping, and a form sets one thing."""
-    zone, theme = request.query["zone"], request.query["theme"]
+    zone, theme = request.text("zone"), request.text("theme")
     cookie = {}
     if zone in zones() or zone == "browser":
         cookie = _set_cookie(request, ZONE, "" if zone == "browser" else zone)
@@ -47,6 +36,6 @@ def _set_cookie(request: Request, name: str, value: str) -> dict[str, str]:
 
 def _back(request: Request) -> str:
     """Where they came from, if that is one of our pages."""
-    back, home = request.query["back"], request.url("/")
+    back, home = request.text("back"), request.url("/")
     ours = back.startswith(home) and not back.startswith("//") and "\\" not in back and back.isprintable()
     return back if ours else home
