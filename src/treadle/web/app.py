@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Collection
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import msgspec
 from anyio import to_thread
@@ -16,6 +16,7 @@ from starlette.requests import Request as RawRequest
 from starlette.responses import Response as RawResponse
 from starlette.types import Receive, Scope, Send
 
+from treadle.app import Treadle
 from treadle.errors import BadOption, TreadleError
 from treadle.web import api, openapi, pages, problem, render, security
 from treadle.web.api.prometheus import Counters
@@ -25,9 +26,6 @@ from treadle.web.login import Login
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Endpoint, Route, Stream, routes_of
 from treadle.web.site import Site
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
 
 API = routes_of((*api.MODULES, openapi))
 ROUTES = (*API, *routes_of((*pages.MODULES, render)))
@@ -82,13 +80,10 @@ class WebApp:
             await self._router({**scope, "path": scope["path"] or "/"}, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while True:
-            happened = (await receive())["type"]
-            if happened == "lifespan.shutdown":
-                self.site.close()
+        while (happened := (await receive())["type"]) != "lifespan.shutdown":
             await send({"type": f"{happened}.complete"})
-            if happened == "lifespan.shutdown":
-                return
+        self.site.close()
+        await send({"type": "lifespan.shutdown.complete"})
 
 
 class Path(routing.Route):

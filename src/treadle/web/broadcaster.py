@@ -8,12 +8,10 @@ import logging
 import math
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from treadle.app import Treadle
 from treadle.errors import TreadleError
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
 
 DEBOUNCE = 0.25
 """Seconds between two hints. Changes in between are part of the next."""

@@ -5,16 +5,13 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from typing import TYPE_CHECKING
 
 from treadle import clock, filters
+from treadle.app import Treadle
 from treadle.bulk import Bulk
 from treadle.filters import Filter, Moment
 from treadle.ids import new_id
 from treadle.stores.rows import Operation
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
 
 ABANDONED = 30 * clock.SECOND
 """An operation without progress for this long has lost its process. The next process that sees it resumes it."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sysconfig
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -79,9 +78,5 @@ def is_library(path: str) -> bool:
 
 
 def marked(lines: list[TracebackLine]) -> Markup:
-    return Markup("\n").join(_marked(lines))
-
-
-def _marked(lines: list[TracebackLine]) -> Iterator[Markup]:
-    for line in lines:
-        yield Markup('<span class="{}">{}</span>').format(line.kind, line.text) if line.kind else escape(line.text)
+    span = Markup('<span class="{}">{}</span>')
+    return Markup("\n").join(span.format(line.kind, line.text) if line.kind else line.text for line in lines)

@@ -60,9 +60,8 @@ def _types(routes: Iterable[Route]) -> Iterator[Any]:
 
 
 def _operation(route: Route, known: dict[str, Any]) -> dict[str, Any]:
-    """One method of one path."""
     operation: dict[str, Any] = {
-        "operationId": _name(route),
+        "operationId": "_".join([route.method.lower(), *re.findall(r"\w+", route.path.removeprefix("/api"))]),
         "summary": route.summary,
         "parameters": [*_path_parameters(route), *(_parameter(p, known) for p in route.parameters)],
         "responses": _responses(route, known),
@@ -76,16 +75,10 @@ def _operation(route: Route, known: dict[str, Any]) -> dict[str, Any]:
     return operation
 
 
-def _name(route: Route) -> str:
-    words = re.findall(r"\w+", route.path.removeprefix("/api"))
-    return "_".join([route.method.lower(), *words])
-
-
 def _path_parameters(route: Route) -> list[dict[str, Any]]:
     text = {"type": "string", "minLength": 1}
-    return [
-        {"name": name, "in": "path", "required": True, "schema": text} for name in re.findall(r"{(\w+)}", route.path)
-    ]
+    names = re.findall(r"{(\w+)}", route.path)
+    return [{"name": name, "in": "path", "required": True, "schema": text} for name in names]
 
 
 def _parameter(parameter: Parameter, known: dict[str, Any]) -> dict[str, Any]:
@@ -100,7 +93,8 @@ def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
     for status, kind in route.responses.items():
         content = {kind: {}} if isinstance(kind, str) else {"application/json": {"schema": _schema(kind, known)}}
         found[str(status)] = {"description": route.summary, "content": content}
-    for status in sorted({*EVERY, *_of_bodies(route), *(SIGNED_IN if route.scope else ()), *route.problems}):
+    of_bodies = (413, 415) if route.body is not None else ()
+    for status in sorted({*EVERY, *of_bodies, *(SIGNED_IN if route.scope else ()), *route.problems}):
         content = {MEDIA: {"schema": known[repr(ProblemDetails)]}}
         found[str(status)] = {"description": TITLES[status], "content": content}
     return found
@@ -108,10 +102,6 @@ def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
 
 def _schema(kind: Any, known: dict[str, Any]) -> Any:
     return {"anyOf": [known[repr(one)] for one in kind]} if isinstance(kind, tuple) else known[repr(kind)]
-
-
-def _of_bodies(route: Route) -> tuple[int, ...]:
-    return (413, 415) if route.body is not None else ()
 
 
 @route("GET", "/api/openapi.json", "This document", responses={200: dict[str, Any]})

@@ -50,20 +50,12 @@ class HTTPProblem(Exception):
     """Raise it anywhere below an endpoint: it becomes the response."""
 
     def __init__(
-        self,
-        status: int,
-        detail: str,
-        next: str,
-        *,
-        code: str = "",
-        headers: Mapping[str, str] | None = None,
-        **more: Any,
+        self, status: int, detail: str, next: str, *, code: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(detail)
         self.status, self.detail, self.next = status, detail, next
         self.code = code or TITLES[status].lower().replace(" ", "-")
         self.headers = dict(headers or {})
-        self.more = more
 
     @property
     def title(self) -> str:
@@ -76,7 +68,6 @@ class HTTPProblem(Exception):
             "status": self.status,
             "detail": self.detail,
             "next": self.next,
-            **self.more,
         }
 
 

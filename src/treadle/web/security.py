@@ -11,20 +11,17 @@ from treadle.web.problem import HTTPProblem
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 SAFE = ("GET", "HEAD", "OPTIONS")
+CSP = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; base-uri 'none'; frame-ancestors "
+)
+"""Nothing from elsewhere, nothing inline, nothing evaluated."""
 
 
-def csp(frame_ancestors: str) -> str:
-    """Nothing from elsewhere, nothing inline, nothing evaluated."""
-    return (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-        f"form-action 'self'; base-uri 'none'; frame-ancestors {frame_ancestors}"
-    )
-
-
-def headers(frame_ancestors: str = "'none'") -> dict[str, str]:
+def headers(frame_ancestors: str) -> dict[str, str]:
     """On every response, problems too."""
     return {
-        "Content-Security-Policy": csp(frame_ancestors),
+        "Content-Security-Policy": CSP + frame_ancestors,
         "X-Content-Type-Options": "nosniff",
         "Referrer-Policy": "no-referrer",
         "Cross-Origin-Opener-Policy": "same-origin",

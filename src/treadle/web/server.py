@@ -8,19 +8,16 @@ import os
 import signal
 import socket
 from collections.abc import Callable, Collection, Generator
-from typing import TYPE_CHECKING
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.tokens import SESSION
 from treadle.web import security
 from treadle.web.app import asgi
 from treadle.web.login import Login
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
 
@@ -42,7 +39,7 @@ class Server:
         prefix: str,
         hosts: Collection[str],
         read_only: bool,
-        price: float | None = None,
+        price: float | None,
     ) -> None:
         self.auth = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
         self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
@@ -147,7 +144,6 @@ def bind(host: str, port: int) -> socket.socket:
         listening.bind((host, port))
     except OSError as error:
         listening.close()
-        raise BadOption(
-            "host, port", (host, port), f"{error.strerror}; choose another; --port 0 takes any free one"
-        ) from None
+        way_out = f"{error.strerror}; choose another; --port 0 takes any free one"
+        raise BadOption("host, port", (host, port), way_out) from None
     return listening

@@ -13,6 +13,7 @@ from anyio import CapacityLimiter
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as RawRequest
 
+from treadle.app import Treadle
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web import auth as authentication
@@ -24,9 +25,7 @@ from treadle.web.login import Login
 from treadle.web.route import Route
 
 if TYPE_CHECKING:
-    from treadle.app import Treadle
     from treadle.web.api.prometheus import Counters
-
 
 MAX_SLOW = 16
 """Slow requests at once, such as ticks. Further ones wait."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from treadle import clock
+from treadle.app import Treadle
 from treadle.diagnosis import alive
 from treadle.job import Usage
 from treadle.web.http import Request, Response
 from treadle.web.route import route
 from treadle.web.site import Site
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 FRESH_SECONDS = 1.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from treadle import views
 from treadle.filters import Filter
@@ -17,15 +16,6 @@ from treadle.web.route import route
 from treadle.web.site import Site
 
 
-class FailureRow(NamedTuple):
-    """Jobs of one type that raised the same error, and the filter that finds them."""
-
-    found: FailureGroup
-    filter: str
-    failed: str
-    """The same for those that failed: only they can be retried."""
-
-
 @route("GET", "/failures", "Failed jobs, grouped", page=True, for_tenants=False)
 def failures(site: Site, request: Request) -> Response:
     groups = with_filters(cached.failures(site))
@@ -33,11 +23,10 @@ def failures(site: Site, request: Request) -> Response:
     return render(site, request, "failures.html", place="failures", groups=groups, may_manage=manage)
 
 
-def with_filters(found: Sequence[FailureGroup]) -> list[FailureRow]:
-    return [
-        FailureRow(safe, _filter(safe, "failed", "retrying"), _filter(safe, "failed"))
-        for safe in map(views.failure, found)
-    ]
+def with_filters(found: Sequence[FailureGroup]) -> list[tuple[FailureGroup, str, str]]:
+    """Each with the filter that finds its jobs, and the one that finds the failed ones: only they can be retried."""
+    groups = [views.failure(group) for group in found]
+    return [(group, _filter(group, "failed", "retrying"), _filter(group, "failed")) for group in groups]
 
 
 def _filter(group: FailureGroup, *statuses: str) -> str:

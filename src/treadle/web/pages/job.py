@@ -36,18 +36,6 @@ ENDED = {"retried": "failed", "cancelled": "was cancelled", "released": "was rel
 """How an attempt's outcome is said of the attempt, where that differs: a job is retried, its attempt failed."""
 
 
-class AttemptRow(NamedTuple):
-    """An unsuccessful attempt, and its traceback twice: your own frames, and all of them."""
-
-    attempt: Attempt
-    state: str
-    label: str
-    worker: str
-    own: Markup
-    whole: Markup
-    text: str
-
-
 class Part(NamedTuple):
     """A part of a job's timeline: it waited, or it ran."""
 
@@ -101,7 +89,7 @@ def job(site: Site, request: Request) -> Response:
         reasons=[(reason, _next_step(reason, possible)) for reason in views.why(site.app.why(found.id)).reasons],
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.text, part.seconds) for part in parts], "Where its time went"),
-        attempts=[_attempt_row(attempt, names) for attempt in reversed(attempts)],
+        attempts=[(attempt, _state(attempt.outcome), *_traceback(attempt)) for attempt in reversed(attempts)],
         names=names,
         actions=[(ACTIONS[key], reason) for key, reason in actions.items()],
         may_clone=request.caller.may("enqueue") and not site.read_only,
@@ -122,14 +110,11 @@ def _state(outcome: str) -> str:
     return outcome if outcome in STATE_OF else "retrying"
 
 
-def _attempt_row(attempt: Attempt, names: dict[str, str]) -> AttemptRow:
+def _traceback(attempt: Attempt) -> tuple[Markup, Markup]:
+    """Twice: your own frames, and all of them if there are others."""
     lines = highlight.traceback(attempt.traceback or "")
     own = highlight.own(lines)
-    worker = names.get(attempt.worker_id, attempt.worker_id) or "by hand"
-    whole = highlight.marked(lines) if own != lines else Markup("")
-    label = "failed" if attempt.outcome == "retried" else attempt.outcome
-    state = _state(attempt.outcome)
-    return AttemptRow(attempt, state, label, worker, highlight.marked(own), whole, attempt.traceback or "")
+    return highlight.marked(own), highlight.marked(lines) if own != lines else Markup("")
 
 
 def copies(request: Request, job: Job) -> list[tuple[str, str]]:

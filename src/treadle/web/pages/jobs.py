@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from treadle import filters, views
 from treadle.errors import BadCursor, BadFilter
 from treadle.filters import Filter
-from treadle.job import STATES, WAITING, Count, Job, Page, Progress, Status, state_of
+from treadle.job import STATES, WAITING, Count, Job, Page, Status, state_of
 from treadle.web.api.jobs import limit_to_tenant
 from treadle.web.formatting import formatter_for, times
 from treadle.web.highlight import brief
@@ -34,9 +34,7 @@ class Row(NamedTuple):
     job: Job
     state: str
     payload: str
-    error: str
     note: str
-    progress: Progress | None
     at: datetime
 
 
@@ -48,19 +46,8 @@ class Chip(NamedTuple):
     without: str
 
 
-class Tab(NamedTuple):
-    key: str
-    name: str
-    total: str
-    q: str
-    chosen: bool
-
-
-class Suggestion(NamedTuple):
-    """Another filter, which finds something."""
-
-    text: str
-    href: str
+Suggestion = tuple[str, str]
+"""A text, and a link to another filter, which finds something."""
 
 
 @route("GET", "/jobs", "Jobs, by filter", page=True)
@@ -105,15 +92,7 @@ def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
 
 def _row(job: Job, now: datetime) -> Row:
     state = state_of(job, now)
-    return Row(
-        job=job,
-        state=state,
-        payload=brief(job.payload),
-        error=(job.error or "") if state in ("failed", "retrying", "cancelled") else "",
-        note=_note(job, state),
-        progress=job.progress if state == Status.PROCESSING else None,
-        at=_moment(job, state),
-    )
+    return Row(job, state, brief(job.payload), _note(job, state), _moment(job, state))
 
 
 def _note(job: Job, state: str) -> str:
@@ -131,14 +110,13 @@ def _moment(job: Job, state: str) -> datetime:
     return job.completed_at or (job.started_at if state == Status.PROCESSING else None) or job.created_at
 
 
-def _tabs(wanted: Filter, counts: dict[str, Count]) -> list[Tab]:
-    tabs = [("all", "All"), *((state.name, state.label) for state in STATES)]
-    return [_tab(wanted, counts, key, name) for key, name in tabs]
-
-
-def _tab(wanted: Filter, counts: dict[str, Count], key: str, name: str) -> Tab:
-    statuses = () if key == "all" else (key,)
-    return Tab(key, name, str(counts[key]), str(wanted.replace(statuses=statuses)), wanted.statuses == statuses)
+def _tabs(wanted: Filter, counts: dict[str, Count]) -> list[tuple[str, str, Count, str, bool]]:
+    """Of each: its key, its name, how many jobs it has, its filter, and whether it is the chosen one."""
+    tabs = [("all", "All", ()), *((state.name, state.label, (state.name,)) for state in STATES)]
+    return [
+        (key, name, counts[key], str(wanted.replace(statuses=statuses)), wanted.statuses == statuses)
+        for key, name, statuses in tabs
+    ]
 
 
 def _chips(wanted: Filter) -> list[Chip]:
@@ -165,25 +143,23 @@ def suggest(site: Site, request: Request, wanted: Filter, counts: dict[str, Coun
         return []
     found = _other_statuses(request, wanted, counts) if wanted.statuses else []
     found = found or _without_a_term(site, request, wanted)
-    return found[:MAX_SUGGESTIONS] or [Suggestion("All jobs", request.url("/jobs"))]
+    return found[:MAX_SUGGESTIONS] or [("All jobs", request.url("/jobs"))]
 
 
 def _other_statuses(request: Request, wanted: Filter, counts: dict[str, Count]) -> list[Suggestion]:
     found = [(name, count) for name, count in counts.items() if count.value and name != "all"]
     found.sort(key=lambda pair: -pair[1].value)
     return [
-        Suggestion(f"{count} {name}", request.url("/jobs", q=str(wanted.replace(statuses=(name,)))))
+        (f"{count} {name}", request.url("/jobs", q=str(wanted.replace(statuses=(name,)))))
         for name, count in found
         if name not in wanted.statuses
     ]
 
 
 def _without_a_term(site: Site, request: Request, wanted: Filter) -> list[Suggestion]:
-    terms = [f"{key}:{value}" for key, value in wanted.terms()]
     found: list[tuple[int, Suggestion]] = []
-    for n, left_out in enumerate(terms[:MAX_TRIED]):
-        text = " ".join(terms[:n] + terms[n + 1 :])
-        count = site.app.count(limit_to_tenant(request, filters.parse(text)))
+    for key, value, rest in _chips(wanted)[:MAX_TRIED]:
+        count = site.app.count(limit_to_tenant(request, filters.parse(rest)))
         if count.value:
-            found.append((count.value, Suggestion(f"{count} without {left_out}", request.url("/jobs", q=text))))
+            found.append((count.value, (f"{count} without {key}:{value}", request.url("/jobs", q=rest))))
     return [suggestion for _, suggestion in sorted(found, key=lambda pair: pair[0])]

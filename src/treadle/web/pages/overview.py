@@ -63,11 +63,7 @@ def overview(site: Site, request: Request) -> Response:
         place="overview",
         tiles=_tiles(queues, _notes(queues, cached.workers(site), steps, over, now)),
         problems=cached.problems(site),
-        charts=[
-            usage.throughput_chart(steps, over, fmt),
-            usage.wait_chart(steps, over, fmt),
-            usage.run_chart(steps, over, fmt),
-        ],
+        charts=[usage.throughput_chart(steps, over, fmt), *usage.mean_charts(steps, over, fmt)],
         over=over,
         windows=[(key, key) for key in WINDOWS],
         by=by,

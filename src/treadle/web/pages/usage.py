@@ -119,19 +119,16 @@ def throughput_chart(steps: Sequence[Sums], over: Window, fmt: Formatter) -> Cha
     return bars(_labels(over, fmt), series, COUNT, "Runs over time, failed ones on top")
 
 
-def wait_chart(steps: Sequence[Sums], over: Window, fmt: Formatter) -> Chart:
-    return _mean_chart("wait", "calm", [s.mean_wait for s in steps], total(steps).mean_wait, over, fmt)
+def mean_charts(steps: Sequence[Sums], over: Window, fmt: Formatter) -> list[Chart]:
+    """How long jobs waited and how long they ran, on average."""
+    sums, labels = total(steps), _labels(over, fmt)
+    wait = Series("mean", "calm", [s.mean_wait for s in steps], _duration(sums.mean_wait))
+    run = Series("mean", "good", [s.mean_run for s in steps], _duration(sums.mean_run))
+    return [lines(labels, (wait,), TIME, "Mean wait over time"), lines(labels, (run,), TIME, "Mean run over time")]
 
 
-def run_chart(steps: Sequence[Sums], over: Window, fmt: Formatter) -> Chart:
-    return _mean_chart("run", "good", [s.mean_run for s in steps], total(steps).mean_run, over, fmt)
-
-
-def _mean_chart(
-    name: str, tone: str, values: Sequence[float | None], overall: float | None, over: Window, fmt: Formatter
-) -> Chart:
-    summary = NOTHING if overall is None else format_duration(overall)
-    return lines(_labels(over, fmt), (Series("mean", tone, values, summary),), TIME, f"Mean {name} over time")
+def _duration(seconds: float | None) -> str:
+    return NOTHING if seconds is None else format_duration(seconds)
 
 
 def seconds_chart(name: str, tone: str, values: Sequence[float], over: Window, fmt: Formatter) -> Chart:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import NamedTuple
 
 from treadle import clock, views
 from treadle.diagnosis import handles, is_alive
-from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached
@@ -16,23 +14,14 @@ from treadle.web.route import route
 from treadle.web.site import Site
 
 
-class QueueCard(NamedTuple):
-    """A type in a queue: its jobs by state, and how many workers handle it."""
-
-    row: QueueStats
-    oldest: datetime | None
-    workers: int
-
-
 @route("GET", "/workers", "Workers and queues", page=True, for_tenants=False)
 def workers(site: Site, request: Request) -> Response:
     now, rows = site.app.store.now(), cached.workers(site)
     live = [row for row in rows if is_alive(row, now)]
     workers = sorted((views.worker(row, now) for row in rows), key=lambda worker: (worker.live, worker.name))
-    queues = [_queue_card(row, live) for row in cached.queues(site)]
+    queues = [(row, _oldest(row), sum(handles(w, row.queue, row.type) for w in live)) for row in cached.queues(site)]
     return render(site, request, "workers.html", place="workers", workers=workers, queues=queues)
 
 
-def _queue_card(row: QueueStats, live: list[WorkerRow]) -> QueueCard:
-    oldest = clock.to_datetime(row.oldest_due) if row.oldest_due is not None and row.counts["queued"] else None
-    return QueueCard(row, oldest, sum(handles(worker, row.queue, row.type) for worker in live))
+def _oldest(row: QueueStats) -> datetime | None:
+    return clock.to_datetime(row.oldest_due) if row.oldest_due is not None and row.counts["queued"] else None
