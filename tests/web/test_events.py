@@ -19,8 +19,7 @@ from starlette.responses import StreamingResponse
 from tests.web.served import Dashboard
 from treadle import Treadle, tokens
 from treadle.stores.rows import Token
-from treadle.web import Principal
-from treadle.web.api import events
+from treadle.web import Principal, broadcaster
 from treadle.web.app import ROUTES
 from treadle.web.http import Request
 
@@ -129,7 +128,7 @@ def test_without_a_token_there_is_no_stream(served: Dashboard) -> None:
 
 
 def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(events, "KEEPALIVE", 0.01)
+    monkeypatch.setattr(broadcaster, "KEEPALIVE", 0.01)
     td = Treadle(f"sqlite:///{folder}/silent.db")
     site = td.asgi(auth=lambda request: "read").site
     request = RawRequest({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
@@ -138,7 +137,7 @@ def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest
     )
 
     async def listen() -> str:
-        stream = await events.events(site, asked)
+        stream = await broadcaster.events(site, asked)
         assert isinstance(stream, StreamingResponse)
         async for part in stream.body_iterator:
             if str(part).startswith(":"):

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from tests.web.conftest import Connect
 from treadle import Treadle
 from treadle.testing import ManualClock
-from treadle.web.api.prometheus import Counters
+from treadle.web.api.monitoring import Counters
 
 
 @pytest.fixture

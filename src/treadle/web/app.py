@@ -10,16 +10,15 @@ from typing import cast
 import msgspec
 from anyio import to_thread
 from starlette import routing
-from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as RawRequest
 from starlette.responses import Response as RawResponse
 from starlette.types import Receive, Scope, Send
 
 from treadle.app import Treadle
-from treadle.errors import BadOption, TreadleError
+from treadle.errors import BadOption
 from treadle.web import api, openapi, pages, problem, render, security
-from treadle.web.api.prometheus import Counters
+from treadle.web.api.monitoring import Counters
 from treadle.web.auth import NOBODY, Auth, Principal, allow_everyone
 from treadle.web.http import Request, Response, parse
 from treadle.web.login import Login
@@ -53,16 +52,15 @@ def asgi(
         raise BadOption("auth", auth, way_out)
     if hosts is None and auth is allow_everyone:
         hosts = security.LOOPBACK
-    site = Site(app, auth, read_only=read_only, hosts=hosts, frame_ancestors=frame_ancestors, title=title, price=price)
-    return WebApp(site, ROUTES)
+    return WebApp(Site(app, auth, read_only, hosts, frame_ancestors, title, price))
 
 
 class WebApp:
     """One mount as an ASGI app. It needs no lifespan: it starts its threads when a request needs them."""
 
-    def __init__(self, site: Site, routes: tuple[Route, ...]) -> None:
+    def __init__(self, site: Site) -> None:
         self.site = site
-        site.routes = tuple(route for route in routes if not (site.read_only and route.writes))
+        site.routes = tuple(route for route in ROUTES if not (site.read_only and route.writes))
         site.counters = Counters(site.app)
         paths: dict[str, dict[str, Route]] = {}
         for route in site.routes:
@@ -124,17 +122,13 @@ class PathHandler:
             request = msgspec.structs.replace(request, caller=caller or NOBODY)
             authorize(self._site, request.route, caller)
             return await call(self._site, await parse(request))
-        except HTTPProblem as found:
-            return to_problem(self._site, request, found)
-        except TreadleError as error:
-            return to_problem(self._site, request, problem.of_error(error, request.route.page))
         except ClientDisconnect:
             raise
-        except HTTPException as error:  # how Starlette and FastAPI refuse, for the mount's own `auth`
-            return to_problem(self._site, request, problem.of_framework(error.status_code, error.detail, error.headers))
-        except Exception:
-            log.exception("%s %r failed", raw.method, raw.url.path)
-            return to_problem(self._site, request, problem.unexpected())
+        except Exception as error:
+            found = problem.of(error, request.route.page)
+            if found.status == 500:
+                log.exception("%s %r failed", raw.method, raw.url.path)
+            return to_problem(self._site, request, found)
 
     def _route(self, raw: RawRequest) -> Route:
         """The requested route. If there is none, a stand-in that says how to show the problem."""

@@ -1,4 +1,7 @@
-"""Notifies every open page of changes. One thread per site waits for commits, however many pages are open."""
+"""Notifies every open page of changes: /api/events, server-sent events with the current counts.
+
+One thread per site waits for commits, however many pages are open.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,22 @@ import logging
 import math
 import threading
 import time
-from typing import Any
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response as RawResponse
+from starlette.responses import StreamingResponse
 
 from treadle.app import Treadle
 from treadle.errors import TreadleError
+from treadle.web.http import Request
+from treadle.web.problem import HTTPProblem
+from treadle.web.route import route
+
+if TYPE_CHECKING:
+    from treadle.web.site import Site
 
 DEBOUNCE = 0.25
 """Seconds between two hints. Changes in between are part of the next."""
@@ -19,6 +34,9 @@ POLL_SECONDS = 1.0
 """Seconds between two queries of a database that does not notify of commits."""
 MAX_STREAMS = 200
 """Of one site."""
+KEEPALIVE = 15.0
+"""Seconds of silence after which a comment keeps proxies from closing the stream."""
+HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 
 Snapshot = dict[str, Any]
 log = logging.getLogger("treadle.web")
@@ -151,3 +169,34 @@ class Broadcaster:
             subscribers = list(self._subscribers)
         for subscriber in subscribers:
             subscriber.send(snapshot)
+
+
+@route("GET", "/api/events", "Hints of changes, as server-sent events", returns="text/event-stream", stream=True)
+async def events(site: Site, request: Request) -> RawResponse:
+    """Callers bound to a tenant get the hints without the counts, which are of all tenants."""
+    if site.broadcaster.is_full:
+        raise HTTPProblem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
+    return StreamingResponse(_stream(site, request), media_type="text/event-stream", headers=HEADERS)
+
+
+async def _stream(site: Site, request: Request) -> AsyncIterator[str]:
+    """Ends when the page closes, when the site closes, and when the caller is no longer let in."""
+    subscriber = site.broadcaster.subscribe()
+    try:
+        yield _event(request, await run_in_threadpool(site.broadcaster.snapshot))
+        while await site.identify(request.raw) is not None:
+            try:
+                snapshot = await subscriber.next(KEEPALIVE)
+            except TimeoutError:
+                yield ": keepalive\n\n"
+                continue
+            if snapshot is None:
+                return
+            yield _event(request, snapshot)
+    finally:
+        site.broadcaster.unsubscribe(subscriber)
+
+
+def _event(request: Request, snapshot: Snapshot) -> str:
+    data = snapshot if request.caller.tenant is None else {}
+    return f"event: changed\ndata: {msgspec.json.encode(data).decode()}\n\n"

@@ -102,9 +102,8 @@ class Login:
                 self._wrong.clear()
             recent = self._wrong[address] = [at for at in self._wrong.get(address, []) if at > since]
         if len(recent) >= MAX_GUESSES:
-            raise HTTPProblem(
-                429, "too many wrong passwords", "wait a minute", headers={"Retry-After": str(int(GUESS_SECONDS))}
-            )
+            headers = {"Retry-After": str(int(GUESS_SECONDS))}
+            raise HTTPProblem(429, "too many wrong passwords", "wait a minute", headers=headers)
 
 
 def cookie_name(request: RawRequest) -> str:

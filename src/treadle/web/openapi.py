@@ -52,7 +52,7 @@ def document(routes: Iterable[Route], server: str) -> dict[str, Any]:
 
 def _types(routes: Iterable[Route]) -> Iterator[Any]:
     for one in routes:
-        for kind in one.responses.values():
+        for kind in _returns(one).values():
             yield from kind if isinstance(kind, tuple) else () if isinstance(kind, str) else (kind,)
         yield from (parameter.type for parameter in one.parameters)
         if one.body is not None:
@@ -90,21 +90,30 @@ def _parameter(parameter: Parameter, known: dict[str, Any]) -> dict[str, Any]:
 
 def _responses(route: Route, known: dict[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    for status, kind in route.responses.items():
+    for status, kind in _returns(route).items():
         content = {kind: {}} if isinstance(kind, str) else {"application/json": {"schema": _schema(kind, known)}}
         found[str(status)] = {"description": route.summary, "content": content}
-    of_bodies = (413, 415) if route.body is not None else ()
-    for status in sorted({*EVERY, *of_bodies, *(SIGNED_IN if route.scope else ()), *route.problems}):
+    for status in sorted(_problems(route)):
         content = {MEDIA: {"schema": known[repr(ProblemDetails)]}}
         found[str(status)] = {"description": TITLES[status], "content": content}
     return found
+
+
+def _returns(route: Route) -> dict[int, Any]:
+    return route.returns if isinstance(route.returns, dict) else {200: route.returns}
+
+
+def _problems(route: Route) -> set[int]:
+    of_body = (413, 415) if route.body is not None else ()
+    of_path = (404,) if "{" in route.path else ()
+    return {*EVERY, *of_body, *of_path, *(SIGNED_IN if route.scope else ()), *route.problems}
 
 
 def _schema(kind: Any, known: dict[str, Any]) -> Any:
     return {"anyOf": [known[repr(one)] for one in kind]} if isinstance(kind, tuple) else known[repr(kind)]
 
 
-@route("GET", "/api/openapi.json", "This document", responses={200: dict[str, Any]})
+@route("GET", "/api/openapi.json", "This document", returns=dict[str, Any])
 def openapi(site: Site, request: Request) -> Response:
     """Of this site: a read-only one has fewer routes."""
     return Response(data=document(site.routes, request.url("")))

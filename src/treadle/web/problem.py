@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from starlette.exceptions import HTTPException
+
 from treadle import errors
 
 MEDIA = "application/problem+json"
@@ -71,7 +73,23 @@ class HTTPProblem(Exception):
         }
 
 
-def of_error(error: errors.TreadleError, page: bool = False) -> HTTPProblem:
+def of(error: Exception, page: bool) -> HTTPProblem:
+    """The problem for whatever was raised, as an API's caller or the reader of a page can use it."""
+    match error:
+        case HTTPProblem():
+            return error
+        case errors.TreadleError():
+            return _of_error(error, page)
+        case HTTPException():  # how Starlette and FastAPI refuse, in the mount's own `auth`
+            status, way_out = error.status_code if error.status_code in TITLES else 403, "sign in where this is mounted"
+            return HTTPProblem(status, error.detail, way_out, code="refused", headers=error.headers)
+        case _:  # a bug: its details are in the server's log, never in the response
+            return HTTPProblem(
+                500, "the request failed with an unexpected error", "see the server's log for the traceback"
+            )
+
+
+def _of_error(error: errors.TreadleError, page: bool) -> HTTPProblem:
     """The problem for an error of treadle, whose text is a sentence, `; ` and the way out."""
     status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 400)
     text = errors.without_password(str(error))
@@ -100,14 +118,3 @@ def _next_step(error: errors.TreadleError, page: bool) -> str:
             return "try again in a few seconds"
         case _:
             return ""
-
-
-def of_framework(status: int, detail: str, headers: Mapping[str, str] | None) -> HTTPProblem:
-    """An exception from the mount's own `auth`."""
-    known = status if status in TITLES else 403
-    return HTTPProblem(known, detail, "sign in where this is mounted", code="refused", headers=headers)
-
-
-def unexpected() -> HTTPProblem:
-    """A bug. Its details are in the server's log, never in the response."""
-    return HTTPProblem(500, "the request failed with an unexpected error", "see the server's log for the traceback")

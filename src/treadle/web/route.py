@@ -1,7 +1,7 @@
 """Routes. The router, the OpenAPI document and the tests of who may do what are made from one table of them.
 
 To add one, put `@route(method, path, summary, …)` on a function `(site, request) -> Response`; if its file is new, name
-the file in `MODULES` of web/app.py. The rules:
+the file in `MODULES` of its package. The rules:
 
 - An endpoint is sync and runs in a thread. It uses `site.app`, the Treadle, and `site.cached(key, seconds, make)` for
   what many callers need at once. Everything it gets was checked: `request.query["limit"]` is an int within its bounds,
@@ -23,7 +23,7 @@ the file in `MODULES` of web/app.py. The rules:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -65,10 +65,10 @@ class Route(msgspec.Struct, frozen=True):
     body: Any = None
     """What a JSON body is decoded to: a msgspec Struct."""
     body_required: bool = True
-    responses: Mapping[int, Any] = {}
-    """Successful responses by status: a type, several types, or the media type of a text."""
+    returns: Any = None
+    """What a successful response has: a type, several types, the media type of a text; or these by status."""
     problems: tuple[int, ...] = ()
-    """The statuses of its problems, beside those that every route can have."""
+    """The statuses of its problems, beside those that follow from its path, scope and body."""
     page: bool = False
     """It returns HTML, takes forms, and declares no parameters."""
     stream: bool = False

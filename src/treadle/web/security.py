@@ -42,13 +42,10 @@ def host_of(authority: str) -> str:
 def check_host(request: RawRequest, hosts: Collection[str] | None) -> None:
     """Against DNS rebinding: a foreign domain that resolves to this machine. None allows any host."""
     given = request.headers.get("host", "")
-    if hosts is not None and host_of(given) not in hosts:
-        raise HTTPProblem(
-            421,
-            f"this server is not known as {given!r}",
-            f"request for it as {', '.join(sorted(hosts))}, or name it: hosts=[{host_of(given)!r}] in td.asgi(), "
-            "or --allow-host of treadle dashboard",
-        )
+    if hosts is not None and (host := host_of(given)) not in hosts:
+        ways = f"hosts=[{host!r}] in td.asgi(), or --allow-host of treadle dashboard"
+        way_out = f"request for it as {', '.join(sorted(hosts))}, or name it: {ways}"
+        raise HTTPProblem(421, f"this server is not known as {given!r}", way_out)
 
 
 def check_origin(request: RawRequest) -> None:

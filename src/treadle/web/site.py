@@ -25,28 +25,31 @@ from treadle.web.login import Login
 from treadle.web.route import Route
 
 if TYPE_CHECKING:
-    from treadle.web.api.prometheus import Counters
+    from treadle.web.api.monitoring import Counters
 
 MAX_SLOW = 16
 """Slow requests at once, such as ticks. Further ones wait."""
 MAX_CACHED = 1_000
 
+Hosts = Collection[str] | None
+Price = float | None
+"""Of a second in a handler, for the insights."""
+
 log = logging.getLogger("treadle.web")
 
 
 class Site:
-    """One mount of the dashboard and the API."""
+    """One mount: an app, and the options of `td.asgi`."""
 
     def __init__(
         self,
         app: Treadle,
         auth: Auth | Login,
-        *,
-        read_only: bool = False,
-        hosts: Collection[str] | None = None,
-        frame_ancestors: str = "'none'",
-        title: str = "treadle",
-        price: float | None = None,
+        read_only: bool,
+        hosts: Hosts,
+        frame_ancestors: str,
+        title: str,
+        price: Price,
     ) -> None:
         self.app = app
         self.login = auth if isinstance(auth, Login) else None
@@ -56,7 +59,6 @@ class Site:
         self.frame_ancestors = frame_ancestors
         self.title = title
         self.price = price
-        """Of a second in a handler, for the insights."""
         self.routes: tuple[Route, ...] = ()
         """Set by the app that serves them, without those that a read-only site lacks."""
         self.counters: Counters
@@ -93,16 +95,14 @@ class Site:
 
     def audit(self, request: Request, action: str, what: str, count: int = 1) -> None:
         """Record who changed what."""
-        row = AuditRow(
-            who=request.caller.name, action=action, what=what, count=count, tenant=request.caller.tenant or ""
-        )
+        caller = request.caller
+        row = AuditRow(who=caller.name, action=action, what=what, count=count, tenant=caller.tenant or "")
         try:
             self.app.store.audit(row)
         except TreadleError as error:  # the change is made: an error would have the caller repeat it
             log.error("not recorded in the audit: %r: %s", row, error)
 
     def close(self) -> None:
-        """Stop the background threads."""
         self.bulk_runner.close()
         self.broadcaster.close()
 

@@ -1,5 +1,6 @@
 """The JSON API."""
 
-from treadle.web.api import audit, bulk, events, health, jobs, prometheus, stats
+from treadle.web import broadcaster
+from treadle.web.api import audit, bulk, jobs, monitoring, stats
 
-MODULES = (jobs, bulk, stats, events, audit, health, prometheus)
+MODULES = (jobs, bulk, stats, broadcaster, audit, monitoring)

@@ -46,7 +46,7 @@ class AuditPage(msgspec.Struct, kw_only=True):
         Parameter("limit", Annotated[int, Meta(ge=1, le=MAX_ROWS)], f"From 1 to {MAX_ROWS}", default=50),
         Parameter("cursor", str, "The next_cursor of the page before"),
     ),
-    responses={200: AuditPage},
+    returns=AuditPage,
 )
 def audit(site: Site, request: Request) -> Response:
     limit: int = request.query["limit"]

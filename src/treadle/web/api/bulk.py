@@ -78,7 +78,7 @@ class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     "Retry, cancel, delete or run now all jobs that match, in batches",
     scope="manage",
     body=BulkIn,
-    responses={200: Counted, 202: Started},
+    returns={200: Counted, 202: Started},
     problems=(412,),
 )
 def bulk(site: Site, request: Request) -> Response:
@@ -110,14 +110,13 @@ def _filter(request: Request, given: BulkIn) -> Filter:
         raise HTTPProblem(400, "the jobs are not specified, or twice", "give either filter or ids")
     if given.ids is not UNSET:
         if wrong := next((id for id in given.ids if not is_id(id)), None):
-            raise HTTPProblem(
-                400, f"{wrong!r} is not a job id", "an id looks like 01970000-0000-7000-8000-000000000000"
-            )
+            example = "an id looks like 01970000-0000-7000-8000-000000000000"
+            raise HTTPProblem(400, f"{wrong!r} is not a job id", example)
         return limit_to_tenant(request, Filter(ids=tuple(given.ids)))
     return limit_to_tenant(request, filters.parse(given.filter if given.filter is not UNSET else ""))
 
 
-@route("GET", "/api/operations/{id}", "How far a bulk operation is", responses={200: OperationOut}, problems=(404,))
+@route("GET", "/api/operations/{id}", "How far a bulk operation is", returns=OperationOut)
 def get_operation(site: Site, request: Request) -> Response:
     return Response(data=operation_out(find_operation(site, request)))
 
@@ -149,17 +148,14 @@ def operation_out(row: Operation) -> OperationOut:
     slow=True,
     body=TickIn,
     body_required=False,
-    responses={200: TickReport},
+    returns=TickReport,
     problems=(501,),
 )
 def tick(site: Site, request: Request) -> Response:
     """For cron, serverless platforms and tests. Any number may run at once: each is a worker of its own."""
     if not len(site.app.registry):
-        raise HTTPProblem(
-            501,
-            "this process has no handlers, so it cannot run jobs",
-            "mount td.asgi() of the app that declares them, or start it with one: treadle dashboard app:td",
-        )
+        way_out = "mount td.asgi() of the app that declares them, or start it with one: treadle dashboard app:td"
+        raise HTTPProblem(501, "this process has no handlers, so it cannot run jobs", way_out)
     given: TickIn = request.body
     report = site.app.tick(max_jobs=given.max_jobs, max_seconds=given.max_seconds)
     site.audit(request, "tick", f"{report.ran} ran", report.ran)

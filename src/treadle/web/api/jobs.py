@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from treadle import filters, views
+from treadle.app import Treadle
 from treadle.diagnosis import Why
 from treadle.errors import JobNotFound
 from treadle.filters import Filter
@@ -110,7 +111,7 @@ def find_job(site: Site, request: Request, id: str) -> Job:
         Parameter("cursor", str, "The next_cursor of the page before"),
         Parameter("total", bool, "Whether to count them all, up to 10,000", default=True),
     ),
-    responses={200: views.JobPage},
+    returns=views.JobPage,
 )
 def list_jobs(site: Site, request: Request) -> Response:
     wanted = filter_of(request)
@@ -119,47 +120,40 @@ def list_jobs(site: Site, request: Request) -> Response:
     return Response(data=views.job_page([views.job(job) for job in page], page, wanted, count))
 
 
-@route("GET", "/api/jobs/{id}", "One job", responses={200: Job}, problems=(404,))
+@route("GET", "/api/jobs/{id}", "One job", returns=Job)
 def get_job(site: Site, request: Request) -> Response:
     return Response(data=views.job(find_job(site, request, request.path["id"])))
 
 
-@route(
-    "GET",
-    "/api/jobs/{id}/attempts",
-    "Its unsuccessful attempts, with their tracebacks",
-    responses={200: Attempts},
-    problems=(404,),
-)
+@route("GET", "/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
 def attempts(site: Site, request: Request) -> Response:
     job = find_job(site, request, request.path["id"])
     return Response(data=Attempts(items=[views.attempt(attempt) for attempt in site.app.attempts(job.id)]))
 
 
 @route(
-    "GET",
-    "/api/jobs/{id}/why",
-    "Why it is not running: every reason that holds, the deciding one first",
-    responses={200: Why},
-    problems=(404,),
+    "GET", "/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why
 )
 def why(site: Site, request: Request) -> Response:
     return Response(data=views.why(site.app.why(find_job(site, request, request.path["id"]).id)))
 
 
-manage = partial(route, scope="manage", responses={200: Job}, problems=(404, 409))
+manage = partial(route, scope="manage", returns=Job, problems=(409,))
 
 
-def apply(site: Site, request: Request, verb: Callable[[str], Job], id: str) -> Job:
+Verb = Callable[[Treadle, str], Job]
+
+
+def apply(site: Site, request: Request, verb: Verb, id: str) -> Job:
     """Does it to one job, records it, and returns the job as it is then."""
-    job = verb(find_job(site, request, id).id)
+    job = verb(site.app, find_job(site, request, id).id)
     site.audit(request, verb.__name__, job.id)
     return views.job(job)
 
 
 @manage("POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
 def run_now(site: Site, request: Request) -> Response:
-    return Response(data=apply(site, request, site.app.run_now, request.path["id"]))
+    return Response(data=apply(site, request, Treadle.run_now, request.path["id"]))
 
 
 @route(
@@ -169,8 +163,7 @@ def run_now(site: Site, request: Request) -> Response:
     scope="manage",
     body=ChangesIn,
     body_required=False,
-    responses={201: Job},
-    problems=(404,),
+    returns={201: Job},
 )
 def clone(site: Site, request: Request) -> Response:
     """A new job like it, with another payload if one is sent."""
@@ -183,17 +176,17 @@ def clone(site: Site, request: Request) -> Response:
 
 @manage("POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
 def retry(site: Site, request: Request) -> Response:
-    return Response(data=apply(site, request, site.app.retry, request.path["id"]))
+    return Response(data=apply(site, request, Treadle.retry, request.path["id"]))
 
 
 @manage("POST", "/api/jobs/{id}/cancel", "End a waiting job; tell the worker of a running one to stop it")
 def cancel(site: Site, request: Request) -> Response:
-    return Response(data=apply(site, request, site.app.cancel, request.path["id"]))
+    return Response(data=apply(site, request, Treadle.cancel, request.path["id"]))
 
 
 @manage("DELETE", "/api/jobs/{id}", "Erase a job that is not running")
 def delete(site: Site, request: Request) -> Response:
-    return Response(data=apply(site, request, site.app.delete, request.path["id"]))
+    return Response(data=apply(site, request, Treadle.delete, request.path["id"]))
 
 
 @route(
@@ -204,7 +197,7 @@ def delete(site: Site, request: Request) -> Response:
     body=NewJobIn | Annotated[list[NewJobIn], Meta(min_length=1, max_length=MAX_NEW)],
     parameters=(IDEMPOTENCY_KEY,),
     problems=(409, 422),
-    responses={200: (Job, Jobs), 201: (Job, Jobs)},
+    returns={200: (Job, Jobs), 201: (Job, Jobs)},
 )
 def enqueue(site: Site, request: Request) -> Response:
     """One or many, all or none. 201 if any is new, 200 if a dedupe key found them all stored already."""

@@ -108,7 +108,7 @@ class Workers(msgspec.Struct, kw_only=True):
     items: list[WorkerOut]
 
 
-@route("GET", "/api/stats", "How many jobs there are, grouped", parameters=(*FILTERS, COUNT_BY), responses={200: Stats})
+@route("GET", "/api/stats", "How many jobs there are, grouped", parameters=(*FILTERS, COUNT_BY), returns=Stats)
 def stats(site: Site, request: Request) -> Response:
     by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
     wanted = filter_of(request)
@@ -128,7 +128,7 @@ def _count(site: Site, by: tuple[str, ...], wanted: Filter) -> Stats:
     "/api/metrics",
     "Runs, failures, busy and waiting time, step by step",
     parameters=(Parameter("window", str, "How far back: 24h, 7d", default="24h"), STEP, USAGE_BY),
-    responses={200: UsagePage},
+    returns=UsagePage,
 )
 def usage(site: Site, request: Request) -> Response:
     step: int = request.query["step"]
@@ -154,27 +154,19 @@ def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
     return until - timedelta(seconds=seconds - seconds % step or step), until
 
 
-@route("GET", "/api/queues", "What waits and what runs, by queue and type", for_tenants=False, responses={200: Lanes})
+@route("GET", "/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Lanes)
 def queues(site: Site, request: Request) -> Response:
     rows = site.cached("queues", 0.5, site.app.queue_stats)
     return Response(data=Lanes(items=[LaneOut(**views.queue(row)) for row in rows]))
 
 
-@route(
-    "GET", "/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, responses={200: Failures}
-)
+@route("GET", "/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, returns=Failures)
 def failures(site: Site, request: Request) -> Response:
     rows = site.cached("failures", 1.0, site.app.failures)
     return Response(data=Failures(items=[views.failure(row) for row in rows]))
 
 
-@route(
-    "GET",
-    "/api/workers",
-    "Who works, since when, and whether they are alive",
-    for_tenants=False,
-    responses={200: Workers},
-)
+@route("GET", "/api/workers", "Who works, since when, and whether they are alive", for_tenants=False, returns=Workers)
 def workers(site: Site, request: Request) -> Response:
     rows, now = site.app.workers(), site.app.store.now()
     return Response(data=Workers(items=[views.worker(row, now) for row in rows]))

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
 from treadle import codec, filters, views
+from treadle.app import Treadle
 from treadle.bulk import Bulk
 from treadle.errors import CountMoved, TreadleError
 from treadle.filters import Filter
 from treadle.job import STATE_OF, Count, Job, Status, state_of
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.jobs import apply, find_job, limit_to_tenant
+from treadle.web.api.jobs import Verb, apply, find_job, limit_to_tenant
 from treadle.web.formatting import number
 from treadle.web.http import Request, Response, redirect
 from treadle.web.problem import HTTPProblem
@@ -27,10 +27,8 @@ from treadle.web.site import Site
 class Action(NamedTuple):
     """A verb of the library, with the texts of its button and of the question before it."""
 
-    key: str
+    verb: Verb
     name: str
-    label: str
-    """With the jobs put in: `Cancel {}` is "Cancel job" or "Cancel 7 jobs"."""
     done: str
     one: str
     """What it does to a job."""
@@ -39,43 +37,45 @@ class Action(NamedTuple):
     tone: str = ""
     shortcut: str = ""
 
+    @property
+    def key(self) -> str:
+        return self.verb.__name__
 
-ACTIONS = {
-    action.key: action
-    for action in (
-        Action(
-            "retry",
-            "Retry",
-            "Retry {}",
-            "retried",
-            "It runs again now, with all of its attempts. Its history is kept.",
-            "They run again now, with all of their attempts. Their history is kept.",
-            shortcut="R",
-        ),
-        Action("run_now", "Run now", "Run {} now", "made due", "It becomes due now.", "They become due now."),
-        Action(
-            "cancel",
-            "Cancel",
-            "Cancel {}",
-            "cancelled",
-            "It ends. If it is running, its worker stops it.",
-            "They end. Those that are running are stopped by their workers.",
-            keep="Keep {}",
-            shortcut="C",
-        ),
-        Action(
-            "delete",
-            "Delete",
-            "Delete {}",
-            "deleted",
-            "It is deleted with its history. You cannot undo this.",
-            "They are deleted with their history. You cannot undo this.",
-            keep="Keep {}",
-            tone="danger",
-            shortcut="D",
-        ),
-    )
-}
+    def label(self, jobs: str) -> str:
+        """The name with the jobs put in: `Cancel 7 jobs`, `Run job now`."""
+        first, *rest = self.name.split()
+        return " ".join([first, jobs, *rest])
+
+
+RETRY = Action(
+    Treadle.retry,
+    "Retry",
+    "retried",
+    "It runs again now, with all of its attempts. Its history is kept.",
+    "They run again now, with all of their attempts. Their history is kept.",
+    shortcut="R",
+)
+RUN_NOW = Action(Treadle.run_now, "Run now", "made due", "It becomes due now.", "They become due now.")
+CANCEL = Action(
+    Treadle.cancel,
+    "Cancel",
+    "cancelled",
+    "It ends. If it is running, its worker stops it.",
+    "They end. Those that are running are stopped by their workers.",
+    keep="Keep {}",
+    shortcut="C",
+)
+DELETE = Action(
+    Treadle.delete,
+    "Delete",
+    "deleted",
+    "It is deleted with its history. You cannot undo this.",
+    "They are deleted with their history. You cannot undo this.",
+    keep="Keep {}",
+    tone="danger",
+    shortcut="D",
+)
+ACTIONS = {action.key: action for action in (RETRY, RUN_NOW, CANCEL, DELETE)}
 
 
 class Selection(NamedTuple):
@@ -130,13 +130,7 @@ def act(site: Site, request: Request) -> Response:
     action = _action(request.field("action"))
     selection = Selection(request.form.get("id", []), request.field("q"))
     if selection.one:
-        verbs: dict[str, Callable[[str], Job]] = {
-            "retry": site.app.retry,
-            "run_now": site.app.run_now,
-            "cancel": site.app.cancel,
-            "delete": site.app.delete,
-        }
-        apply(site, request, verbs[action.key], selection.one)
+        apply(site, request, action.verb, selection.one)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
     work = prepare(site, action.key, selection.to_filter(request), None)
     count, expected = _count(work), request.field("expected")
@@ -160,14 +154,7 @@ def _count(work: Bulk) -> Count:
 
 
 def _confirm_page(
-    site: Site,
-    request: Request,
-    action: Action,
-    selection: Selection,
-    count: Count,
-    *,
-    status: int = 200,
-    error: str = "",
+    site: Site, request: Request, action: Action, selection: Selection, count: Count, status: int = 200, error: str = ""
 ) -> Response:
     job = find_job(site, request, selection.one) if selection.one else None
     jobs = "job" if job else f"{number(count)} {'job' if count.value == 1 else 'jobs'}"
@@ -181,8 +168,8 @@ def _confirm_page(
         selection=selection,
         count=count,
         job=job,
-        title=action.label.format(f"this {job.type} job" if job else jobs),
-        go=action.label.format(jobs),
+        title=action.label(f"this {job.type} job" if job else jobs),
+        go=action.label(jobs),
         keep=action.keep.format("job" if count.value == 1 else "jobs"),
         back=request.url(f"/jobs/{job.id}") if job else request.url("/jobs", q=selection.filter),
         error=error,
