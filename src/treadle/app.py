@@ -15,7 +15,7 @@ from treadle import clock, codec
 from treadle.backoff import DEFAULT
 from treadle.context import Run, current_run
 from treadle.diagnosis import BEAT
-from treadle.errors import BadArguments, BadOption, BlocksTheLoop, MissingExtra
+from treadle.errors import BadArguments, BadOption, BlocksTheLoop, JobNotFound, MissingExtra
 from treadle.function import Options, checked, make_request
 from treadle.group_commit import AsyncGroupCommit, GroupCommit
 from treadle.hooks import Hooks, dispatch_now
@@ -59,9 +59,8 @@ class Treadle(Management):
         clock: clock.Clock = clock.now,
     ) -> None:
         if retention is not None and retention < timedelta(0):
-            raise BadOption(
-                "retention", retention, "how long ended jobs are kept: a timedelta, or None to keep them forever"
-            )
+            way_out = "how long ended jobs are kept: a timedelta, or None to keep them forever"
+            raise BadOption("retention", retention, way_out)
         self.registry = Registry(self)
         self.job = self.registry.job
         self.include = self.registry.include
@@ -70,7 +69,6 @@ class Treadle(Management):
         self.tracing: Tracing | None = None
         self.retention = retention
         self._wakers: set[Callable[[], None]] = set()
-        """Wake the workers of this process when it enqueues something."""
         self._use(open_store(database_url(url), synchronous=synchronous, clock=clock))
 
     def __repr__(self) -> str:
@@ -85,9 +83,7 @@ class Treadle(Management):
     def _start_over(self) -> None:
         self._pid = os.getpid()
         self._group = GroupCommit(self.store.insert_groups)
-        self._groups: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroupCommit] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._groups = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroupCommit]()
         self._wakers.clear()
 
     def close(self) -> None:
@@ -121,15 +117,30 @@ class Treadle(Management):
 
     def enqueue_many(self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False) -> list[Job]:
         """Store all requests or none, in one transaction."""
-        options: Options = {"connection": connection, "detached": detached}
-        return self._submit(_requests(requests), options)
+        return self._submit(_requests(requests), {"connection": connection, "detached": detached})
 
     async def aenqueue_many(
         self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False
     ) -> list[Job]:
         """`enqueue_many` without blocking the event loop."""
-        options: Options = {"connection": connection, "detached": detached}
-        return await self._asubmit(_requests(requests), options)
+        return await self._asubmit(_requests(requests), {"connection": connection, "detached": detached})
+
+    def clone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Job:
+        """Store a new job like that one, with another payload or other options if given. Raises JobNotFound."""
+        job = self.get(id)
+        if job is None:
+            raise JobNotFound(id)
+        same: Options = {
+            "queue": job.queue,
+            "tenant": job.tenant,
+            "subject": job.subject,
+            "priority": job.priority,
+            "max_attempts": job.max_attempts,
+        }
+        merged: Options = {**same, **options}
+        request = self.request(job.type, job.payload if payload is None else payload, **merged)
+        [new] = self._submit([request], options)
+        return new
 
     @traced
     def _submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
@@ -183,10 +194,6 @@ class Treadle(Management):
             group = self._groups[loop] = AsyncGroupCommit(self.store.insert_groups)
         return await group.insert(jobs)
 
-    def _wake(self) -> None:
-        for wake in tuple(self._wakers):
-            wake()
-
     def _policy(self, type: str) -> TypePolicy:
         """The policy that workers published for a type, read at most every few seconds."""
         read_at, policies = self._policies
@@ -236,9 +243,8 @@ class Treadle(Management):
         age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
         ended = statuses(status)
         if age < 0 or not ended or not all(s.is_final for s in ended):
-            raise BadOption(
-                "prune", (older_than, status), "an age of 0 or more, of completed, cancelled or failed jobs"
-            )
+            way_out = "an age of 0 or more, of completed, cancelled or failed jobs"
+            raise BadOption("prune", (older_than, status), way_out)
         return sum(prune(self.store, ended, age))
 
     # Work
@@ -285,6 +291,7 @@ class Treadle(Management):
 
     # Async twins
 
+    aclone = twin(clone)
     arescue = twin(rescue)
     areconcile = twin(reconcile)
     aprune = twin(prune)
@@ -294,11 +301,8 @@ class Treadle(Management):
 
 def _warn_if_on_loop(stacklevel: int = 5) -> None:
     if asyncio._get_running_loop() is not None:
-        warnings.warn(
-            "this call waits for the database and blocks the running event loop; await its twin: aenqueue, aresult, …",
-            BlocksTheLoop,
-            stacklevel=stacklevel,
-        )
+        problem = "this call waits for the database and blocks the running event loop"
+        warnings.warn(f"{problem}; await its twin: aenqueue, aresult, …", BlocksTheLoop, stacklevel=stacklevel)
 
 
 def _has_key(jobs: Sequence[NewJob]) -> bool:

@@ -45,9 +45,8 @@ def to_json_exact(value: Any, type: str, where: str) -> str:
     """`value` as JSON text. It is refused unless JSON gives back the same value."""
     text = to_json(value, type, where)
     if decode(text) != value:
-        raise NotJSON(
-            where, value, "it would come back as a different value; convert it first, for example a date to a string"
-        )
+        way_out = "it would come back as a different value; convert it first, for example a date to a string"
+        raise NotJSON(where, value, way_out)
     return text
 
 

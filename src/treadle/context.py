@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from treadle import codec
@@ -21,36 +22,23 @@ current_run: ContextVar[Run | None] = ContextVar("treadle_run", default=None)
 """The attempt that the calling code belongs to: an enqueue inside it is a follow-up."""
 
 
+@dataclass(slots=True, eq=False)
 class Run:
     """One attempt that is running: what the handler did so far, and whether the worker wants it to stop."""
 
-    __slots__ = (
-        "claimed",
-        "completes",
-        "ended",
-        "follow_ups",
-        "progress",
-        "result",
-        "stop_reason",
-        "stop_seen",
-        "store",
-        "written",
-    )
-
-    def __init__(self, claimed: ClaimedJob, store: Engine) -> None:
-        self.claimed = claimed
-        self.store = store
-        self.progress: Progress | None = None
-        self.stop_reason: StopReason | None = None
-        """Why the worker wants the handler to stop: its stop flag is set."""
-        self.stop_seen = False
-        """Whether the handler noticed that."""
-        self.completes = False
-        """Whether the handler said that it has completed, with `result`."""
-        self.ended = False
-        self.result: Any = None
-        self.follow_ups: list[NewJob] = []
-        self.written: Outcome | None = None
+    claimed: ClaimedJob
+    store: Engine
+    progress: Progress | None = None
+    stop_reason: StopReason | None = None
+    """Why the worker wants the handler to stop: its stop flag is set."""
+    stop_seen: bool = False
+    """Whether the handler noticed that."""
+    completes: bool = False
+    """Whether the handler said that it has completed, with `result`."""
+    ended: bool = False
+    result: Any = None
+    follow_ups: list[NewJob] = field(default_factory=list)
+    written: Outcome | None = None
 
     def report(self, progress: Progress) -> None:
         """Keep the newest progress, for the worker to store."""
@@ -145,13 +133,13 @@ class Context:
     def transaction(self) -> Generator[Any]:
         """A transaction of the job's own database that ends the job: your rows, its follow-ups and its completion
         are committed together, or none of them if the block raises or the lease was lost."""
-        with self._ending() as connection:
+        with _ending(self._run) as connection:
             yield connection
 
     @asynccontextmanager
     async def atransaction(self) -> AsyncGenerator[Any]:
         """`transaction` for an `async def` handler. The connection is the store's own, so its calls are sync."""
-        loop, block = asyncio.get_running_loop(), self._ending()
+        loop, block = asyncio.get_running_loop(), _ending(self._run)
         # A thread of its own: in a pool, calls that wait for the writer could keep this one from committing.
         thread = ThreadPoolExecutor(1, "treadle-transaction")
         try:
@@ -170,9 +158,6 @@ class Context:
                 await loop.run_in_executor(thread, block.__exit__, None, None, None)
         finally:
             thread.shutdown(wait=False)
-
-    def _ending(self) -> AbstractContextManager[Any]:
-        return _ending(self._run)
 
 
 @contextmanager

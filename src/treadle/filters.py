@@ -162,9 +162,8 @@ def _with(wanted: Filter, term: str) -> Filter:
 
 def _once(wanted: Filter, term: str, field: str, value: Any) -> Filter:
     if getattr(wanted, field) not in (None, ()):
-        raise BadFilter(
-            term, f'{term.partition(":")[0]} is given twice; use a comma for "or", as in status:failed,pending'
-        )
+        key = term.partition(":")[0]
+        raise BadFilter(term, f'{key} is given twice; use a comma for "or", as in status:failed,pending')
     return wanted.replace(**{field: value})
 
 
@@ -242,9 +241,8 @@ def _read_moment(term: str, text: str) -> Moment:
         moment = datetime.fromisoformat(text)
         return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise BadFilter(
-            term, "write since:1h, since:7d, or a time: since:2026-11-01, since:2026-11-01T08:30Z"
-        ) from None
+        way_out = "write since:1h, since:7d, or a time: since:2026-11-01, since:2026-11-01T08:30Z"
+        raise BadFilter(term, way_out) from None
 
 
 def _shown(value: Text) -> str:

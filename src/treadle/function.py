@@ -15,7 +15,6 @@ from treadle.job import Job, NewJob
 from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at
 
 if TYPE_CHECKING:
-    from treadle.app import Treadle
     from treadle.registry import AlreadyDone, JobType, Registry
     from treadle.stores.base import TypePolicy
 
@@ -74,11 +73,6 @@ class Enqueuer(Generic[P]):
         app = self.registry.app or self._no_app()
         [job] = await app._asubmit([self.request(*args, **kwargs)], self._options)
         return job
-
-    @property
-    def app(self) -> Treadle | None:
-        """The app that enqueues this job, once its registry is part of one."""
-        return self.registry.app
 
     def _no_app(self) -> NoReturn:
         name = self.job_type.name

@@ -119,9 +119,7 @@ class Hooks:
 
     def ended(self, written: Iterable[tuple[ClaimedJob, Outcome]], at: int | None, worker: str) -> list[Event]:
         """The events of outcomes that were committed. `at` is None if the time is not known yet."""
-        wanted: dict[OutcomeKind, EventName] = {
-            kind: _OUTCOMES[kind] for kind in OutcomeKind if self.wants(_OUTCOMES[kind])
-        }
+        wanted = {kind: name for kind, name in _OUTCOMES.items() if self.wants(name)}
         return [_event(wanted[o.kind], c, worker, at, o.error) for c, o in written if o.kind in wanted]
 
 

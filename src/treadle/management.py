@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any
 
 from treadle import clock, filters
 from treadle.bulk import Bulk
@@ -18,10 +17,6 @@ from treadle.results import twin
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
-if TYPE_CHECKING:
-    from treadle.function import Options
-    from treadle.job import NewJob
-
 PAGE_LIMIT = 200
 SEARCHED = 20_000
 """Jobs that are counted one by one where there is no tally: more than a page shows, and still quick."""
@@ -31,10 +26,16 @@ ONE_STEP = 1 << 40
 """Seconds: so long that all of the time is one step."""
 
 
-class Management(ABC):
+class Management:
     """The part of `Treadle` that manages stored jobs."""
 
     store: Store
+    _wakers: set[Callable[[], None]]
+    """Wake the workers of this process when a job may be due."""
+
+    def _wake(self) -> None:
+        for wake in tuple(self._wakers):
+            wake()
 
     def get(self, id: str) -> Job | None:
         """The job, or None."""
@@ -170,22 +171,6 @@ class Management(ABC):
         self._wake()
         return job
 
-    def clone(self, id: str, payload: Mapping[str, Any] | None = None, **options: Unpack[Options]) -> Job:
-        """Store a new job like that one, with another payload or other options if given. Raises JobNotFound."""
-        job = self.get(id)
-        if job is None:
-            raise JobNotFound(id)
-        same: Options = {
-            "queue": job.queue,
-            "tenant": job.tenant,
-            "subject": job.subject,
-            "priority": job.priority,
-            "max_attempts": job.max_attempts,
-        }
-        merged: Options = {**same, **options}
-        [new] = self._submit([self.request(job.type, job.payload if payload is None else payload, **merged)], options)
-        return new
-
     def bulk(self, action: str, filter: str | Filter, *, expected: int | None = None) -> Bulk:
         """Retry, run now, cancel or delete all jobs that match. Iterate over it: each step changes one batch.
 
@@ -212,18 +197,6 @@ class Management(ABC):
     acancel = twin(cancel)
     adelete = twin(delete)
     arun_now = twin(run_now)
-    aclone = twin(clone)
-
-    # What the subclass, which enqueues, provides
-
-    @abstractmethod
-    def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob: ...
-
-    @abstractmethod
-    def _submit(self, jobs: Sequence[NewJob], options: Options, /) -> list[Job]: ...
-
-    @abstractmethod
-    def _wake(self) -> None: ...
 
 
 def _both(wanted: Filter, given: Mapping[str, tuple[Any, ...]]) -> Filter:

@@ -180,9 +180,8 @@ def _job_type(
     if not name or name == "<lambda>":
         raise BadHandler(repr(handler), "it has no name", "give it one: @td.job(type='…')")
     if isinstance(dedupe, str):
-        raise BadOption(
-            "dedupe", dedupe, "with one key for all jobs there is only one job; pass True, or a function of the payload"
-        )
+        way_out = "with one key for all jobs there is only one job; pass True, or a function of the payload"
+        raise BadOption("dedupe", dedupe, way_out)
     seconds = checked_timeout(timeout)
     policy = TypePolicy(
         type=checked_name("type", name),

@@ -22,9 +22,8 @@ def database_url(url: str | None) -> str:
     if not separator:
         raise BadURL(chosen, f"write it as a URL: sqlite:///{chosen.lstrip('/') or 'jobs.db'}")
     if scheme not in SCHEMES:
-        raise BadURL(
-            chosen, f"its scheme {scheme!r} is not one of {', '.join(SCHEMES)}; for a file write sqlite:///jobs.db"
-        )
+        problem = f"its scheme {scheme!r} is not one of {', '.join(SCHEMES)}"
+        raise BadURL(chosen, f"{problem}; for a file write sqlite:///jobs.db")
     return chosen
 
 

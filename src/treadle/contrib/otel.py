@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 
 import msgspec
 
@@ -64,9 +64,8 @@ class _Spans:
             attributes["messaging.destination.name"] = jobs[0].queue
         if len(types) == 1:
             attributes["treadle.type"] = jobs[0].type
-        with self._tracer.start_as_current_span(
-            f"enqueue {jobs[0].type}" if len(types) == 1 else "enqueue", kind=trace.SpanKind.PRODUCER
-        ) as span:
+        name = f"enqueue {jobs[0].type}" if len(types) == 1 else "enqueue"
+        with self._tracer.start_as_current_span(name, kind=trace.SpanKind.PRODUCER) as span:
             span.set_attributes(attributes)
             if len(jobs) == 1:
                 span.set_attribute("messaging.message.id", jobs[0].id)
@@ -91,8 +90,13 @@ class _Spans:
             run.claimed = msgspec.structs.replace(claimed, traceparent=_current())
             yield lambda outcome: _record(span, outcome)
 
-    def inside(self, run: Run) -> AbstractContextManager[None]:
-        return _within(_context(run.claimed.traceparent))
+    @contextmanager
+    def inside(self, run: Run) -> Generator[None]:
+        token = attach(_context(run.claimed.traceparent))
+        try:
+            yield
+        finally:
+            detach(token)
 
 
 _SYSTEM = {"messaging.system": "treadle"}
@@ -145,15 +149,6 @@ def _current() -> str | None:
 
 def _context(traceparent: str | None) -> Context:
     return _propagator.extract({"traceparent": traceparent} if traceparent else {}, Context())
-
-
-@contextmanager
-def _within(context: Context) -> Generator[None]:
-    token = attach(context)
-    try:
-        yield
-    finally:
-        detach(token)
 
 
 def _measure(td: Treadle, meter: metrics.Meter) -> None:

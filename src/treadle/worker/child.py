@@ -229,11 +229,11 @@ def _import(places: ImportPath, type: str) -> tuple[Treadle, JobFunction[..., ..
     function = _find(importlib.import_module(places.handler), type)
     if function is None:
         raise UnknownType(type, ())
-    if function.app is None and app is not None:  # only the worker's own code includes it
+    if function.registry.app is None and app is not None:  # only the worker's own code includes it
         app.include(function.registry)
-    if function.app is None:
+    if function.registry.app is None:
         raise TreadleError(f"the app of {type!r} has no name at the top of a module")
-    return function.app, function
+    return function.registry.app, function
 
 
 def _find(module: Any, type: str) -> JobFunction[..., ..., Any] | None:
