@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import io
 import sys
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import click
@@ -35,7 +35,7 @@ COMMANDS = {
     "jobs": Lazy("Look", "jobs", "List, show, explain, clone, retry, run now, cancel and delete jobs."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and how to fix it."),
     "dashboard": Lazy("Look", "dashboard", "Serve the dashboard and the HTTP API."),
-    "tokens": Lazy("Maintain", "tokens", "Create, list and revoke tokens for the HTTP API."),
+    "tokens": Lazy("Maintain", "dashboard", "Create, list and revoke tokens for the HTTP API."),
     "db": Lazy("Maintain", "db", "Inspect, upgrade and prune the database."),
 }
 
@@ -54,44 +54,30 @@ class Root(Group):
     """Finds a command by its name, and turns errors of treadle into a message and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [name for name in COMMANDS if _exists(name)]
+        return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS or not _exists(cmd_name):
+        if cmd_name not in COMMANDS:
             return None
         module = importlib.import_module(f"{__name__}.{COMMANDS[cmd_name].module}")
         command: click.Command = getattr(module, cmd_name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        sections: dict[str, list[tuple[str, str]]] = {}
-        for name in self.list_commands(ctx):
-            lazy = COMMANDS[name]
-            sections.setdefault(lazy.section, []).append((name, lazy.help))
-        width = max(len(name) for name in COMMANDS)
-        for section, rows in sections.items():
+        width = max(map(len, COMMANDS))
+        for section, names in groupby(COMMANDS, lambda name: COMMANDS[name].section):
             with formatter.section(section):
-                formatter.write_dl([(name.ljust(width), text) for name, text in rows])
+                formatter.write_dl([(name.ljust(width), COMMANDS[name].help) for name in names])
 
     def invoke(self, ctx: click.Context) -> Any:
         with caught():
             return super().invoke(ctx)
 
 
-def _exists(name: str) -> bool:
-    return importlib.util.find_spec(f"{__name__}.{COMMANDS[name].module}") is not None
+SETTINGS = {"auto_envvar_prefix": "TREADLE", "help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
-@click.group(
-    cls=Root,
-    help=HELP,
-    epilog=EPILOG,
-    context_settings={
-        "auto_envvar_prefix": "TREADLE",
-        "help_option_names": ["-h", "--help"],
-        "max_content_width": 100,
-    },
-)
+@click.group(cls=Root, help=HELP, epilog=EPILOG, context_settings=SETTINGS)
 @click.version_option(package_name="treadle", message="treadle %(version)s")
 def cli() -> None:
     pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-LONGEST = 10**10
-"""Seconds."""
+LONGEST = 10**10  # seconds
 
 
 @dataclass
@@ -34,8 +33,7 @@ class Shared:
 
     db: str | None = None
     json: bool = False
-    json_was_typed: bool = False
-    """And does not come from $TREADLE_JSON, which is meant for all commands that print data."""
+    json_was_typed: bool = False  # not set by $TREADLE_JSON, which is meant for all commands that print data
     quiet: bool = False
     no_color: bool = False
     reveal: bool = False
@@ -77,10 +75,12 @@ class Shared:
         if way_out:
             self.note(("  → ", "dim"), way_out)
 
-    def data(self, value: Any) -> None:
-        """One JSON document; indented on a terminal."""
-        text = msgspec.json.encode(value)
-        click.echo(msgspec.json.format(text, indent=2) if self.out.is_terminal else text)
+    def printed_json(self, value: Any) -> bool:
+        """With --json, print the value, indented on a terminal. Returns whether it did."""
+        if self.json:
+            text = msgspec.json.encode(value)
+            click.echo(msgspec.json.format(text, indent=2) if self.out.is_terminal else text)
+        return self.json
 
     def audit(self, store: Store, action: str, what: str, count: int = 1, *, may_fail: bool = False) -> None:
         """Record a change that was made, and the user of the operating system who made it."""
@@ -111,19 +111,17 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
             shared.json_was_typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _option(*names: str, help: str, variable: bool, **settings: Any) -> click.Option:
-    return click.Option(
-        names, help=help, expose_value=False, callback=_remember, default=None, allow_from_autoenv=variable, **settings
-    )
-
-
 def _shared_options(*, variables: bool, hide_json: bool = False) -> list[click.Parameter]:
+    def option(*names: str, variable: bool = variables, **settings: Any) -> click.Option:
+        settings |= {"expose_value": False, "callback": _remember, "default": None}
+        return click.Option(names, allow_from_autoenv=variable, **settings)
+
     db = "The database: sqlite:///jobs.db, postgresql://….  [$TREADLE_URL]"
     return [
-        _option("--db", metavar="URL", help=db, variable=False),
-        _option("--json", is_flag=True, help="Print JSON.", variable=variables, hidden=hide_json),
-        _option("-q", "--quiet", is_flag=True, help="Print no notes on stderr, only errors.", variable=variables),
-        _option("--no-color", is_flag=True, help="Print without colors.", variable=variables),
+        option("--db", metavar="URL", help=db, variable=False),
+        option("--json", is_flag=True, help="Print JSON.", hidden=hide_json),
+        option("-q", "--quiet", is_flag=True, help="Print no notes on stderr, only errors."),
+        option("--no-color", is_flag=True, help="Print without colors."),
     ]
 
 
@@ -153,12 +151,24 @@ def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Comman
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
 
 
+def choices(values: Iterable[str], default: Iterable[str]) -> dict[str, Any]:
+    """The settings of an option that may be repeated, each time with one of some values."""
+    kind, chosen = click.Choice([*map(str, values)]), [*map(str, default)]
+    return {"multiple": True, "type": kind, "default": chosen, "show_default": True}
+
+
 def reveals(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command that prints jobs takes --reveal."""
     help = "Print passwords, tokens and other secrets, too."
-    return click.option("--reveal", is_flag=True, default=None, expose_value=False, callback=_remember, help=help)(
-        function
-    )
+    option = click.option("--reveal", is_flag=True, default=None, expose_value=False, callback=_remember, help=help)
+    return option(function)
+
+
+def takes_app(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A command that runs an app's code takes its name as APP or as --app."""
+    help = "The same as APP, as in app:td.  [$TREADLE_APP]"
+    option = click.option("-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help=help)
+    return click.argument("target", metavar="[APP]", required=False)(option(function))
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]

@@ -290,10 +290,16 @@ def bench(
         shared.db or f"sqlite:///{os.path.abspath(dir or '.')}/bench.db", sizes_of(quick, n), concurrency, shared.note
     )
     machine, rows = _machine(run), [row for name in names for row in SECTIONS[name](run)]
-    if shared.json:
-        return shared.data({"machine": machine, "rows": rows, "profile": None})
-    grid = output.table("", "measured", "from", "to", right=("measured", "from", "to"))
-    for row in rows:
-        numbers = (f"{value:,.{0 if value >= 100 else 2}f}" for value in (row.value, row.low, row.high))
-        grid.add_row(f"{row.section}: {row.what}, {row.unit}", *numbers)
-    return output.show(shared, grid)
+    if shared.printed_json({"machine": machine, "rows": rows, "profile": None}):
+        return
+    columns = {
+        "": [f"{row.section}: {row.what}, {row.unit}" for row in rows],
+        "measured": [_number(row.value) for row in rows],
+        "from": [_number(row.low) for row in rows],
+        "to": [_number(row.high) for row in rows],
+    }
+    output.show(shared, columns, right=("measured", "from", "to"))
+
+
+def _number(value: float) -> str:
+    return f"{value:,.{0 if value >= 100 else 2}f}"

@@ -1,57 +1,49 @@
-"""`treadle dashboard`: the pages and the HTTP API, in a server of their own."""
+"""`treadle dashboard` and `treadle tokens`: the pages and the HTTP API in a server of their own, and who may use it."""
 
 from __future__ import annotations
 
 import webbrowser
+from typing import Any
 
 import click
+from rich.text import Text
 
+from treadle import clock, units
+from treadle import tokens as secrets
 from treadle.app import Treadle
 from treadle.cli import output
-from treadle.cli.app_loader import load_app, must_be_ready, url_of
-from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.errors import CommandError, refuse_json
+from treadle.cli.app_loader import database, load_app, must_be_ready, url_of
+from treadle.cli.base import Duration, Group, Shared, choices, command, pass_shared
+from treadle.cli.errors import CONFLICT, NOT_FOUND, CommandError, refuse_json
+from treadle.settings import checked_name
+from treadle.stores.rows import Token
 
 HELP = """Serve the dashboard and the HTTP API until stopped.
 
 It listens on this machine only, and prints a link to sign in with. With an APP (MODULE:NAME, as in app:td), it can
 also run jobs: POST /api/jobs/tick.
 """
+HOSTS = "A host name that it answers to; may be repeated."
+PORT = click.IntRange(0, 65_535)
+WITH_WEB = "install the extra 'web', in a clone of treadle: pip install '.[web]'"
 
 
 @command("dashboard", help=HELP, prints_data=False)
 @click.argument("target", metavar="[APP]", required=False)
 @click.option("--host", default="127.0.0.1", show_default=True, help="The address to listen on.")
-@click.option(
-    "--port", type=click.IntRange(0, 65_535), default=8420, show_default=True, help="The port; 0: any free one."
-)
+@click.option("--port", type=PORT, default=8420, show_default=True, help="The port; 0: any free one.")
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it, as in /jobs.")
-@click.option(
-    "--allow-host", "hosts", multiple=True, metavar="NAME", help="A host name that it answers to; may be repeated."
-)
+@click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help=HOSTS)
 @click.option("--read-only", is_flag=True, help="Refuse all changes.")
 @click.option("--price", type=click.FloatRange(min=0), help="What a second in a handler costs, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
 @pass_shared
-def dashboard(
-    shared: Shared,
-    target: str | None,
-    host: str,
-    port: int,
-    prefix: str,
-    hosts: tuple[str, ...],
-    read_only: bool,
-    price: float | None,
-    browse: bool,
-) -> None:
+def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **settings: Any) -> None:
     refuse_json(shared, "dashboard", "It serves pages and an HTTP API.", "the API answers in JSON: GET /api/jobs")
     try:
         from treadle.web import server
     except ModuleNotFoundError as error:
-        raise CommandError(
-            f"the dashboard needs {error.name}",
-            next="install the extra 'web', in a clone of treadle: pip install '.[web]'",
-        ) from None
+        raise CommandError(f"the dashboard needs {error.name}", next=WITH_WEB) from None
     app = load_app(shared, target) if target else Treadle(url_of(shared))
     if not server.is_loopback(host) and not server.has_credentials(app):
         raise CommandError(f"--host {host} lets others in, and nothing identifies them", server.WAYS)
@@ -59,7 +51,7 @@ def dashboard(
         must_be_ready(app.store)
     app.store.open()
     output.set_up_logs(0)
-    made = server.Server(app, host=host, port=port, prefix=prefix, hosts=hosts, read_only=read_only, price=price)
+    made = server.Server(app, host=host, **settings)
 
     def ready() -> None:
         shared.print(made.login_link)
@@ -68,3 +60,91 @@ def dashboard(
             webbrowser.open(made.login_link)
 
     made.run(ready)
+
+
+SCOPES = choices(secrets.SCOPES, default=["read"])
+
+
+@click.group("tokens", cls=Group, help="Create, list and revoke tokens for the HTTP API.")
+def tokens() -> None:
+    pass
+
+
+@tokens.command("create", help="Create a token. It is printed once; only its hash is stored.")
+@click.argument("name")
+@click.option("--scope", "scopes", **SCOPES, help="May be repeated; manage includes the others.")
+@click.option("--tenant", default="", help="Only for this tenant's jobs.")
+@click.option("--expires", type=Duration(), help="How long it is valid, as in 30d. Without it: until you revoke it.")
+@pass_shared
+def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expires: float | None) -> None:
+    if not name or name.startswith(secrets.SESSION):
+        cause = f"It needs a name, and names of logins begin with {secrets.SESSION!r}."
+        raise CommandError(f"a token cannot be called {name!r}", cause)
+    store, secret = database(shared, create=True).store, secrets.new_secret()
+    until = None if expires is None else store.now() + clock.seconds(expires)
+    token = Token(
+        hash=secrets.hash_of(secret),
+        name=checked_name("name", name),
+        scopes=tuple(sorted(set(scopes))),
+        tenant=checked_name("tenant", tenant),
+        expires_at=until,
+    )
+    if not store.add_token(token):
+        raise CommandError(f"a token {name!r} already exists", next=f"treadle tokens revoke {name}", code=CONFLICT)
+    shared.audit(store, "create token", name)
+    access = {"scopes": token.scopes, "tenant": tenant, "expires_at": _at(until)}
+    if not shared.printed_json({"name": name, "token": secret, **access}):
+        shared.print(secret)
+        shared.note((f"copy it now: it is not shown again; it gives access to {store.where}", "dim"))
+
+
+@tokens.command("ls", help="List the tokens, without their secrets.")
+@pass_shared
+def ls(shared: Shared) -> None:
+    store = database(shared).store
+    rows, now = store.tokens(), store.now()
+    if shared.printed_json({"items": [_as_json(token, now) for token in rows]}):
+        return
+    columns: output.Columns = {
+        "NAME": [token.name for token in rows],
+        "SCOPES": [", ".join(token.scopes) for token in rows],
+        "TENANT": [output.clean(token.tenant) or "all" for token in rows],
+        "CREATED": [units.format_relative(clock.to_datetime(token.created_at)) for token in rows],
+        "EXPIRES": [Text(_expiry(token), style="red" if _is_expired(token, now) else "") for token in rows],
+    }
+    output.show(shared, columns)
+
+
+@tokens.command("revoke", help="Revoke a token. Within a second, it is refused.")
+@click.argument("name")
+@pass_shared
+def revoke(shared: Shared, name: str) -> None:
+    store = database(shared).store
+    if not store.drop_token(name):
+        raise CommandError(f"there is no token {name!r}", next="treadle tokens ls", code=NOT_FOUND)
+    shared.audit(store, "revoke token", name)
+    if not shared.printed_json({"name": name, "revoked": True}):
+        shared.note(f"revoked {output.clean(name)}")
+
+
+def _expiry(token: Token) -> str:
+    return "never" if token.expires_at is None else units.format_relative(clock.to_datetime(token.expires_at))
+
+
+def _at(moment: int | None) -> object:
+    return None if moment is None else clock.to_datetime(moment)
+
+
+def _as_json(token: Token, now: int) -> dict[str, object]:
+    return {
+        "name": token.name,
+        "scopes": token.scopes,
+        "tenant": token.tenant,
+        "created_at": _at(token.created_at),
+        "expires_at": _at(token.expires_at),
+        "expired": _is_expired(token, now),
+    }
+
+
+def _is_expired(token: Token, now: int) -> bool:
+    return token.expires_at is not None and token.expires_at <= now

@@ -10,7 +10,7 @@ import click
 from treadle import units
 from treadle.cli import output
 from treadle.cli.app_loader import database, url_of
-from treadle.cli.base import Duration, Group, Shared, pass_shared
+from treadle.cli.base import Duration, Group, Shared, choices, pass_shared
 from treadle.cli.errors import CommandError
 from treadle.job import Status
 from treadle.stores import open_store
@@ -21,7 +21,6 @@ ROLES = """Print the SQL that creates roles and grants their rights, without con
 The owner owns the tables; workers see every tenant; producers see one tenant at a time, by row-level security. With
 --apply, run it. It is safe to repeat; repeat it after an upgrade.
 """
-NAME_ONE = "name one: --db postgresql://…"
 STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
     ("bytes", "size", units.format_bytes),
     ("log_bytes", "log", units.format_bytes),
@@ -34,7 +33,7 @@ STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
     ("oldest_transaction_seconds", "oldest transaction", units.format_duration),
     ("dead_rows", "dead rows", "{:,}".format),
 ]
-FINAL = [status.value for status in Status if status.is_final]
+FINAL = choices([status for status in Status if status.is_final], default=PRUNED)
 
 
 @click.group("db", cls=Group, help="Inspect, upgrade and prune the database.")
@@ -46,8 +45,7 @@ def db() -> None:
 @pass_shared
 def status(shared: Shared) -> None:
     found = database(shared).store.status()
-    if shared.json:
-        shared.data(found)
+    if shared.printed_json(found):
         return
     for name, value in _lines(found).items():
         shared.print((f"{name:<20}", "dim"), str(value))
@@ -69,9 +67,7 @@ def upgrade(shared: Shared) -> None:
     store = open_store(url_of(shared))
     before, schema = store.schema(), store.upgrade()
     how = "already current" if before == schema else f"upgraded from {before}" if before else "created"
-    if shared.json:
-        shared.data({"where": store.where, "schema": schema, "before": before})
-    else:
+    if not shared.printed_json({"where": store.where, "schema": schema, "before": before}):
         shared.print(("✓ ", "green"), f"{store.where}: schema {schema}, {how}")
 
 
@@ -79,9 +75,7 @@ def upgrade(shared: Shared) -> None:
 @pass_shared
 def sql(shared: Shared) -> None:
     script = open_store(url_of(shared)).schema_sql()
-    if shared.json:
-        shared.data({"sql": script})
-    else:
+    if not shared.printed_json({"sql": script}):
         click.echo(script, nl=False)
 
 
@@ -95,7 +89,7 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
     url = url_of(shared)
     if not url.startswith("postgres"):
         cause = "Anybody who can write a SQLite file can change everything in it."
-        raise CommandError("roles exist only on PostgreSQL", cause, next=NAME_ONE)
+        raise CommandError("roles exist only on PostgreSQL", cause, next="name one: --db postgresql://…")
     open_store(url)  # raises if psycopg is missing
     from treadle.stores.postgres.roles import Roles, script
     from treadle.stores.postgres.store import PostgresStore
@@ -103,9 +97,9 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
     store, text = PostgresStore(url), script(Roles(**names))
     if apply:
         store.give_rights(Roles(**names))
-    if shared.json:
-        shared.data({"sql": text, "applied": apply})
-    elif apply:
+    if shared.printed_json({"sql": text, "applied": apply}):
+        return
+    if apply:
         shared.print(("✓ ", "green"), f"{store.where}: {', '.join(names.values())} have their rights")
     else:
         click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
@@ -113,20 +107,10 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
 
 @db.command("prune", help="Delete jobs that ended long ago, in small batches that block nobody.")
 @click.option("--older-than", type=Duration(), default="7d", show_default=True, help="Ended longer ago than this.")
-@click.option(
-    "-s",
-    "--status",
-    "statuses",
-    multiple=True,
-    type=click.Choice(FINAL),
-    default=[status.value for status in PRUNED],
-    show_default=True,
-    help="How they ended; may be repeated.",
-)
+@click.option("-s", "--status", "statuses", **FINAL, help="How they ended; may be repeated.")
 @pass_shared
 def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> None:
-    app = database(shared)
-    deleted = 0
+    app, deleted = database(shared), 0
     # Some of the ended jobs are too young, so the bar may not become full.
     ended = sum(row["count"] for row in app.counts(("status",)) if row["status"] in statuses)
     with output.progress(shared, "Pruning", ended) as advance:
@@ -134,9 +118,7 @@ def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> N
             deleted += count
             advance(deleted)
     if deleted:
-        what = f"{', '.join(statuses)} for more than {units.format_duration(older_than)}"
-        shared.audit(app.store, "prune", what, deleted)
-    if shared.json:
-        shared.data({"deleted": deleted})
-    else:
+        age = units.format_duration(older_than)
+        shared.audit(app.store, "prune", f"{', '.join(statuses)} for more than {age}", deleted)
+    if not shared.printed_json({"deleted": deleted}):
         shared.print(f"{units.plural(deleted, 'job')} deleted", (f" in {app.store.where}", "dim"))

@@ -20,10 +20,8 @@ if TYPE_CHECKING:
     from treadle.cli.base import Shared
     from treadle.stores.base import WorkerRow
 
-HEADS = ("TYPE", "JOBS", "COMPLETED", "RETRIED RUNS", "SURVIVED THE KILL")
 
-
-class Row(msgspec.Struct, kw_only=True):
+class Row(msgspec.Struct):
     """What happened to the jobs of one type."""
 
     type: str
@@ -50,17 +48,13 @@ class DemoScreen:
     def __init__(self, shared: Shared, app: Treadle) -> None:
         self._shared, self._app = shared, app
         self._console = shared.err if shared.json else shared.out
-        self.bars = Progress(
-            TextColumn("{task.description:<13}"),
-            BarColumn(40, complete_style="cyan", finished_style="green"),
-            MofNCompleteColumn(),
-            console=self._console,
-            disable=not self._console.is_terminal,
-        )
+        bar = BarColumn(40, complete_style="cyan", finished_style="green")
+        columns = TextColumn("{task.description:<13}"), bar, MofNCompleteColumn()
+        self.bars = Progress(*columns, console=self._console, disable=not self._console.is_terminal)
         self._began = self._last = self._next_line = 0.0
         self.victim: WorkerRow | None = None
         self._held: Sequence[Job] = ()
-        self._after_kill: Iterator[None] | None = None
+        self._recovery: Iterator[None] = iter(())
 
     def say(self, mark: str, text: str, style: str = "") -> None:
         if not self._shared.quiet:
@@ -75,12 +69,11 @@ class DemoScreen:
         self._last = time.monotonic()
         if seen["processing"] + seen["completed"] and not self._began:
             self._began = self._next_line = self._last
-        self._draw(by_type)
-        if self._began and (self._last >= self._next_line or seen["completed"] == seen.total()):
-            self._next_line = self._last + 1
-            self._line(seen)
-        if self._after_kill:
-            next(self._after_kill, None)
+        if not self.bars.disable:
+            self._draw(by_type)
+        elif self._began and (self._last >= self._next_line or seen["completed"] == seen.total()):
+            self._print_line(seen)
+        next(self._recovery, None)
         return seen
 
     def _draw(self, by_type: dict[str, Counter[str]]) -> None:
@@ -89,16 +82,15 @@ class DemoScreen:
             task = tasks[type] if type in tasks else self.bars.add_task(type)
             self.bars.update(task, completed=counter["completed"], total=counter.total())
 
-    def _line(self, seen: Counter[str]) -> None:
+    def _print_line(self, seen: Counter[str]) -> None:
         """Without a terminal there are no bars, but a line every second."""
-        if self.bars.disable:
-            done = f"{seen['completed']}/{seen.total()} completed, {seen['processing']} processing"
-            self.say(" ", f"{self._last - self._began:4.1f} s  {done}, {len(self._app.workers())} workers")
+        self._next_line = self._last + 1
+        done = f"{seen['completed']}/{seen.total()} completed, {seen['processing']} processing"
+        self.say(" ", f"{self._last - self._began:4.1f} s  {done}, {len(self._app.workers())} workers")
 
     def killed(self, worker: WorkerRow, held: Sequence[Job]) -> None:
-        self.victim, self._held = worker, held
+        self.victim, self._held, self._recovery = worker, held, self._watch_recovery(worker)
         self.say("✗", f"kill -9 {worker.name}: it dies while it runs {len(held)} jobs", "red")
-        self._after_kill = self._watch_recovery(worker)
 
     def _watch_recovery(self, victim: WorkerRow) -> Iterator[None]:
         """Continued at each look: first the jobs come back, then a new worker."""
@@ -111,43 +103,45 @@ class DemoScreen:
 
     def report(self, kept: str | None) -> Report:
         """Every job, read once more."""
-        rows: dict[str, Row] = {}
-        held = {job.id for job in self._held}
-        for job in all_jobs(self._app):
-            row, done = rows.setdefault(job.type, Row(type=job.type)), job.status is Status.COMPLETED
-            row.jobs += 1
-            row.completed += done
-            row.killed_and_completed += done and job.id in held
-            row.retried_runs += self._retries(job)
-        jobs, completed = sum(row.jobs for row in rows.values()), sum(row.completed for row in rows.values())
+        rows = self._rows()
+        jobs, completed = sum(row.jobs for row in rows), sum(row.completed for row in rows)
         seconds = max(self._last - self._began, 1e-9)
         return Report(
-            types=[rows[name] for name in sorted(rows)],
+            types=rows,
             jobs=jobs,
             unfinished=jobs - completed,
             seconds=round(seconds, 2),
             jobs_per_second=round(completed / seconds, 1),
             killed=self.victim.name if self.victim else None,
-            held_when_killed=len(held),
+            held_when_killed=len(self._held),
             database=kept,
         )
 
-    def _retries(self, job: Job) -> int:
-        """Runs that failed by themselves; those that died with their worker are not counted."""
-        victim = self.victim.id if self.victim else ""
-        return sum(a.worker_id != victim or a.traceback is not None for a in self._app.attempts(job.id))
+    def _rows(self) -> list[Row]:
+        rows: dict[str, Row] = {}
+        held, victim = {job.id for job in self._held}, self.victim.id if self.victim else ""
+        for job in all_jobs(self._app):
+            row, done = rows.setdefault(job.type, Row(job.type)), job.status is Status.COMPLETED
+            row.jobs += 1
+            row.completed += done
+            row.killed_and_completed += done and job.id in held
+            # Runs that failed by themselves; those that died with their worker are not counted.
+            row.retried_runs += sum(a.worker_id != victim or bool(a.traceback) for a in self._app.attempts(job.id))
+        return [rows[name] for name in sorted(rows)]
 
     def show(self, report: Report) -> None:
-        if self._shared.json:
-            self._shared.data(report)
+        if self._shared.printed_json(report):
             return
-        table = output.table(*HEADS, right=HEADS[1:])
-        for row in report.types:
-            done = output.number(row.completed, "green" if row.completed == row.jobs else "red")
-            survived = output.number(row.killed_and_completed)
-            table.add_row(row.type, output.number(row.jobs), done, output.number(row.retried_runs), survived)
+        rows, number = report.types, output.number
+        columns: output.Columns = {
+            "TYPE": [row.type for row in rows],
+            "JOBS": [number(row.jobs) for row in rows],
+            "COMPLETED": [number(row.completed, "green" if row.completed == row.jobs else "red") for row in rows],
+            "RETRIED RUNS": [number(row.retried_runs) for row in rows],
+            "SURVIVED THE KILL": [number(row.killed_and_completed) for row in rows],
+        }
         self._shared.print()
-        output.show(self._shared, table)
+        output.show(self._shared, columns, right=columns.keys() - {"TYPE"})
         self._shared.print()
         self._sum_up(report)
 

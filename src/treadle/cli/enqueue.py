@@ -12,7 +12,7 @@ import msgspec
 from treadle import units
 from treadle.cli.app_loader import database, load_app
 from treadle.cli.base import Duration, Moment, Shared, command, pass_shared
-from treadle.cli.errors import USAGE, CommandError, code_of
+from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import nearest, pretty
 from treadle.diagnosis import alive, handles
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
@@ -27,6 +27,7 @@ KEY=VALUE is a text, KEY:=VALUE any JSON value:
 
     treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'
 """
+APP = "Import this app: use its database, and let it check the payload."
 
 
 @command("enqueue", help=HELP.replace("    treadle", "\b\n    treadle"))
@@ -42,17 +43,14 @@ KEY=VALUE is a text, KEY:=VALUE any JSON value:
 @click.option("--max-attempts", type=int, help="How often it may run.")
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=Duration(), default=60, help="How long to wait.  [default: 60s]")
-@click.option(
-    "-a", "--app", metavar="MODULE:NAME", help="Import this app: use its database, and let it check the payload."
-)
+@click.option("-a", "--app", metavar="MODULE:NAME", help=APP)
 @pass_shared
 def enqueue(
     shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, app: str | None, **options: Any
 ) -> None:
     treadle = load_app(shared, app) if app else database(shared, create=True)
-    request = treadle.request(
-        type, parse_payload(pairs), **{name: value for name, value in options.items() if value is not None}
-    )
+    given = {name: value for name, value in options.items() if value is not None}
+    request = treadle.request(type, parse_payload(pairs), **given)
     [job] = treadle.enqueue_many([request])
     if job.id == request.id:
         # A producer may enqueue without the right to write the audit.
@@ -60,9 +58,7 @@ def enqueue(
     _report(shared, treadle, job, existed=job.id != request.id)
     if wait:
         _wait(shared, treadle, job, timeout)
-    elif shared.json:
-        shared.data(job)
-    else:
+    elif not shared.printed_json(job):
         shared.print(job.id)
 
 
@@ -86,9 +82,8 @@ def _json(pair: str, text: str) -> Any:
         return msgspec.json.decode(text)
     except msgspec.DecodeError as error:
         cause = f"JSON must follow :=, and this is not JSON ({error}). In a shell, quote it: 'tags:=[\"a\"]'."
-        raise CommandError(
-            f"{pair!r} is not a valid argument", cause, next="for plain text write = instead of :="
-        ) from None
+        way_out = "for plain text write = instead of :="
+        raise CommandError(f"{pair!r} is not a valid argument", cause, next=way_out) from None
 
 
 def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
@@ -108,10 +103,8 @@ def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
     if not workers:
         shared.warn("no worker is running on this database; the job waits", "treadle worker app:td")
     elif job.type in known:
-        shared.warn(
-            f"no live worker takes jobs from queue {job.queue}; the job waits",
-            f"treadle worker app:td --queues {job.queue}",
-        )
+        way_out = f"treadle worker app:td --queues {job.queue}"
+        shared.warn(f"no live worker takes jobs from queue {job.queue}; the job waits", way_out)
     else:
         near = nearest(job.type, known)
         hint = f"did you mean {near}?" if near else "add it to the app, and restart the workers"
@@ -120,18 +113,13 @@ def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
 
 def _wait(shared: Shared, app: Treadle, job: Job, timeout: float) -> None:
     if timeout <= 0:
-        raise CommandError(
-            f"--timeout {timeout:g} leaves no time to wait", "The duration must be more than 0.", code=USAGE
-        )
+        raise CommandError(f"--timeout {timeout:g} leaves no time to wait", "The duration must be more than 0.")
     try:
         with shared.err.status(f"waiting for {job.type}") if shared.err.is_terminal else nullcontext():
             result = app.result(job.id, timeout=timeout)
     except (JobFailed, ResultTimeout) as error:
-        if not shared.json:
+        if not shared.printed_json(app.get(job.id)):
             raise
-        shared.data(app.get(job.id))
-        click.get_current_context().exit(code_of(error))
-    if shared.json:
-        shared.data(app.get(job.id))
-    else:
+        click.get_current_context().exit(explained(error).exit_code)
+    if not shared.printed_json(app.get(job.id)):
         click.echo(pretty(result))

@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import click
 from rich.console import Console
@@ -17,19 +17,60 @@ from treadle.cli.base import Shared
 
 PROBLEMS, USAGE, DATABASE, NOT_FOUND, CONFLICT, TIMED_OUT, INTERRUPTED = 1, 2, 3, 4, 5, 124, 130
 
-_CODES: list[tuple[type[BaseException], int]] = [
-    (errors.JobFailed, PROBLEMS),
-    (errors.JobNotFound, NOT_FOUND),
-    (errors.WrongStatus, CONFLICT),
-    (errors.KeyHeld, CONFLICT),
-    (errors.CountMoved, CONFLICT),
-    (errors.ResultTimeout, TIMED_OUT),
-    (errors.StoreUnusable, DATABASE),
-    (errors.StoreBusy, DATABASE),
-    (errors.SchemaTooNew, DATABASE),
-    (errors.SchemaTooOld, DATABASE),
-    (sqlite3.Error, DATABASE),
-]
+
+class Explanation(NamedTuple):
+    """How a command reports an error; {0} is the error. Without a `what`, the error's own text is used."""
+
+    code: int
+    what: str = ""
+    cause: str = ""
+    next: str = ""
+
+
+SHOW = "treadle jobs show {0.id}"
+EXPLANATIONS: dict[type[Exception], Explanation] = {
+    errors.JobNotFound: Explanation(
+        NOT_FOUND,
+        "there is no job {0.id}",
+        "It was deleted or pruned, or it is in another database.",
+        "treadle jobs ls",
+    ),
+    errors.WrongStatus: Explanation(CONFLICT, "cannot {0.verb} job {0.id}: it is {0.status}", next=SHOW),
+    errors.KeyHeld: Explanation(
+        CONFLICT,
+        "cannot retry job {0.id}: its dedupe key is held by job {0.holder}",
+        "Only one job with a key can wait or run. Let that one end, or cancel it.",
+        "treadle jobs show {0.holder}",
+    ),
+    errors.CountMoved: Explanation(
+        CONFLICT, cause="Nothing was changed.", next="check, then repeat: treadle jobs ls FILTER"
+    ),
+    errors.ResultTimeout: Explanation(
+        TIMED_OUT, "job {0.id} is still {0.status}", "It is not cancelled: it still runs, or waits for a worker.", SHOW
+    ),
+    errors.JobFailed: Explanation(PROBLEMS, "{0}", next=SHOW),
+    errors.StoreBusy: Explanation(
+        DATABASE,
+        "{0.where} was busy for too long",
+        "Another process holds a lock on it: a long transaction, a backup, a debugger.",
+        "treadle doctor --quick",
+    ),
+    errors.StoreUnusable: Explanation(DATABASE),
+    errors.SchemaTooNew: Explanation(DATABASE),
+    errors.SchemaTooOld: Explanation(DATABASE),
+    errors.BadFilter: Explanation(USAGE, "{0}", next="treadle jobs ls --help   (shows an example)"),
+    errors.BadCursor: Explanation(USAGE, "{0}", next="treadle jobs ls   (prints the cursor of the next page)"),
+    sqlite3.Error: Explanation(
+        DATABASE, "the database said: {0}", "The file is damaged, or not a SQLite database.", "treadle doctor"
+    ),
+    Exception: Explanation(USAGE),
+}
+HINTS = {
+    "delete": "A worker is running it: cancel it first, and delete it when it has ended.",
+    "retry": "Only a job that has ended can be retried; use run-now for one that waits.",
+    "run": "Only a job that waits can be run now; use retry for one that has ended.",
+}
+"""What to do, by the verb that a job's status does not allow."""
 
 
 class CommandError(click.ClickException):
@@ -37,19 +78,16 @@ class CommandError(click.ClickException):
 
     def __init__(self, what: str, cause: str = "", *, next: str = "", code: int = USAGE) -> None:
         super().__init__(what)
-        self.cause = cause
-        self.next = next
+        self.cause, self.next = cause, next
         self.exit_code = code  # type: ignore[misc]  # click reads it from the instance
 
     def show(self, file: IO[Any] | None = None) -> None:
         context = click.get_current_context(silent=True)
         shared = context.find_object(Shared) if context else None
         console = (shared or Shared()).err if file is None else Console(file=file)
-        console.print(Text.assemble(("✗ ", "red"), self.message), soft_wrap=True)
-        if self.cause:
-            console.print(Text(self.cause), soft_wrap=True)
-        if self.next:
-            console.print(Text.assemble(("→ ", "dim"), self.next), soft_wrap=True)
+        for mark, style, text in (("✗ ", "red", self.message), ("", "", self.cause), ("→ ", "dim", self.next)):
+            if text:
+                console.print(Text.assemble((mark, style), text), soft_wrap=True)
 
 
 def refuse_json(shared: Shared, name: str, cause: str, next: str) -> None:
@@ -66,8 +104,8 @@ def caught() -> Generator[None]:
     except (errors.TreadleError, sqlite3.Error) as error:
         raise explained(error) from None
     except getattr(sys.modules.get("psycopg"), "Error", ()) as error:
-        what = f"the database said: {' '.join(str(error).split())}"
-        raise CommandError(what, next="treadle doctor", code=DATABASE) from None
+        text = " ".join(str(error).split())
+        raise CommandError(f"the database said: {text}", next="treadle doctor", code=DATABASE) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)  # end the line of ^C or of a question
         raise CommandError("interrupted", code=INTERRUPTED) from None
@@ -75,56 +113,8 @@ def caught() -> Generator[None]:
 
 def explained(error: Exception) -> CommandError:
     """An error as a message. The library's messages suggest Python; here the next step is a command."""
-    what, cause, next = str(error), "", ""
-    match error:
-        case errors.JobNotFound():
-            what = f"there is no job {error.id}"
-            cause = "It was deleted or pruned, or it is in another database."
-            next = "treadle jobs ls"
-        case errors.WrongStatus():
-            what, cause = f"cannot {error.verb} job {error.id}: it is {error.status}", _hint(error)
-            next = f"treadle jobs show {error.id}"
-        case errors.KeyHeld():
-            what = f"cannot retry job {error.id}: its dedupe key is held by job {error.holder}"
-            cause = "Only one job with a key can wait or run. Let that one end, or cancel it."
-            next = f"treadle jobs show {error.holder}"
-        case errors.ResultTimeout():
-            what = f"job {error.id} is still {error.status}"
-            cause = "It is not cancelled: it still runs, or waits for a worker."
-            next = f"treadle jobs show {error.id}"
-        case errors.JobFailed():
-            what = f"job {error.id} {error.status}: {error.error or 'no error was recorded'}"
-            next = f"treadle jobs show {error.id}"
-        case errors.StoreBusy():
-            what = f"{error.where} was busy for too long"
-            cause = "Another process holds a lock on it: a long transaction, a backup, a debugger."
-            next = "treadle doctor --quick"
-        case errors.CountMoved():
-            cause = "Nothing was changed."
-            what = what.partition("; ")[0]
-            next = "check, then repeat: treadle jobs ls FILTER"
-        case errors.BadFilter():
-            next = "treadle jobs ls --help   (shows an example)"
-        case errors.BadCursor():
-            next = "treadle jobs ls   (prints the cursor of the next page)"
-        case sqlite3.Error():
-            what, cause = f"the database said: {error}", "The file is damaged, or not a SQLite database."
-            next = "treadle doctor"
-        case _:
-            what, _, cause = what.partition("; ")
-    return CommandError(what, cause, next=next, code=code_of(error))
-
-
-def code_of(error: BaseException) -> int:
-    """The exit code of an error; by default a usage error."""
-    return next((code for kind, code in _CODES if isinstance(error, kind)), USAGE)
-
-
-def _hint(error: errors.WrongStatus) -> str:
-    if error.verb == "delete":
-        return "A worker is running it: cancel it first, and delete it when it has ended."
-    if error.verb == "retry":
-        return "Only a job that has ended can be retried; use run-now for one that waits."
-    if error.verb == "run":
-        return "Only a job that waits can be run now; use retry for one that has ended."
-    return "It has already ended."
+    known = next(found for kind, found in EXPLANATIONS.items() if isinstance(error, kind))
+    what, _, cause = (known.what.format(error), "", "") if known.what else str(error).partition("; ")
+    if isinstance(error, errors.WrongStatus):
+        cause = HINTS.get(error.verb, "It has already ended.")
+    return CommandError(what, known.cause or cause, next=known.next.format(error), code=known.code)

@@ -35,7 +35,7 @@ class Action(NamedTuple):
     help: str
     doing: str
     done: str
-    result: Callable[[Job], str]
+    result: str
     permanent: bool = False
 
     @property
@@ -47,28 +47,13 @@ class Action(NamedTuple):
         return self.verb.replace("_", " ")
 
 
-def _cancelled(job: Job) -> str:
-    return "its worker is asked to stop it" if job.status is Status.PROCESSING else "cancelled"
-
-
+RETRY = "Retry jobs that have ended, now and with all of their attempts."
+DELETE = "Delete jobs that are not running, with their history."
 ACTIONS = (
-    Action(
-        Treadle.retry,
-        "Retry jobs that have ended, now and with all of their attempts.",
-        "Retrying",
-        "retried",
-        lambda job: "pending again",
-    ),
-    Action(Treadle.run_now, "Make waiting jobs due now.", "Making due", "made due", lambda job: "due now"),
-    Action(Treadle.cancel, "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", _cancelled),
-    Action(
-        Treadle.delete,
-        "Delete jobs that are not running, with their history.",
-        "Deleting",
-        "deleted",
-        lambda job: "deleted",
-        permanent=True,
-    ),
+    Action(Treadle.retry, RETRY, "Retrying", "retried", "pending again"),
+    Action(Treadle.run_now, "Make waiting jobs due now.", "Making due", "made due", "due now"),
+    Action(Treadle.cancel, "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", "cancelled"),
+    Action(Treadle.delete, DELETE, "Deleting", "deleted", "deleted", permanent=True),
 )
 
 
@@ -101,9 +86,8 @@ def is_filter(words: Sequence[str]) -> bool:
 def _confirm(action: Action, what: str, them: str) -> None:
     """Ask, where somebody can answer."""
     if not sys.stdin.isatty():
-        raise CommandError(
-            f"will not {action.name} without asking: {what}", "There is no terminal to ask on.", next="add --yes"
-        )
+        cause = "There is no terminal to ask on."
+        raise CommandError(f"will not {action.name} without asking: {what}", cause, next="add --yes")
     end = " permanently" if action.permanent else ""
     if not click.confirm(f"{what}. {action.name.capitalize()} {them}{end}?", err=True):
         raise CommandError("nothing was changed", code=PROBLEMS)
@@ -118,15 +102,14 @@ def _on_ids(shared: Shared, action: Action, ids: Sequence[str], *, yes: bool, ex
         _confirm(action, f"{len(ids)} jobs are named" if many else f"job {ids[0]}", "them" if many else "it")
     app = database(shared)
     results = [(id, _on_id(shared, app, action, id)) for id in ids]
-    if shared.json:
-        shared.data({"items": [_as_json(shared, id, result) for id, result in results]})
+    printed = shared.printed_json({"items": [_as_json(shared, id, result) for id, result in results]})
     for id, result in results:
         if isinstance(result, CommandError):
             result.show()
-        elif not shared.json:
-            shared.print(id, ("  ", ""), (action.result(result), "dim"))
-    codes = {result.exit_code for _, result in results if isinstance(result, CommandError)}
-    if codes:
+        elif not printed:
+            stopping = action.run is Treadle.cancel and result.status is Status.PROCESSING
+            shared.print(id, "  ", ("its worker is asked to stop it" if stopping else action.result, "dim"))
+    if codes := {result.exit_code for _, result in results if isinstance(result, CommandError)}:
         click.get_current_context().exit(codes.pop() if len(codes) == 1 else PROBLEMS)
 
 
@@ -172,10 +155,10 @@ def _carry_out(shared: Shared, action: Action, work: Bulk) -> None:
 
 
 def _sum_up(shared: Shared, action: Action, work: Bulk) -> None:
-    if shared.json:
-        counts = {"total": work.total, "done": work.done, "skipped": work.skipped}
-        shared.data({"action": work.action, "filter": str(work.wanted), **counts})
-    elif not work.total:
+    counts = {"total": work.total, "done": work.done, "skipped": work.skipped}
+    if shared.printed_json({"action": work.action, "filter": str(work.wanted), **counts}):
+        return
+    if not work.total:
         shared.note("no jobs match")
     else:
         skipped = f", skipped {work.skipped:,} whose status no longer allows it" if work.skipped else ""

@@ -12,6 +12,7 @@ import msgspec
 from rich.text import Text
 
 from treadle import filters, units, views
+from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared, reveals
@@ -28,13 +29,9 @@ CLONE = """Store a new job like that one, and print its id.
 
 KEY=VALUE and KEY:=JSON change its payload; everything else stays the same.
 """
-ENDED = {"retried": "failed"}
-"""How an attempt ended, where its outcome says what happened next."""
 
+Words = tuple[str, ...]
 STATUSES = click.Choice([status.value for status in Status])
-
-TimelineEntry = tuple[datetime, str, str]
-"""When, what, and in which style."""
 
 
 @click.group("jobs", cls=Group, help="List, show, explain, clone, retry, run now, cancel and delete jobs.")
@@ -53,27 +50,19 @@ def jobs() -> None:
 @click.option("--cursor", help="Start after this job: the cursor that the previous page ended with.")
 @reveals
 @pass_shared
-def ls(
-    shared: Shared,
-    /,
-    words: tuple[str, ...],
-    statuses: tuple[str, ...],
-    limit: int,
-    cursor: str | None,
-    **named: str | None,
-) -> None:
+def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str | None, **named: str | None) -> None:
     app = database(shared)
     given = {"status": statuses or None, **named}
     filter = both(filters.parse(" ".join(words)), {name: value for name, value in given.items() if value is not None})
     page = app.jobs(filter, limit=limit, cursor=cursor)
     items = [shared.shown(job, views.job) for job in page]
     if shared.json:
-        shared.data(views.job_page(items, page, filter, app.count(filter)))
+        shared.printed_json(views.job_page(items, page, filter, app.count(filter)))
         return
-    if not items:
-        shared.note("no jobs" if filter == EVERYTHING else "no jobs match")
+    if items:
+        output.show(shared, _columns(items), right=("TRIES",), clip="ERROR")
     else:
-        output.show(shared, _table(items))
+        shared.note("no jobs" if filter == EVERYTHING else "no jobs match")
     if page.searched:
         shared.note((f"searched the newest {page.searched:,} jobs; there are older ones", "dim"))
     if page.next:
@@ -89,26 +78,22 @@ def both(filter: Filter, given: Mapping[str, Any]) -> Filter:
     return filter.replace(**fields)
 
 
-def _table(page: list[Job]) -> output.Grid:
-    """Only the columns that say something: not a queue that all share, nor errors that no job had."""
-    queues = any(job.queue != "default" for job in page)
-    columns = {
-        "QUEUE": [job.queue for job in page] if queues else [],
+def _columns(page: list[Job]) -> output.Columns:
+    """Only those that say something: not a queue that all share, nor errors that no job had."""
+    now, queues = datetime.now(UTC), {job.queue for job in page}
+    errors = [(clean(job.error or "")[:200], "red" if job.status is Status.FAILED else "dim") for job in page]
+    columns: output.Columns = {
+        "ID": [job.id for job in page],
+        "TYPE": [job.type for job in page],
+        "STATUS": [status(job.status) for job in page],
+        "QUEUE": [job.queue for job in page] if queues != {"default"} else [],
         "TENANT": [job.tenant for job in page],
         "SUBJECT": [job.subject for job in page],
+        "TRIES": [f"{job.attempts}/{job.max_attempts}" for job in page],
+        "WHEN": [_when(job, now) for job in page],
+        "ERROR": [Text(error, style=color) for error, color in errors],
     }
-    extra = {name: values for name, values in columns.items() if any(values)}
-    errors = ["ERROR"] if any(job.error for job in page) else []
-    names = ("ID", "TYPE", "STATUS", *extra, "TRIES", "WHEN", *errors)
-    table = output.table(*names, right=("TRIES",), clip="ERROR" if errors else None)
-    now = datetime.now(UTC)
-    for index, job in enumerate(page):
-        cells = [Text(job.id), Text(clean(job.type)), status(job.status)]
-        cells += [Text(clean(values[index])) for values in extra.values()]
-        cells += [Text(f"{job.attempts}/{job.max_attempts}"), Text(_when(job, now))]
-        color = "red" if job.status is Status.FAILED else "dim"
-        table.add_row(*cells, *(Text(clean(job.error or "")[:200], style=color) for _ in errors))
-    return table
+    return {head: cells for head, cells in columns.items() if any(cells)}
 
 
 def _when(job: Job, now: datetime) -> str:
@@ -134,15 +119,16 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 @pass_shared
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
-    found = app.get(id)
-    if found is None:
-        raise JobNotFound(id)
-    job = shared.shown(found, views.job)
+    job = shared.shown(_get(app, id), views.job)
     history = [shared.shown(attempt, views.attempt) for attempt in app.attempts(id)]
-    if shared.json:
-        shared.data({**msgspec.structs.asdict(job), "history": history})
-    else:
+    if not shared.printed_json({**msgspec.structs.asdict(job), "history": history}):
         _print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
+
+
+def _get(app: Treadle, id: str) -> Job:
+    if (job := app.get(id)) is None:
+        raise JobNotFound(id)
+    return job
 
 
 def _print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> None:
@@ -158,8 +144,7 @@ def _print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mapp
     for moment, text, color in sorted(_timeline(job, history, names), key=lambda line: line[0]):
         shared.print("  ", (units.format_local(moment), "dim"), "  ", (text, color))
     for attempt in history:
-        if attempt.traceback:
-            trace = clean(attempt.traceback.rstrip(), one_line=False)
+        if trace := clean((attempt.traceback or "").rstrip(), one_line=False):
             _section(shared, f"Traceback of attempt {attempt.attempt}", trace)
     if job.status is Status.COMPLETED:
         _section(shared, "Result", pretty(job.result))
@@ -167,12 +152,15 @@ def _print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mapp
 
 def _summary(job: Job) -> str:
     """The queue, and what else sets it apart."""
-    parts = [f"queue {clean(job.queue)}", f"priority {job.priority}"]
-    parts += [f"tenant {clean(job.tenant)}"] if job.tenant else []
-    parts += [f"subject {clean(job.subject)}"] if job.subject else []
-    parts += [f"{job.attempts} of {job.max_attempts} attempts"]
-    parts += [f"snoozed {units.plural(job.snoozes, 'time')}"] if job.snoozes else []
-    return " · " + " · ".join(parts)
+    parts = [
+        f"queue {clean(job.queue)}",
+        f"priority {job.priority}",
+        f"tenant {clean(job.tenant)}" if job.tenant else "",
+        f"subject {clean(job.subject)}" if job.subject else "",
+        f"{job.attempts} of {job.max_attempts} attempts",
+        f"snoozed {units.plural(job.snoozes, 'time')}" if job.snoozes else "",
+    ]
+    return "".join(f" · {part}" for part in parts if part)
 
 
 def _section(shared: Shared, heading: str, text: str = "") -> None:
@@ -182,10 +170,11 @@ def _section(shared: Shared, heading: str, text: str = "") -> None:
         shared.print("  ", line)
 
 
-def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> Iterator[TimelineEntry]:
+def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> Iterator[tuple[datetime, str, str]]:
+    """When, what, and in which style."""
     yield job.created_at, "created", ""
     for attempt in history:
-        n, ended = attempt.attempt, ENDED.get(attempt.outcome, attempt.outcome)
+        n, ended = attempt.attempt, "failed" if attempt.outcome == "retried" else attempt.outcome
         lasted = units.format_duration((attempt.ended_at - attempt.started_at).total_seconds())
         error = f": {clean(attempt.error)}" if attempt.error else ""
         color = "red" if attempt.outcome == "failed" else "yellow"
@@ -194,9 +183,9 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
     if job.started_at and job.started_at not in {attempt.started_at for attempt in history}:
         yield job.started_at, f"attempt {job.attempts or 1} started on {_worker(job.worker_id, names)}", ""
     if job.completed_at:
-        seconds = (job.completed_at - job.started_at).total_seconds() if job.started_at else None
-        lasted = "" if seconds is None else f" after {units.format_duration(seconds)}"
-        yield job.completed_at, f"{status(job.status)}{lasted}", style(job.status)
+        lasted = units.format_duration((job.completed_at - (job.started_at or job.completed_at)).total_seconds())
+        after = f" after {lasted}" if job.started_at else ""
+        yield job.completed_at, f"{status(job.status)}{after}", style(job.status)
     elif job.status is Status.PENDING:
         yield job.run_at, f"due ({units.format_relative(job.run_at)})", style(job.status)
 
@@ -211,8 +200,7 @@ def _worker(id: str | None, names: Mapping[str, str]) -> str:
 @pass_shared
 def why(shared: Shared, id: str) -> None:
     answer = shared.shown(database(shared).why(id), views.why)
-    if shared.json:
-        shared.data(answer)
+    if shared.printed_json(answer):
         return
     shared.out.print(status(answer.status), highlight=False)
     for n, reason in enumerate(answer.reasons):
@@ -225,18 +213,14 @@ def why(shared: Shared, id: str) -> None:
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
 @reveals
 @pass_shared
-def clone(shared: Shared, id: str, pairs: tuple[str, ...]) -> None:
+def clone(shared: Shared, id: str, pairs: Words) -> None:
     app = database(shared)
-    old = app.get(id)
-    if old is None:
-        raise JobNotFound(id)
+    old = _get(app, id)
     new = app.clone(id, {**old.payload, **parse_payload(pairs)} if pairs else None)
     shared.audit(app.store, "clone", f"{old.id} → {new.id}")
-    if shared.json:
-        shared.data(shared.shown(new, views.job))
-        return
-    shared.note(("✓ ", "green"), f"{new.type} {new.id} stored in queue {new.queue}, like {old.id}")
-    shared.print(new.id)
+    if not shared.printed_json(shared.shown(new, views.job)):
+        shared.note(("✓ ", "green"), f"{new.type} {new.id} stored in queue {new.queue}, like {old.id}")
+        shared.print(new.id)
 
 
 for each in (ls, show, why, clone, *actions()):

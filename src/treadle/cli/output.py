@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import logging
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +31,10 @@ STYLES = {
     "muted": "dim",
 }
 """The tones of states."""
-LEAST = 20
-"""Characters that the column that is clipped keeps."""
+Columns = Mapping[str, Sequence[Text | str]]
+"""The cells of each column of a table, by its head."""
+LEAST, WIDEST = 20, 10_000
+"""Characters that a clipped column keeps, and that a table may have."""
 
 
 def style(state: str) -> str:
@@ -46,10 +48,7 @@ def status(name: str) -> Text:
 
 def clean(text: object, *, one_line: bool = True) -> str:
     """Text from a database, without characters that could control a terminal."""
-    kept = "" if one_line else "\n\t"
-    shown = str(text)
-    if one_line:
-        shown = " ".join(shown.split())
+    shown, kept = (" ".join(str(text).split()), "") if one_line else (str(text), "\n\t")
     return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in shown)
 
 
@@ -57,11 +56,6 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` was probably meant to be."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return close[0] if close else None
-
-
-def named(name: str) -> Text:
-    """A name from a database; an empty one is a dash."""
-    return Text(clean(name) or "-")
 
 
 def number(value: int, style: str = "") -> Text:
@@ -73,34 +67,25 @@ def pretty(value: Any) -> str:
     return clean(msgspec.json.format(msgspec.json.encode(value), indent=2).decode(), one_line=False)
 
 
-class Grid(Table):
-    """A table without lines, one of whose columns is clipped when the terminal is narrow."""
-
-    clip: str | None = None
-
-    def natural(self) -> dict[str, int]:
-        """How wide each column is without clipping."""
-        return {
-            str(c.header): max((cell_len(str(text)) for text in (c.header, *c._cells)), default=0) for c in self.columns
-        }
-
-
-def table(*columns: str, right: Sequence[str] = (), clip: str | None = None) -> Grid:
-    made = Grid(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
-    made.clip = clip
-    for name in columns:
-        made.add_column(name, justify="right" if name in right else "left", no_wrap=True, overflow="ellipsis")
+def table(columns: Columns, right: Collection[str] = ()) -> Table:
+    """A table without lines. The columns whose heads are in `right` are aligned to the right."""
+    made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for head in columns:
+        made.add_column(head, justify="right" if head in right else "left", no_wrap=True, overflow="ellipsis")
+    for row in zip(*columns.values(), strict=True):
+        made.add_row(*(cell if isinstance(cell, Text) else Text(clean(cell)) for cell in row))
     return made
 
 
-def show(shared: Shared, grid: Grid) -> None:
-    """Print a table. Only the column that may be clipped is ever cut: people copy ids."""
-    widths = grid.natural()
-    wanted = sum(widths.values()) + 2 * len(widths)
-    if grid.clip is not None and shared.out.is_terminal and wanted > shared.out.width:
-        room = max(LEAST, widths[grid.clip] - (wanted - shared.out.width))
-        next(column for column in grid.columns if column.header == grid.clip).max_width = room
-        wanted += room - widths[grid.clip]
+def show(shared: Shared, columns: Columns, right: Collection[str] = (), clip: str = "") -> None:
+    """Print a table. Only the column `clip` is ever cut to fit on a terminal: people copy ids."""
+    grid, console = table(columns, right), shared.out
+    wanted = console.measure(grid, options=console.options.update(max_width=WIDEST)).maximum
+    if clip in columns and console.is_terminal and wanted > console.width:
+        natural = max(cell_len(str(cell)) for cell in (clip, *columns[clip]))
+        room = max(LEAST, natural - (wanted - console.width))
+        grid.columns[list(columns).index(clip)].max_width = room
+        wanted += room - natural
     shared.print_wide(grid, wanted)
 
 
@@ -122,17 +107,28 @@ def progress(shared: Shared, doing: str, total: int) -> Generator[Callable[[int]
         yield lambda done: shown.update(task, completed=done)
 
 
-def worker(row: WorkerOut) -> tuple[Text, Text, Text]:
-    """A worker's name, how many of its slots are busy, and its heartbeat."""
+def age(at: int | None, now: int) -> str:
+    """How long ago a time of the database is; nothing if there is none."""
+    return "" if at is None else units.format_duration((now - at) / clock.SECOND)
+
+
+def workers(rows: Sequence[WorkerOut], now: int, more: Columns | None = None, *, most: int, idle: str) -> Columns:
+    """Workers, how many of their slots are busy with what (`most` types), and their heartbeats."""
+    return {
+        "WORKER": [Text.assemble(("● ", "green") if row.live else ("◌ ", "red"), clean(row.name)) for row in rows],
+        "BUSY": [f"{row.running}/{row.concurrency}" for row in rows],
+        "DOING": [Text(_doing(row, now, most) or idle, style="" if row.doing else "dim") for row in rows],
+        **(more or {}),
+        "HEARTBEAT": [_heartbeat(row) for row in rows],
+    }
+
+
+def _heartbeat(row: WorkerOut) -> Text:
     silent = units.format_duration(row.silent_for)
-    return (
-        Text.assemble(("● ", "green") if row.live else ("◌ ", "red"), clean(row.name)),
-        Text(f"{row.running}/{row.concurrency}"),
-        Text(f"{silent} ago") if row.live else Text(f"{silent} ago: lost", style="red"),
-    )
+    return Text(f"{silent} ago") if row.live else Text(f"{silent} ago: lost", style="red")
 
 
-def doing(row: WorkerOut, now: int, most: int = 1000) -> str:
+def _doing(row: WorkerOut, now: int, most: int) -> str:
     """Each type that a worker runs, how many of it, and for how long the first."""
     parts = [
         f"{clean(some.type)}{f' ×{some.count}' if some.count > 1 else ''}"  # noqa: RUF001

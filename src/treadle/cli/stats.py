@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 from rich.text import Text
 
-from treadle import clock, units, views
+from treadle import units, views
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 BY = f"Count by some of {', '.join(COUNTED_BY)} instead: --by tenant,status."
 
+LS = "List queues and types: what is due, what is for later, what runs, how long the oldest waits."
+
 
 @command("stats", help="Count jobs by type, and show how long they wait, who works on them, and what is wrong.")
 @click.option("--by", metavar="NAMES", help=BY)
@@ -33,22 +35,24 @@ def stats(shared: Shared, by: str | None) -> None:
     app = database(shared)
     if by is not None:
         _grouped(shared, app.counts(names := [name.strip() for name in by.split(",")]), names)
-    elif shared.json:
-        shared.data(_as_json(app))
-    else:
+    elif not (shared.json and shared.printed_json(_as_json(app))):
         _print(shared, app)
 
 
 def _grouped(shared: Shared, rows: list[dict[str, Any]], names: list[str]) -> None:
-    if shared.json:
-        shared.data({"items": rows, "as_of": datetime.now(UTC)})
+    if shared.printed_json({"items": rows, "as_of": datetime.now(UTC)}):
         return
-    table = output.table(*(name.upper() for name in names), "COUNT", right=("COUNT",))
-    for row in rows:
-        cells = [output.status(row[n]) if n == "status" else output.named(row[n]) for n in names]
-        table.add_row(*cells, output.number(row["count"]))
-    if rows:
-        output.show(shared, table)
+    columns = {
+        name.upper(): [output.status(row[name]) if name == "status" else row[name] or "-" for row in rows]
+        for name in names
+    }
+    columns["COUNT"] = [output.number(row["count"]) for row in rows]
+    _show_or_note(shared, columns, right=("COUNT",))
+
+
+def _show_or_note(shared: Shared, columns: output.Columns, right: Collection[str]) -> None:
+    if any(columns.values()):
+        output.show(shared, columns, right)
     else:
         shared.note("no jobs")
 
@@ -76,7 +80,7 @@ def _print(shared: Shared, app: Treadle) -> None:
     rows, workers, now = app.queue_stats(), app.workers(), app.store.now()
     living = alive(workers, now)
     if rows:
-        output.show(shared, _by_type(rows, app.latency(), living, now, bars=shared.out.is_terminal))
+        _print_types(shared, rows, living, app.latency(), now)
         shared.print()
     _print_problems(shared, app.problems())
     text = _summary(rows, len(living), len(workers) - len(living), app.store.status())
@@ -94,48 +98,41 @@ def _print_problems(shared: Shared, problems: Sequence[Problem]) -> None:
 
 
 def _summary(rows: Sequence[QueueStats], living: int, lost: int, place: Mapping[str, Any]) -> str:
-    parts = [f"{sum(row.counts[state] for row in rows):,} {state}" for state in ("queued", "processing")]
+    parts = [f"{_count(rows, state):,} {state}" for state in ("queued", "processing")]
     parts.append(units.plural(living, "worker") + (f" ({lost} lost)" if lost else ""))
     size = f" ({units.format_bytes(place['bytes'])})" if "bytes" in place else ""
     parts.append(f"{place['store']} {place['where']}{size}")
     return " · ".join(parts)
 
 
-class _Type:
-    """All queues that jobs of one type are in, added up."""
-
-    def __init__(self, name: str, rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> None:
-        self.name = name
-        self.counts = {state: sum(row.counts[state] for row in rows) for state in STATE_NAMES}
-        self.oldest_due = min((row.oldest_due for row in rows if row.oldest_due is not None), default=None)
-        self.warning = _warning(rows, living)
+def _count(rows: Sequence[QueueStats], state: str) -> int:
+    return sum(row.counts[state] for row in rows)
 
 
-def _by_type(
-    rows: Sequence[QueueStats], latency: Mapping[str, Latency], living: Sequence[WorkerRow], now: int, *, bars: bool
-) -> output.Grid:
+def _oldest_due(rows: Sequence[QueueStats]) -> int | None:
+    return min((row.oldest_due for row in rows if row.oldest_due is not None), default=None)
+
+
+def _print_types(
+    shared: Shared, rows: Sequence[QueueStats], living: Sequence[WorkerRow], latency: Mapping[str, Latency], now: int
+) -> None:
     """One line per type, those with the most waiting first; only the columns that say something."""
-    names = {row.type for row in rows}
-    types = [_Type(name, [row for row in rows if row.type == name], living) for name in names]
-    types.sort(key=lambda type: (-type.counts["queued"], type.name))
-    most = types[0].counts["queued"] if bars else 0
-    shown = [s for s in STATE_NAMES if s != Status.CANCELLED or any(type.counts[s] for type in types)]
-    warned = any(type.warning for type in types)
-    table = _empty(shown, bars=most > 0, warned=warned)
-    for type in types:
-        cells = [output.number(type.counts[state], output.style(state)) for state in shown]
-        if most:  # a bar as long as the type's share of the longest queue
-            cells.insert(1, Text(output.bar(type.counts["queued"], most), style="cyan"))
-        speed = units.format_duration(latency[type.name].run_p95) if type.name in latency else "-"
-        cells += [Text(_oldest(type.oldest_due, now)), Text(speed)]
-        table.add_row(output.named(type.name), *cells, *([Text(type.warning, style="yellow")] if warned else []))
-    return table
-
-
-def _empty(shown: Sequence[str], *, bars: bool, warned: bool) -> output.Grid:
-    names = [name.upper() for name in shown]
-    heads = ["TYPE", names[0], *([""] if bars else []), *names[1:], "OLDEST", "P95 RUN", *([" "] if warned else [])]
-    return output.table(*heads, right=(*names, "OLDEST", "P95 RUN"))
+    groups = [[row for row in rows if row.type == name] for name in sorted({row.type for row in rows})]
+    groups.sort(key=lambda group: -_count(group, "queued"))
+    columns: dict[str, list[Text | str]] = {"TYPE": [group[0].type or "-" for group in groups]}
+    for state in STATE_NAMES:
+        counts = [_count(group, state) for group in groups]
+        if state != Status.CANCELLED or any(counts):
+            columns[state.upper()] = [output.number(count, output.style(state)) for count in counts]
+        if state == "queued" and any(counts) and shared.out.is_terminal:
+            columns[""] = [Text(output.bar(count, max(counts)), style="cyan") for count in counts]
+    columns["OLDEST"] = [output.age(_oldest_due(group), now) or "-" for group in groups]
+    speed = {name: units.format_duration(measured.run_p95) for name, measured in latency.items()}
+    columns["P95 RUN"] = [speed.get(group[0].type, "-") for group in groups]
+    right = columns.keys() - {"TYPE", ""}
+    if any(warnings := [_warning(group, living) for group in groups]):
+        columns[" "] = [Text(warning, style="yellow") for warning in warnings]
+    output.show(shared, columns, right)
 
 
 def _warning(rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
@@ -152,36 +149,20 @@ def queues() -> None:
     pass
 
 
-@queues.command(
-    "ls", help="List queues and types: what is due, what is for later, what runs, how long the oldest waits."
-)
+@queues.command("ls", help=LS)
 @pass_shared
 def ls(shared: Shared) -> None:
     app = database(shared)
     rows, now = app.queue_stats(), app.store.now()
-    if shared.json:
-        shared.data({"items": [views.queue(row) for row in rows]})
-    elif rows:
-        output.show(shared, _by_queue(rows, now))
-    else:
-        shared.note("no jobs")
-
-
-def _by_queue(rows: list[QueueStats], now: int) -> output.Grid:
-    numbers = (*(name.upper() for name in STATE_NAMES), "LIMIT", "OLDEST", "NEXT")
-    table = output.table("QUEUE", "TYPE", *numbers, right=numbers)
-    for row in rows:
-        counts = [output.number(n, output.style(state)) for state, n in row.counts.items()]
-        limit = "-" if row.limit is None else f"{row.limit:,}"
-        times = [limit, _oldest(row.oldest_due, now), _next(row.next_due, now)]
-        table.add_row(output.named(row.queue), output.named(row.type), *counts, *map(Text, times))
-    return table
-
-
-def _oldest(due: int | None, now: int) -> str:
-    """How long the oldest due job has waited."""
-    return "-" if due is None else units.format_duration((now - due) / clock.SECOND)
-
-
-def _next(due: int | None, now: int) -> str:
-    return "-" if due is None else f"in {units.format_duration((due - now) / clock.SECOND)}"
+    if shared.printed_json({"items": [views.queue(row) for row in rows]}):
+        return
+    columns: dict[str, list[Text | str]] = {
+        "QUEUE": [row.queue or "-" for row in rows],
+        "TYPE": [row.type or "-" for row in rows],
+    }
+    for state in STATE_NAMES:
+        columns[state.upper()] = [output.number(row.counts[state], output.style(state)) for row in rows]
+    columns["LIMIT"] = ["-" if row.limit is None else f"{row.limit:,}" for row in rows]
+    columns["OLDEST"] = [output.age(row.oldest_due, now) or "-" for row in rows]
+    columns["NEXT"] = ["-" if row.next_due is None else f"in {output.age(now, row.next_due)}" for row in rows]
+    _show_or_note(shared, columns, right=columns.keys() - {"QUEUE", "TYPE"})

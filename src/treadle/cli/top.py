@@ -6,11 +6,11 @@ import contextlib
 import select
 import sys
 import termios
-import time
 import tty
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 import msgspec
@@ -24,12 +24,11 @@ from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Duration, Shared, command, pass_shared
 from treadle.diagnosis import Problem
-from treadle.job import STATE_OF, SUMMARY, FailureGroup, Latency, Status, Usage
-from treadle.stores.base import WorkerRow
-from treadle.stores.rows import QueueStats
+from treadle.job import STATE_OF, SUMMARY, Status
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
+    from treadle.stores.base import WorkerRow
 
 HELP = """Watch the queue: what waits, who works, what fails. q quits, p pauses.
 
@@ -45,9 +44,9 @@ BARS = " ▁▂▃▄▅▆▇█"
 def top(shared: Shared, interval: float) -> None:
     app = database(shared)
     if shared.json:
-        shared.data(as_json(take(app)))
+        shared.printed_json(as_json(Snapshot(app)))
     elif not shared.out.is_terminal:
-        shared.print_wide(draw(take(app), rows=200), 160)
+        shared.print_wide(draw(Snapshot(app), rows=200), 160)
     else:
         with keys() as pressed:
             _watch(app, shared, max(0.1, interval), pressed)
@@ -59,7 +58,7 @@ def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[flo
     with Live(console=shared.out, screen=True, auto_refresh=False) as screen:
         while True:
             note = "paused: p resumes" if paused else ""
-            screen.update(draw(take(app), shared.out.height, note), refresh=True)
+            screen.update(draw(Snapshot(app), shared.out.height, note), refresh=True)
             key = pressed(interval)
             while paused and key not in ("p", "q"):
                 key = pressed(interval)
@@ -72,50 +71,30 @@ def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[flo
 def keys() -> Generator[Callable[[float], str]]:
     """A function that waits that many seconds for a key, and returns it, or nothing."""
     if not sys.stdin.isatty():  # nobody can press anything
-        yield _sleep
+        yield partial(_key, [])
         return
     before = termios.tcgetattr(sys.stdin)
     try:
         tty.setcbreak(sys.stdin)
-        yield _key
+        yield partial(_key, [sys.stdin])
     finally:
         termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
 
 
-def _key(seconds: float) -> str:
-    ready, _, _ = select.select([sys.stdin], [], [], seconds)
+def _key(sources: Sequence[TextIO], seconds: float) -> str:
+    ready, _, _ = select.select(sources, [], [], seconds)
     return sys.stdin.read(1) if ready else ""
 
 
-def _sleep(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
-
-
-class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+class Snapshot:
     """What the database says at one moment."""
 
-    now: int
-    where: str
-    queues: list[QueueStats]
-    workers: list[WorkerRow]
-    problems: list[Problem]
-    failures: list[FailureGroup]
-    latency: dict[str, Latency]
-    usage: list[Usage]
-
-
-def take(app: Treadle) -> Snapshot:
-    return Snapshot(
-        now=app.store.now(),
-        where=app.store.where,
-        queues=app.queue_stats(),
-        workers=app.workers(),
-        problems=app.problems(),
-        failures=[views.failure(group) for group in app.failures()],
-        latency=app.latency(),
-        usage=app.usage(timedelta(minutes=MINUTES), by=(), step=60),
-    )
+    def __init__(self, app: Treadle) -> None:
+        self.now, self.where = app.store.now(), app.store.where
+        self.queues, self.workers, self.problems = app.queue_stats(), app.workers(), app.problems()
+        self.failures = [views.failure(group) for group in app.failures()]
+        self.latency = app.latency()
+        self.usage = app.usage(timedelta(minutes=MINUTES), by=(), step=60)
 
 
 def as_json(seen: Snapshot) -> dict[str, Any]:
@@ -142,8 +121,7 @@ def draw(seen: Snapshot, rows: int, note: str = "") -> RenderableType:
     """As much as fits into that many rows."""
     lists = max(3, (rows - 8 - len(seen.problems)) // 2)
     parts: list[RenderableType] = [_title(seen, note), Text(), _totals(seen), Text()]
-    parts += [_problem(problem) for problem in seen.problems[:5]]
-    parts += [Text()] if seen.problems else []
+    parts += [_problem(problem) for problem in seen.problems[:5]] + [Text()] * bool(seen.problems)
     parts += [_types(seen, lists), Text(), _workers(seen, max(3, lists // 2))]
     if seen.failures:
         parts += [Text(), _failures(seen, max(2, lists // 2))]
@@ -176,40 +154,39 @@ def _problem(problem: Problem) -> Text:
 
 
 def _types(seen: Snapshot, most: int) -> Table:
-    numbers = (*(state.label.upper() for state in SUMMARY), "OLDEST", "WAIT P95", "RUN P95")
-    table = output.table("TYPE", "QUEUE", *numbers, right=numbers)
-    rows = sorted(seen.queues, key=lambda row: (-row.counts["queued"] - row.counts["processing"], row.type))
-    for row in rows[:most]:
-        fast = seen.latency.get(row.type)
-        oldest = "" if row.oldest_due is None else units.format_duration((seen.now - row.oldest_due) / clock.SECOND)
-        table.add_row(
-            Text(output.clean(row.type)),
-            Text(output.clean(row.queue), style="dim"),
-            *(output.number(row.counts[state.name], output.STYLES[state.tone]) for state in SUMMARY),
-            Text(oldest if row.counts["queued"] else "", style="dim"),
-            Text(units.format_duration(fast.wait_p95) if fast else "", style="dim"),
-            Text(units.format_duration(fast.run_p95) if fast else "", style="dim"),
-        )
-    return table
+    rows = sorted(seen.queues, key=lambda row: (-row.counts["queued"] - row.counts["processing"], row.type))[:most]
+    columns: dict[str, list[Text | str]] = {
+        "TYPE": [row.type for row in rows],
+        "QUEUE": [_dim(row.queue) for row in rows],
+    }
+    for state in SUMMARY:
+        style = output.STYLES[state.tone]
+        columns[state.label.upper()] = [output.number(row.counts[state.name], style) for row in rows]
+    fast = [seen.latency.get(row.type) for row in rows]
+    columns["OLDEST"] = [_dim(output.age(row.oldest_due if row.counts["queued"] else None, seen.now)) for row in rows]
+    columns["WAIT P95"] = [_dim(units.format_duration(speed.wait_p95) if speed else "") for speed in fast]
+    columns["RUN P95"] = [_dim(units.format_duration(speed.run_p95) if speed else "") for speed in fast]
+    return output.table(columns, right=columns.keys() - {"TYPE", "QUEUE"})
+
+
+def _dim(text: str) -> Text:
+    return Text(output.clean(text), style="dim")
 
 
 def _workers(seen: Snapshot, most: int) -> RenderableType:
     if not seen.workers:
         return Text.assemble(("no worker is running", "yellow"), ("  → treadle worker app:td", "dim"))
-    table = output.table("WORKER", "BUSY", "DOING", "HEARTBEAT", right=("BUSY",))
-    rows = [views.worker(row, seen.now) for row in seen.workers]
-    for row in sorted(rows, key=lambda row: row.live)[:most]:
-        name, busy, heartbeat = output.worker(row)
-        table.add_row(name, busy, Text(output.doing(row, seen.now, most=3) or "idle"), heartbeat)
-    return table
+    rows = sorted((views.worker(row, seen.now) for row in seen.workers), key=lambda row: row.live)[:most]
+    return output.table(output.workers(rows, seen.now, most=3, idle="idle"), right=("BUSY",))
 
 
 def _failures(seen: Snapshot, most: int) -> Table:
-    table = output.table("ERROR", "TYPE", "FAILED", "RETRYING", "LAST", right=("FAILED", "RETRYING"))
-    now = clock.to_datetime(seen.now)
-    for group in seen.failures[:most]:
-        error = output.clean(group.error)[:60]
-        last = Text(units.format_relative(group.last_at, now), style="dim")
-        counts = output.number(group.count, output.style("failed")), output.number(group.retrying)
-        table.add_row(Text(error, style="red"), output.clean(group.type), *counts, last)
-    return table
+    groups, now = seen.failures[:most], clock.to_datetime(seen.now)
+    columns: output.Columns = {
+        "ERROR": [Text(output.clean(group.error)[:60], style="red") for group in groups],
+        "TYPE": [group.type for group in groups],
+        "FAILED": [output.number(group.count, output.style("failed")) for group in groups],
+        "RETRYING": [output.number(group.retrying) for group in groups],
+        "LAST": [_dim(units.format_relative(group.last_at, now)) for group in groups],
+    }
+    return output.table(columns, right=("FAILED", "RETRYING"))

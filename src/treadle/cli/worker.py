@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING, NoReturn
 
 import click
 import msgspec
-from rich.text import Text
 
 import treadle as package
 from treadle import clock, units, views
 from treadle.cli import output
 from treadle.cli.app_loader import app_name, database, load_app
-from treadle.cli.base import Duration, Shared, command, pass_shared
+from treadle.cli.base import Duration, Shared, command, pass_shared, takes_app
 from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
 from treadle.outcome import OutcomeKind
-from treadle.views import WorkerOut
 from treadle.worker.inflight import VARIABLE, Inflight
 
 if TYPE_CHECKING:
@@ -41,15 +39,12 @@ TICK = """Run the jobs that are due, once, and end. For cron and serverless.
 
 The exit code is 1 if a job failed for good.
 """
-HEADS = ("WORKER", "BUSY", "DOING", "QUEUES", "TYPES", "VERSION", "UP", "HEARTBEAT")
+CONCURRENCY = "Jobs at once, per process."
 
 
 @command("worker", help=HELP, prints_data=False)
-@click.argument("target", metavar="[APP]", required=False)
-@click.option("-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help="The same as APP.  [$TREADLE_APP]")
-@click.option(
-    "-c", "--concurrency", type=click.IntRange(1), default=10, show_default=True, help="Jobs at once, per process."
-)
+@takes_app
+@click.option("-c", "--concurrency", type=click.IntRange(1), default=10, show_default=True, help=CONCURRENCY)
 @click.option("-p", "--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
 @click.option("-Q", "--queues", multiple=True, metavar="QUEUE", help="Only from this queue; may be repeated.")
 @click.option("--grace", type=Duration(), default=30, help="How long running jobs may take to end.  [default: 30s]")
@@ -95,20 +90,14 @@ def _work(
     if not types:
         raise CommandError(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
     inflight = Inflight.inherited()
-    if burst or not (
-        inflight and inflight.has_predecessor
-    ):  # else it waits for the database, like workers that are running
-        app.store.open()
+    if burst or not (inflight and inflight.has_predecessor):
+        app.store.open()  # else it waits for the database, like workers that are running
         _warn_of_unknown_queues(shared, app, queues)
-    from_queues = f" · queues {', '.join(queues)}" if queues else ""
-    shared.note(
-        (f"treadle {package.__version__}", "bold"),
-        f" · {app.store.where} · {units.plural(len(types), 'type')}: {', '.join(types)}"
-        f" · {concurrency} at once{from_queues} · pid {os.getpid()}",
-    )
+    parts = [app.store.where, f"{units.plural(len(types), 'type')}: {', '.join(types)}", f"{concurrency} at once"]
+    parts += [f"queues {', '.join(queues)}"] if queues else []
+    shared.note((f"treadle {package.__version__}", "bold"), " · ", " · ".join([*parts, f"pid {os.getpid()}"]))
     made = Worker(app, concurrency=concurrency, queues=queues, grace=grace, inflight=inflight)
-    code = asyncio.run(_drain(made)) if burst else made.run()
-    _exit(code)
+    _exit(asyncio.run(_drain(made)) if burst else made.run())
 
 
 def _warn_of_unknown_queues(shared: Shared, app: Treadle, queues: Sequence[str]) -> None:
@@ -117,11 +106,10 @@ def _warn_of_unknown_queues(shared: Shared, app: Treadle, queues: Sequence[str])
         return
     known = {job_type.policy.queue for job_type in app.registry.types.values()}
     known |= {row.queue for row in app.queue_stats()}
-    for queue in queues:
-        if queue not in known:
-            near = output.nearest(queue, known)
-            way_out = f"did you mean {near}?" if near else f"the queues are: {', '.join(sorted(known))}"
-            shared.warn(f"no type uses queue {queue}, and no job is in it", way_out)
+    for queue in [queue for queue in queues if queue not in known]:
+        near = output.nearest(queue, known)
+        way_out = f"did you mean {near}?" if near else f"the queues are: {', '.join(sorted(known))}"
+        shared.warn(f"no type uses queue {queue}, and no job is in it", way_out)
 
 
 async def _drain(worker: Worker) -> int:
@@ -149,10 +137,7 @@ def _exit(code: int) -> NoReturn:
 
 
 @command("tick", help=TICK)
-@click.argument("target", metavar="[APP]", required=False)
-@click.option(
-    "-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help="The app, as in app:td.  [$TREADLE_APP]"
-)
+@takes_app
 @click.option("--max-jobs", type=click.IntRange(1), default=100, show_default=True, help="Claim no more than this.")
 @click.option("--max-seconds", type=Duration(), default=10, help="Stop claiming after this time.  [default: 10s]")
 @pass_shared
@@ -160,12 +145,9 @@ def tick(shared: Shared, target: str | None, app: str | None, max_jobs: int, max
     treadle = load_app(shared, app_name(target or app))
     output.set_up_logs(0)
     report = treadle.tick(max_jobs=max_jobs, max_seconds=max_seconds)
-    if shared.json:
-        shared.data(msgspec.structs.replace(report, ok=not report.failed))
-    else:
-        kinds = {kind.value: getattr(report, kind.value) for kind in OutcomeKind}
-        parts = [f"{count} {kind}" for kind, count in kinds.items() if count]
-        parts += [f"{report.rescued} rescued"] if report.rescued else []
+    if not shared.printed_json(msgspec.structs.replace(report, ok=not report.failed)):
+        kinds = [*(kind.value for kind in OutcomeKind), "rescued"]
+        parts = [f"{count} {kind}" for kind in kinds if (count := getattr(report, kind))]
         shared.print(f"ran {units.plural(report.ran, 'job')}", f": {', '.join(parts)}" if parts else "")
         if report.next_due_at:
             shared.note((f"next due {units.format_relative(report.next_due_at)}", "dim"))
@@ -180,28 +162,17 @@ def workers(shared: Shared) -> None:
     app = database(shared)
     now = app.store.now()
     rows = [views.worker(row, now) for row in app.workers()]
-    if shared.json:
-        shared.data({"items": rows})
-    elif not rows:
+    if shared.printed_json({"items": rows}):
+        return
+    if not rows:
         shared.note("no worker is running on this database")
         shared.note(("→ ", "dim"), "treadle worker app:td")
-    else:
-        table = output.table(*HEADS, right=("BUSY", "UP"), clip="TYPES")
-        for row in rows:
-            table.add_row(*_cells(row, now))
-        output.show(shared, table)
-
-
-def _cells(row: WorkerOut, now: int) -> list[Text]:
-    name, busy, heartbeat = output.worker(row)
-    up = (clock.to_datetime(now) - row.started_at).total_seconds()
-    return [
-        name,
-        busy,
-        Text(output.doing(row, now) or "-", style="" if row.doing else "dim"),
-        Text(output.clean(", ".join(row.queues)) or "all"),
-        Text(output.clean(", ".join(row.types))),
-        Text(row.version),
-        Text(units.format_duration(up)),
-        heartbeat,
-    ]
+        return
+    more = {
+        "QUEUES": [", ".join(row.queues) or "all" for row in rows],
+        "TYPES": [", ".join(row.types) for row in rows],
+        "VERSION": [row.version for row in rows],
+        "UP": [units.format_duration((clock.to_datetime(now) - row.started_at).total_seconds()) for row in rows],
+    }
+    columns = output.workers(rows, now, more, most=1000, idle="-")
+    output.show(shared, columns, right=("BUSY", "UP"), clip="TYPES")

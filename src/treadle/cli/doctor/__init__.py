@@ -16,7 +16,7 @@ import treadle
 from treadle import clock
 from treadle.cli.app_loader import all_jobs, database
 from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.doctor import libsql, sqlite
+from treadle.cli.doctor import sqlite
 from treadle.cli.doctor.finding import Finding, Level, ok, problem, warning
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from treadle.stores.base import Store, WorkerRow
 
 MARKS = {Level.OK: ("✓ ", "green"), Level.WARNING: ("⚠ ", "yellow"), Level.PROBLEM: ("✗ ", "red")}
-
-MANY_ENDED = 1_000_000
-MANY_FAILED = 10_000
+MANY_ENDED, MANY_FAILED = 1_000_000, 10_000
 STANDSTILL = ("no_worker", "unhandled")
 """Problems of the queue that do not go away by themselves."""
 
@@ -47,34 +45,29 @@ def doctor(shared: Shared, quick: bool) -> None:
     with shared.err.status("looking"):
         findings = list(checks(app, quick=quick))
     levels = Counter(finding.level for finding in findings)
-    problems, warnings = levels[Level.PROBLEM], levels[Level.WARNING]
-    if shared.json:
-        shared.data({"where": app.store.where, "problems": problems, "warnings": warnings, "findings": findings})
-    else:
-        _print(shared, app.store.where, findings)
-        shared.print()
-        shared.print(("all is well", "green") if not problems + warnings else _sum(problems, warnings))
-    if problems:
+    counts = {"problems": levels[Level.PROBLEM], "warnings": levels[Level.WARNING]}
+    if not shared.printed_json({"where": app.store.where, **counts, "findings": findings}):
+        _print(shared, app.store.where, findings, levels)
+    if levels[Level.PROBLEM]:
         click.get_current_context().exit(PROBLEMS)
 
 
-def _print(shared: Shared, where: str, findings: list[Finding]) -> None:
+def _print(shared: Shared, where: str, findings: list[Finding], levels: Counter[Level]) -> None:
     shared.print((where, "dim"))
     for finding in findings:
         shared.print(MARKS[finding.level], finding.text)
         if finding.way_out:
             shared.print(("  → ", "dim"), finding.way_out)
-
-
-def _sum(problems: int, warnings: int) -> str:
-    return ", ".join(plural(n, word) for n, word in ((problems, "problem"), (warnings, "warning")) if n)
+    bad = ", ".join(plural(levels[level], level) for level in (Level.PROBLEM, Level.WARNING) if levels[level])
+    shared.print()
+    shared.print(bad or ("all is well", "green"))
 
 
 def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:
     """The database first, then what is in it. `quick`: without what takes long on a large one."""
     status, workers, now = app.store.status(), app.workers(), app.store.now()
     counts, living = app.counts(("status", "type", "queue")), alive(workers, now)
-    yield _schema(status)
+    yield ok("schema", f"schema {status['schema']} (current)")
     yield from _store(app.store, status, quick=quick)
     problems = [found for found in app.problems() if found.code != "lost_worker"]
     if all(found.code != "no_worker" for found in problems):
@@ -90,23 +83,12 @@ def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:
 
 def _store(store: Store, status: Mapping[str, Any], *, quick: bool) -> Iterator[Finding]:
     if isinstance(store, SQLiteStore):
-        yield from sqlite.checks(store, status, quick=quick)
-    elif status["store"] == "libsql":
-        yield from libsql.checks(store, status)
-    else:
-        yield from _postgres(store)
-
-
-def _postgres(store: Store) -> Iterator[Finding]:
+        return sqlite.checks(store, status, quick=quick)
+    if status["store"] == "libsql":
+        return sqlite.libsql_checks(store, status)
     from treadle.cli.doctor import postgres  # needs psycopg
-    from treadle.stores.postgres.store import PostgresStore
 
-    assert isinstance(store, PostgresStore)
-    yield from postgres.checks(store)
-
-
-def _schema(status: Mapping[str, Any]) -> Finding:
-    return ok("schema", f"schema {status['schema']} (current)")
+    return postgres.checks(store)
 
 
 def _workers(living: list[WorkerRow], now: int) -> Finding:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from treadle.cli.doctor.finding import Finding, ok, problem, warning
 from treadle.cli.output import clean
+from treadle.stores.base import Store
 from treadle.stores.postgres.diagnostics import Diagnostics
 from treadle.stores.postgres.store import PostgresStore
 from treadle.units import format_duration, plural
@@ -18,18 +19,13 @@ MANY_SESSIONS, TOO_MANY_SESSIONS = 0.8, 0.95
 WRONG_CLOCK = 5.0
 
 
-def checks(store: PostgresStore) -> Iterator[Finding]:
+def checks(store: Store) -> Iterator[Finding]:
     """All that the server reports of itself."""
+    assert isinstance(store, PostgresStore)
     found = store.checkup()
     yield ok("server", f"PostgreSQL {clean(found.settings['server_version'])}")
-    yield _role(found)
-    yield _durable(found)
-    yield _vacuum(found)
-    yield _transactions(found)
-    yield _dead(found)
-    yield _sessions(found)
-    yield _listen(found)
-    yield _clock(found)
+    for check in (_role, _durable, _vacuum, _transactions, _dead, _sessions, _listen, _clock):
+        yield check(found)
 
 
 def _role(found: Diagnostics) -> Finding:
@@ -46,8 +42,7 @@ def _durable(found: Diagnostics) -> Finding:
     names = ("fsync", "full_page_writes", "synchronous_commit")
     off = [name for name in names if found.settings[name] == "off"]
     if not off:
-        level = found.settings["synchronous_commit"]
-        return ok("durable", f"fsync on, synchronous_commit {level}")
+        return ok("durable", f"fsync on, synchronous_commit {found.settings['synchronous_commit']}")
     loses = "can lose the last moments" if off == ["synchronous_commit"] else "can ruin the database"
     text = f"{', '.join(off)} off: a crash of the server's machine {loses}"
     return warning("durable", text, "turn it on, unless the jobs can be made again")
@@ -98,8 +93,7 @@ def _listen(found: Diagnostics) -> Finding:
     if found.hears:
         return ok("listen", "notifications arrive")
     text = "notifications do not arrive, so idle workers poll for jobs once a second"
-    way_out = "if a pooler in transaction mode is in between, give workers a direct connection"
-    return warning("listen", text, way_out)
+    return warning("listen", text, "if a pooler in transaction mode is in between, give workers a direct connection")
 
 
 def _clock(found: Diagnostics) -> Finding:

@@ -1,20 +1,26 @@
-"""Checks of a SQLite file."""
+"""Checks of a SQLite file, and of a libSQL server."""
 
 from __future__ import annotations
 
 import shutil
+import statistics
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from treadle.cli.doctor.finding import Finding, ok, problem, warning
 from treadle.cli.output import clean
+from treadle.stores.base import Store
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.stores.sqlite.url import NETWORK_FILE_SYSTEMS
 from treadle.units import format_bytes
+from treadle.worker.worker import POLL
 
 LONG_LOG = 64 << 20
 LITTLE_DISK, TOO_LITTLE_DISK = 1 << 30, 100 << 20
+SAMPLES, FAR = 5, 0.1
+"""Seconds, between treadle and a libSQL server. A claim takes four round trips, during which nobody else can write."""
 FIXED = ((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0))
 """Versions, from and before, in which the WAL-reset race is fixed besides 3.51.3 and later."""
 
@@ -79,3 +85,24 @@ def _disk(free: int) -> Finding:
         return ok("space", f"{format_bytes(free)} free on its disk")
     report = problem if free < TOO_LITTLE_DISK else warning
     return report("space", f"only {format_bytes(free)} free on its disk", "make room: treadle db prune --older-than 1d")
+
+
+def libsql_checks(store: Store, status: Mapping[str, Any]) -> Iterator[Finding]:
+    """The server answers: with which SQLite, and how soon."""
+    yield ok("server", f"libSQL server with SQLite {clean(status['sqlite_version'])}")
+    yield round_trip(statistics.median(_answer_time(store) for _ in range(SAMPLES)))
+    every = "second" if POLL == 1 else f"{POLL:g} s"
+    yield ok("watch", f"the server sends no notifications: a worker polls for jobs once a {every}")
+
+
+def _answer_time(store: Store) -> float:
+    began = time.perf_counter()
+    store.policies()
+    return time.perf_counter() - began
+
+
+def round_trip(seconds: float) -> Finding:
+    text = f"it answers in {1000 * seconds:.1f} ms"
+    if seconds < FAR:
+        return ok("round_trip", text)
+    return warning("round_trip", f"{text}, and a claim takes four round trips", "run workers near the server")
