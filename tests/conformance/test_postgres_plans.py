@@ -249,7 +249,7 @@ def test_what_is_not_due_is_not_read(explain):
 
 
 def claim(ranges, now):
-    return {"ranges": json.dumps(ranges), "now": now, "worker": "w", "deadlines": "{}"}
+    return {"ranges": json.dumps(ranges), "now": now, "worker": "w", "timeouts": "{}"}
 
 
 @from_where

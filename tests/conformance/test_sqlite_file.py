@@ -34,7 +34,8 @@ def url(path):
 
 def connections(store):
     """One of each kind that the store uses."""
-    with store.database.reading() as reader, store.database.writing() as tx:
+    reader = store.database.read("read", lambda tx: tx.connection)
+    with store.database.writing() as tx:
         yield from (reader, tx.connection, store.database.connect())
 
 
@@ -61,8 +62,8 @@ def test_no_connection_checkpoints_by_itself(store):
 
 
 def test_a_reader_cannot_write(store):
-    with store.database.reading() as reader, pytest.raises(sqlite3.OperationalError, match="readonly"):
-        reader.execute("DELETE FROM treadle_jobs")
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        store.database.read("read", lambda tx: tx.execute("DELETE FROM treadle_jobs"))
 
 
 # Files that cannot be a store
@@ -171,7 +172,7 @@ def test_a_busy_store_gives_up_after_the_time_limit_and_asks_the_right_question(
     ours, theirs = open_store(), open_store()
     theirs.open()
 
-    text = r"was busy for 0\.05 s; are you in a transaction"
+    text = r"was busy for 0\.05 s; if you have an open transaction, pass it"
     with ours.database.writing(), pytest.raises(StoreBusy, match=text) as busy, theirs.database.writing(seconds=0.05):
         pass
 

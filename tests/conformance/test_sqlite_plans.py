@@ -17,8 +17,8 @@ IN_ORDER = "treadle_ready_in_order"
 
 
 def plan(store, statement, parameters=()):
-    with store.database.reading() as connection:
-        return [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters)]
+    explained = f"EXPLAIN QUERY PLAN {statement}"
+    return [row[3] for row in store.database.read("read", lambda tx: tx.execute(explained, parameters).fetchall())]
 
 
 def of_table(lines, *names):
@@ -29,11 +29,10 @@ def statements_of(store, call):
     """The statements that `call` runs on a reader, with their parameters filled in."""
     seen = []
     store.open()
-    with store.database.reading() as tx:
-        tx.connection.set_trace_callback(seen.append)
+    reader = store.database.read("read", lambda tx: tx.connection)
+    reader.set_trace_callback(seen.append)
     call()  # it is given the same reader, which was put back last
-    with store.database.reading() as tx:
-        tx.connection.set_trace_callback(None)
+    reader.set_trace_callback(None)
     return [statement for statement in seen if statement.lstrip().startswith("SELECT")]
 
 

@@ -55,5 +55,5 @@ def test_an_upgrade_that_fails_changes_nothing(store, open_store, monkeypatch):
             open_store().open()
 
     assert known[-1].number == store.status()["schema"]
-    with store.database.reading() as connection:
-        assert [] == connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'treadle_new'").fetchall()
+    new = "SELECT 1 FROM sqlite_master WHERE name = 'treadle_new'"
+    assert [] == store.database.read("read", lambda tx: tx.execute(new).fetchall())

@@ -14,6 +14,8 @@ from treadle import Treadle
 
 SMALL = {"codec.py", "ids.py", "clock.py", "job.py", "tracing.py"}
 """Called from everywhere, and each a topic of its own: not counted."""
+BESIDE = ("chores", "heartbeat", "watch")
+"""Files and threads of a worker that are not on the path of a job."""
 
 
 @pytest.fixture
@@ -35,7 +37,9 @@ def on_the_path(calls: Iterable[Call]) -> list[Call]:
     return [
         call
         for call in calls
-        if call.function.file not in SMALL and not call.function.name.rpartition(".")[2].startswith("<")
+        if not any(word in call.thread or f"{word}.py" in call.function.file for word in BESIDE)
+        and call.function.file not in SMALL
+        and not call.function.name.rpartition(".")[2].startswith("<")
     ]
 
 
@@ -60,6 +64,10 @@ def upward(calls: Iterable[Call]) -> set[tuple[Function, Function]]:
 def test_an_enqueue_passes_few_functions(td: Treadle, enqueue: Callable[[], str]) -> None:
     enqueue()  # creates the tables
     assert_at_most(traced(enqueue), functions=28, files=10)
+
+
+def test_claim_run_and_settle_pass_few_functions(td: Treadle, enqueue: Callable[[], str]) -> None:
+    assert_at_most(traced_in_an_idle_worker(td, enqueue), functions=60, files=14)
 
 
 def test_no_lower_layer_calls_a_higher_one(td: Treadle, enqueue: Callable[[], str]) -> None:

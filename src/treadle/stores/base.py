@@ -30,12 +30,7 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...] = ()
     """Empty: every queue."""
     lease_for: int | None = None
-    """For a lease taken by hand: microseconds until its deadline."""
-
-    def deadline(self, now: int, type: str) -> int | None:
-        """When the lease of a job of this type ends, if it is claimed now."""
-        limit = self.lease_for if self.types is None or self.lease_for is not None else self.types.get(type)
-        return None if limit is None else now + limit
+    """For a lease taken by hand: microseconds until its deadline, whatever the timeout of its type is."""
 
 
 class TypePolicy(msgspec.Struct, frozen=True, kw_only=True):

@@ -171,7 +171,7 @@ l AS (
     INSERT INTO treadle.leases
            (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
     SELECT id, nextval('treadle.lease'), queue, type, tenant, attempts + 1, snoozes, suspicion, :worker, run_at, :now,
-           CASE WHEN suspicion = 0 OR :worker = '' THEN (CAST(:deadlines AS text)::jsonb ->> type)::bigint END
+           CASE WHEN suspicion = 0 OR :worker = '' THEN :now + (CAST(:timeouts AS text)::jsonb ->> type)::bigint END
       FROM gone ORDER BY priority DESC, run_at, id
     RETURNING id, lease, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
 tally AS (

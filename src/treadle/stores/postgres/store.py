@@ -15,15 +15,13 @@ from treadle.errors import BadConnection, StoreUnusable, TransactionOver
 from treadle.filters import EVERYTHING, Filter
 from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
-from treadle.stores.base import ClaimRequest
 from treadle.stores.postgres import diagnostics, roles
 from treadle.stores.postgres import statements as sql
 from treadle.stores.postgres import url as postgres_url
 from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
-from treadle.stores.postgres.transitions import Transitions
-from treadle.stores.rows import Counted, Due
+from treadle.stores.rows import Counted
 from treadle.stores.sql import insert, search, settle
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.user_connections import UserConnection, identity, savepoint, wrap
@@ -212,12 +210,6 @@ class PostgresStore(SQLStore[Database]):
         return tx
 
     # Claim and settle
-
-    def due(self, request: ClaimRequest) -> Due:
-        return self.database.read("claim", Transitions.due, request)
-
-    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
-        return self.database.write("claim", Transitions.claim, worker, request)
 
     @contextmanager
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Any]:

@@ -141,8 +141,9 @@ class Transitions(Transaction):
     ) -> list[ClaimedJob]:
         now = self.now
         ranges = as_json([(*range, limit, *position) for range, limit, position in starts])
-        deadlines = as_json({range.type: request.deadline(now, range.type) for range, _, _ in starts})
-        parameters = {"ranges": ranges, "now": now, "worker": worker, "deadlines": deadlines}
+        known, by_hand = request.types or {}, request.lease_for
+        timeouts = {r.type: known.get(r.type) if by_hand is None else by_hand for r, _, _ in starts}
+        parameters = {"ranges": ranges, "now": now, "worker": worker, "timeouts": as_json(timeouts)}
         found = self.execute(sql.INSERT_LEASES, parameters).fetchall()
         claimed = [ClaimedJob(*row) for row in found if row[_PAYLOAD] is not None]
         if len(claimed) < len(found):

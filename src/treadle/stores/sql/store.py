@@ -17,8 +17,8 @@ from treadle.filters import EVERYTHING, Filter
 from treadle.ids import is_id
 from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from treadle.outcome import Outcome
-from treadle.stores.base import Inserted, TypePolicy, WorkerRow
-from treadle.stores.rows import AuditRow, Batch, Beat, Counted, Operation, QueueStats, Sampled, Settled, Token
+from treadle.stores.base import ClaimRequest, Inserted, TypePolicy, WorkerRow
+from treadle.stores.rows import AuditRow, Batch, Beat, Counted, Due, Operation, QueueStats, Sampled, Settled, Token
 from treadle.stores.sql import diagnosis, insert, manage, read, rescue, search, settle, stats, web_records
 from treadle.stores.sql.insert import Insert
 from treadle.stores.sql.transaction import Transaction
@@ -163,6 +163,12 @@ class SQLStore(ABC, Generic[D]):
         return self.database.read("read", insert.policies)
 
     # Claim and settle
+
+    def due(self, request: ClaimRequest) -> Due:
+        return self.database.read("claim", lambda tx: tx.due(request))
+
+    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+        return self.database.write("claim", lambda tx: tx.claim(worker, request))
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
         return self.database.write("settle", settle.settle, ended) if ended else Settled(at=0)

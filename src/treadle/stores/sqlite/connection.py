@@ -98,9 +98,17 @@ class Database:
     def read(
         self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Take steps that only read."""
-        with self.reading() as tx:
-            return steps(tx, *args, **kwargs)
+        """Take steps that only read: each sees the newest commit and does not wait."""
+        with self._in_use():
+            try:
+                connection = self._readers.pop()
+            except IndexError:
+                connection = self.connect()
+                connection.execute("PRAGMA query_only = ON")
+            try:
+                return steps(Transaction(connection, self._clock()), *args, **kwargs)
+            finally:
+                self._readers.append(connection)
 
     @contextmanager
     def writing(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
@@ -148,20 +156,6 @@ class Database:
             if isinstance(error, sqlite3.OperationalError) and connection is self._writer:
                 raise StoreUnusable(str(self.path), f"the database said {error!s}", _way_out(self.path)) from error
             raise
-
-    @contextmanager
-    def reading(self) -> Generator[Transaction]:
-        """A connection to read on: each statement sees the newest commit and does not wait."""
-        with self._in_use():
-            try:
-                connection = self._readers.pop()
-            except IndexError:
-                connection = self.connect()
-                connection.execute("PRAGMA query_only = ON")
-            try:
-                yield Transaction(connection, self._clock())
-            finally:
-                self._readers.append(connection)
 
     def changes(self) -> int:
         """SQLite's own count of commits by other connections than this one."""

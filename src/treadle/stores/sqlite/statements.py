@@ -106,6 +106,11 @@ SELECT json_group_object(t.type, t.concurrency - (
 
 IS_ALIVE: str = "SELECT 1 FROM treadle_workers WHERE id = :worker"
 
+CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
+
+# All that a claim has to know first.
+LOOK = f"SELECT ({IS_ALIVE}), ({CLOCK}), ({FREE_SLOTS}), ({READY_RANGES})"
+
 META = "SELECT key, value FROM treadle_meta"
 
 # Whether there are tables of ours at all.
@@ -117,8 +122,6 @@ SET_SCHEMA = "UPDATE treadle_meta SET value = :number WHERE key = 'schema'"
 
 # A server's own time, in seconds since 1970.
 SERVER_TIME = "SELECT (julianday('now') - 2440587.5) * 86400.0"
-
-CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
 
 # The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets
 # there again.
@@ -133,7 +136,7 @@ INSERT_LEASES = """
 INSERT INTO treadle_leases
        (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
 SELECT r.id, m.value + 1 + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker, r.run_at,
-       :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :deadline END
+       :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END
   FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
  WHERE m.key = 'lease'
 """

@@ -15,8 +15,7 @@ from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
-from treadle.stores.base import ClaimRequest, TypePolicy
-from treadle.stores.rows import Due
+from treadle.stores.base import TypePolicy
 from treadle.stores.sql import insert, settle
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.sqlite import statements as sql
@@ -68,12 +67,6 @@ class SQLiteTables(SQLStore[D]):
     def schema_sql(self) -> str:
         return schema_sql()
 
-    def due(self, request: ClaimRequest) -> Due:
-        return self.database.read("claim", Transitions.due, request)
-
-    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
-        return self.database.write("claim", Transitions.claim, worker, request)
-
     def compact(self) -> int:
         return 0  # one writer at a time: everything is added up as it is written
 
@@ -122,7 +115,7 @@ class SQLiteStore(SQLiteTables[Database]):
         return self._clock()
 
     def status(self) -> Mapping[str, Any]:
-        with self.database.reading() as tx:
+        def steps(tx: Transaction) -> Mapping[str, Any]:
             connection = tx.connection
             pages = {name: connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size")}
             meta = dict(connection.execute(sql.META))
@@ -141,11 +134,12 @@ class SQLiteStore(SQLiteTables[Database]):
                 "file_system": sqlite_url.file_system(self.path),
             }
 
+        return self.database.read("read", steps)
+
     def check(self) -> str:
         """SQLite's integrity check: 'ok', or what is wrong. Reads the whole file."""
-        with self.database.reading() as tx:
-            answer: str = tx.execute("PRAGMA integrity_check").fetchone()[0]
-            return answer
+        answer: str = self.database.read("read", Transaction.value, "PRAGMA integrity_check")
+        return answer
 
     def changes(self) -> int:
         return self.database.changes()

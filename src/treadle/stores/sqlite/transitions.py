@@ -18,7 +18,7 @@ from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
 from treadle.stores.rows import Due
 from treadle.stores.sql.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
-from treadle.stores.sql.transaction import Ended, Rows, Statements, Transaction, as_written, requeued
+from treadle.stores.sql.transaction import Ended, Statements, Transaction, as_written, requeued
 from treadle.stores.sqlite import statements as sql
 
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
@@ -37,10 +37,6 @@ class Transitions(Transaction):
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""
-        self.advance_clock()
-
-    def advance_clock(self) -> None:
-        """Remember that this moment was written."""
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
 
     @contextmanager
@@ -66,36 +62,32 @@ class Transitions(Transaction):
             self.execute(sql.INSERT_READY, row)
             moved[common[0], common[1]] += len(payloads)
         self.tally([(Status.PENDING, type, queue, n) for (type, queue), n in moved.items()])
-        self.advance_clock()
+        self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
 
     # From `ready` to `leases`
 
     def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
-        slots_json, ranges_json = _values(*self._look())
+        looked = {"worker": "", "now": self.now, "grace": RECLAIM_AFTER}
+        _, _, slots_json, ranges_json = self.execute(sql.LOOK, looked).fetchone()
         slots = _decode_slots(slots_json)
         return [(range, slots.get(range.type)) for range in _decode_ranges(ranges_json)]
 
     def due(self, request: ClaimRequest) -> Due:
         now = self.now
-        latest, *found = _values(self.execute(sql.CLOCK), *self._look())
+        _, latest, *found = self.execute(sql.LOOK, {"worker": "", "now": now, "grace": RECLAIM_AFTER}).fetchone()
         self.now = max(now, latest)  # if the clock stepped back, a claim will correct what was due before
         order, jobs = self._find(msgspec.structs.replace(request, limit=1), *found)
         return order.due(jobs, now)
 
     def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
-        alive = self.execute(sql.IS_ALIVE, {"worker": worker})
-        is_alive, latest, *found = _values(alive, self.execute(sql.CLOCK), *self._look())
+        row = {"worker": worker, "now": self.now, "grace": RECLAIM_AFTER}
+        is_alive, latest, *found = self.execute(sql.LOOK, row).fetchone()
         if worker and is_alive is None:
             raise WorkerLost(worker)
         if self.now < latest:
             self._correct_clock_step(latest)
         _, jobs = self._find(request, *found)
         return self._lease(worker, request, jobs) if jobs else []
-
-    def _look(self) -> tuple[Rows, Rows]:
-        """The free slots of limited types, and the ranges."""
-        slots = self.execute(sql.FREE_SLOTS, {"now": self.now, "grace": RECLAIM_AFTER})
-        return slots, self.execute(sql.READY_RANGES)
 
     def _correct_clock_step(self, latest: int) -> None:
         """The clock stepped back: what should run at once would wait until it has caught up."""
@@ -113,16 +105,18 @@ class Transitions(Transaction):
         return [RangeStart(_decode_due(due), next_at, lower) for due, next_at, lower in found]
 
     def _lease(self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate]) -> list[ClaimedJob]:
-        by_deadline: defaultdict[int | None, list[str]] = defaultdict(list)
+        timeouts = request.types or {}
+        by_timeout: defaultdict[int | None, list[str]] = defaultdict(list)
         for range, some in groupby(jobs, itemgetter(2)):
-            by_deadline[request.deadline(self.now, range.type)] += [id for _, id, _ in some]
-        for deadline, ids in by_deadline.items():
-            row = {"worker": worker, "now": self.now, "deadline": deadline, "rows": as_json(ids)}
+            timeout = timeouts.get(range.type) if request.lease_for is None else request.lease_for
+            by_timeout[timeout] += [id for _, id, _ in some]
+        for timeout, ids in by_timeout.items():
+            row = {"worker": worker, "now": self.now, "timeout": timeout, "rows": as_json(ids)}
             self.execute(sql.INSERT_LEASES, row)
             self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
         rows = {"ids": as_json([id for _, id, _ in jobs])}
         self.execute(sql.DELETE_READY, rows)
-        claimed = _decode_claimed(self.value(sql.CLAIMED, rows))
+        claimed = _decode_claimed(self.execute(sql.CLAIMED, rows).fetchone()[0])
         if len(claimed) < len(jobs):
             self.delete_orphaned_leases(Status.PENDING)
         moved = Counter(map(attrgetter("type", "queue"), claimed))
@@ -130,13 +124,13 @@ class Transitions(Transaction):
             [(Status.PENDING, type, queue, -n) for (type, queue), n in moved.items()]
             + [(Status.PROCESSING, type, queue, n) for (type, queue), n in moved.items()]
         )
-        self.advance_clock()
+        self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
         return claimed
 
     # From `leases` to `finished`, or back to `ready`
 
     def settle(self, ended: Sequence[Ended]) -> Sequence[Ended]:
-        self.advance_clock()
+        self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
         all_final = all(kind.final for kind in {outcome.kind for _, outcome in ended})
         if all_final and self._finish(ended) == len(ended):  # nearly always: the fence has let all of them through
             return self._delete_leases(ended)
@@ -168,9 +162,3 @@ class Transitions(Transaction):
         self.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
         self.count_ended(ended)
         return ended
-
-
-def _values(*asked: Rows) -> list[Any]:
-    """The value of each. All are asked before the first is read: on a server, that is one round trip."""
-    rows = [rows.fetchone() for rows in asked]
-    return [row[0] if row else None for row in rows]
