@@ -10,22 +10,22 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from treadle.app import Treadle
 from treadle.cli.base import Shared
 from treadle.cli.errors import DATABASE, CommandError
 from treadle.errors import TreadleError
+from treadle.job import Job, Status
 from treadle.settings import DEFAULT_URL, URL_VARIABLE, database_url
 from treadle.stores import open_store
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
-    from treadle.job import Job, Status
-    from treadle.stores.base import Store
+from treadle.stores.base import Store
 
 APP_VARIABLE = "TREADLE_APP"
+NO_DATABASE = """Each working directory has its own unless you name one: --db, $TREADLE_URL, or pyproject.toml.
+`treadle worker` and `treadle enqueue` create it; so does:"""
 
 
 def configured(key: str) -> str | None:
@@ -36,9 +36,8 @@ def configured(key: str) -> str | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError) as error:
-        raise CommandError(
-            f"{path.absolute()} cannot be read: {error}", "treadle looks there for [tool.treadle]."
-        ) from None
+        what = f"{path.absolute()} cannot be read: {error}"
+        raise CommandError(what, "treadle looks there for [tool.treadle].") from None
     value = tool.get("treadle", {}).get(key)
     if value is not None and not isinstance(value, str):
         raise CommandError(f"{path.absolute()}: [tool.treadle] {key} is {value!r}", "It must be a string.")
@@ -52,8 +51,6 @@ def url_of(shared: Shared) -> str:
 
 def database(shared: Shared, *, create: bool = False) -> Treadle:
     """The database, without any of the user's code. Only commands that store something may create it."""
-    from treadle.app import Treadle
-
     app = Treadle(url_of(shared))
     if not create:
         must_be_ready(app.store)
@@ -71,18 +68,14 @@ def all_jobs(app: Treadle, status: Status | None = None) -> Iterator[Job]:
 def must_be_ready(store: Store) -> None:
     """A command that only reads neither creates nor upgrades a database."""
     found, newest = store.schema(), store.newest_schema()
-    upgrade = f"treadle db upgrade --db {url_to_show(store)}"
     if found is None:
-        raise CommandError(
-            f"there is no database at {store.where}",
-            "Each working directory has its own unless you name one: --db, $TREADLE_URL, or pyproject.toml.\n"
-            "`treadle worker` and `treadle enqueue` create it; so does:",
-            next=upgrade,
-            code=DATABASE,
-        )
-    if found < newest:
-        what = f"has schema {found}, and this treadle needs {newest}" if found else "has no treadle tables"
-        raise CommandError(f"{store.where} {what}", next=upgrade, code=DATABASE)
+        what, cause = f"there is no database at {store.where}", NO_DATABASE
+    elif found < newest:
+        lacks = f"has schema {found}, and this treadle needs {newest}" if found else "has no treadle tables"
+        what, cause = f"{store.where} {lacks}", ""
+    else:
+        return
+    raise CommandError(what, cause, next=f"treadle db upgrade --db {url_to_show(store)}", code=DATABASE)
 
 
 def url_to_show(store: Store) -> str:
@@ -95,11 +88,9 @@ def app_name(given: str | None) -> str:
     name = given or os.environ.get(APP_VARIABLE) or configured("app")
     if name:
         return name
-    raise CommandError(
-        "name an app",
-        f"Tried the command line, ${APP_VARIABLE}, and `app` under [tool.treadle] in {Path.cwd() / 'pyproject.toml'}.",
-        next="treadle worker app:td     (for `td = Treadle()` in app.py)",
-    )
+    here = Path.cwd() / "pyproject.toml"
+    tried = f"Tried the command line, ${APP_VARIABLE}, and `app` under [tool.treadle] in {here}."
+    raise CommandError("name an app", tried, next="treadle worker app:td     (for `td = Treadle()` in app.py)")
 
 
 def load_app(shared: Shared, name: str) -> Treadle:
@@ -109,11 +100,9 @@ def load_app(shared: Shared, name: str) -> Treadle:
         os.environ[URL_VARIABLE] = database_url(url)
     app = _app_in(_module(module_name, name), attribute, name)
     if shared.db is not None and app.store.where != (named := open_store(database_url(shared.db)).where):
-        raise CommandError(
-            f"{name} keeps its jobs in {app.store.where}, not in {named}",
-            "The app names its database, and --db cannot change that.",
-            next="leave --db out, or write `td = Treadle()` without a URL",
-        )
+        what = f"{name} keeps its jobs in {app.store.where}, not in {named}"
+        cause = "The app names its database, and --db cannot change that."
+        raise CommandError(what, cause, next="leave --db out, or write `td = Treadle()` without a URL")
     return app
 
 
@@ -138,11 +127,8 @@ def _module(module_name: str, name: str) -> ModuleType:
 def _not_found(missing: str, name: str) -> CommandError:
     places = [Path(place or ".").absolute() for place in sys.path]
     tried = [str(place / missing.replace(".", "/")) + ".py" for place in places if place.is_dir()]
-    return CommandError(
-        f"cannot import {name}: there is no module {missing!r}",
-        "Tried, in this order:\n" + "\n".join(f"  {path}" for path in tried),
-        next="cd to the folder that holds it, or put that on $PYTHONPATH",
-    )
+    what, cause = f"cannot import {name}: there is no module {missing!r}", ["Tried, in this order:", *tried]
+    return CommandError(what, "\n  ".join(cause), next="cd to the folder that holds it, or put that on $PYTHONPATH")
 
 
 def _broken(module_name: str, error: BaseException) -> CommandError:
@@ -155,8 +141,6 @@ def _broken(module_name: str, error: BaseException) -> CommandError:
 
 
 def _app_in(module: ModuleType, attribute: str, name: str) -> Treadle:
-    from treadle.app import Treadle
-
     if not attribute:
         return _only_app(module)
     found: Any = module
@@ -170,22 +154,18 @@ def _app_in(module: ModuleType, attribute: str, name: str) -> Treadle:
 
 
 def _apps(module: ModuleType) -> dict[str, Treadle]:
-    from treadle.app import Treadle
-
     return {name: value for name, value in vars(module).items() if isinstance(value, Treadle)}
 
 
 def _only_app(module: ModuleType) -> Treadle:
     apps = {id(app): app for app in _apps(module).values()}
-    if len(apps) == 1:
-        return next(iter(apps.values()))
-    what = "more than one Treadle" if apps else "no Treadle"
-    raise _wrong_app(module, f"{module.__name__} has {what}")
+    if len(apps) != 1:
+        raise _wrong_app(module, f"{module.__name__} has {'more than one' if apps else 'no'} Treadle")
+    return next(iter(apps.values()))
 
 
 def _wrong_app(module: ModuleType, what: str) -> CommandError:
     if names := list(_apps(module)):
         return CommandError(what, f"It has: {', '.join(names)}.", next=f"try {module.__name__}:{names[0]}")
-    return CommandError(
-        what, f"{click.format_filename(module.__file__ or '?')} defines none at its top level: td = Treadle()."
-    )
+    file = click.format_filename(module.__file__ or "?")
+    return CommandError(what, f"{file} defines none at its top level: td = Treadle().")

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 import msgspec
@@ -16,11 +16,9 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from treadle.errors import TreadleError
+from treadle.stores.base import Store
 from treadle.stores.rows import AuditRow
 from treadle.units import parse_duration
-
-if TYPE_CHECKING:
-    from treadle.stores.base import Store
 
 T = TypeVar("T")
 
@@ -70,7 +68,7 @@ class Shared:
         if not self.quiet:
             self.err.print(Text.assemble(*parts), soft_wrap=True)
 
-    def warn(self, text: str, way_out: str | None = None) -> None:
+    def warn(self, text: str, way_out: str = "") -> None:
         self.note(("⚠ ", "yellow"), text)
         if way_out:
             self.note(("  → ", "dim"), way_out)
@@ -171,29 +169,18 @@ def takes_app(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("target", metavar="[APP]", required=False)(option(function))
 
 
-class Duration(click.ParamType):  # type: ignore[type-arg]
+def duration(value: str) -> float:
     """`90`, `5m`, `1h30m`, `7d`: seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        if isinstance(value, int | float):
-            return float(value)
-        seconds = parse_duration(value)
-        if seconds is None or seconds > LONGEST:
-            self.fail(f"{value!r} is not a duration; write 90 (seconds), 5m, 1h30m or 7d", param, ctx)
-        return seconds
+    seconds = parse_duration(value)
+    if seconds is None or seconds > LONGEST:
+        raise click.BadParameter(f"{value!r} is not a duration; write 90 (seconds), 5m, 1h30m or 7d")
+    return seconds
 
 
-class Moment(click.ParamType):  # type: ignore[type-arg]
+def moment(value: str) -> datetime:
     """An ISO time. Without a zone it is local time."""
-
-    name = "time"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
-        if isinstance(value, datetime):
-            return value
-        try:
-            return datetime.fromisoformat(value).astimezone(UTC)
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is not a time; write 2026-11-01T08:30, with +01:00 or Z for a zone", param, ctx)
+    try:
+        return datetime.fromisoformat(value).astimezone(UTC)
+    except (ValueError, OverflowError):
+        way_out = "write 2026-11-01T08:30, with +01:00 or Z for a zone"
+        raise click.BadParameter(f"{value!r} is not a time; {way_out}") from None

@@ -49,12 +49,6 @@ class Sizes(msgspec.Struct, frozen=True):
     pickups: int
 
 
-def sizes_of(quick: bool, n: int | None) -> Sizes:
-    """With `n` async no-ops in a drain, the others are in proportion."""
-    noop = n or (4_000 if quick else 50_000)
-    return Sizes(1, noop, noop // 2, noop, 0.3, 25) if quick else Sizes(3, noop, noop // 2, noop, 1.0, 250)
-
-
 class Row(msgspec.Struct):
     """The answer to one question. `low` and `high` are the spread of its repetitions."""
 
@@ -120,15 +114,14 @@ def _in_bulk(td: Treadle, type: str, n: int) -> float:
 def measure_drain(run: BenchRun) -> list[Row]:
     """Jobs that wait, until worker processes have completed them all."""
     return [
-        run.rate("drain", f"drain_{kind}_{n}", f"{kind} no-ops, {processes}", partial(_drain, run, type, n))
-        for type, kind in (("noop", "async"), ("noop_thread", "thread"))
+        run.rate("drain", f"drain_{kind}_{n}", f"{kind} no-ops, {processes}", partial(_drain, run, type, jobs, n))
+        for type, kind, jobs in (("noop", "async", run.sizes.noop), ("noop_thread", "thread", run.sizes.noop_thread))
         for n, processes in ((1, "1 process"), (2, "2 processes"))
     ]
 
 
-def _drain(run: BenchRun, type: str, processes: int) -> float:
+def _drain(run: BenchRun, type: str, n: int, processes: int) -> float:
     """Jobs per second from the first claim to the last completion, as the database recorded them."""
-    n: int = getattr(run.sizes, type)
     with new_database(run.db) as url, closing(Treadle(url)) as td:
         _in_bulk(td, type, n)
         with _workers(url, processes, run.concurrency) as workers:
@@ -148,8 +141,7 @@ def measure_pickup(run: BenchRun) -> list[Row]:
         _wait_for(td, workers, 1)
         for _ in range(run.sizes.pickups):
             time.sleep(random.uniform(0.02, 0.12))  # at random, so as not to fall into step with the worker's polls
-            job = td.enqueue("stamp")
-            sent[job.id] = time.time_ns()
+            sent[td.enqueue("stamp").id] = time.time_ns()
         started = {id: td.result(id) for id in sent}
     took = sorted((at - sent[id]) / 1e6 for id, at in started.items())
     middle, worst = (took[-(-len(took) * percent // 100) - 1] for percent in (50, 99))
@@ -183,10 +175,9 @@ def work(concurrency: int) -> None:
 def _workers(url: str, processes: int, concurrency: int) -> Generator[list[subprocess.Popen[str]]]:
     """Worker processes that start together, and are gone at the end of the block."""
     command = [sys.executable, "-c", WORKER, str(concurrency)]
-    env, pipe, null = {**os.environ, "TREADLE_URL": url}, subprocess.PIPE, subprocess.DEVNULL
-    workers = [
-        subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, stderr=null, text=True) for _ in range(processes)
-    ]
+    env, pipe = {**os.environ, "TREADLE_URL": url}, subprocess.PIPE
+    start = partial(subprocess.Popen[str], command, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
+    workers = [start(text=True) for _ in range(processes)]
     try:
         if any(worker.stdout and not worker.stdout.readline() for worker in workers):
             raise CommandError("a worker process of the benchmark did not start", code=PROBLEMS)
@@ -243,23 +234,20 @@ def with_database(url: str, name: str) -> str:
 def _machine(run: BenchRun) -> dict[str, object]:
     """What the numbers were measured on."""
     with new_database(run.db) as url, closing(Treadle(url)) as td:
-        status = td.store.status()
-    version = status.get("sqlite_version") or status.get("server_version")
+        status = dict(td.store.status())
+    database = f"{status['store']} {status.get('sqlite_version') or status.get('server_version')}"
     return {
         "cores": os.cpu_count() or 1,
         "cpu": platform.processor() or platform.machine(),
         "python": f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        "database": {
-            "database": f"{status['store']} {version}",
-            "settings": dict(status),
-            "where": open_store(run.db).where,
-        },
+        "database": {"database": database, "settings": status, "where": open_store(run.db).where},
         "load": os.getloadavg()[0],
         "concurrency": run.concurrency,
         "sizes": run.sizes,
     }
 
 
+NUMBERS = {"measured": "value", "from": "low", "to": "high"}
 SECTIONS = {"enqueue": measure_enqueue, "drain": measure_drain, "pickup": measure_pickup}
 
 
@@ -286,20 +274,14 @@ def bench(
     if unknown := ["--profile"] if profile else [name for name in names if name not in SECTIONS]:
         raise CommandError(f"{unknown[0]} is not one of {', '.join(SECTIONS)}", next=f"for more, {LABORATORY}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no database is left behind
-    run = BenchRun(
-        shared.db or f"sqlite:///{os.path.abspath(dir or '.')}/bench.db", sizes_of(quick, n), concurrency, shared.note
-    )
+    noop = n or (4_000 if quick else 50_000)
+    sizes = Sizes(1, noop, noop // 2, noop, 0.3, 25) if quick else Sizes(3, noop, noop // 2, noop, 1.0, 250)
+    run = BenchRun(shared.db or f"sqlite:///{os.path.abspath(dir or '.')}/bench.db", sizes, concurrency, shared.note)
     machine, rows = _machine(run), [row for name in names for row in SECTIONS[name](run)]
     if shared.printed_json({"machine": machine, "rows": rows, "profile": None}):
         return
-    columns = {
-        "": [f"{row.section}: {row.what}, {row.unit}" for row in rows],
-        "measured": [_number(row.value) for row in rows],
-        "from": [_number(row.low) for row in rows],
-        "to": [_number(row.high) for row in rows],
-    }
-    output.show(shared, columns, right=("measured", "from", "to"))
-
-
-def _number(value: float) -> str:
-    return f"{value:,.{0 if value >= 100 else 2}f}"
+    columns = {"": [f"{row.section}: {row.what}, {row.unit}" for row in rows]}
+    for head, field in NUMBERS.items():
+        values = [getattr(row, field) for row in rows]
+        columns[head] = [f"{value:,.{0 if value >= 100 else 2}f}" for value in values]
+    output.show(shared, columns, right=NUMBERS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import webbrowser
+from datetime import datetime
 from typing import Any
 
 import click
@@ -13,7 +14,7 @@ from treadle import tokens as secrets
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database, load_app, must_be_ready, url_of
-from treadle.cli.base import Duration, Group, Shared, choices, command, pass_shared
+from treadle.cli.base import Group, Shared, choices, command, duration, pass_shared
 from treadle.cli.errors import CONFLICT, NOT_FOUND, CommandError, refuse_json
 from treadle.settings import checked_name
 from treadle.stores.rows import Token
@@ -63,18 +64,14 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
 
 
 SCOPES = choices(secrets.SCOPES, default=["read"])
-
-
-@click.group("tokens", cls=Group, help="Create, list and revoke tokens for the HTTP API.")
-def tokens() -> None:
-    pass
+tokens = Group("tokens", help="Create, list and revoke tokens for the HTTP API.")
 
 
 @tokens.command("create", help="Create a token. It is printed once; only its hash is stored.")
 @click.argument("name")
 @click.option("--scope", "scopes", **SCOPES, help="May be repeated; manage includes the others.")
 @click.option("--tenant", default="", help="Only for this tenant's jobs.")
-@click.option("--expires", type=Duration(), help="How long it is valid, as in 30d. Without it: until you revoke it.")
+@click.option("--expires", type=duration, help="How long it is valid, as in 30d. Without it: until you revoke it.")
 @pass_shared
 def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expires: float | None) -> None:
     if not name or name.startswith(secrets.SESSION):
@@ -82,13 +79,8 @@ def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expi
         raise CommandError(f"a token cannot be called {name!r}", cause)
     store, secret = database(shared, create=True).store, secrets.new_secret()
     until = None if expires is None else store.now() + clock.seconds(expires)
-    token = Token(
-        hash=secrets.hash_of(secret),
-        name=checked_name("name", name),
-        scopes=tuple(sorted(set(scopes))),
-        tenant=checked_name("tenant", tenant),
-        expires_at=until,
-    )
+    name, tenant, unique = checked_name("name", name), checked_name("tenant", tenant), tuple(sorted(set(scopes)))
+    token = Token(hash=secrets.hash_of(secret), name=name, scopes=unique, tenant=tenant, expires_at=until)
     if not store.add_token(token):
         raise CommandError(f"a token {name!r} already exists", next=f"treadle tokens revoke {name}", code=CONFLICT)
     shared.audit(store, "create token", name)
@@ -110,7 +102,7 @@ def ls(shared: Shared) -> None:
         "SCOPES": [", ".join(token.scopes) for token in rows],
         "TENANT": [output.clean(token.tenant) or "all" for token in rows],
         "CREATED": [units.format_relative(clock.to_datetime(token.created_at)) for token in rows],
-        "EXPIRES": [Text(_expiry(token), style="red" if _is_expired(token, now) else "") for token in rows],
+        "EXPIRES": [_expiry(token, now) for token in rows],
     }
     output.show(shared, columns)
 
@@ -127,23 +119,19 @@ def revoke(shared: Shared, name: str) -> None:
         shared.note(f"revoked {output.clean(name)}")
 
 
-def _expiry(token: Token) -> str:
-    return "never" if token.expires_at is None else units.format_relative(clock.to_datetime(token.expires_at))
-
-
-def _at(moment: int | None) -> object:
+def _at(moment: int | None) -> datetime | None:
     return None if moment is None else clock.to_datetime(moment)
 
 
 def _as_json(token: Token, now: int) -> dict[str, object]:
-    return {
-        "name": token.name,
-        "scopes": token.scopes,
-        "tenant": token.tenant,
-        "created_at": _at(token.created_at),
-        "expires_at": _at(token.expires_at),
-        "expired": _is_expired(token, now),
-    }
+    access = {"name": token.name, "scopes": token.scopes, "tenant": token.tenant}
+    times = {"created_at": _at(token.created_at), "expires_at": _at(token.expires_at)}
+    return {**access, **times, "expired": _is_expired(token, now)}
+
+
+def _expiry(token: Token, now: int) -> Text:
+    until = _at(token.expires_at)
+    return Text(units.format_relative(until) if until else "never", style="red" if _is_expired(token, now) else "")
 
 
 def _is_expired(token: Token, now: int) -> bool:

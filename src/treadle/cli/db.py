@@ -10,7 +10,7 @@ import click
 from treadle import units
 from treadle.cli import output
 from treadle.cli.app_loader import database, url_of
-from treadle.cli.base import Duration, Group, Shared, choices, pass_shared
+from treadle.cli.base import Group, Shared, choices, duration, pass_shared
 from treadle.cli.errors import CommandError
 from treadle.job import Status
 from treadle.stores import open_store
@@ -34,11 +34,7 @@ STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
     ("dead_rows", "dead rows", "{:,}".format),
 ]
 FINAL = choices([status for status in Status if status.is_final], default=PRUNED)
-
-
-@click.group("db", cls=Group, help="Inspect, upgrade and prune the database.")
-def db() -> None:
-    pass
+db = Group("db", help="Inspect, upgrade and prune the database.")
 
 
 @db.command("status", help="Show where the database is, its schema and its size.")
@@ -53,11 +49,9 @@ def status(shared: Shared) -> None:
 
 def _lines(found: Mapping[str, Any]) -> dict[str, str]:
     """Only what this store reports."""
-    current = found["schema"] == found["newest_schema"]
-    lines = {
-        "database": f"{found['store']} {found['where']}",
-        "schema": f"{found['schema']} ({'current' if current else 'newest: ' + str(found['newest_schema'])})",
-    }
+    newest = found["newest_schema"]
+    schema = f"{found['schema']} ({'current' if found['schema'] == newest else f'newest: {newest}'})"
+    lines = {"database": f"{found['store']} {found['where']}", "schema": schema}
     return lines | {label: shown(found[key]) for key, label, shown in STATUS if key in found}
 
 
@@ -106,7 +100,7 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
 
 
 @db.command("prune", help="Delete jobs that ended long ago, in small batches that block nobody.")
-@click.option("--older-than", type=Duration(), default="7d", show_default=True, help="Ended longer ago than this.")
+@click.option("--older-than", type=duration, default="7d", show_default=True, help="Ended longer ago than this.")
 @click.option("-s", "--status", "statuses", **FINAL, help="How they ended; may be repeated.")
 @pass_shared
 def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> None:

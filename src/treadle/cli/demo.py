@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
+import itertools
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,8 +13,9 @@ import tempfile
 import time
 import webbrowser
 from collections.abc import Generator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
 
@@ -22,22 +24,16 @@ from treadle.cli.app_loader import url_to_show
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.demo_screen import DemoScreen
 from treadle.cli.errors import PROBLEMS, CommandError
-from treadle.job import NewJob
 from treadle.settings import URL_VARIABLE, database_url
 from treadle.stores import open_store
-
-if TYPE_CHECKING:
-    from treadle.stores.base import WorkerRow
+from treadle.stores.base import WorkerRow
 
 PATIENCE = 60.0
 """Seconds after which the demo gives up. It takes about five."""
-LOOK = 0.05
-PAUSE = 0.5
-"""Seconds between the jobs that keep the dashboard alive."""
+LOOK, PAUSE = 0.05, 0.5
+"""Seconds between two looks, and between the jobs that keep the dashboard alive."""
 HELP = "Run a real queue on a SQLite file for a few seconds: two workers, one of which is killed on the way."
 APP = "treadle.cli.demo_app:td"
-WORKERS = ("worker", APP, "--grace", "5", "--processes", "2", "--concurrency", "4")
-DASHBOARD = ("dashboard", APP, "--port", "0")
 
 Wanted = list[tuple[str, dict[str, Any]]]
 
@@ -48,25 +44,26 @@ Wanted = list[tuple[str, dict[str, Any]]]
 @pass_shared
 def demo(shared: Shared, keep: bool, dashboard: bool | None) -> None:
     wanted = dashboard if dashboard is not None else shared.out.is_terminal and not shared.json
-    signal.signal(signal.SIGTERM, _interrupt)  # so that the workers are stopped, too
-    with _database(shared, keep) as url, contextlib.closing(Treadle(url)) as app, contextlib.ExitStack() as stack:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the workers are stopped, too
+    with _database(shared, keep) as url, closing(Treadle(url)) as app, ExitStack() as stack:
         screen = DemoScreen(shared, app)
-        stored = app.enqueue_many(_first_jobs(app))
+        stored = app.enqueue_many([app.request(type, payload) for type, payload in _first_jobs()])
         screen.say("•", f"{len(stored)} jobs stored in {app.store.where}")
         screen.say("•", "two worker processes start: treadle worker … --processes 2")
         up = wanted and stack.enter_context(_dashboard(screen, url, browse=dashboard is None))
-        supervisor = stack.enter_context(_workers(url))
+        log = stack.enter_context(tempfile.TemporaryFile())
+        options = ("--grace", "5", "--processes", "2", "--concurrency", "4")
+        supervisor = stack.enter_context(_treadle(url, "worker", APP, *options, stderr=log))
         with screen.bars:
-            _watch(app, screen, supervisor)
-        report = screen.report(url_to_show(app.store) if keep or shared.db else None)
-        screen.show(report)
+            _watch(app, screen, supervisor, log)
+        unfinished = screen.report(url_to_show(app.store) if keep or shared.db else None)
         if up:
             _keep_busy(app, screen)
-    if report.unfinished:
+    if unfinished:
         click.get_current_context().exit(PROBLEMS)
 
 
-def _first_jobs(app: Treadle) -> list[NewJob]:
+def _first_jobs() -> Wanted:
     """352 jobs, in mixed order; the posts add 5 mails each."""
     wanted: Wanted = [
         *(("publish_post", {"post": n, "followers": 5}) for n in range(12)),
@@ -75,10 +72,10 @@ def _first_jobs(app: Treadle) -> list[NewJob]:
         *(("send_mail", {"to": f"user-{n}@example.org"}) for n in range(200)),
     ]
     random.Random(1).shuffle(wanted)
-    return [app.request(type, payload) for type, payload in wanted]
+    return wanted
 
 
-def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str]) -> None:
+def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str], log: IO[bytes]) -> None:
     """Look until all is done, and kill a worker when a third is."""
     deadline = time.monotonic() + PATIENCE
     while supervisor.poll() is None:
@@ -91,14 +88,14 @@ def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str]) 
             _kill_one(app, screen)
         if not seen["pending"] + seen["processing"]:
             return
-    raise CommandError(f"the workers ended with exit code {supervisor.returncode}", code=PROBLEMS)
+    log.seek(0)
+    cause = log.read().decode(errors="replace")[-4000:].rstrip()
+    raise CommandError(f"the workers ended with exit code {supervisor.returncode}", cause, code=PROBLEMS)
 
 
 def _kill_one(app: Treadle, screen: DemoScreen) -> None:
     """kill -9 a worker that runs jobs. It is stopped first, so that what it holds can be read exactly."""
-    for worker in app.workers():
-        if not worker.leases:
-            continue
+    for worker in [worker for worker in app.workers() if worker.leases]:
         pid = pid_of(worker)
         os.kill(pid, signal.SIGSTOP)
         if held := [job for job in app.jobs(status="processing", limit=200) if job.worker_id == worker.id]:
@@ -113,49 +110,32 @@ def pid_of(worker: WorkerRow) -> int:
     return int(worker.host.get("pid") or worker.name.rpartition("-")[2])
 
 
-@contextlib.contextmanager
+@contextmanager
 def _database(shared: Shared, keep: bool) -> Generator[str]:
     """A new database: the demo kills a worker, so no other workers may be there."""
     if shared.db is None:
-        with tempfile.TemporaryDirectory(prefix="treadle-demo-") if not keep else _kept_folder() as folder:
-            yield f"sqlite:///{Path(folder).resolve() / 'demo.db'}"
+        folder = Path(tempfile.mkdtemp(prefix="treadle-demo-")).resolve()
+        try:
+            yield f"sqlite:///{folder / 'demo.db'}"
+        finally:
+            if not keep:
+                shutil.rmtree(folder)
         return
     store = open_store(database_url(shared.db))
     found = store.schema()
     if found is not None and (found or store.one_machine):
-        raise CommandError(
-            f"{store.where} {'is in use' if found else 'exists'}",
-            "The demo kills a worker, so it needs a database of its own.",
-            next="name a new one",
-        )
+        what = f"{store.where} {'is in use' if found else 'exists'}"
+        raise CommandError(what, "The demo kills a worker, so it needs a database of its own.", next="name a new one")
     yield store.url
 
 
-def _kept_folder() -> contextlib.nullcontext[str]:
-    return contextlib.nullcontext(tempfile.mkdtemp(prefix="treadle-demo-"))
-
-
-@contextlib.contextmanager
-def _workers(url: str) -> Generator[subprocess.Popen[str]]:
-    """`treadle worker` as anybody would start it, with its log kept for when something goes wrong."""
-    with tempfile.TemporaryFile() as log, _treadle(url, WORKERS, stderr=log) as process:
-        try:
-            yield process
-        except CommandError as problem:
-            log.seek(0)
-            problem.cause = log.read().decode(errors="replace")[-4000:].rstrip()
-            raise
-
-
-@contextlib.contextmanager
+@contextmanager
 def _dashboard(screen: DemoScreen, url: str, *, browse: bool) -> Generator[bool]:
     """Yields whether it is up. It needs the extra `web`; the demo works without it."""
-    with _treadle(url, DASHBOARD, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with _treadle(url, "dashboard", APP, "--port", "0", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         link = process.stdout.readline().strip() if process.stdout else ""
-        if link:
-            screen.say("•", f"watch them: {link}", "bold")
-        else:
-            screen.say("•", "there is a dashboard, too, with the extra 'web': pip install '.[web]'")
+        without = "there is a dashboard, too, with the extra 'web': pip install '.[web]'"
+        screen.say("•", f"watch them: {link}" if link else without, "bold" if link else "")
         # Only where a browser is a window of its own, and does not take over the terminal.
         desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
         if link and browse and desktop:
@@ -163,11 +143,11 @@ def _dashboard(screen: DemoScreen, url: str, *, browse: bool) -> Generator[bool]
         yield bool(link)
 
 
-@contextlib.contextmanager
+@contextmanager
 def _treadle(
-    url: str, words: tuple[str, ...], *, stderr: int | IO[bytes], stdout: int | None = None
+    url: str, *words: str, stderr: int | IO[bytes], stdout: int | None = None
 ) -> Generator[subprocess.Popen[str]]:
-    """A command in a process of its own, without the settings that are meant for other workers."""
+    """A command as anybody would start it, but without the settings that are meant for other workers."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
     process = subprocess.Popen(
         [sys.executable, "-m", "treadle", *words],
@@ -191,12 +171,10 @@ def _treadle(
 
 def _keep_busy(app: Treadle, screen: DemoScreen) -> None:
     """A few jobs now and then, some of which fail, until Ctrl-C."""
-    dice, number = random.Random(2), 0
-    with contextlib.suppress(KeyboardInterrupt):
+    with suppress(KeyboardInterrupt):
         screen.say("•", "the dashboard stays up, with a few jobs a second; Ctrl-C ends it", "bold")
-        while True:
-            number += 1
-            tenant = dice.choice(("acme", "globex", "initech"))
+        for number in itertools.count(1):
+            tenant = random.choice(("acme", "globex", "initech"))
             app.enqueue_many([app.request(type, payload, tenant=tenant) for type, payload in _some_jobs(number)])
             time.sleep(PAUSE)
 
@@ -208,7 +186,3 @@ def _some_jobs(n: int) -> Wanted:
     if n % 10 == 0:
         wanted.append(("import_feed", {"feed": f"https://example.org/{n}.xml", "password": "secret"}))
     return wanted
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt

@@ -6,19 +6,16 @@ import shlex
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
+from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import all_jobs
+from treadle.cli.base import Shared
 from treadle.job import Job, Status
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
-    from treadle.cli.base import Shared
-    from treadle.stores.base import WorkerRow
+from treadle.stores.base import WorkerRow
 
 
 class Row(msgspec.Struct):
@@ -29,17 +26,6 @@ class Row(msgspec.Struct):
     completed: int = 0
     retried_runs: int = 0
     killed_and_completed: int = 0
-
-
-class Report(msgspec.Struct, kw_only=True):
-    types: list[Row]
-    jobs: int
-    unfinished: int
-    seconds: float
-    jobs_per_second: float
-    killed: str | None
-    held_when_killed: int
-    database: str | None
 
 
 class DemoScreen:
@@ -101,21 +87,30 @@ class DemoScreen:
             yield
         self.say("✓", f"{new[-1].name} works in its place", "green")
 
-    def report(self, kept: str | None) -> Report:
-        """Every job, read once more."""
-        rows = self._rows()
+    def report(self, kept: str | None) -> int:
+        """Read every job once more, show what happened to them, and return how many are not completed."""
+        rows, seconds = self._rows(), max(self._last - self._began, 1e-9)
         jobs, completed = sum(row.jobs for row in rows), sum(row.completed for row in rows)
-        seconds = max(self._last - self._began, 1e-9)
-        return Report(
-            types=rows,
-            jobs=jobs,
-            unfinished=jobs - completed,
-            seconds=round(seconds, 2),
-            jobs_per_second=round(completed / seconds, 1),
-            killed=self.victim.name if self.victim else None,
-            held_when_killed=len(self._held),
-            database=kept,
-        )
+        rate = completed / seconds
+        report = {
+            "types": rows,
+            "jobs": jobs,
+            "unfinished": jobs - completed,
+            "seconds": round(seconds, 2),
+            "jobs_per_second": round(rate, 1),
+            "killed": self.victim.name if self.victim else None,
+            "held_when_killed": len(self._held),
+            "database": kept,
+        }
+        if not self._shared.printed_json(report):
+            self._print_table(rows)
+            if completed < jobs:
+                self.say("✗", f"{jobs - completed} of {jobs} jobs are not completed", "red")
+            else:
+                speed = f"in {seconds:.1f} s ({rate:,.0f} jobs/s, each of 5 to 80 ms, 8 at a time)"
+                self.say("✓", f"all {jobs} jobs completed {speed}", "green")
+            self._say_what_next(kept)
+        return jobs - completed
 
     def _rows(self) -> list[Row]:
         rows: dict[str, Row] = {}
@@ -129,10 +124,8 @@ class DemoScreen:
             row.retried_runs += sum(a.worker_id != victim or bool(a.traceback) for a in self._app.attempts(job.id))
         return [rows[name] for name in sorted(rows)]
 
-    def show(self, report: Report) -> None:
-        if self._shared.printed_json(report):
-            return
-        rows, number = report.types, output.number
+    def _print_table(self, rows: Sequence[Row]) -> None:
+        number = output.number
         columns: output.Columns = {
             "TYPE": [row.type for row in rows],
             "JOBS": [number(row.jobs) for row in rows],
@@ -143,18 +136,12 @@ class DemoScreen:
         self._shared.print()
         output.show(self._shared, columns, right=columns.keys() - {"TYPE"})
         self._shared.print()
-        self._sum_up(report)
 
-    def _sum_up(self, report: Report) -> None:
-        rate = f"in {report.seconds:.1f} s ({report.jobs_per_second:,.0f} jobs/s, each of 5 to 80 ms, 8 at a time)"
-        if report.unfinished:
-            self.say("✗", f"{report.unfinished} of {report.jobs} jobs are not completed", "red")
-        else:
-            self.say("✓", f"all {report.jobs} jobs completed {rate}", "green")
-        if report.database:
+    def _say_what_next(self, kept: str | None) -> None:
+        if kept:
             self.say("•", f"the database is {self._app.store.where}; look around:")
             for command in ("jobs ls", "stats", "doctor"):
-                self.say(" ", f"  treadle {command} --db {shlex.quote(report.database)}")
+                self.say(" ", f"  treadle {command} --db {shlex.quote(kept)}")
         else:
             self.say("•", "the database was temporary; treadle demo --keep leaves it to look around in")
             self.say("•", "next: write app.py with `td = Treadle()` and an @td.job, then: treadle worker app:td")

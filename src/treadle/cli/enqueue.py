@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import msgspec
 
 from treadle import units
+from treadle.app import Treadle
 from treadle.cli.app_loader import database, load_app
-from treadle.cli.base import Duration, Moment, Shared, command, pass_shared
+from treadle.cli.base import Shared, command, duration, moment, pass_shared
 from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import nearest, pretty
 from treadle.diagnosis import alive, handles
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
-    from treadle.job import Job
+from treadle.job import Job
 
 HELP = """Store a job of TYPE, and print its id.
 
@@ -27,14 +25,15 @@ KEY=VALUE is a text, KEY:=VALUE any JSON value:
 
     treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'
 """
+AT = "Run it at this ISO time, local unless it has a zone."
 APP = "Import this app: use its database, and let it check the payload."
 
 
 @command("enqueue", help=HELP.replace("    treadle", "\b\n    treadle"))
 @click.argument("type")
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
-@click.option("--in", "delay", type=Duration(), help="Run it after this time: 90, 5m, 1h30m.")
-@click.option("--at", "run_at", type=Moment(), help="Run it at this ISO time, local unless it has a zone.")
+@click.option("--in", "delay", type=duration, help="Run it after this time: 90, 5m, 1h30m.")
+@click.option("--at", "run_at", type=moment, metavar="TIME", help=AT)
 @click.option("--priority", type=int, help="Higher runs first.")
 @click.option("--queue", help="The queue; else the one of its type.")
 @click.option("--tenant", help="Whose job it is.")
@@ -42,7 +41,7 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.option("--dedupe", metavar="KEY", help="Store nothing if a job with this key waits or runs.")
 @click.option("--max-attempts", type=int, help="How often it may run.")
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
-@click.option("--timeout", type=Duration(), default=60, help="How long to wait.  [default: 60s]")
+@click.option("--timeout", type=duration, default="60s", show_default=True, help="How long to wait.")
 @click.option("-a", "--app", metavar="MODULE:NAME", help=APP)
 @pass_shared
 def enqueue(

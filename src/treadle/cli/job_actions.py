@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import click
 
 from treadle import filters, views
 from treadle.app import Treadle
+from treadle.bulk import Bulk
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Command, Shared, command, pass_shared, reveals
@@ -17,9 +18,6 @@ from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, explained
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
 from treadle.units import plural
-
-if TYPE_CHECKING:
-    from treadle.bulk import Bulk
 
 WHICH = """
 
@@ -55,11 +53,6 @@ ACTIONS = (
     Action(Treadle.cancel, "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", "cancelled"),
     Action(Treadle.delete, DELETE, "Deleting", "deleted", "deleted", permanent=True),
 )
-
-
-def actions() -> Iterator[Command]:
-    """The commands."""
-    return map(_command, ACTIONS)
 
 
 def _command(action: Action) -> Command:
@@ -163,3 +156,6 @@ def _sum_up(shared: Shared, action: Action, work: Bulk) -> None:
     else:
         skipped = f", skipped {work.skipped:,} whose status no longer allows it" if work.skipped else ""
         shared.print(f"{plural(work.done, 'job')} {action.done}{skipped}")
+
+
+ACTION_COMMANDS = [_command(action) for action in ACTIONS]

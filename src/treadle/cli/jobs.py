@@ -18,7 +18,7 @@ from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared, reveals
 from treadle.cli.enqueue import parse_payload
 from treadle.cli.errors import CommandError
-from treadle.cli.job_actions import actions
+from treadle.cli.job_actions import ACTION_COMMANDS
 from treadle.cli.output import bar, clean, pretty, status, style
 from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING, NAMED, Filter
@@ -32,11 +32,6 @@ KEY=VALUE and KEY:=JSON change its payload; everything else stays the same.
 
 Words = tuple[str, ...]
 STATUSES = click.Choice([status.value for status in Status])
-
-
-@click.group("jobs", cls=Group, help="List, show, explain, clone, retry, run now, cancel and delete jobs.")
-def jobs() -> None:
-    pass
 
 
 @command("ls", help=f"List jobs, newest first. All conditions must hold.\n\n{FILTERS}")
@@ -223,5 +218,5 @@ def clone(shared: Shared, id: str, pairs: Words) -> None:
         shared.print(new.id)
 
 
-for each in (ls, show, why, clone, *actions()):
-    jobs.add_command(each)
+HELP = "List, show, explain, clone, retry, run now, cancel and delete jobs."
+jobs = Group("jobs", help=HELP, commands=[ls, show, why, clone, *ACTION_COMMANDS])

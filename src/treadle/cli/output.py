@@ -6,7 +6,7 @@ import difflib
 import logging
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from rich.cells import cell_len
@@ -15,21 +15,12 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle import clock, units
+from treadle.cli.base import Shared
 from treadle.job import STATE_OF
+from treadle.views import WorkerOut
 
-if TYPE_CHECKING:
-    from treadle.cli.base import Shared
-    from treadle.views import WorkerOut
-
-STYLES = {
-    "neutral": "cyan",
-    "calm": "magenta",
-    "warn": "yellow",
-    "accent": "blue",
-    "good": "green",
-    "bad": "red",
-    "muted": "dim",
-}
+STYLES = {"neutral": "cyan", "calm": "magenta", "warn": "yellow", "accent": "blue"}
+STYLES |= {"good": "green", "bad": "red", "muted": "dim"}
 """The tones of states."""
 Columns = Mapping[str, Sequence[Text | str]]
 """The cells of each column of a table, by its head."""
@@ -54,8 +45,7 @@ def clean(text: object, *, one_line: bool = True) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word that `word` was probably meant to be."""
-    close = difflib.get_close_matches(word, list(known), n=1)
-    return close[0] if close else None
+    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
 
 
 def number(value: int, style: str = "") -> Text:

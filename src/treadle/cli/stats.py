@@ -5,23 +5,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from rich.text import Text
 
 from treadle import units, views
+from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Group, Shared, command, pass_shared
 from treadle.diagnosis import Problem, alive, handles, unhandled
 from treadle.job import STATE_NAMES, Latency, Status
 from treadle.management import COUNTED_BY
+from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
-    from treadle.stores.base import WorkerRow
 
 BY = f"Count by some of {', '.join(COUNTED_BY)} instead: --by tenant,status."
 
@@ -98,11 +96,10 @@ def _print_problems(shared: Shared, problems: Sequence[Problem]) -> None:
 
 
 def _summary(rows: Sequence[QueueStats], living: int, lost: int, place: Mapping[str, Any]) -> str:
-    parts = [f"{_count(rows, state):,} {state}" for state in ("queued", "processing")]
-    parts.append(units.plural(living, "worker") + (f" ({lost} lost)" if lost else ""))
+    counts = " · ".join(f"{_count(rows, state):,} {state}" for state in ("queued", "processing"))
+    workers = units.plural(living, "worker") + (f" ({lost} lost)" if lost else "")
     size = f" ({units.format_bytes(place['bytes'])})" if "bytes" in place else ""
-    parts.append(f"{place['store']} {place['where']}{size}")
-    return " · ".join(parts)
+    return f"{counts} · {workers} · {place['store']} {place['where']}{size}"
 
 
 def _count(rows: Sequence[QueueStats], state: str) -> int:
@@ -144,9 +141,7 @@ def _warning(rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
     return ""
 
 
-@click.group("queues", cls=Group, help="List what waits and what runs, by queue and type.")
-def queues() -> None:
-    pass
+queues = Group("queues", help="List what waits and what runs, by queue and type.")
 
 
 @queues.command("ls", help=LS)

@@ -10,7 +10,7 @@ import tty
 from collections.abc import Callable, Generator, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 import click
 import msgspec
@@ -20,15 +20,13 @@ from rich.table import Table
 from rich.text import Text
 
 from treadle import clock, units, views
+from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Duration, Shared, command, pass_shared
+from treadle.cli.base import Shared, command, duration, pass_shared
 from treadle.diagnosis import Problem
 from treadle.job import STATE_OF, SUMMARY, Status
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
-    from treadle.stores.base import WorkerRow
+from treadle.stores.base import WorkerRow
 
 HELP = """Watch the queue: what waits, who works, what fails. q quits, p pauses.
 
@@ -39,7 +37,7 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 
 @command("top", help=HELP)
-@click.option("--interval", type=Duration(), default="1s", show_default=True, help="Between two refreshes.")
+@click.option("--interval", type=duration, default="1s", show_default=True, help="Between two refreshes.")
 @pass_shared
 def top(shared: Shared, interval: float) -> None:
     app = database(shared)

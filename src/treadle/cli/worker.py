@@ -12,23 +12,22 @@ import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 import click
 import msgspec
 
 import treadle as package
 from treadle import clock, units, views
+from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import app_name, database, load_app
-from treadle.cli.base import Duration, Shared, command, pass_shared, takes_app
+from treadle.cli.base import Shared, command, duration, pass_shared, takes_app
 from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
 from treadle.outcome import OutcomeKind
 from treadle.worker.inflight import VARIABLE, Inflight
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
-    from treadle.worker.worker import Worker
+from treadle.worker.supervisor import supervise
+from treadle.worker.worker import Worker
 
 HELP = """Run jobs until stopped.
 
@@ -47,7 +46,7 @@ CONCURRENCY = "Jobs at once, per process."
 @click.option("-c", "--concurrency", type=click.IntRange(1), default=10, show_default=True, help=CONCURRENCY)
 @click.option("-p", "--processes", type=click.IntRange(1), default=1, show_default=True, help="Worker processes.")
 @click.option("-Q", "--queues", multiple=True, metavar="QUEUE", help="Only from this queue; may be repeated.")
-@click.option("--grace", type=Duration(), default=30, help="How long running jobs may take to end.  [default: 30s]")
+@click.option("--grace", type=duration, default="30s", show_default=True, help="How long running jobs may take to end.")
 @click.option("--burst", is_flag=True, help="Run what is due, then exit.")
 @click.option("-v", "--verbose", count=True, help="Log more; -vv even more.")
 @pass_shared
@@ -69,8 +68,6 @@ def worker(
         output.set_up_logs(verbose)
         _work(shared, loaded, name, concurrency, queues, grace, burst)
     # The supervisor never imports the user's code: what kills a worker must not kill it.
-    from treadle.worker.supervisor import supervise
-
     output.set_up_logs(verbose)
     settings = ["--concurrency", str(concurrency), "--grace", str(grace)]
     settings += [word for queue in queues for word in ("--queues", queue)]
@@ -84,8 +81,6 @@ def _work(
     shared: Shared, app: Treadle, name: str, concurrency: int, queues: tuple[str, ...], grace: float, burst: bool
 ) -> NoReturn:
     """Be a worker. What is wrong with the app or the database is reported before it takes any job."""
-    from treadle.worker.worker import Worker
-
     types = sorted(app.registry.types)
     if not types:
         raise CommandError(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
@@ -139,7 +134,7 @@ def _exit(code: int) -> NoReturn:
 @command("tick", help=TICK)
 @takes_app
 @click.option("--max-jobs", type=click.IntRange(1), default=100, show_default=True, help="Claim no more than this.")
-@click.option("--max-seconds", type=Duration(), default=10, help="Stop claiming after this time.  [default: 10s]")
+@click.option("--max-seconds", type=duration, default="10s", show_default=True, help="Stop claiming after this time.")
 @pass_shared
 def tick(shared: Shared, target: str | None, app: str | None, max_jobs: int, max_seconds: float) -> None:
     treadle = load_app(shared, app_name(target or app))

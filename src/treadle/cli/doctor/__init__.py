@@ -8,12 +8,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 import treadle
 from treadle import clock
+from treadle.app import Treadle
 from treadle.cli.app_loader import all_jobs, database
 from treadle.cli.base import Shared, command, pass_shared
 from treadle.cli.doctor import sqlite
@@ -22,14 +23,10 @@ from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
 from treadle.diagnosis import alive, is_alive, silence
 from treadle.job import Status
-from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.base import RECLAIM_AFTER, Store, WorkerRow
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.units import format_duration, plural
 from treadle.worker import host
-
-if TYPE_CHECKING:
-    from treadle.app import Treadle
-    from treadle.stores.base import Store, WorkerRow
 
 MARKS = {Level.OK: ("✓ ", "green"), Level.WARNING: ("⚠ ", "yellow"), Level.PROBLEM: ("✗ ", "red")}
 MANY_ENDED, MANY_FAILED = 1_000_000, 10_000
@@ -136,14 +133,12 @@ def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]
 
 
 def _ended(counts: list[dict[str, Any]]) -> Finding:
-    total: Counter[str] = Counter()
-    for row in counts:
-        total[row["status"]] += row["count"]
-    ended = total[Status.COMPLETED] + total[Status.CANCELLED]
+    ended = sum(row["count"] for row in counts if row["status"] in (Status.COMPLETED, Status.CANCELLED))
+    failed = sum(row["count"] for row in counts if row["status"] == Status.FAILED)
     if ended > MANY_ENDED:
         text = f"{ended:,} completed and cancelled jobs are kept"
         return warning("retention", text, "treadle db prune --older-than 7d; or a shorter Treadle(retention=…)")
-    if total[Status.FAILED] > MANY_FAILED:
-        text = f"{total[Status.FAILED]:,} failed jobs are kept: they are never pruned by themselves"
+    if failed > MANY_FAILED:
+        text = f"{failed:,} failed jobs are kept: they are never pruned by themselves"
         return warning("retention", text, "treadle db prune --status failed --older-than 30d")
-    return ok("retention", f"{ended:,} ended and {total[Status.FAILED]:,} failed jobs are kept")
+    return ok("retention", f"{ended:,} ended and {failed:,} failed jobs are kept")
