@@ -17,7 +17,7 @@ import sys
 from treadle.errors import WorkerLost
 from treadle.stores.base import ClaimRequest
 from treadle.worker.inflight import VARIABLE, Inflight
-from treadle.worker.supervisor import supervise
+from treadle.worker.supervisor import Supervisor
 from treadle.worker.worker import Worker
 
 OPTIONS = "TREADLE_TEST_WORKER"
@@ -46,7 +46,7 @@ def main() -> int:
     processes, deaf = options.pop("processes"), options.pop("deaf", False)
     module = options.pop("module", "tests.process.handlers")
     if processes and VARIABLE not in os.environ:
-        return supervise([sys.executable, "-m", "tests.process.run"], processes, 2 * options["concurrency"])
+        return Supervisor([sys.executable, "-m", "tests.process.run"], processes, 2 * options["concurrency"]).run()
     inflight = Inflight.inherited()
     app = importlib.import_module(module).td
     return (DeafWorker if deaf else Worker)(app, inflight=inflight, **options).run()

@@ -37,8 +37,9 @@ def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> No
         heartbeat = Heartbeat(store, 3.0)
         heartbeat.start()
         assert await asyncio.to_thread(store.second.wait, 30)
-        assert await heartbeat.news() == Beat({"": 1}, {})
-        heartbeat.stop()
+        assert await heartbeat.news.get() == Beat({"": 1}, {})
+        heartbeat.fall_silent()
+        heartbeat.join()
 
     asyncio.run(beat_twice())
     first, second, *_ = store.beats

@@ -26,7 +26,7 @@ from treadle.cli.base import Shared, command, duration, pass_shared, takes_app
 from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
 from treadle.outcome import OutcomeKind
 from treadle.worker.inflight import VARIABLE, Inflight
-from treadle.worker.supervisor import supervise
+from treadle.worker.supervisor import Supervisor
 from treadle.worker.worker import Worker
 
 HELP = """Run jobs until stopped.
@@ -74,7 +74,7 @@ def worker(
     settings += ["--burst"] * burst + ["-v"] * verbose + ["--quiet"] * shared.quiet
     settings += ["--db", shared.db] if shared.db else []
     command = [sys.executable, "-m", "treadle", "worker", name, *settings]
-    click.get_current_context().exit(supervise(command, processes, cells=2 * concurrency))
+    click.get_current_context().exit(Supervisor(command, processes, cells=2 * concurrency).run())
 
 
 def _work(

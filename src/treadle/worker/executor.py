@@ -1,7 +1,7 @@
-"""Runs claimed jobs: put each into a slot → note that it started → run it → its outcome.
+"""Runs claimed jobs in slots.
 
-A slot is a task on the event loop, a thread, or a thread with a child process. What ran in it is the runner's business;
-the outcome goes into the queue of `Attempts`, from which the settler takes it.
+A slot is a task on the event loop, a thread, or a thread with a child process. It takes an attempt from its inbox,
+notes in a cell that it started, runs it, and gives the outcome to `Attempts`, where the settler finds it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from treadle.context import Run
-from treadle.job import ClaimedJob, Progress
+from treadle.job import ClaimedJob
 from treadle.outcome import Outcome, StopReason, decide
 from treadle.worker.child import Child, can_run
-from treadle.worker.inflight import Attempts, Inflight, RunningAttempt
+from treadle.worker.inflight import Attempts, RunningAttempt
 from treadle.worker.runner import run_async, run_sync
 
 if TYPE_CHECKING:
@@ -31,19 +31,24 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle")
 
+RunAttempt = Callable[[RunningAttempt], Outcome | None]
+
 
 class Executor:
-    """Starts attempts in the slots where they belong, and stops them."""
+    """Puts each attempt into a slot of the kind that it needs, and watches its timeout."""
 
-    def __init__(self, app: Treadle, concurrency: int, cells: Inflight, attempts: Attempts) -> None:
+    def __init__(self, app: Treadle, concurrency: int, attempts: Attempts) -> None:
+        def new_child() -> Child:
+            return Child(app, attempts.cells)
+
         self._store = app.store
         self._attempts = attempts
         self._loop = asyncio.get_running_loop()
-        self._async_slots = AsyncSlots(attempts, cells, app.tracing)
-        self._thread_slots = ThreadSlots(attempts, lambda: InThread(cells), app.tracing, concurrency)
-        self._process_slots = ThreadSlots(attempts, lambda: Child(app, cells), app.tracing, concurrency)
+        self._async_slots = AsyncSlots(attempts, app.tracing)
+        self._thread_slots = ThreadSlots(attempts, app.tracing, concurrency)
+        self._process_slots = ThreadSlots(attempts, app.tracing, concurrency, new_child)
         # Many suspects at once could be what killed the worker, and each costs the start of a process.
-        self._suspect_slots = ThreadSlots(attempts, lambda: Child(app, cells), app.tracing, os.cpu_count() or 1)
+        self._suspect_slots = ThreadSlots(attempts, app.tracing, os.cpu_count() or 1, new_child)
 
     def start(self, claimed: ClaimedJob, job_type: JobType) -> None:
         """Put a claimed job into a slot."""
@@ -76,26 +81,6 @@ class Executor:
             self._attempts.end(attempt, attempt.stopped())
             self._attempts.given_up.add(claimed.number)
 
-    def stop(self, reason: StopReason, number: int | None = None) -> None:
-        """Stop one attempt, or all of them."""
-        for attempt in [a for n, a in self._attempts.running.items() if number in (None, n)]:
-            attempt.stop(reason)
-
-    def give_up_all(self) -> None:
-        """Wait for nothing that still runs. A thread cannot be stopped, but its job can be released."""
-        for attempt in list(self._attempts.running.values()):
-            self._attempts.end(attempt, attempt.stopped())
-
-    def new_progress(self) -> list[tuple[ClaimedJob, Progress]]:
-        """What handlers have reported since the last call."""
-        found: list[tuple[ClaimedJob, Progress]] = []
-        for attempt in self._attempts.running.values():
-            progress = attempt.run.progress
-            if progress is not None and progress is not attempt.saved:
-                attempt.saved = progress
-                found.append((attempt.run.claimed, progress))
-        return found
-
     def close(self) -> None:
         for slots in (self._async_slots, self._thread_slots, self._process_slots, self._suspect_slots):
             slots.close()
@@ -111,9 +96,8 @@ class AsyncSlots:
     YIELD_AFTER = 0.005
     """Seconds after which handlers that never wait let the rest of the loop run."""
 
-    def __init__(self, attempts: Attempts, cells: Inflight, tracing: Tracing | None) -> None:
+    def __init__(self, attempts: Attempts, tracing: Tracing | None) -> None:
         self._attempts = attempts
-        self._cells = cells
         self._tracing = tracing
         self._inbox: deque[RunningAttempt] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -164,7 +148,7 @@ class AsyncSlots:
         if attempt.run.stop_reason is not None:
             return attempt.stopped()
         attempt.kill = task.cancel
-        self._cells.start(attempt.run.claimed.number)
+        self._attempts.cells.start(attempt.run.claimed.number)
         if self._tracing is None:
             return await run_async(attempt.run, attempt.job_type)
         with self._tracing.running(attempt.run) as ended:
@@ -177,36 +161,19 @@ class AsyncSlots:
             task.cancel()
 
 
-class Place(Protocol):
-    """Where the thread of a slot runs attempts: in itself, or in a child process."""
-
-    def run(self, attempt: RunningAttempt) -> Outcome | None: ...
-    def close(self) -> None: ...
-
-
-class InThread:
-    """Runs attempts in the thread of the slot."""
-
-    def __init__(self, cells: Inflight) -> None:
-        self._cells = cells
-
-    def run(self, attempt: RunningAttempt) -> Outcome | None:
-        self._cells.start(attempt.run.claimed.number)
-        attempt.started_at = time.monotonic()
-        # In a copy: what the handler leaves in context variables must not reach the next one on this thread.
-        return contextvars.copy_context().run(run_sync, attempt.run, attempt.job_type)
-
-    def close(self) -> None: ...
-
-
 class ThreadSlots:
-    """Slots that are threads, at most `limit`. Each starts when it is needed, and stays."""
+    """Slots that are threads, at most `limit`. Each starts when it is needed, and stays.
 
-    def __init__(self, attempts: Attempts, new_place: Callable[[], Place], tracing: Tracing | None, limit: int) -> None:
+    With `new_child`, each thread has a child process and waits for it; without, it runs the handler itself.
+    """
+
+    def __init__(
+        self, attempts: Attempts, tracing: Tracing | None, limit: int, new_child: Callable[[], Child] | None = None
+    ) -> None:
         self._attempts = attempts
-        self._new_place = new_place
         self._tracing = tracing
         self._limit = limit
+        self._new_child = new_child
         self._inbox: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
         self._idle = threading.Semaphore(0)
         self._threads: list[threading.Thread] = []
@@ -219,31 +186,39 @@ class ThreadSlots:
         self._inbox.put(attempt)
 
     def _serve(self) -> None:
-        place = self._new_place()
+        child = self._new_child() if self._new_child else None
+        run = child.run if child else self._run_in_thread
         while (attempt := self._inbox.get()) is not None:
-            outcome = self._run_safely(place, attempt)
+            outcome = self._run_safely(run, attempt)
             self._idle.release()
             try:
                 self._attempts.end_from_thread(attempt, outcome)
             except RuntimeError:
                 break  # the event loop is closed: the worker has released the job
-        place.close()
+        if child:
+            child.close()
 
-    def _run_safely(self, place: Place, attempt: RunningAttempt) -> Outcome | None:
+    def _run_safely(self, run: RunAttempt, attempt: RunningAttempt) -> Outcome | None:
         """An outcome in any case, even if treadle is to blame: a slot that dies would take its jobs out of sight."""
-        run = attempt.run
         try:
-            if run.stop_reason is not None:
+            if attempt.run.stop_reason is not None:
                 return attempt.stopped()
             if self._tracing is None:
-                return place.run(attempt)
-            with self._tracing.running(run) as ended:
-                outcome = place.run(attempt)
+                return run(attempt)
+            with self._tracing.running(attempt.run) as ended:
+                outcome = run(attempt)
                 ended(outcome)
                 return outcome
         except BaseException as error:
-            log.exception("job %s (%s) could not be run", run.claimed.id, run.claimed.type)
-            return decide(run.claimed, error, attempt.job_type.backoff)
+            claimed = attempt.run.claimed
+            log.exception("job %s (%s) could not be run", claimed.id, claimed.type)
+            return decide(claimed, error, attempt.job_type.backoff)
+
+    def _run_in_thread(self, attempt: RunningAttempt) -> Outcome | None:
+        self._attempts.cells.start(attempt.run.claimed.number)
+        attempt.started_at = time.monotonic()
+        # In a copy: what the handler leaves in context variables must not reach the next one on this thread.
+        return contextvars.copy_context().run(run_sync, attempt.run, attempt.job_type)
 
     def close(self) -> None:
         for _ in self._threads:

@@ -17,7 +17,6 @@ from treadle.outcome import StopReason
 if TYPE_CHECKING:
     from treadle.stores.base import Engine
     from treadle.stores.rows import Beat
-    from treadle.worker.executor import Executor
     from treadle.worker.inflight import Attempts
 
 log = logging.getLogger("treadle")
@@ -30,45 +29,36 @@ FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
 
 
-class Heartbeat:
+class Heartbeat(threading.Thread):
     """A thread of its own, so that a handler that blocks the event loop does not stop the heart.
+
+    Each beat puts into `news` what it found: this worker's leases, or that this worker was declared dead.
 
     No clocks are compared: a worker is dead if its count stood still during three successful beats of this one. After
     an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
     """
 
     def __init__(self, store: Engine, every: float) -> None:
+        super().__init__(name="treadle-heartbeat", daemon=True)
+        self.worker = ""
+        self.news: asyncio.Queue[Beat | WorkerLost] = asyncio.Queue()
         self._store = store
         self._every = every
-        self._stop = threading.Event()
+        self._silent = threading.Event()
         self._seen: dict[str, tuple[int, int]] = {}
+        """The count of each worker, and for how many beats it has stood still."""
         self._loop = asyncio.get_running_loop()
-        self._news: asyncio.Queue[Beat | WorkerLost] = asyncio.Queue()
-        self.worker = ""
-        self._thread = threading.Thread(target=self._keep, name="treadle-heartbeat", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
 
     def fall_silent(self) -> None:
         """Beat no more, without waiting for a beat that is under way."""
-        self._stop.set()
+        self._silent.set()
 
-    def stop(self) -> None:
-        self.fall_silent()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join()
-
-    async def news(self) -> Beat | WorkerLost:
-        """What the next beat finds: this worker's leases, or that it was declared dead."""
-        return await self._news.get()
-
-    def _keep(self) -> None:
+    def run(self) -> None:
         pause = self._every
-        while not self._stop.wait(pause * random.uniform(0.9, 1.1)):
+        while not self._silent.wait(pause * random.uniform(0.9, 1.1)):
             pause = self._every
             try:
-                self._report(self.beat())
+                self._report(self._beat())
             except WorkerLost as error:
                 log.warning("%s", error)
                 self._seen.clear()
@@ -81,9 +71,9 @@ class Heartbeat:
 
     def _report(self, news: Beat | WorkerLost) -> None:
         with contextlib.suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._news.put_nowait, news)
+            self._loop.call_soon_threadsafe(self.news.put_nowait, news)
 
-    def beat(self) -> Beat:
+    def _beat(self) -> Beat:
         """Count up, and declare dead the workers whose count stands still."""
         beat = self._store.beat(self.worker)
         for worker in self._stood_still(beat):
@@ -106,9 +96,8 @@ class LeaseCheck:
     Its writes share the settler's thread, so that they never wait for a settle's writer.
     """
 
-    def __init__(self, store: Engine, executor: Executor, attempts: Attempts, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, store: Engine, attempts: Attempts, thread: ThreadPoolExecutor) -> None:
         self._store = store
-        self._executor = executor
         self._attempts = attempts
         self._thread = thread
         self._unheld: set[int] = set()
@@ -116,7 +105,7 @@ class LeaseCheck:
         self.worker = ""
 
     async def run(self) -> None:
-        """Until cancelled: store the progress of what runs, and stop what was cancelled."""
+        """Until cancelled: look at the flags of what runs."""
         while True:
             await asyncio.sleep(FLAGS)
             if self._attempts.running:
@@ -124,11 +113,12 @@ class LeaseCheck:
                     await self._look_at_flags()
 
     async def _look_at_flags(self) -> None:
+        """Store new progress, and stop what was cancelled."""
         loop = asyncio.get_running_loop()
-        if progress := self._executor.new_progress():
+        if progress := self._attempts.new_progress():
             await loop.run_in_executor(self._thread, self._store.save_progress, progress)
-        for number in await loop.run_in_executor(self._thread, self._store.cancelled, self.worker):
-            self._executor.stop(StopReason.CANCELLED, number)
+        cancelled = await loop.run_in_executor(self._thread, self._store.cancelled, self.worker)
+        self._attempts.stop(StopReason.CANCELLED, cancelled)
 
     def compare(self, beat: Beat) -> None:
         """Stop what a beat shows to be cancelled or lost, and release leases that this worker does not know of."""
@@ -140,10 +130,7 @@ class LeaseCheck:
             if lost_replies := unheld & self._unheld:
                 self._thread.submit(self._store.release_unheld, self.worker, lost_replies)
             self._unheld = unheld
-        for number, cancelled in beat.leases.items():
-            if cancelled:
-                self._executor.stop(StopReason.CANCELLED, number)
+        self._attempts.stop(StopReason.CANCELLED, [number for number, cancelled in beat.leases.items() if cancelled])
         missing = {number for number in running.keys() - beat.leases.keys() if not running[number].run.written}
-        for number in missing & self._missing:
-            self._executor.stop(StopReason.LOST, number)
+        self._attempts.stop(StopReason.LOST, missing & self._missing)
         self._missing = missing

@@ -7,7 +7,6 @@ import contextlib
 import os
 import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
@@ -18,10 +17,7 @@ T = TypeVar("T")
 ONE_SIGNAL = 1.0
 """Seconds within which signals count as one: a service manager and a supervisor may both send the first."""
 
-_COUNTERS = {
-    "memory": "/sys/fs/cgroup/memory{}/memory.oom_control",
-    "": "/sys/fs/cgroup{}/memory.events",
-}
+_COUNTERS = {"memory": "/sys/fs/cgroup/memory{}/memory.oom_control", "": "/sys/fs/cgroup{}/memory.events"}
 """Where a control group counts its kills, by its controllers: for version 1, and for version 2, which names none."""
 
 
@@ -39,11 +35,6 @@ def identity(supervisor: int | None = None) -> dict[str, Any]:
         return {**own, "supervisor": {**here, "pid": supervisor, "started": _started(supervisor)}}
     except OSError:
         return {}
-
-
-def name() -> str:
-    """`hostname-pid`, the name of a worker for people."""
-    return f"{socket.gethostname()}-{os.getpid()}"
 
 
 def is_dead(host: Mapping[str, Any], *, one_machine: bool) -> bool:

@@ -8,18 +8,19 @@ the database would cost a commit each.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import mmap
 import os
 import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from treadle.job import ClaimedJob
+from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
 from treadle.units import plural
 from treadle.views import redact_text
@@ -37,22 +38,19 @@ _HEADER = 4096
 VARIABLE = "TREADLE_INFLIGHT"
 
 
-class RunningAttempt:
+class RunningAttempt(msgspec.Struct, eq=False):
     """One attempt in a slot."""
 
-    __slots__ = ("ended", "job_type", "kill", "run", "saved", "started_at", "timer")
-
-    def __init__(self, run: Run, job_type: JobType) -> None:
-        self.run = run
-        self.job_type = job_type
-        self.kill: Callable[[], object] | None = None
-        """Ends the handler by force, where that is possible: not in a thread."""
-        self.started_at: float | None = None
-        """When the handler started, by `time.monotonic()`: its timeout counts from then on."""
-        self.ended = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.saved = run.progress
-        """The progress that was stored last."""
+    run: Run
+    job_type: JobType
+    kill: Callable[[], object] | None = None
+    """Ends the handler by force, where that is possible: not in a thread."""
+    started_at: float | None = None
+    """When the handler started, by `time.monotonic()`: its timeout counts from then on."""
+    ended: bool = False
+    timer: asyncio.TimerHandle | None = None
+    saved: Progress | None = None
+    """The progress that was stored last."""
 
     def stop(self, reason: StopReason) -> None:
         """End the handler, or at least set its stop flag. What it does not finish has the outcome of the reason."""
@@ -71,8 +69,8 @@ class RunningAttempt:
 class Attempts:
     """The attempts of a worker: running, then ended, then settled.
 
-    Slots say that an attempt has ended; the settler awaits `ended` and gets all that piled up. `changed` is set
-    whenever an attempt has ended or was settled: the claim loop awaits it when there is no free slot.
+    The executor adds to `running`. A slot calls `end` or `end_from_thread`. The settler awaits `ended`, commits what it
+    returns, and calls `settled`. Each end and each settle sets `changed`.
     """
 
     def __init__(self, cells: Inflight, outcomes: dict[OutcomeKind, int]) -> None:
@@ -85,7 +83,7 @@ class Attempts:
         self.claiming = False
         """Whether there may be leases that are not in `running` yet."""
         self.changed = asyncio.Event()
-        self._cells = cells
+        self.cells = cells
         self._outcomes = outcomes
         self._loop = asyncio.get_running_loop()
         self._from_threads: deque[tuple[RunningAttempt, Outcome | None]] = deque()
@@ -103,6 +101,27 @@ class Attempts:
     def numbers(self) -> set[int]:
         """The leases that this worker knows of."""
         return {*self.running, *(claimed.number for claimed, _ in (*self._settling, *self._ended))}
+
+    def stop(self, reason: StopReason, numbers: Iterable[int]) -> None:
+        """Stop the attempts with these lease numbers, if they still run."""
+        for number in list(numbers):
+            if (attempt := self.running.get(number)) is not None:
+                attempt.stop(reason)
+
+    def give_up_all(self) -> None:
+        """Wait for nothing that still runs. A thread cannot be stopped, but its job can be released."""
+        for attempt in list(self.running.values()):
+            self.end(attempt, attempt.stopped())
+
+    def new_progress(self) -> list[tuple[ClaimedJob, Progress]]:
+        """What handlers have reported since the last call."""
+        found: list[tuple[ClaimedJob, Progress]] = []
+        for attempt in self.running.values():
+            progress = attempt.run.progress
+            if progress is not None and progress is not attempt.saved:
+                attempt.saved = progress
+                found.append((attempt.run.claimed, progress))
+        return found
 
     def end(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
         """The attempt has ended with this outcome, unless it was given up before. For the event loop only."""
@@ -144,7 +163,7 @@ class Attempts:
     def settled(self) -> None:
         """Nothing more can be done for what `ended` returned: it is committed, or it cannot be."""
         for claimed, _ in self._settling:
-            self._cells.end(claimed.number)
+            self.cells.end(claimed.number)
         self._settling = []
         self.unsettled = len(self._ended)
         self.changed.set()
@@ -153,10 +172,8 @@ class Attempts:
         """Wait until nothing runs, for at most this many seconds."""
         deadline = time.monotonic() + seconds
         while self.running and time.monotonic() < deadline and not (hurry and hurry.is_set()):
-            try:
-                await asyncio.wait_for(self.change(), min(0.2, max(0.0, deadline - time.monotonic())))
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.change(), min(0.2, deadline - time.monotonic()))
 
     async def all_settled(self) -> None:
         while self.unsettled:
@@ -228,8 +245,7 @@ class Inflight:
 
     def sign(self, owner: Owner) -> None:
         """Write down which worker uses the cells."""
-        data = msgspec.json.encode(owner)
-        self._map[:_HEADER] = data.ljust(_HEADER, b"\0")
+        self._map[:_HEADER] = msgspec.json.encode(owner).ljust(_HEADER, b"\0")
 
     def owner(self) -> Owner | None:
         data = self._map[:_HEADER].rstrip(b"\0")

@@ -95,7 +95,7 @@ class ProcessSlot:
 
 
 class Supervisor:
-    """Starts workers, replaces those that die, and stops them together."""
+    """Keeps `processes` children running `command`, each with this many in-flight cells, and stops them together."""
 
     def __init__(self, command: Sequence[str], processes: int, cells: int) -> None:
         self._slots = [ProcessSlot(command, cells) for _ in range(processes)]
@@ -110,7 +110,7 @@ class Supervisor:
             signal.signal(number, lambda number, _: self._stop(number))
         code = 0
         while self._start_workers():
-            self._declare_dead_again()
+            self._declare_dead()
             waiting = bool(self._dead) or any(slot.start_at is not None for slot in self._slots)
             if ended := _next_exit(wait=not waiting):
                 code = self._handle_exit(*ended) or code
@@ -124,7 +124,7 @@ class Supervisor:
             if slot.start_at is not None and time.monotonic() >= slot.start_at and not self._stopping:
                 slot.start(has_predecessor=self._any_registered)
                 if self._stopping:  # the signal came while it was being started
-                    self._pass_on(signal.SIGTERM)
+                    self._stop(signal.SIGTERM)
         return any(slot.process or (slot.start_at is not None and not self._stopping) for slot in self._slots)
 
     def _handle_exit(self, pid: int, code: int) -> int:
@@ -135,7 +135,9 @@ class Supervisor:
         self._any_registered |= any(slot.inflight.owner() is not None for slot in self._slots)
         owner = slot.inflight.owner()
         if owner is not None:  # it did not leave, whatever its exit code says: a handler may have ended it
-            self._declare_dead(slot.dead_worker(owner, code))
+            self._dead.append(slot.dead_worker(owner, code))
+            self._retry_at = 0.0
+            self._declare_dead()
             slot.ended(code, again=True)
         elif code > 0 and code != WORN_OUT and not self._stopping and not self._any_registered:
             # It could not register, and the next one could not either. (Once one did, it may be the store's fault.)
@@ -146,32 +148,19 @@ class Supervisor:
             slot.ended(code, again=code != 0)
         return 0
 
-    def _declare_dead(self, worker: DeadWorker) -> None:
-        if not worker.declare_dead():
-            self._dead.append(worker)
-            self._retry_at = time.monotonic() + PAUSE
-
-    def _declare_dead_again(self) -> None:
+    def _declare_dead(self) -> None:
         """Only the supervisor knows what they had started: others would charge and suspect all of their jobs."""
         if self._dead and time.monotonic() >= self._retry_at:
-            dead, self._dead = self._dead, []
-            for worker in dead:
-                self._declare_dead(worker)
+            self._dead = [worker for worker in self._dead if not worker.declare_dead()]
+            self._retry_at = time.monotonic() + PAUSE
 
     def _stop(self, number: int) -> None:
+        """Start no more workers, and pass the signal on to those that run."""
         self._stopping = True
-        self._pass_on(number)
-
-    def _pass_on(self, number: int) -> None:
         for slot in self._slots:
             if slot.process:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(slot.process.pid, number)
-
-
-def supervise(command: Sequence[str], processes: int, cells: int) -> int:
-    """Keep `processes` children running `command`, each with this many in-flight cells. Returns the exit code."""
-    return Supervisor(command, processes, cells).run()
 
 
 def _next_exit(*, wait: bool) -> tuple[int, int] | None:

@@ -1,4 +1,8 @@
-"""The worker: claim → run → settle."""
+"""The worker: claim → run → settle.
+
+`Worker` registers, claims and stops. It gives each claimed job to the executor, which runs it. The settler commits the
+outcomes, and the heartbeat keeps the leases. All of them share `Attempts`, the table of what is in flight.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import socket
 import sys
 import uuid
 from collections.abc import Sequence
@@ -71,12 +76,13 @@ class Worker:
         self.outcomes: dict[OutcomeKind, int] = dict.fromkeys(OutcomeKind, 0)
         self._every = beat
         self._max_jobs = max_jobs
-        self._supervised = inflight is not None
         self._inflight = inflight or Inflight.create(2 * self.concurrency)
+        self._supervisor = self._inflight.supervisor
         self._hurry = asyncio.Event()
+        """Set by a second signal: do not wait for what runs."""
         self._stop: asyncio.Event | None = None
         self._stopping = False
-        self._registering = False
+        self._registering = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
     # Life
@@ -88,12 +94,11 @@ class Worker:
         return host.run_loop(self._run())
 
     async def _run(self) -> int:
-        supervisor = self._inflight.supervisor
-        if self._supervised:
+        if self._supervisor is not None:
             host.raise_oom_score()
-        self._stop = stop = host.until_signalled(again=self.hurry)
+        self._stop = stop = host.until_signalled(again=self._hurry.set)
         async with self:
-            while not stop.is_set() and not self._worn_out() and supervisor in (None, os.getppid()):
+            while not stop.is_set() and not self._worn_out() and self._supervisor in (None, os.getppid()):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), 1.0)
             log.info("worker %s stops; %d jobs are running", self.name, len(self._attempts.running))
@@ -101,31 +106,26 @@ class Worker:
 
     def _worn_out(self) -> bool:
         """Too many threads were given up: only a new process has them back."""
-        return self._supervised and len(self._attempts.given_up) > self.concurrency // 2
+        return self._supervisor is not None and len(self._attempts.given_up) > self.concurrency // 2
 
     async def __aenter__(self) -> Self:
-        self.name = host.name()
+        self.name = f"{socket.gethostname()}-{os.getpid()}"
+        self._loop = asyncio.get_running_loop()
         self._claimer = ThreadPoolExecutor(1, "treadle-claim")
         self._wakeup = Wakeup()
         self._idle = asyncio.Event()
         self._hooks = HookDispatcher(self.app.hooks, self.store.now)
         self._attempts = Attempts(self._inflight, self.outcomes)
-        self._executor = Executor(self.app, self.concurrency, self._inflight, self._attempts)
+        self._executor = Executor(self.app, self.concurrency, self._attempts)
         self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
-        self._leases = LeaseCheck(self.store, self._executor, self._attempts, self._settler.thread)
+        self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
         self._heartbeat = Heartbeat(self.store, self._every)
         await self._register_in_time()
         await self._wakeup.open(self.store)
         self._heartbeat.start()
         self.app._wakers.add(self._wakeup.wake)
-        loops = [
-            self._claim_loop(),
-            self._settler.run(),
-            self._leases.run(),
-            self._heartbeat_loop(),
-            do_chores(self.app, self._every),
-        ]
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        beside = (self._settler.run(), self._leases.run(), self._heartbeat_loop(), do_chores(self.app, self._every))
+        self._tasks = [asyncio.create_task(loop) for loop in (self._claim_loop(), *beside)]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -151,9 +151,9 @@ class Worker:
     async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
         await claim
         await self._attempts.all_ended(self.grace, self._hurry)
-        self._executor.stop(StopReason.RELEASED)
+        self._attempts.stop(StopReason.RELEASED, self._attempts.running)
         await self._attempts.all_ended(1.0)
-        self._executor.give_up_all()
+        self._attempts.give_up_all()
         await self._attempts.all_settled()
         await self._hooks.close()
         self.app._wakers.discard(self._wakeup.wake)
@@ -163,7 +163,8 @@ class Worker:
         await asyncio.to_thread(self._leave)
 
     def _leave(self) -> None:
-        self._heartbeat.stop()
+        self._heartbeat.fall_silent()
+        self._heartbeat.join()
         self._wakeup.close()
         with contextlib.suppress(TreadleError):
             self.store.declare_dead(self.id, "its worker stopped", started=())
@@ -171,13 +172,8 @@ class Worker:
         self._executor.close()
         for thread in (self._claimer, self._settler.thread, self._wakeup.thread):
             thread.shutdown()
-        if not self._supervised:  # then no other process has it, and a tick makes a new one each time
+        if self._supervisor is None:  # then no other process has it, and a tick makes a new one each time
             self._inflight.close()
-
-    def hurry(self) -> None:
-        """Do not wait for what runs."""
-        self.grace = 0.0
-        self._hurry.set()
 
     async def drained(self) -> None:
         """Wait until nothing runs, nothing is unsettled, and nothing is due (or enough was claimed)."""
@@ -191,10 +187,10 @@ class Worker:
         """A worker that replaces a dead one waits for the store. The first one fails if the store cannot be used."""
         while True:
             try:
-                return await asyncio.get_running_loop().run_in_executor(self._claimer, self._register)
+                return await self._loop.run_in_executor(self._claimer, self._register)
             except StoreUnusable as error:
                 wanted = self._stop is not None and not self._stop.is_set()
-                if not (wanted and self._inflight.has_predecessor and self._inflight.supervisor == os.getppid()):
+                if not (wanted and self._inflight.has_predecessor and self._supervisor == os.getppid()):
                     raise
                 log.warning("not registered yet: %s", error)
                 await asyncio.sleep(PAUSE)
@@ -204,16 +200,17 @@ class Worker:
         declare_local_dead(self.store)
         self._types = types = self.app.registry.types
         self.store.publish([job_type.policy for job_type in types.values()])
-        id = str(uuid.uuid4())
+        id, slots, here = str(uuid.uuid4()), self.concurrency, host.identity(self._supervisor)
         self._inflight.sign(Owner(id, self.store.url))
+        names = tuple(sorted(types))
         self.store.register(
             WorkerRow(
                 id=id,
                 name=self.name,
-                concurrency=self.concurrency,
+                concurrency=slots,
                 queues=self.queues,
-                types=tuple(sorted(types)),
-                host=host.identity(self._inflight.supervisor),
+                types=names,
+                host=here,
                 version=__version__,
             )
         )
@@ -226,7 +223,7 @@ class Worker:
     async def _heartbeat_loop(self) -> None:
         """Follow what the heartbeat finds."""
         while True:
-            news = await self._heartbeat.news()
+            news = await self._heartbeat.news.get()
             if isinstance(news, WorkerLost):
                 await self._register_again(news.worker)
             else:
@@ -234,18 +231,16 @@ class Worker:
 
     async def _register_again(self, worker: str) -> None:
         """Declared dead: what runs is another worker's now. Drop it, and start over with a new id."""
-        if self._stopping or self._registering or worker != self.id:  # claims and beats may both notice it
-            return
-        self._registering = True
-        try:
-            self._executor.stop(StopReason.LOST)
-            await asyncio.get_running_loop().run_in_executor(self._claimer, self._register)
-            log.warning("worker %s goes on as %s", self.name, self.id)
-        except TreadleError as error:
-            log.warning("not registered again yet: %s", error)
-            await asyncio.sleep(PAUSE)
-        finally:
-            self._registering = False
+        async with self._registering:
+            if self._stopping or worker != self.id:  # claims and beats may both notice it
+                return
+            self._attempts.stop(StopReason.LOST, self._attempts.running)
+            try:
+                await self._loop.run_in_executor(self._claimer, self._register)
+                log.warning("worker %s goes on as %s", self.name, self.id)
+            except TreadleError as error:
+                log.warning("not registered again yet: %s", error)
+                await asyncio.sleep(PAUSE)
 
     # Claim
 
@@ -253,6 +248,8 @@ class Worker:
         while not self._stopping:
             free = self._room()
             if free <= 0:
+                if self._max_jobs is not None and self._attempts.none_left:
+                    self._idle.set()
                 await self._attempts.change()
                 continue
             self._wakeup.hint.clear()
@@ -269,20 +266,15 @@ class Worker:
 
     def _room(self) -> int:
         """How many more jobs may be claimed: one per free slot, unless too many are not settled yet."""
-        attempts = self._attempts
-        room = self.concurrency - len(attempts.running) - len(attempts.given_up)
-        if attempts.unsettled > self.concurrency:
-            room = 0
-        if self._max_jobs is not None:
-            room = min(room, self._max_jobs - self.claimed_total)
-            if room <= 0 and attempts.none_left:
-                self._idle.set()
-        return room
+        if self._attempts.unsettled > self.concurrency:
+            return 0
+        free = self.concurrency - len(self._attempts.running) - len(self._attempts.given_up)
+        return free if self._max_jobs is None else min(free, self._max_jobs - self.claimed_total)
 
     async def _claim(self, limit: int) -> list[ClaimedJob]:
-        loop, request = asyncio.get_running_loop(), ClaimRequest(limit=limit, types=self._timeouts, queues=self.queues)
+        request = ClaimRequest(limit=limit, types=self._timeouts, queues=self.queues)
         try:
-            claimed = await loop.run_in_executor(self._claimer, self.store.claim, self.id, request)
+            claimed = await self._loop.run_in_executor(self._claimer, self.store.claim, self.id, request)
         except WorkerLost as error:
             await self._register_again(error.worker)
             return []
@@ -298,9 +290,9 @@ class Worker:
 
     async def _until_due(self) -> None:
         """Wait until there may be something to claim: a hint, a job that becomes due, or the next poll."""
-        loop, request = asyncio.get_running_loop(), ClaimRequest(limit=1, types=self._timeouts, queues=self.queues)
+        request = ClaimRequest(limit=1, types=self._timeouts, queues=self.queues)
         try:
-            due = await loop.run_in_executor(self._claimer, self.store.due, request)
+            due = await self._loop.run_in_executor(self._claimer, self.store.due, request)
         except Exception as error:
             log.warning("nothing seen: %s", error)
             await asyncio.sleep(PAUSE)
@@ -313,10 +305,7 @@ class Worker:
 
 
 class Wakeup:
-    """Ends the wait of an idle worker: another process committed, this one enqueued, or a settle made room.
-
-    All of these are hints. The worker looks by itself every POLL seconds.
-    """
+    """Ends the wait of an idle worker: another process committed, this one enqueued, or a settle made room."""
 
     def __init__(self) -> None:
         self.hint = asyncio.Event()
