@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -44,6 +44,17 @@ log = logging.getLogger("treadle")
 _spawn = multiprocessing.get_context("spawn")
 
 
+class Request(msgspec.Struct, array_like=True):
+    """What the worker sends: an attempt, its database, and the modules of its handler and of its app."""
+
+    claimed: ClaimedJob
+    url: str
+    handler: str
+    app: str
+    name: str
+    """The app's name in its module; '' if it has none."""
+
+
 class Answer(msgspec.Struct, array_like=True):
     """What a child sends: progress on the way, and at the end an outcome (None: the lease was lost)."""
 
@@ -53,22 +64,13 @@ class Answer(msgspec.Struct, array_like=True):
     broken: str | None = None
 
 
-class ImportPath(NamedTuple):
-    """Where a child finds an attempt's handler, and the app that it belongs to."""
-
-    handler: str
-    app: str
-    name: str
-    """The app's name in its module; '' if it has none."""
-
-
 START_SECONDS = 300.0
 """How long a child may take to import the app."""
 NOT_STARTED = "its process did not start within {:g} s: does a module of the app wait for something when imported?"
 
 _encode = msgspec.msgpack.Encoder().encode
+_decode_request = msgspec.msgpack.Decoder(Request).decode
 _decode_answer = msgspec.msgpack.Decoder(Answer).decode
-_decode_attempt = msgspec.msgpack.Decoder(tuple[ImportPath, str, ClaimedJob]).decode
 
 
 def can_run(job_type: JobType) -> bool:
@@ -78,11 +80,8 @@ def can_run(job_type: JobType) -> bool:
 
 def home_of(app: Treadle) -> tuple[str, str]:
     """The module that has the app as a global, and its name there; two empty texts if there is none."""
-    for module in list(sys.modules):
-        for name, value in _names(sys.modules.get(module)):
-            if value is app:
-                return module, name
-    return "", ""
+    modules = list(sys.modules.items())
+    return next(((path, name) for path, module in modules for name, v in _names(module) if v is app), ("", ""))
 
 
 class Child:
@@ -102,14 +101,13 @@ class Child:
         self._cells.start(run.claimed.number, apart=True)
         try:
             if run.stop_reason is None:
-                pipe.send_bytes(
-                    _encode((ImportPath(job_type.handler.__module__, *self._home), run.store.url, run.claimed))
-                )
+                request = Request(run.claimed, run.store.url, job_type.handler.__module__, *self._home)
+                pipe.send_bytes(_encode(request))
             else:
                 process.kill()
             return self._outcome(attempt, pipe)
         except (EOFError, OSError):
-            return self._died(attempt)
+            return self._died(attempt, process)
         finally:
             attempt.kill = None
             if run.stop_reason is not None:  # killed, perhaps just after its answer: the next attempt has a new one
@@ -141,10 +139,8 @@ class Child:
             theirs.close()
         return self._process, self._pipe
 
-    def _died(self, attempt: RunningAttempt) -> Outcome | None:
+    def _died(self, attempt: RunningAttempt, process: SpawnProcess) -> Outcome | None:
         """The child is gone: the worker killed it, or its handler did."""
-        process = self._process
-        assert process is not None
         process.join(1)
         process.kill()  # if it lives on without its pipe, it is of no use
         process.join()
@@ -191,7 +187,7 @@ def _main(pipe: Connection, parent: int) -> None:
     threading.Thread(target=_die_with, args=(parent,), daemon=True).start()
     with contextlib.suppress(EOFError, OSError):
         while True:
-            pipe.send_bytes(_encode(_attempt(pipe, *_decode_attempt(pipe.recv_bytes()))))
+            pipe.send_bytes(_encode(_attempt(pipe, _decode_request(pipe.recv_bytes()))))
 
 
 class ChildRun(Run):
@@ -207,15 +203,15 @@ class ChildRun(Run):
         self._pipe.send_bytes(_encode(Answer(progress=progress)))
 
 
-def _attempt(pipe: Connection, places: ImportPath, url: str, claimed: ClaimedJob) -> Answer:
+def _attempt(pipe: Connection, request: Request) -> Answer:
     try:
-        app, function = _import(places, claimed.type)
-        if app.store.url != url:  # the worker uses another database than the module names
-            app._use(open_store(url))
+        app, function = _import(request)
+        if app.store.url != request.url:  # the worker uses another database than the module names
+            app._use(open_store(request.url))
     except BaseException as error:
-        return Answer(broken=f"its process could not import {places.handler}: {type(error).__name__}: {error}")
+        return Answer(broken=f"its process could not import {request.handler}: {type(error).__name__}: {error}")
 
-    run, job_type = ChildRun(claimed, app.store, pipe), function.job_type
+    run, job_type = ChildRun(request.claimed, app.store, pipe), function.job_type
     pipe.send_bytes(_encode(Answer(started=True)))
     with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
         if inspect.iscoroutinefunction(job_type.handler):
@@ -223,10 +219,11 @@ def _attempt(pipe: Connection, places: ImportPath, url: str, claimed: ClaimedJob
         return Answer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
 
 
-def _import(places: ImportPath, type: str) -> tuple[Treadle, JobFunction[..., ..., Any]]:
+def _import(request: Request) -> tuple[Treadle, JobFunction[..., ..., Any]]:
     """The app and the job, in this process."""
-    app: Treadle | None = getattr(importlib.import_module(places.app), places.name) if places.name else None
-    function = _find(importlib.import_module(places.handler), type)
+    app: Treadle | None = getattr(importlib.import_module(request.app), request.name) if request.name else None
+    type = request.claimed.type
+    function = _find(importlib.import_module(request.handler), type)
     if function is None:
         raise UnknownType(type, ())
     if function.registry.app is None and app is not None:  # only the worker's own code includes it

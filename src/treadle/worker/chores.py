@@ -24,8 +24,7 @@ log = logging.getLogger("treadle")
 
 PRUNED = (Status.COMPLETED, Status.CANCELLED)
 """What is pruned by default. A failed job stays until a person has looked at it."""
-CHUNK = 500
-PAGE = 100
+CHUNK, PAGE = 500, 100
 
 
 async def do_chores(app: Treadle, every: float) -> None:

@@ -15,6 +15,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from treadle.context import Run
@@ -38,9 +39,7 @@ class Executor:
     """Puts each attempt into a slot of the kind that it needs, and watches its timeout."""
 
     def __init__(self, app: Treadle, concurrency: int, attempts: Attempts) -> None:
-        def new_child() -> Child:
-            return Child(app, attempts.cells)
-
+        new_child = partial(Child, app, attempts.cells)
         self._store = app.store
         self._attempts = attempts
         self._loop = asyncio.get_running_loop()

@@ -9,15 +9,12 @@ import random
 import threading
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from treadle.errors import TreadleError, WorkerLost
 from treadle.outcome import StopReason
-
-if TYPE_CHECKING:
-    from treadle.stores.base import Engine
-    from treadle.stores.rows import Beat
-    from treadle.worker.inflight import Attempts
+from treadle.stores.base import Engine
+from treadle.stores.rows import Beat
+from treadle.worker.inflight import Attempts
 
 log = logging.getLogger("treadle")
 

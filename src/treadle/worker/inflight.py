@@ -16,18 +16,16 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
+from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
+from treadle.registry import JobType
 from treadle.units import plural
 from treadle.views import redact_text
-
-if TYPE_CHECKING:
-    from treadle.context import Run
-    from treadle.registry import JobType
 
 log = logging.getLogger("treadle")
 

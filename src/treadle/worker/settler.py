@@ -6,17 +6,14 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
 
 from treadle.errors import StoreBusy, StoreUnusable
+from treadle.hooks import HookDispatcher
 from treadle.job import ClaimedJob
 from treadle.outcome import Fail, Outcome, decide
-
-if TYPE_CHECKING:
-    from treadle.hooks import HookDispatcher
-    from treadle.stores.base import Engine
-    from treadle.stores.rows import Settled
-    from treadle.worker.inflight import Attempts
+from treadle.stores.base import Engine
+from treadle.stores.rows import Settled
+from treadle.worker.inflight import Attempts
 
 log = logging.getLogger("treadle")
 

@@ -22,7 +22,7 @@ from treadle.hooks import HookDispatcher
 from treadle.job import ClaimedJob
 from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
-from treadle.stores.base import ClaimRequest, WorkerRow
+from treadle.stores.base import ClaimRequest, Engine, Watch, WorkerRow
 from treadle.version import __version__
 from treadle.worker import host
 from treadle.worker.chores import declare_local_dead, do_chores
@@ -33,7 +33,6 @@ from treadle.worker.settler import PAUSE, Settler
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
-    from treadle.stores.base import Engine, Watch
 
 log = logging.getLogger("treadle")
 
@@ -138,6 +137,7 @@ class Worker:
         claim, *others = self._tasks
         self._tasks = []
         self._stopping = True
+        self.app._wakers.discard(self._wakeup.wake)
         self._wakeup.hint.set()
         self._attempts.changed.set()
         try:
@@ -145,7 +145,6 @@ class Worker:
         except BaseException:  # the event loop is being closed, and cancels all of its tasks
             self._heartbeat.fall_silent()  # nothing runs our jobs any more: workers that see no beat rescue them
             self._wakeup.close()
-            self.app._wakers.discard(self._wakeup.wake)
             raise
 
     async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
@@ -156,7 +155,6 @@ class Worker:
         self._attempts.give_up_all()
         await self._attempts.all_settled()
         await self._hooks.close()
-        self.app._wakers.discard(self._wakeup.wake)
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
