@@ -24,7 +24,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def process_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Asked for by name, so that tests on SQLite alone need no server."""
+    """Requested by name, so that tests on SQLite alone need no server."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
     url: str = request.getfixturevalue("postgres_url")
@@ -40,7 +40,7 @@ def place(process_url: str, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.fixture
 def server(make_postgres: Callable[..., Server]) -> Server:
-    """A PostgreSQL server to stop and to crash, which hosts of a test's network reach too."""
+    """A PostgreSQL server to stop and to crash. Hosts of a test's network can reach it too."""
     return make_postgres(everywhere=True)
 
 
@@ -55,7 +55,7 @@ def sleepers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sleepers]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _sleep_early(request: pytest.FixtureRequest) -> None:
-    """Before the first test here, if any of the session needs it: the minute passes while the others run."""
+    """Started before the first test here if any test needs it: the minute passes while the others run."""
     if any(needs_sleepers(item) for item in request.session.items):
         request.getfixturevalue("sleepers")
 
@@ -65,7 +65,7 @@ def needs_sleepers(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Who needs the sleepers comes last; what is marked as torture only when `script/torture` runs."""
+    """Tests that need the sleepers run last; tests marked as torture run only in `script/torture`."""
     if not os.environ.get("TREADLE_TEST_TORTURE"):
         longest = [item for item in items if item.get_closest_marker("torture")]
         config.hook.pytest_deselected(items=longest)

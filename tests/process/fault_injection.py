@@ -21,7 +21,7 @@ LISTENERS = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LIST
 
 @contextmanager
 def every(seconds: float, strike: Callable[[], object]) -> Generator[list[int]]:
-    """Strike again and again during the block. Gives the moments at which it was over."""
+    """Repeat the fault during the block. Yields the moments at which each was over."""
     stop = threading.Event()
     strikes: list[int] = []
     errors: list[BaseException] = []
@@ -53,7 +53,7 @@ def kill_a_backend(url: str) -> Callable[[], None]:
 
 
 class Restart(NamedTuple):
-    """When the server went and when it was back, and the number of the last lease by then."""
+    """When the server went away, when it was back, and the number of the last lease by then."""
 
     gone: int
     back: int
@@ -71,7 +71,7 @@ def crash(server: Server) -> Restart:
 
 @contextmanager
 def crashing(server: Server, seconds: float = 5.0) -> Generator[list[Restart]]:
-    """Crash it again and again during the block, so long after it was back from the last time."""
+    """Crash it repeatedly during the block, each time this long after it is back."""
     restarts: list[Restart] = []
     with every(seconds, lambda: restarts.append(crash(server))):
         yield restarts

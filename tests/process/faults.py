@@ -37,7 +37,7 @@ def check(place: Place, jobs: Sequence[Job], kills: Sequence[Kill] = ()) -> hist
 
 
 def living(place: Place) -> list[int]:
-    """The workers that may be killed; none while there is no server to ask."""
+    """The workers that may be killed; none while the server is down."""
     try:
         return place.worker_pids()
     except StoreUnusable:
@@ -49,7 +49,7 @@ def completed(place: Place) -> int:
 
 
 def count(place: Place, *statuses: str) -> int:
-    """How many jobs are so; -1 while there is no server to ask."""
+    """How many jobs have this status; -1 while the server is down."""
     try:
         return sum(place.count(status) for status in statuses)
     except StoreUnusable:

@@ -1,4 +1,4 @@
-"""Enqueues in threads while it forks, and in every child: by os.fork, and as multiprocessing starts them."""
+"""Enqueues in threads while it forks, and in every child, of os.fork and of multiprocessing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def enqueue(times: int = 1) -> None:
 
 
 def fork(children: int) -> list[int]:
-    """Each child enqueues, and then ends as any program does, with the parent's connections still in its memory."""
+    """Each child enqueues, and then exits as any program does, with the parent's connections still in its memory."""
     pids = []
     for _ in range(children):
         if (pid := os.fork()) == 0:

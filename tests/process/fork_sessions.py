@@ -1,4 +1,4 @@
-"""Says which sessions of the server it has, before and after the end of children that were forked with them."""
+"""Prints its sessions on the server, before and after the end of children that were forked with them."""
 
 from __future__ import annotations
 

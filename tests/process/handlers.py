@@ -1,4 +1,4 @@
-"""The handlers of these tests, in the workers' processes. Each says in the journal that it runs."""
+"""The handlers of these tests, in the workers' processes. Each writes into the journal that it runs."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Role:
 
 @td.job
 async def zombie(ctx: Context, how: str, waits: bool) -> str:
-    """The victim comes to itself after its death, and would end what is another's now."""
+    """The victim goes on after it was declared dead, and would settle a job that another worker has now."""
     note("start", ctx.id, ctx.attempt, f"{Role.name}:{ctx.id}")
     if Role.is_victim:
         await through("victim")
@@ -159,14 +159,14 @@ def counts_until_stopped(ctx: Context, rows: int) -> int:
 
 
 def die(how: str) -> None:
-    """What a handler does that takes its process with it. (MemoryError does not, if nobody takes it badly.)"""
+    """What a handler can do that kills its process. (A MemoryError does not, if it is handled.)"""
     if how.startswith("exit"):
         os._exit(int(how.removeprefix("exit ")))
     elif how == "segfault":
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         ctypes.string_at(0)
     elif how == "memory":
-        resource.setrlimit(resource.RLIMIT_AS, (1 << 39, -1))  # much, so that nobody else in this process meets it
+        resource.setrlimit(resource.RLIMIT_AS, (1 << 39, -1))  # much, so that no other code in this process meets it
         bytearray(1 << 40)
     elif how == "all memory":
         hoard = []
@@ -199,7 +199,7 @@ def dose_process(ctx: Context, poison: str, seconds: float = 0.05) -> None:
 
 
 def leave_a_thread_behind() -> None:
-    """It takes the process down when the handler's outcome is about to be committed, and not sooner."""
+    """It kills the process when the handler's outcome is about to be committed, and not sooner."""
     lock = stores.nobody_can_write(td.store.url)
     lock.__enter__()  # as long as this process lives
 
@@ -218,7 +218,7 @@ def is_settling() -> bool:
 
 
 def out_of_reach() -> list[Any]:
-    """Not at the top of the module, where a child could find them: so every attempt is in the worker itself."""
+    """Not at the top of the module, where a child could find them, so that every attempt runs in the worker itself."""
 
     @td.job(max_attempts=3)
     async def leaves_a_thread_async(ctx: Context) -> None:

@@ -1,4 +1,4 @@
-"""Real processes on a real database, and nothing left of them afterwards."""
+"""Real processes on a real database, which leave nothing behind."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from treadle.stores import open_store
 ROOT = Path(__file__).parents[2]
 
 SLOW = 3
-"""Seconds in which nothing got done: it may be the machine."""
+"""Seconds without progress that a slow machine may explain."""
 
 STUCK = 60
-"""Seconds in which nothing got done: something is broken, not slow."""
+"""Seconds without progress after which something is broken, not slow."""
 
 LAST = 60
-"""Lines of what processes said that are shown of a test that failed."""
+"""Lines of the processes' output that are shown when a test fails."""
 
 IN_MIDDLE = "xact_start IS NOT NULL AND pid <> pg_backend_pid()"
-"""Of a session of PostgreSQL: it is in a transaction."""
+"""The condition that a session of PostgreSQL is in a transaction."""
 
 
 def size(name: str, usual: int) -> int:
-    """How large a test is: `TREADLE_TEST_STORM=100000` makes one of the same test that takes longer."""
+    """The size of a test: `TREADLE_TEST_STORM=100000` makes the same test longer."""
     return int(os.environ.get(f"TREADLE_TEST_{name}", usual))
 
 
@@ -98,7 +98,7 @@ class Place:
     def python(
         self, *arguments: str, env: Mapping[str, str] | None = None, host: Host | None = None, **options: Any
     ) -> subprocess.Popen[bytes]:
-        """Start Python here, or on a host of a test's network. What it says goes to the log."""
+        """Start Python here, or on a host of a test's network. Its output goes to the log."""
         command = [sys.executable, *arguments]
         with self.log.open("ab") as log:
             process = subprocess.Popen(
@@ -134,7 +134,7 @@ class Place:
         return stores.rows(self.url, query)
 
     def is_sound(self) -> bool:
-        """Whether the database itself says so. A server does not keep a file that we could break."""
+        """Whether the database's own check passes. A server has no file that we could break."""
         return self.is_postgres or self.store.check() == "ok"
 
     def open_gate(self, name: str) -> None:
@@ -143,7 +143,7 @@ class Place:
     # Processes
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this place, whoever its parent is now."""
+        """Every live process of this place, whatever its parent is now."""
         return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:
@@ -159,8 +159,8 @@ class Place:
         return [row.host["pid"] for row in td.workers()]
 
     def staffed(self, n: int) -> None:
-        """Wait until so many workers have come. A first one that cannot reach its database ends with an error, as it
-        should: no fault may begin before."""
+        """Wait until this many workers have registered. A first one that cannot reach its database exits with an
+        error, as it should: no fault may begin before."""
         eventually(lambda: len(td.workers()) == n)
 
     def stop_apart_from_the_writer(self, pids: list[int]) -> None:
@@ -174,7 +174,7 @@ class Place:
                 os.kill(pid, signal.SIGCONT)
 
     def _somebody_holds_the_lock(self) -> bool:
-        if self.is_postgres:  # where it is not one lock for all, but who holds any may keep others waiting
+        if self.is_postgres:  # no single lock there, but a session that holds one may block others
             return bool(self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND " + IN_MIDDLE))
         with contextlib.closing(sqlite3.connect(self.store.where, timeout=0.2, isolation_level=None)) as connection:
             try:
@@ -196,9 +196,10 @@ class Place:
 
 
 def kill_every(seconds: float, living: Callable[[], Collection[int]], left: Callable[[], int]) -> list[Kill]:
-    """kill -9 one of the living workers, again and again, until nothing is left to do.
+    """kill -9 one of the live workers, repeatedly, until no work is left.
 
-    Not the last one when nothing has got done for a while: where a start takes longer than a life, nothing ever would.
+    It spares the last one when there was no progress for a while: where a start takes longer than a worker lives,
+    there would never be any.
     """
     kills: list[Kill] = []
     least, since = left(), time.monotonic()
@@ -216,6 +217,6 @@ def kill_every(seconds: float, living: Callable[[], Collection[int]], left: Call
 
 
 def end(process: subprocess.Popen[bytes], number: int = signal.SIGTERM) -> int:
-    """Ask it to end, and wait until it has. Its exit code."""
+    """Send SIGTERM, wait until it has ended, and return its exit code."""
     process.send_signal(number)
     return process.wait(60)

@@ -1,6 +1,6 @@
-"""What must be true of a history: who enqueued what, what the handlers say they did, what the database says.
+"""What must be true of a history: what was enqueued, what the handlers noted, what the database contains.
 
-For runs that were only ever interrupted by kill -9 of their process. Each rule answers with the breaches it found.
+For runs that only kill -9 of their process has interrupted. Each rule returns the violations that it found.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Lost(NamedTuple):
 
 
 class Books(NamedTuple):
-    """All that the database says, read at one moment."""
+    """All that the database contains, read at one moment."""
 
     jobs: list[str]
     waiting: list[str]
@@ -54,7 +54,7 @@ class Books(NamedTuple):
 
 
 class History(NamedTuple):
-    """Everything that is known of what happened."""
+    """Everything that is known about what happened."""
 
     acked: list[str]
     """The jobs whose enqueue returned."""
@@ -66,7 +66,7 @@ class History(NamedTuple):
 
 
 def read(url: str) -> Books:
-    """The books of a database."""
+    """The records of a database."""
     begin, text_of_result, last_lease = POSTGRES if stores.is_postgres(url) else SQLITE
 
     with closing(stores.connect(url)) as connection:
@@ -100,12 +100,12 @@ def read(url: str) -> Books:
 
 
 def breaches(history: History) -> list[str]:
-    """Every rule that was broken, by whom."""
+    """Every rule that was broken, with the jobs that broke it."""
     return [f"{rule.__name__}: {breach}" for rule in RULES for breach in rule(history)]
 
 
 def none_lost(h: History) -> Iterator[str]:
-    """What was enqueued is there, and ended well."""
+    """Every job that was enqueued exists, and has completed."""
     there, ended = set(h.books.jobs), {row.id: row for row in h.books.ended}
     for id in h.acked:
         if id not in there:
@@ -117,21 +117,21 @@ def none_lost(h: History) -> Iterator[str]:
 
 
 def none_made_up(h: History) -> Iterator[str]:
-    """Nothing is there, nor ran, that was not enqueued."""
+    """No job exists or ran that was not enqueued."""
     asked = set(h.acked)
     yield from (f"{id} was never enqueued" for id in h.books.jobs if id not in asked)
     yield from (f"{run.token} ran {run.id}, which was never enqueued" for run in h.runs if run.id not in asked)
 
 
 def in_one_place(h: History) -> Iterator[str]:
-    """A job waits, or is in hand, or has ended."""
+    """A job waits, is leased, or has ended: exactly one of these."""
     places = Counter([*h.books.waiting, *h.books.in_hand, *(row.id for row in h.books.ended)])
     yield from (f"{id} is in {places[id]} places" for id in h.books.jobs if places[id] != 1)
     yield from (f"{id} has a place but no job" for id in places.keys() - set(h.books.jobs))
 
 
 def ended_by_a_run(h: History) -> Iterator[str]:
-    """The stored result is that of a run which got to its end, and the attempts are counted up to that run."""
+    """The stored result is that of a run that finished, and the attempts are counted up to that run."""
     runs = {run.token: run for run in h.runs}
     for row in h.books.ended:
         run = runs.get(row.result or "")
@@ -144,7 +144,7 @@ def ended_by_a_run(h: History) -> Iterator[str]:
 
 
 def every_run_accounted_for(h: History) -> Iterator[str]:
-    """A run is the one that completed its job, or it died before that was committed, and is in the books."""
+    """A run has completed its job, or it died before that was committed and is among the attempts."""
     completing = {row.result for row in h.books.ended}
     lost = Counter((row.id, row.attempt) for row in h.books.lost)
     for run in h.runs:
@@ -161,7 +161,7 @@ def every_run_accounted_for(h: History) -> Iterator[str]:
 
 
 def every_loss_has_a_death(h: History) -> Iterator[str]:
-    """An attempt that the books call lost was lost with a process; and it is counted."""
+    """An attempt that is recorded as lost was lost with a process; and it is counted."""
     ended = {row.id: row for row in h.books.ended}
     for row in h.books.lost:
         if row.outcome != "retried" or "killed by SIGKILL" not in row.error:
@@ -196,7 +196,7 @@ def one_at_a_time(h: History) -> Iterator[str]:
 
 
 def books_balance(h: History) -> Iterator[str]:
-    """Tallies and usage say what a count of the rows says."""
+    """Tallies and usage equal a count of the rows."""
     counted = Counter(row.status for row in h.books.ended)
     counted.update({"pending": len(h.books.waiting), "processing": len(h.books.in_hand)})
     if +counted != h.books.tallies:
@@ -208,7 +208,7 @@ def books_balance(h: History) -> Iterator[str]:
 
 
 SHUDDER = 1_000_000_000
-"""Nanoseconds that a process may go on after the kill: one that waits for the disk dies when the disk answers."""
+"""Nanoseconds that a process may live on after the kill: one that waits for the disk dies when the disk answers."""
 
 RULES: Sequence[Callable[[History], Iterator[str]]] = (
     none_lost,
@@ -224,7 +224,7 @@ RULES: Sequence[Callable[[History], Iterator[str]]] = (
 
 
 def told(h: History) -> str:
-    """The figures. Those in flight at a kill are what a claim of 'none lost' rests on."""
+    """The figures. A claim of 'none lost' rests on those in flight at a kill."""
     unfinished = sum(run.ended is None for run in h.runs)
     return (
         f"{len(h.acked)} jobs, {len(h.kills)} kills, {len(h.runs)} runs: {unfinished} killed on the way, "

@@ -1,4 +1,4 @@
-"""What the handlers themselves say of their runs, so that no check has to trust the database under test.
+"""What the handlers note about their runs, so that no check has to trust the database under test.
 
 Each process appends to a file of its own. One write per line: a kill -9 leaves whole lines or none.
 """
@@ -19,7 +19,7 @@ from treadle import Context
 FOLDER = "TREADLE_TEST_JOURNAL"
 
 _numbers = itertools.count()
-_file: tuple[int, int] = (0, 0)  # whose it is, and its descriptor
+_file: tuple[int, int] = (0, 0)  # its process, and its descriptor
 
 
 class Run(NamedTuple):
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 @contextmanager
 def journalled(ctx: Context) -> Generator[str]:
-    """Write down that a run starts and how it ends. Gives a token that no other run has."""
+    """Note that a run starts and how it ends. Yields a token that no other run has."""
     token = f"{os.getpid()}:{next(_numbers)}"
     if multiprocessing.parent_process() is not None:
         note("child", os.getppid())

@@ -1,4 +1,4 @@
-"""One of many: enqueues from a thread as fast as it can, and works, for some seconds. Any error is its end."""
+"""One of many processes: enqueues from a thread as fast as it can, and works, for some seconds. Any error ends it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A worker as `treadle worker` starts it: a supervisor, whose children are this module again.
 
-What it should be comes in $TREADLE_TEST_WORKER; with 0 processes it is a worker without a supervisor.
+Its options are in $TREADLE_TEST_WORKER; with 0 processes it is a worker without a supervisor.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OPTIONS = "TREADLE_TEST_WORKER"
 
 
 class DeafWorker(Worker):
-    """Believes that it is dead only when all it held has been settled, so that every stale write reaches the store."""
+    """Registers again only when all that it held has been settled, so that every stale write reaches the store."""
 
     async def _register_again(self, worker: str) -> None:
         from tests.process.journal import note
@@ -57,4 +57,4 @@ if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(process)d %(message)s")
     code = main()
     sys.stderr.flush()
-    os._exit(code)  # as `treadle worker` does: nobody waits for threads that handlers have left behind
+    os._exit(code)  # as `treadle worker` does: do not wait for threads that handlers have left behind

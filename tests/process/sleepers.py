@@ -1,4 +1,4 @@
-"""Workers that are stopped while the other tests run, so that a minute of it costs no minute."""
+"""Workers that are stopped while the other tests run, so that their minute of sleep costs no time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sleepers(NamedTuple):
     guarding: subprocess.Popen[bytes]
 
     def wake_after(self, seconds: float) -> None:
-        """Let them go on when they have slept so long."""
+        """Let them go on when they have slept this long."""
         time.sleep(max(0.0, self.since + seconds - time.monotonic()))
         for process in self.everybody:
             process.resume()
@@ -36,7 +36,7 @@ class Sleepers(NamedTuple):
 
 @contextmanager
 def asleep(place: Place) -> Generator[Sleepers]:
-    """Two supervisors with two workers each, with their hands full, all of them stopped."""
+    """Two supervisors with two busy workers each, all of them stopped."""
     handlers = waits_at_a_gate, waits_at_a_gate_in_a_thread
     jobs = td.enqueue_many([handler.request(gate="morning") for handler in handlers for _ in range(20)])
     supervisors = [place.worker(processes=2, concurrency=10) for _ in range(2)]
@@ -53,9 +53,9 @@ def asleep(place: Place) -> Generator[Sleepers]:
 
 
 def guard(processes: Sequence[psutil.Process]) -> subprocess.Popen[bytes]:
-    """What is stopped cannot notice that we are gone. This does, however we end: its input ends then.
+    """A stopped process cannot notice that the tests have ended. This one does, however they end: its input closes.
 
-    It has to go before they do, as others may get their numbers.
+    It has to end before they do, because other processes may get their pids.
     """
     command = ["sh", "-c", 'cat; kill -9 "$@"', "sh", *(str(process.pid) for process in processes)]
     null = subprocess.DEVNULL

@@ -1,4 +1,4 @@
-"""Who dies, who notices, and what becomes of the jobs."""
+"""Which process dies, which one notices, and what happens to the jobs."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_a_starting_worker_returns_the_jobs_of_a_dead_process_at_once(place: Pla
     first.kill()
     first.wait()
     place.worker(beat=60)
-    eventually(lambda: len(place.runs()) > len(jobs))  # a heartbeat would tell after three minutes
+    eventually(lambda: len(place.runs()) > len(jobs))  # a heartbeat would show it after three minutes
     errors = {str(attempt.error) for job in jobs for attempt in td.attempts(job.id)}
     assert errors == {"its process is gone; it ran beside others and runs again alone"}
 
@@ -80,7 +80,7 @@ def test_it_is_replaced_even_if_the_threads_end_while_it_stops(place: Place) -> 
 
 
 def test_a_handler_that_blocks_the_loop_is_not_taken_for_dead(place: Place) -> None:
-    """Ten beats long, while more jobs are claimed and settled."""
+    """The handler takes ten beats, while more jobs are claimed and settled."""
     beat = 0.8
     place.worker(beat=beat, concurrency=4)
     place.worker(beat=beat, concurrency=4)
@@ -95,14 +95,14 @@ def test_a_handler_that_blocks_the_loop_is_not_taken_for_dead(place: Place) -> N
 
 
 def test_one_that_holds_the_interpreter_is_taken_for_dead_and_then_runs_where_it_harms_nobody(place: Place) -> None:
-    """No thread of that process can beat then. The job's next attempt is in a process of its own."""
+    """No thread of that process can beat then. The job's next attempt runs in a process of its own."""
     beat = 0.4
     place.worker(beat=beat, concurrency=1)
     place.worker(beat=beat, concurrency=1)
     place.staffed(2)
     job = holds_the_interpreter.enqueue(seconds=8 * beat)
     assert td.result(job.id) is None
-    # If it stopped a thread in the middle of a transaction, nobody else could write either: then nobody was dead.
+    # If it stopped a thread in the middle of a transaction, no other worker could write: then none is declared dead.
     errors = [attempt.error for attempt in td.attempts(job.id)]
     assert errors in (["its worker stopped beating"], [])
     assert len(place.runs()) == len(errors) + 1

@@ -1,4 +1,4 @@
-"""The checker bites: a history that is right passes, and each planted bug is found by the rule that is meant to."""
+"""The checker works: a correct history passes, and each planted bug is found by the rule that is meant for it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ KILLED = "its worker was killed by SIGKILL"
 
 
 def good() -> History:
-    """a: done at once. b: killed on the way, then done. c: done, killed before it was settled, and done again.
+    """a: completed at once. b: killed while it ran, then completed. c: killed before it was settled, and ran again.
 
     c has lost an attempt like b: a process that dies may have been killed by what a handler left behind."""
     runs = [
@@ -68,7 +68,7 @@ PLANTED: dict[str, Callable[[History], History]] = {
     ),
     "ended_by_a_run: a has the result of 10:0, which never ended": lambda h: with_run(h, 0, ended=None),
     "ended_by_a_run: b ended with 2 attempts, by the run of attempt 1": lambda h: with_run(h, 3, attempt=1),
-    # A stale worker's result was accepted: the killed run ended elsewhere, and a later one had the job by then.
+    # A stale worker's result was accepted: the killed run ended elsewhere, when a later one had the job.
     "every_run_accounted_for: 11:0 of b did not count, and its process was not killed": lambda h: with_books(
         with_run(h, 1, ended=250), ended=[h.books.ended[0], Ended("b", 2, "completed", 1, "10:1"), h.books.ended[2]]
     ),
@@ -81,7 +81,7 @@ PLANTED: dict[str, Callable[[History], History]] = {
     "every_run_accounted_for: 10:2 of c was killed in attempt 1, and nothing says so": lambda h: with_books(
         h, lost=h.books.lost[:1], runs=4, failures=1
     ),
-    # An end by another process than the one that was given the job.
+    # An end by a process other than the one that claimed the job.
     "every_run_accounted_for: 13:0 of a did not count, and its process was not killed": lambda h: h._replace(
         runs=[*h.runs, Run("a", 1, 13, "13:0", started=600, ended=700)]
     ),
@@ -119,8 +119,8 @@ def test_each_planted_bug_is_found(breach: str) -> None:
 
 @pytest.mark.parametrize("index", range(5))
 def test_no_line_of_the_journal_can_be_dropped(index: int) -> None:
-    """A start with its end; for the ends alone, see above. The run that was killed leaves its row of `attempts`."""
+    """A start with its end; for the ends alone, see above. The killed run keeps its row of `attempts`."""
     history = good()
     dropped = history._replace(runs=history.runs[:index] + history.runs[index + 1 :])
-    harmless = history.runs[index].token in ("10:1", "10:2")  # runs that changed nothing: their absence does not either
+    harmless = history.runs[index].token in ("10:1", "10:2")  # runs that changed nothing: without them nothing changes
     assert bool(breaches(dropped)) is not harmless

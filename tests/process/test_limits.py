@@ -8,8 +8,8 @@ from tests.process.usage import LIMIT, most_at_once, used
 
 
 def test_there_are_never_four_at_once_and_the_slots_are_in_use_between_the_kills(place: Place) -> None:
-    """Between two runs in a slot are two commits, which wait for the disk or make a dozen journeys to the server: hence
-    jobs that are long against that."""
+    """Between two runs in a slot are two commits, which wait for the disk or make a dozen round trips to the server.
+    The jobs take long compared with that."""
     n, seconds = (size("LIMITS", 60), 1.0) if place.is_postgres else (size("LIMITS", 1000), 0.25)
     supervisor = place.worker(processes=4, beat=1.0)
     place.staffed(4)

@@ -37,7 +37,7 @@ def test_sixteen_processes_enqueue_and_work_and_no_error_reaches_a_caller(
 
 @pytest.mark.sqlite_only
 def test_a_stop_of_everything_rescues_nothing_that_still_lives(place: Place) -> None:
-    """As when a laptop sleeps: for twelve beats nobody beats, and then everybody goes on."""
+    """As when a laptop sleeps: for twelve beats no worker beats, and then all go on."""
     beat = 1.0
     supervisors = [place.worker(processes=2, concurrency=10, beat=beat) for _ in range(2)]
     place.staffed(4)

@@ -1,4 +1,4 @@
-"""Jobs that kill their process, among innocent ones: each is failed, with the reason, and takes nobody with it."""
+"""Jobs that kill their process, among innocent ones: each fails, with the reason, and no other job does."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DOSES = [dose_async, dose_thread, dose_process]
 
 
 def check(place: Place, jobs: list[Job], poisons: list[str]) -> None:
-    """Each poison ran exactly twice and failed for its reason; everybody else completed."""
+    """Each poison job ran exactly twice and failed for its reason; all others completed."""
     runs = Counter(run.id for run in place.runs())
     print(f"{sum(runs.values())} runs of {len(jobs)} jobs")
     for job, poison in zip(jobs, poisons, strict=True):
@@ -69,10 +69,10 @@ def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
     check(place, jobs, poisons)
 
 
-@pytest.mark.sqlite_only  # it is the worker's doing, and takes as long as the others together
+@pytest.mark.sqlite_only  # the worker runs it itself, and it takes as long as the others together
 @pytest.mark.parametrize("leaver", LEAVERS, ids=lambda leaver: leaver.job_type.name)
 def test_a_job_is_charged_for_what_it_leaves_behind(place: Place, leaver: Any) -> None:
-    """The process dies when its handler has returned and nothing of that is committed yet: again and again."""
+    """The process dies each time when its handler has returned and nothing of that is committed yet."""
     poison = leaver.enqueue()
     innocents = td.enqueue_many([dose_async.request(poison="", seconds=0) for _ in range(5)])
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
@@ -91,7 +91,7 @@ def test_a_job_is_charged_for_what_it_leaves_behind(place: Place, leaver: Any) -
 
 @pytest.fixture
 def little_memory() -> Iterator[Path]:
-    """A control group whose processes the kernel kills when they want more than 300 MB."""
+    """A control group whose processes the kernel kills when they use more than 300 MB."""
     group = Path(f"/sys/fs/cgroup/memory/treadle-test-{os.getpid()}")
     try:
         group.mkdir()
@@ -106,10 +106,10 @@ def little_memory() -> Iterator[Path]:
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
 def test_one_that_takes_all_memory_is_found_out(little_memory: Path, place: Place, dose: Any) -> None:
-    """One, and not two: what runs in a child dies with its worker, and so would run once more for the other's crash."""
+    """One, and not two: a job in a child dies with its worker, and would run once more for the other's crash."""
     poisons = ["all memory" if i == 3 else "" for i in range(22)]
     supervisor = place.worker(processes=1, concurrency=4, beat=1.0)
-    (little_memory / "cgroup.procs").write_text(str(supervisor.pid))  # its children will be born there
+    (little_memory / "cgroup.procs").write_text(str(supervisor.pid))  # its children will be in it too
     jobs = td.enqueue_many([dose.request(poison=poison) for poison in poisons])
     eventually(lambda: all_ended(place, jobs), within=300)
     assert end(supervisor) == 0
@@ -118,7 +118,7 @@ def test_one_that_takes_all_memory_is_found_out(little_memory: Path, place: Plac
 
 @pytest.mark.sqlite_only
 def test_a_suspect_that_waits_for_its_turn_does_not_time_out(place: Place) -> None:
-    """Suspects run a few at a time; the time they have starts when they do."""
+    """Suspects run a few at a time. The timeout of each starts when it does."""
     poisons = ["exit 1"] + [""] * 15
     jobs = td.enqueue_many([within_eight_seconds.request(poison=poison) for poison in poisons])
     supervisor = place.worker(processes=1, concurrency=16, beat=1.0)

@@ -1,4 +1,4 @@
-"""Commits on PostgreSQL whose answer never comes."""
+"""Commits on PostgreSQL whose reply never arrives."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_an_enqueue_of_which_nothing_can_be_learned_says_so(cut_app: Treadle, po
 def test_a_worker_whose_commits_have_no_answer_runs_each_job_once(
     cut_app: Treadle, postgres_proxy: Proxy, step: str
 ) -> None:
-    """Leases that it does not know of are given back at the beats, uncharged; an outcome is written once."""
+    """Leases that it does not know of are released at the beats, uncharged; an outcome is written once."""
     runs: Counter[str] = Counter()
 
     @cut_app.job(max_attempts=1)

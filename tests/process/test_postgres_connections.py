@@ -1,4 +1,4 @@
-"""What breaks, blocks or uses up the connections to a PostgreSQL server, and what workers may not lose by it."""
+"""Faults that break, block or use up the connections to a PostgreSQL server, and what workers must not lose."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
         jobs = td.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(n)])
         eventually(lambda: len({run.pid for run in place.runs()}) == 2)
         workers = {row.id for row in td.workers()}
-        # The test's own connections may be among those, and are mended as all others are.
+        # The test's own connections may be among those, and are replaced as all others are.
         with every(seconds, fault(postgres_url, postgres_proxy)) as strikes:
             eventually(lambda: completed(place) == n, within=60 + n / 10)
         print(f"{len(strikes)} strikes")
@@ -60,7 +60,7 @@ def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
 def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
     server: Server, network: Network, tmp_path: Path
 ) -> None:
-    """Half-open connections: nobody hears of their end. A deadline of TCP's has to notice."""
+    """Half-open connections: no side is notified of their end. A TCP timeout has to detect it."""
     quick = {"tcp_user_timeout": 1000, "keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 2}
     with Place(tmp_path, server.url()) as place:
         url = with_options(server.url(host=network.address), connect_timeout=2, **quick)
@@ -73,7 +73,7 @@ def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
         other = place.worker(concurrency=4, beat=0.5, host=network.hosts[1], env={"TREADLE_URL": url})
         eventually(lambda: len(place.runs()) > len(jobs))  # the other has them now: suspects, a few at a time
         eventually(lambda: place.said("no heartbeat"))
-        place.open_gate("open")  # for both: the lonely one ends its runs too, and can tell nobody
+        place.open_gate("open")  # for both: the isolated one ends its runs too, and cannot report it
         eventually(lambda: place.count("completed") == len(jobs))
         network.hosts[0].plug_in()
 
@@ -93,7 +93,7 @@ def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
 def test_who_is_answered_by_nobody_does_not_wait_for_ever(
     postgres_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Something in between acknowledges all and passes nothing on, so that TCP sees no fault."""
+    """A middlebox acknowledges all data and forwards none, so that TCP sees no fault."""
     monkeypatch.setattr("treadle.stores.postgres.connection.ANSWER_SECONDS", 1.0)
     app = Treadle(with_options(postgres_proxy.url(), connect_timeout=2))
 
@@ -154,7 +154,7 @@ def test_a_server_without_a_free_connection_is_waited_for(make_postgres: MakePos
             worker = background.worker.id
             hogs: list[psycopg.Connection[Any]] = []
             hog(hogs, server.url())
-            # Whatever connection treadle loses now is the hogs'. A session that was told to end takes a moment.
+            # Any connection that treadle loses now goes to the hogs. A terminated session takes a moment to end.
             eventually(lambda: hogs[0].execute(KILL_ONE) and (hog(hogs, server.url()) or len(hogs) == 20))
             with pytest.raises(StoreUnusable, match="too many clients"):
                 work.enqueue()
@@ -172,7 +172,7 @@ def hog(hogs: list[psycopg.Connection[Any]], url: str) -> None:
 
 
 def eventually_enqueued(work: Any) -> Job:
-    """The server takes a moment to see that somebody has left."""
+    """The server takes a moment to see that a client has left."""
 
     def try_it() -> Job | None:
         with suppress(StoreUnusable):

@@ -20,7 +20,7 @@ from tests.servers.postgres import Server
 
 
 def first_claims(found: history.History, restarts: Sequence[Restart]) -> list[float]:
-    """Seconds from each return of the server to the first run under a lease that it gave from then on."""
+    """Seconds from each return of the server to the first run under a lease that was granted after it."""
     leases = {(row.id, row.attempts): row.lease for row in found.books.ended}
     leases |= {(row.id, row.attempt): row.lease for row in found.books.lost}
     started = [(leases[run.id, run.attempt], run.started) for run in found.runs]
@@ -76,7 +76,7 @@ def test_a_kill_storm_while_the_server_crashes(server: Server, network: Network,
 def test_there_are_never_four_at_once_and_the_slots_are_in_use_between_kills_and_crashes(
     server: Server, network: Network, tmp_path: Path
 ) -> None:
-    """Between: from when all slots are in use again to the next kill or crash. And that is soon."""
+    """Between: from when all slots are in use again, which is soon, to the next kill or crash."""
     n = size("HOST_LIMITS", 1_000)
     with Place(tmp_path, server.url(host=network.address)) as place:
         supervisors = [place.worker(processes=2, beat=1.0, host=host) for host in network.hosts]

@@ -1,4 +1,4 @@
-"""Who listens on PostgreSQL, a pooler in between, and a fork."""
+"""LISTEN on PostgreSQL: who listens, through a pooler, and after a fork."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from treadle import Treadle
 
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker that is not told, does not know."""
+    """A worker that is not notified does not know."""
     monkeypatch.setattr("treadle.worker.worker.POLL", 600)
 
 
@@ -40,7 +40,7 @@ def test_a_listener_that_was_killed_listens_again(postgres_url: str) -> None:
 
 
 class Pooler(Proxy):
-    """As one in transaction mode: who listens has a session only as long as his transaction. It greets by itself."""
+    """A pooler in transaction mode: a listener has a session only during its transaction. It greets by itself."""
 
     def from_server(self, message: Message) -> Message | None:
         if message.kind == b"K":
@@ -50,7 +50,7 @@ class Pooler(Proxy):
 
 @pytest.mark.parametrize("proxy", [Proxy, Pooler])
 def test_behind_a_pooler_nothing_is_prepared(postgres_url: str, proxy: type[Proxy]) -> None:
-    """A session that another client has used may have another statement of the same name."""
+    """A session that another client has used may have a different statement of the same name."""
     with proxy(postgres_url) as between, closing(Treadle(between.url())) as app:
         for _ in range(10):
             app.enqueue("work")

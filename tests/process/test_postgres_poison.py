@@ -1,4 +1,4 @@
-"""Poison on two hosts, while the PostgreSQL server crashes every five seconds: no attempt is burnt or given by that."""
+"""Poison on two hosts, while the PostgreSQL server crashes every five seconds: that costs and grants no attempt."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ BESIDE_OTHERS = "it ran beside others and runs again alone"
 
 
 def cut_short(runs: Sequence[Run], killers: set[str]) -> Counter[str]:
-    """How many runs of each job in a child may have ended with their worker, which another job has killed.
+    """How many runs of each job in a child may have died with their worker, which another job has killed.
 
-    Such a run is given back: it was not its doing.
+    Such a run is given back: the job did not cause it.
     """
     dead = {run.worker: run.id for run in runs if run.pid == run.worker and run.id in killers}
     return Counter(
@@ -40,7 +40,7 @@ def cut_short(runs: Sequence[Run], killers: set[str]) -> Counter[str]:
 def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
     server: Server, network: Network, tmp_path: Path, dose: Any
 ) -> None:
-    """Each attempt has its run, and each run its attempt but those that were cut short by another's crash."""
+    """Each attempt has its run, and each run its attempt, except those that another job's crash cut short."""
     poisons = [*KINDS, *[""] * 100]
     random.shuffle(poisons)
     with Place(tmp_path, server.url(host=network.address)) as place:
@@ -65,6 +65,6 @@ def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
             if poison:
                 assert ended.attempts == 2
                 assert REASONS[poison] in str(ended.error)
-            if poison in ("", "memory"):  # it took nobody with it, but another may have taken it
+            if poison in ("", "memory"):  # it killed no other job, but another may have killed it
                 attempts = [attempt for attempt in attempts if BESIDE_OTHERS not in str(attempt.error)]
             assert len(attempts) == (2 if poison else 0)

@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes and comes."""
+"""A PostgreSQL server that stops and comes back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from treadle import Treadle
 
 
 def test_an_outage_takes_no_job_from_a_living_worker(server: Server, tmp_path: Path) -> None:
-    """For twelve beats nobody can beat, and so nobody is dead."""
+    """For twelve beats no worker can beat, so none is declared dead."""
     beat, seconds = 1.0, size("OUTAGE", 12)
     with Place(tmp_path, server.url()) as place:
         handlers = waits_at_a_gate, waits_at_a_gate_in_a_thread
@@ -64,7 +64,7 @@ def by_command(place: Place) -> subprocess.Popen[bytes]:
 def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_returns_its_jobs(
     server: Server, tmp_path: Path, start: Callable[[Place], subprocess.Popen[bytes]]
 ) -> None:
-    """As it would have at any other time: only what had started is charged, and the new worker starts by itself."""
+    """As at any other time: only what had started is charged, and the new worker starts by itself."""
     with Place(tmp_path, server.url()) as place:
         started = td.enqueue_many([waits_at_a_gate.request(gate="later") for _ in range(3)])
         supervisor = start(place)
@@ -79,7 +79,7 @@ def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_return
         server.start()
 
         eventually(lambda: len(place.runs()) == 6)
-        assert {run.pid for run in place.runs()} == {pid, successor.pid}  # it waited, and did not die again and again
+        assert {run.pid for run in place.runs()} == {pid, successor.pid}  # it waited, and did not die repeatedly
         place.open_gate("later")
         eventually(lambda: place.count("completed") == 3)
         errors = [attempt.error for job in started for attempt in td.attempts(job.id)]
@@ -88,7 +88,7 @@ def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_return
 
 
 def test_a_restart_of_the_server_is_not_seen_by_callers(make_postgres: MakePostgres) -> None:
-    """Though every connection that they have kept is broken, in each lane."""
+    """Even though every connection in their pools is broken."""
     server = make_postgres()
     with closing(Treadle(server.url())) as app, ThreadPoolExecutor(4) as threads:
         for _ in range(3):

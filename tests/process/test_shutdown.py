@@ -1,4 +1,4 @@
-"""A worker that is asked to end: what runs may finish, what does not is given back, and nothing is left behind."""
+"""A worker that is asked to stop: running jobs may finish, the rest is released, and nothing is left behind."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def places(jobs: list[Job]) -> set[tuple[Status, int]]:
 
 
 def nothing_is_left(place: Place) -> bool:
-    """Python's own helper of child processes, the resource tracker, ends when it sees that the worker has."""
+    """Python's own helper of child processes, the resource tracker, ends when it sees that the worker has ended."""
     eventually(lambda: not place.processes())
     return [] == place.sql("SELECT * FROM treadle_workers") + place.sql("SELECT * FROM treadle_attempts")
 
@@ -61,7 +61,7 @@ def test_a_second_signal_hurries(place: Place) -> None:
 
 
 def test_a_thread_that_stops_at_its_flag_is_released_uncharged(place: Place) -> None:
-    """It returns what it has done so far, which is not its result."""
+    """It returns what it has done so far, which is only a partial result."""
     job = counts_until_stopped.enqueue(rows=1_000_000)
     worker = place.worker(processes=1, grace=0.2)
     eventually(place.runs)

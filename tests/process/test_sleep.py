@@ -18,7 +18,7 @@ def test_a_stop_of_everything_for_a_minute_rescues_nothing_that_still_lives(slee
 
     assert len(sleepers.beats) == 4
     sleepers.wake_after(60)
-    # The first beat after it comes at once, and late; by the next, each has heard all others.
+    # The first beat after it comes at once, and late; by the next, each has seen the beats of all others.
     eventually(lambda: all(beats().get(id, count + 2) >= count + 2 for id, count in sleepers.beats.items()))
     assert beats().keys() == sleepers.beats.keys()
     assert place.sql("SELECT count(*) FROM treadle_leases") == [(n,)]

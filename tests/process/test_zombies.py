@@ -1,4 +1,4 @@
-"""A worker that is stopped until it is declared dead, and then goes on, cannot change anything."""
+"""A worker that is stopped until it is declared dead, and then goes on, changes nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def rows_of(place: Place, jobs: list[Job]) -> dict[str, list[tuple[Any, ...]]]:
 def test_a_zombie_changes_nothing_and_works_on_under_a_new_id(place: Place, deaf: bool) -> None:
     n = size("ZOMBIES", 50)
     place.sql("CREATE TABLE effects (id TEXT)")
-    # When the victim wakes up, half of its jobs have ended and half are in the other's hands.
+    # When the victim wakes up, half of its jobs have ended and the other worker runs half.
     asked = [(how, waits) for waits in (False, True) for how in WAYS for _ in range(n // 2)]
     handlers = {"transaction": zombie_in_a_transaction}
     jobs = td.enqueue_many([handlers.get(how, zombie).request(how=how, waits=waits) for how, waits in asked])
@@ -54,7 +54,7 @@ def test_a_zombie_changes_nothing_and_works_on_under_a_new_id(place: Place, deaf
         assert place.noted("claimed") == []
         assert len(place.noted("woke")) == len(jobs)
         refused = place.said("the lease was lost, its outcome was not written")
-        assert refused == len(jobs) - n  # the transaction's was refused before it came to that
+        assert refused == len(jobs) - n  # the transaction's was refused earlier
 
     place.open_gate("second")
     assert [td.result(job.id) for job in jobs] == [f"second {how}" for how, _ in asked]

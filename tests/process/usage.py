@@ -1,4 +1,4 @@
-"""How full the slots of a limited type were, by what the handlers themselves wrote down."""
+"""How full the slots of a limited type were, by the handlers' journals."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def over(run: Run, kills: Mapping[int, int]) -> int:
 
 
 def changes(runs: Sequence[Run], kills: Mapping[int, int]) -> list[tuple[int, int]]:
-    """When there is one live run more, or one less."""
+    """The moments at which there is one live run more, or one less."""
     return sorted([(run.started, 1) for run in runs] + [(over(run, kills), -1) for run in runs])
 
 
 def levels(runs: Sequence[Run], kills: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """From when on there were how many."""
+    """How many there were from each moment on."""
     live = 0
     for at, by in changes(runs, kills):
         live += by
@@ -66,16 +66,16 @@ def merged(spells: Iterable[Spell]) -> list[Spell]:
 
 
 class Aftermath(NamedTuple):
-    """What a trouble was followed by."""
+    """What followed a fault."""
 
     filling: Spell
-    """Until all slots were in use again, or the next trouble came."""
+    """Until all slots were in use again, or the next fault came."""
     steady: Spell
-    """From then until the next trouble."""
+    """From then until the next fault."""
 
 
 def aftermaths(runs: Sequence[Run], kills: Mapping[int, int], troubles: Iterable[Spell]) -> list[Aftermath]:
-    """One for each trouble, and one for the beginning. When the last job has started, nothing is left to fill slots."""
+    """One for each fault, and one for the beginning. When the last job has started, nothing is left to fill slots."""
     first, last = min(run.started for run in runs), max(run.started for run in runs)
     ordered = merged([Spell(first, first), *(trouble for trouble in troubles if trouble.end < last)])
     ends = [*(trouble.start for trouble in ordered[1:]), last]

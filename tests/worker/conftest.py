@@ -1,4 +1,4 @@
-"""An app on a database of its own, of each kind. When the test is over, its books must balance."""
+"""An app on a database of its own, of each kind. At the end of the test, its records must be consistent."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def treadle_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """A database of the test's own. Asked for by name, so that tests on SQLite alone need no server."""
+    """A database of the test's own. Requested by name, so that tests on SQLite alone need no server."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/treadle.db"
     if request.param == "libsql":
@@ -51,7 +51,7 @@ def td(treadle_url: str) -> Iterator[Treadle]:
 
 @pytest.fixture
 def timed(treadle_url: str, treadle_clock: ManualClock) -> Iterator[Treadle]:
-    """An app whose time is the test's."""
+    """An app whose clock the test moves."""
     app = Treadle(treadle_url, clock=treadle_clock, **stores.quick(treadle_url))
     yield app
     check_books(app.store)

@@ -1,4 +1,4 @@
-"""Short words for what the tests of the worker do again and again."""
+"""Helpers that many tests of the worker share."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Background:
 
 @contextmanager
 def working(td: Treadle, **options: Any) -> Iterator[Background]:
-    """A worker works during the block."""
+    """A worker that runs during the block."""
     background = Background(td, **options).start()
     try:
         yield background
@@ -87,6 +87,6 @@ def is_processing(td: Treadle, job: Job) -> Callable[[], bool]:
 
 
 def place(td: Treadle, job: Job) -> tuple[Status, int]:
-    """What most tests ask of a job: its status, and its attempts."""
+    """What most tests check of a job: its status, and its attempts."""
     found = now(td, job)
     return found.status, found.attempts

@@ -11,11 +11,11 @@ from pathlib import Path
 from treadle import Context, Registry, Treadle
 
 SLOW = "TREADLE_TEST_SLOW_IMPORT"
-"""A child that finds this in its environment takes until that file is there to import this module."""
+"""A child that has this variable waits for that file while it imports this module."""
 
 
 def _until(path: str) -> None:
-    """Wait until the file is there."""
+    """Wait until the file exists."""
     while not Path(path).exists():
         time.sleep(0.005)
 
@@ -24,10 +24,10 @@ if gate := os.environ.get(SLOW):
     _until(gate)
 
 td = Treadle("sqlite:////nonexistent/never_used.db")
-"""Each test gives it another database, and the worker tells its children which."""
+"""Each test gives it another database, and the worker sends its URL to its children."""
 
 apart = Registry()
-"""Joined to `td` by the test, and by no module that a child imports."""
+"""Included in `td` by the test, and by no module that a child imports."""
 
 mark: contextvars.ContextVar[str] = contextvars.ContextVar("mark", default="clean")
 
@@ -71,14 +71,14 @@ def complain(about: str) -> None:
 
 @td.job(run="process")
 def tell(ctx: Context, path: str) -> None:
-    """Reports, and ends when the file is there."""
+    """Reports progress, and ends when the file exists."""
     ctx.progress(0.25, "a quarter")
     _until(path)
 
 
 @td.job(run="process", timeout=600)
 def in_time(path: str) -> None:
-    """Ends when the file is there."""
+    """Ends when the file exists."""
     _until(path)
 
 

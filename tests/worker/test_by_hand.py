@@ -1,4 +1,4 @@
-"""Working by hand, as the seeds do it: claim, settle, reconcile."""
+"""Working by hand: claim, settle, reconcile."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def test_a_handler_whose_job_was_reconciled_meanwhile_changes_nothing(td: Treadl
     with working(td):
         eventually(is_processing(td, job))
         subtitle.already_done(lambda jobs: jobs)
-        td.reconcile()  # if the worker's own chore was not faster
+        td.reconcile()  # unless the worker's own chore was faster
         assert now(td, job).status is Status.COMPLETED
     assert (*place(td, job), now(td, job).result) == (Status.COMPLETED, 1, None)
 

@@ -1,4 +1,4 @@
-"""What people do to jobs while a worker works."""
+"""What people do to jobs while a worker runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from treadle.stores import open_store
 
 
 def test_a_job_that_is_to_run_now_is_run_by_a_worker_that_waits(td: Treadle, treadle_url: str) -> None:
-    """Asked for by another process, as far as the worker can tell."""
+    """Requested by another process, as far as the worker can see."""
 
     @td.job
     def hello() -> str:

@@ -54,7 +54,7 @@ def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(
         for thread in threads:
             thread.start()
         start.wait()
-        eventually(lambda: commits and len(td._group._waiting) == 64 - commits[0])  # all but those who commit for all
+        eventually(lambda: commits and len(td._group._waiting) == 64 - commits[0])  # all but those that commit for all
     for thread in threads:
         thread.join()
     assert sorted(job.payload["n"] for job in enqueued(td, note)) == list(range(64))

@@ -250,7 +250,7 @@ def test_a_follow_up_that_cannot_be_stored_fails_its_handlers_job_and_no_other(t
 def test_a_tick_runs_the_follow_ups_of_a_transaction_that_commits_while_it_looks(
     td: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its look is older than the commit, and there is nothing left to settle that would make it look again."""
+    """Its read is older than the commit, and there is nothing left to settle that would make it read again."""
     looked, told = threading.Event(), threading.Event()
 
     @td.job

@@ -1,4 +1,4 @@
-"""Callers that share a commit count on each other, so that nobody may leave the others waiting."""
+"""Callers that share a commit depend on each other: none may leave the others waiting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What runs, where it runs, and that nothing a handler does kills the worker."""
+"""What runs, where it runs, and that no handler can kill the worker."""
 
 from __future__ import annotations
 
@@ -318,7 +318,9 @@ def test_a_payload_that_no_longer_fits_is_an_ordinary_failure_with_its_reason(td
     older.close()
     drain(td, raising=False)
     errors = [now(td, job).error or "" for job in jobs]
-    assert {place(td, job) for job in jobs} == {(Status.FAILED, 5)}  # as its producer, who did not know the type, said
+    assert {place(td, job) for job in jobs} == {
+        (Status.FAILED, 5)
+    }  # as set by its producer, which did not know the type
     assert [error.startswith("BadArguments: resize: ") for error in errors] == [True] * 3
     assert "Expected `int`, got `str`" in errors[0]
     assert "unknown field `height`" in errors[1]

@@ -30,7 +30,7 @@ class OutForAMoment:
 
 
 def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> None:
-    """A server that restarts as often as a worker beats could else silence one of two who live."""
+    """Otherwise a server that restarts as often as a worker beats could silence one of two live workers."""
     store: Any = OutForAMoment()
 
     async def beat_twice() -> None:

@@ -1,4 +1,4 @@
-"""Hooks are told what has been committed, apart from the work, and cannot harm it."""
+"""Hooks get the events that are committed, run apart from the jobs, and cannot harm them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from treadle.testing import ManualClock, drain
 
 
 def told(td: Treadle) -> list[Event]:
-    """Everything that is told, from now on."""
+    """Every event from now on."""
     events: list[Event] = []
     for name in NAMES:
         td.on(name, events.append)
@@ -37,7 +37,7 @@ def names(events: list[Event]) -> list[tuple[str, str]]:
 
 @pytest.fixture
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Little patience with hooks."""
+    """A short timeout for hooks."""
     monkeypatch.setattr("treadle.hooks.CLOSE_SECONDS", 0.05)
     monkeypatch.setattr("treadle.hooks.BACKLOG", 3)
 

@@ -16,7 +16,7 @@ from treadle import Context, Treadle
 
 
 class Blocked:
-    """A store whose outcomes are not committed until somebody lets them."""
+    """A store that commits no outcome until the test lets it."""
 
     def __init__(self, td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
         self.let_go, self.asked = threading.Event(), threading.Event()
@@ -53,7 +53,7 @@ def test_a_lease_is_noted_until_its_outcome_is_committed(td: Treadle, blocked: B
 
 @pytest.mark.parametrize("run", ["async", "thread"])
 def test_there_is_a_cell_for_each_while_nothing_can_be_committed(td: Treadle, blocked: Blocked, run: Any) -> None:
-    """A worker takes no more than it has cells for, and goes on when it can commit again."""
+    """A worker claims no more than it has cells for, and goes on when it can commit again."""
     concurrency = 3
 
     async def aquick(ctx: Context) -> None: ...
@@ -70,7 +70,7 @@ def test_there_is_a_cell_for_each_while_nothing_can_be_committed(td: Treadle, bl
 
 
 def test_one_that_was_given_up_is_noted_until_that_is_committed(td: Treadle, blocked: Blocked) -> None:
-    """Though its thread has come to its end by then."""
+    """Even though its thread has ended by then."""
     over = threading.Event()
 
     @td.job(timeout=0.05, max_attempts=1)
@@ -89,7 +89,7 @@ def test_one_that_was_given_up_is_noted_until_that_is_committed(td: Treadle, blo
 
 
 def test_what_needs_no_settling_is_not_noted_when_it_has_ended(td: Treadle, blocked: Blocked) -> None:
-    """Its transaction has ended it, or it is another's by now."""
+    """Its transaction has ended it, or another worker has it now."""
 
     @td.job
     async def transacts(ctx: Context) -> None:
@@ -123,4 +123,4 @@ def test_a_worker_without_a_supervisor_leaves_no_file_open(td: Treadle) -> None:
 
     before = open_files()
     after = [open_files() for _ in range(20)]
-    assert after[-1] < before + 10  # others may have opened some
+    assert after[-1] < before + 10  # other threads may have opened some

@@ -1,4 +1,4 @@
-"""How much runs at once, in what order, and within what bounds."""
+"""How many jobs run at once, in what order, and within what limits."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_worker_takes_only_its_queues(td: Treadle) -> None:
 
 
 def test_a_delayed_job_runs_when_it_is_due_and_not_before(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.worker.worker.POLL", 600)  # so that it is not the next look that finds it
+    monkeypatch.setattr("treadle.worker.worker.POLL", 600)  # so that no poll finds it first
 
     @td.job
     async def later() -> float:
@@ -130,7 +130,7 @@ def test_a_delayed_job_runs_when_it_is_due_and_not_before(td: Treadle, monkeypat
     assert 0 <= ran_at - job.run_at.timestamp() < 60
 
 
-@pytest.mark.not_libsql  # which does not hear others
+@pytest.mark.not_libsql  # which is not notified by others
 def test_a_job_enqueued_by_another_process_is_picked_up_without_a_poll(
     td: Treadle, treadle_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

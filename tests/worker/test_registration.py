@@ -1,4 +1,4 @@
-"""Declaring jobs: what is refused, and with what words."""
+"""Declaring jobs: what is refused, and with which message."""
 
 from __future__ import annotations
 

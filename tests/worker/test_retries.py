@@ -15,7 +15,7 @@ from treadle.testing import ManualClock, drain
 
 
 def waits(td: Treadle, clock: ManualClock, job: Any) -> list[float]:
-    """Runs a job to its end. How many seconds it waited before each further run."""
+    """Run a job to its end. Returns the seconds that it waited before each further run."""
     seconds: list[float] = []
     drain(td, raising=False)
     while not (found := now(td, job)).status.is_final:

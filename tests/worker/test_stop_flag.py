@@ -23,7 +23,7 @@ def stop_after_grace(background: Background) -> None:
 
 
 def test_the_idiom_of_the_guide_is_released_when_the_worker_stops(td: Treadle) -> None:
-    """It has a partial result, and the next worker must have the whole job."""
+    """It has a partial result, and the next worker must run the whole job."""
 
     @td.job
     def crunch(ctx: Context, rows: int) -> int:

@@ -117,12 +117,12 @@ def test_a_thread_is_given_up_at_its_timeout_and_its_slot_stays_taken_until_it_e
         assert place(td, waiting) == (Status.PENDING, 0)
         let_go.set()
         assert ended(td, waiting).status is Status.COMPLETED
-    assert now(td, job).result is None  # its late word counts for nothing
+    assert now(td, job).result is None  # its late result is ignored
 
 
 def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_children: Treadle, tmp_path: Path) -> None:
     with working(in_children, concurrency=1):
-        first = in_children.result(process_jobs.own_pid.enqueue().id)  # the child is there now, with all it imports
+        first = in_children.result(process_jobs.own_pid.enqueue().id)  # the child runs now, and has imported everything
         job = process_jobs.hang_with_timeout.enqueue(path=str(tmp_path / "pid"))
         assert ended(in_children, job).error == "timed out after 3 s"
         assert int((tmp_path / "pid").read_text()) == first
@@ -138,7 +138,7 @@ def deadline_of(td: Treadle, job: Job) -> int | None:
 def test_the_deadline_of_a_job_in_a_child_counts_from_its_start(
     in_children: Treadle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A child may import for longer than a handler may take: that is not stuck, and nobody else may have the job."""
+    """A child may import for longer than the timeout: it is not stuck, and no other worker may get the job."""
     monkeypatch.setenv(process_jobs.SLOW, str(tmp_path / "imported"))
     with working(in_children):
         job = process_jobs.in_time.enqueue(path=str(tmp_path / "end"))
@@ -366,7 +366,7 @@ def test_a_worker_that_leaves_has_no_threads_behind(td: Treadle) -> None:
 
 
 def test_a_worker_whose_loop_is_torn_down_beats_no_more(td: Treadle) -> None:
-    """As by a signal's handler that calls `sys.exit`: all tasks are cancelled at once, ours that would stop too."""
+    """As by a signal handler that calls `sys.exit`: all tasks are cancelled at once, even the one that would stop."""
     before = set(threading.enumerate())
 
     async def main() -> None:

@@ -187,7 +187,7 @@ def test_drain_raises_with_the_traceback_of_what_failed_after_all_has_run() -> N
         clock.advance(60)
         with pytest.raises(AssertionError, match=r"send_mail\(to='nobody'\) failed \(attempt 2 of 2\)"):
             drain(td)
-        assert drain(td).ran == 0  # an old failure is not told again
+        assert drain(td).ran == 0  # an old failure is not reported again
 
 
 def test_drain_counts_failures_when_it_is_asked_not_to_raise() -> None:
@@ -283,7 +283,7 @@ def test_enqueued_finds_jobs_by_function_or_type_and_some_of_their_payload() -> 
     with temporary(td):
         first, second = send_mail.enqueue(to="ann"), send_mail.enqueue("bob", subject="bye")
         other = td.enqueue("unknown_here", {"to": "ann"})
-        drain(td)  # what has run was enqueued all the same
+        drain(td)  # a job that has run was enqueued too
         assert [job.id for job in enqueued(td, send_mail)] == [first.id, second.id]
         assert [job.id for job in enqueued(td, "send_mail", to="bob")] == [second.id]
         assert [job.id for job in enqueued(td, send_mail.using(priority=3), subject="bye")] == [second.id]

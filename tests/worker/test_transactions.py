@@ -216,7 +216,7 @@ def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
     with working(td):
         job = slow.enqueue()
         assert writing.wait(30)
-        assert ended(td, other.enqueue()).status is Status.COMPLETED  # others can write although the block goes on
+        assert ended(td, other.enqueue()).status is Status.COMPLETED  # others can write while the block goes on
         assert now(td, job).status is Status.PROCESSING
         let_go.set()
         error = ended(td, job).error or ""
@@ -286,7 +286,7 @@ def test_a_cancel_inside_atransaction_rolls_back(td: Treadle, words: Words) -> N
 
 @pytest.mark.sqlite_only
 def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loop(td: Treadle, words: Words) -> None:
-    """The writer is let go by the loop itself, which could not if it waited for the transaction's thread."""
+    """The event loop releases the writer. It could not if it waited for the transaction's thread."""
     late: list[float] = []
     writer = sqlite3.connect(td.store.where, isolation_level=None, check_same_thread=False)
 
