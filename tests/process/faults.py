@@ -49,7 +49,7 @@ def completed(place: Place) -> int:
 
 
 def count(place: Place, *statuses: str) -> int:
-    """How many jobs have this status; -1 while the server is down."""
+    """How many jobs have one of these statuses; -1 while the server is down."""
     try:
         return sum(place.count(status) for status in statuses)
     except StoreUnusable:

@@ -69,7 +69,7 @@ def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
     check(place, jobs, poisons)
 
 
-@pytest.mark.sqlite_only  # the worker runs it itself, and it takes as long as the others together
+@pytest.mark.sqlite_only  # it is about the worker, whatever the store, and takes as long as the others together
 @pytest.mark.parametrize("leaver", LEAVERS, ids=lambda leaver: leaver.job_type.name)
 def test_a_job_is_charged_for_what_it_leaves_behind(place: Place, leaver: Any) -> None:
     """The process dies each time when its handler has returned and nothing of that is committed yet."""

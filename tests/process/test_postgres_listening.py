@@ -40,7 +40,7 @@ def test_a_listener_that_was_killed_listens_again(postgres_url: str) -> None:
 
 
 class Pooler(Proxy):
-    """A pooler in transaction mode: a listener has a session only during its transaction. It greets by itself."""
+    """A pooler in transaction mode: it forwards no notifications, and sends a cancel key of its own."""
 
     def from_server(self, message: Message) -> Message | None:
         if message.kind == b"K":

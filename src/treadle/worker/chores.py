@@ -44,10 +44,9 @@ async def do_chores(app: Treadle, every: float) -> None:
 
 
 async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExecutor) -> None:
-    loop = asyncio.get_running_loop()
     while True:
         try:
-            await loop.run_in_executor(threads, chore)
+            await asyncio.get_running_loop().run_in_executor(threads, chore)
         except TreadleError as error:
             log.warning("a chore has to wait: %s", error)
         except Exception:
@@ -76,8 +75,7 @@ def reconcile(store: Store, types: Mapping[str, JobType]) -> int:
             page = store.jobs(Filter(statuses=unfinished, types=(name,)), PAGE, cursor)
             done = job_type.already_done(page.jobs) if page.jobs else ()
             completed += store.complete([job.id for job in done]) if done else 0
-            cursor = page.next
-            if cursor is None:
+            if (cursor := page.next) is None:
                 break
     return completed
 

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from treadle.context import Context, Run, current_run
 from treadle.errors import BadPayload, LeaseLost
 from treadle.outcome import Fail, Outcome, StopReason, TimedOut, after_stop, decide
-
-if TYPE_CHECKING:
-    from treadle.registry import JobType
+from treadle.registry import JobType
 
 log = logging.getLogger("treadle")
 

@@ -24,7 +24,7 @@ Settling = Sequence[tuple[ClaimedJob, Outcome]]
 
 
 class Settler:
-    """Takes outcomes from the queue of `attempts` and commits them. Sets `committed` after each batch."""
+    """Takes the attempts that have ended from `attempts` and commits them. Sets `committed` after each batch."""
 
     def __init__(self, store: Engine, attempts: Attempts, hooks: HookDispatcher, committed: asyncio.Event) -> None:
         self.thread = ThreadPoolExecutor(1, "treadle-settle")
@@ -50,10 +50,11 @@ class Settler:
             await asyncio.sleep(0)  # a claim that waited for this goes first: what it brings runs during the next batch
 
     async def _settle(self, outcomes: Settling) -> None:
+        """Write the outcomes together, or one by one if one of them cannot be written."""
         try:
             settled = await self._write(outcomes)
         except Exception as error:
-            if len(outcomes) > 1:  # one of them is the culprit, and fails alone
+            if len(outcomes) > 1:
                 for one in outcomes:
                     await self._settle([one])
                 return
@@ -65,16 +66,16 @@ class Settler:
 
     async def _write(self, outcomes: Settling) -> Settled:
         """Settle, however long the store cannot be used: an outcome is kept until it is written."""
-        loop = asyncio.get_running_loop()
         while True:
             try:
-                return await loop.run_in_executor(self.thread, self._store.settle, outcomes)
+                return await asyncio.get_running_loop().run_in_executor(self.thread, self._store.settle, outcomes)
             except (StoreBusy, StoreUnusable) as error:
                 log.warning("%d outcomes are waiting to be settled: %s", len(outcomes), error)
                 await asyncio.sleep(PAUSE)
 
 
 def _failed(claimed: ClaimedJob, error: Exception) -> tuple[ClaimedJob, Outcome]:
+    """The job, failed because its own outcome could not be stored."""
     log.error("job %s (%s) could not be settled", claimed.id, claimed.type, exc_info=error)
     fail = Fail(f"its outcome could not be stored: {type(error).__name__}: {error}")
     return claimed, decide(claimed, fail, lambda _: 0)

@@ -84,7 +84,7 @@ class Worker:
         self._registering = asyncio.Lock()
         self._tasks: list[asyncio.Task[None]] = []
 
-    # Life
+    # Start and stop
 
     def run(self) -> int:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
@@ -148,6 +148,7 @@ class Worker:
             raise
 
     async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
+        """In this order: the last claim, what runs, its outcomes, their hooks, the other tasks, the threads."""
         await claim
         await self._attempts.all_ended(self.grace, self._hurry)
         self._attempts.stop(StopReason.RELEASED, self._attempts.running)
@@ -161,6 +162,7 @@ class Worker:
         await asyncio.to_thread(self._leave)
 
     def _leave(self) -> None:
+        """Be gone from the database and from the cells, and end the threads."""
         self._heartbeat.fall_silent()
         self._heartbeat.join()
         self._wakeup.close()
@@ -243,6 +245,7 @@ class Worker:
     # Claim
 
     async def _claim_loop(self) -> None:
+        """Claim a job for each free slot, and start it. If fewer were due than slots are free, wait until more are."""
         while not self._stopping:
             free = self._room()
             if free <= 0:
