@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from treadle.errors import BadOption
 from treadle.job import Job, NewJob
-from treadle.stores.sql.insert import Insert
+from treadle.stores.sql.enqueue import Insert
 from treadle.stores.sql.transaction import Transaction
 
 ALL = "treadle_all"

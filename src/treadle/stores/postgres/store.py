@@ -22,7 +22,7 @@ from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Counted
-from treadle.stores.sql import insert, search, settle
+from treadle.stores.sql import enqueue, leases, search
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.user_connections import UserConnection, identity, savepoint, wrap
 
@@ -159,9 +159,9 @@ class PostgresStore(SQLStore[Database]):
 
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
         with self._within(connection) as tx:
-            return roles.insert_within(tx, jobs, insert.insert_again)
+            return roles.insert_within(tx, jobs, enqueue.insert_again)
 
-    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: insert.Insert) -> list[Job]:
+    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: enqueue.Insert) -> list[Job]:
         return how(tx, jobs) if self._scope is None else roles.insert_for_tenants(tx, jobs, how, self._scope)
 
     @cached_property
@@ -199,7 +199,8 @@ class PostgresStore(SQLStore[Database]):
         """The tallies are of all tenants: a role that sees one tenant has to count."""
 
         def steps(tx: Transaction) -> Counted:
-            return search.counts(self._for_tenant(tx, wanted), by, wanted, most, tallied=self._scope is None)
+            count = search.counts if self._scope is None else search.count_jobs
+            return count(self._for_tenant(tx, wanted), by, wanted, most)
 
         return self.database.read("read", steps)
 
@@ -226,7 +227,7 @@ class PostgresStore(SQLStore[Database]):
                         "no longer one; the job was not completed: leave both to ctx.transaction()"
                     )
                 tx.set_now()
-                settle.settle_in_transaction(tx, claimed, outcome())
+                leases.settle_in_transaction(tx, claimed, outcome())
                 database.notify(tx)
                 database.commit(connection)
             connection.execute("RESET ALL")

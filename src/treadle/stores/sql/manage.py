@@ -9,14 +9,13 @@ from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.errors import JobNotFound, KeyHeld, StoreBusy, WrongStatus
 from treadle.filters import Filter
-from treadle.ids import first_id_of
+from treadle.ids import first_id_of, is_id
 from treadle.job import Job, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import Batch
 from treadle.stores.sql import read, search, web_records
-from treadle.stores.sql.insert import take_key
-from treadle.stores.sql.rescue import decode_claimed
-from treadle.stores.sql.settle import settle
+from treadle.stores.sql.enqueue import take_key
+from treadle.stores.sql.leases import decode_claimed, settle
 from treadle.stores.sql.transaction import Transaction
 
 USAGE_DAYS = 90
@@ -25,8 +24,9 @@ USAGE_DAYS = 90
 
 def lock_job(tx: Transaction, id: str) -> Job:
     """The job, which does not change until we commit."""
-    tries = 100
-    for _ in range(tries):
+    if not is_id(id):
+        raise JobNotFound(id)
+    for _ in range(100):
         if not tx.sql.LOCK_JOB or any(tx.value(statement, {"id": id}) for statement in tx.sql.LOCK_JOB):
             return read.job(tx, id)
         if not tx.value(tx.sql.IS_STORED, {"id": id}):
@@ -87,7 +87,9 @@ ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
 }
 
 
-def batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None) -> Batch:
+def batch(
+    tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None = None
+) -> Batch:
     if operation is None:
         return _batch(tx, action, wanted, before, limit)
     before = web_records.position(tx, operation)

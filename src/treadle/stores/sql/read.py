@@ -1,23 +1,34 @@
-"""Rows become jobs."""
+"""Rows become jobs, attempts and workers, and all that `why` needs to know of a job."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from treadle import clock, codec
+from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.errors import JobNotFound
+from treadle.ids import is_id
 from treadle.job import Attempt, Job, Progress, Status
-from treadle.stores.base import WorkerRow
+from treadle.stores.base import RECLAIM_AFTER, WorkerRow
+from treadle.stores.sql.claim_order import ReadyRange
 from treadle.stores.sql.transaction import Transaction
 
 _FIRST, _LAST = (clock.from_datetime(moment.replace(tzinfo=UTC)) for moment in (datetime.min, datetime.max))
 
+# The columns of JOB: those of the job, and those of the three tables of which one has it.
+_COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "created_at")
+_WAITING = ("run_at", "attempts", "snoozes", "updated_at")
+_LEASED = ("run_at", "attempts", "snoozes", "worker_id", "started_at")
+_FINISHED = (*_LEASED, "completed_at", "error", "result")
+_MOMENTS = {"created_at", "run_at", "updated_at", "started_at", "completed_at"}
+
 
 def get(tx: Transaction, id: str) -> Job | None:
-    row = tx.execute(tx.sql.GET, {"id": id}).fetchone()
+    row = tx.execute(tx.sql.GET, {"id": id}).fetchone() if is_id(id) else None
     return to_job(row) if row else None
 
 
@@ -31,77 +42,28 @@ def job(tx: Transaction, id: str) -> Job:
 
 def to_job(row: tuple[Any, ...]) -> Job:
     """A row of JOB. If its payload is not an object, it was broken by hand, and is shown as it is."""
-    (id, type, queue, tenant, subject, payload, priority, max_attempts, created_at, *places) = row
-    common = {
-        "id": id,
-        "type": type,
-        "queue": queue,
-        "tenant": tenant,
-        "subject": subject,
-        "payload": _payload(payload),
-        "priority": priority,
-        "max_attempts": max_attempts,
-        "created_at": moment(created_at),
-    }
-    (r_run_at, r_attempts, r_snoozes, r_updated) = places[:4]
-    (lease, l_run_at, attempt, l_snoozes, l_worker, l_started, fraction, message) = places[4:12]
-    (status, f_run_at, f_attempts, f_snoozes, f_worker, f_started, completed_at, error, result, last_error) = places[
-        12:
-    ]
+    job: dict[str, Any] = dict(zip(_COMMON, row, strict=False))
+    waiting, (lease, *leased), (status, *finished), last_error = row[9:13], row[13:21], row[21:30], row[30]
     if status is not None:
-        return Job(
-            **common,
-            status=Status(status),
-            run_at=moment(f_run_at),
-            attempts=f_attempts,
-            snoozes=f_snoozes,
-            updated_at=moment(completed_at),
-            worker_id=f_worker or None,
-            started_at=None if f_started is None else moment(f_started),
-            completed_at=moment(completed_at),
-            error=error,
-            result=None if result is None else _value(result),
-        )
-    if lease is not None:
-        started = moment(l_started)
-        return Job(
-            **common,
-            status=Status.PROCESSING,
-            run_at=moment(l_run_at),
-            attempts=attempt,
-            snoozes=l_snoozes,
-            updated_at=started,
-            worker_id=l_worker or None,
-            started_at=started,
-            progress=None if fraction is None else Progress(fraction, message or ""),
-        )
-    return Job(
-        **common,
-        status=Status.PENDING,
-        run_at=moment(r_run_at if r_run_at is not None else created_at),
-        attempts=r_attempts or 0,
-        snoozes=r_snoozes or 0,
-        updated_at=moment(r_updated if r_updated is not None else created_at),
-        error=last_error,
-    )
+        job.update(zip(_FINISHED, finished, strict=True), status=Status(status))
+        job.update(updated_at=job["completed_at"], result=None if job["result"] is None else _value(job["result"]))
+    elif lease is not None:
+        *values, fraction, message = leased
+        job.update(zip(_LEASED, values, strict=True), status=Status.PROCESSING)
+        progress = None if fraction is None else Progress(fraction, message or "")
+        job.update(updated_at=job["started_at"], progress=progress)
+    else:
+        if waiting[0] is None:  # its row was deleted by hand
+            waiting = (job["created_at"], 0, 0, job["created_at"])
+        job.update(zip(_WAITING, waiting, strict=True), status=Status.PENDING, error=last_error)
+    moments = {name: moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
+    return Job(**{**job, **moments, "payload": _payload(job["payload"]), "worker_id": job.get("worker_id") or None})
 
 
 def attempts(tx: Transaction, id: str) -> list[Attempt]:
-    return [
-        Attempt(
-            attempt=attempt,
-            lease=lease,
-            worker_id=worker,
-            started_at=moment(started_at),
-            ended_at=moment(ended_at),
-            outcome=outcome,
-            error=error,
-            traceback=traceback,
-        )
-        for attempt, lease, worker, started_at, ended_at, outcome, error, traceback in tx.execute(
-            tx.sql.ATTEMPTS, {"id": id}
-        )
-    ]
+    rows = tx.execute(tx.sql.ATTEMPTS, {"id": id}) if is_id(id) else ()
+    found = [dict(zip(Attempt.__struct_fields__, row, strict=True)) for row in rows]
+    return [Attempt(**{**a, "started_at": moment(a["started_at"]), "ended_at": moment(a["ended_at"])}) for a in found]
 
 
 def workers(tx: Transaction) -> list[WorkerRow]:
@@ -109,22 +71,11 @@ def workers(tx: Transaction) -> list[WorkerRow]:
     doing: dict[str, list[tuple[str, int, int]]] = {}
     for worker, type, n, since in tx.execute(tx.sql.LEASES_BY_WORKER):
         doing.setdefault(worker, []).append((type, n, since))
-    return [
-        WorkerRow(
-            id=id,
-            name=name,
-            concurrency=concurrency,
-            queues=tuple(codec.decode(queues)),
-            types=tuple(codec.decode(types)),
-            host=codec.decode(host),
-            version=version,
-            beats=beats,
-            started_at=started_at,
-            seen_at=seen_at,
-            doing=tuple(doing.get(id, ())),
-        )
-        for id, name, concurrency, queues, types, host, version, beats, started_at, seen_at in rows
-    ]
+    found = [dict(zip(WorkerRow.__struct_fields__, row, strict=False)) for row in rows]
+    for w in found:
+        w.update(queues=tuple(codec.decode(w["queues"])), types=tuple(codec.decode(w["types"])))
+        w.update(host=codec.decode(w["host"]), doing=tuple(doing.get(w["id"], ())))
+    return [WorkerRow(**w) for w in found]
 
 
 def moment(at: int) -> datetime:
@@ -142,3 +93,45 @@ def _value(text: str) -> Any:
         return codec.decode(text)
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return text
+
+
+# What `why` needs to know
+
+
+def job_facts(tx: Transaction, id: str) -> JobFacts | None:
+    """At a cost that does not grow with the number of waiting jobs."""
+    job = get(tx, id)
+    if job is None:
+        return None
+    found = JobFacts(job=job, now=tx.now, workers=tuple(workers(tx)))
+    if job.status is Status.PROCESSING:
+        cancelled, deadline = tx.execute(tx.sql.LEASE_FLAGS, {"id": id}).fetchone() or (0, None)
+        return msgspec.structs.replace(found, cancelled=bool(cancelled), deadline=deadline)
+    if job.status is not Status.PENDING:
+        return found
+    parameters = {"type": job.type, "grace": RECLAIM_AFTER, "now": tx.now}
+    return msgspec.structs.replace(
+        found,
+        limit=tx.value(tx.sql.LIMIT, {"type": job.type}),
+        holders=dict(tx.execute(tx.sql.LEASE_HOLDERS, parameters).fetchall()),
+        ahead=_ahead(tx, job, found.workers),
+    )
+
+
+def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow]) -> int:
+    """How many due jobs come before it, of those that its own workers would take."""
+    rivals = [worker for worker in alive(workers, tx.now) if handles(worker, job.queue, job.type)]
+    types = {type for worker in rivals for type in worker.types}
+    place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
+    ahead = 0
+    for range, slots in tx.ready_ranges():
+        if ahead > MOST_AHEAD:
+            break
+        if range.type in types and any(serves(w, range.queue) for w in rivals) and (slots is None or slots > 0):
+            ahead += _ahead_in(tx, range, place, MOST_AHEAD + 1 - ahead)
+    return ahead
+
+
+def _ahead_in(tx: Transaction, range: ReadyRange, place: dict[str, object], limit: int) -> int:
+    row = {**place, "queue": range.queue, "type": range.type, "limit": limit}
+    return sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_BESIDE))

@@ -40,7 +40,7 @@ class Source(NamedTuple):
     """What has to be checked row by row."""
 
 
-def jobs(tx: Transaction, wanted: Filter, limit: int, before: str | None) -> Page:
+def jobs(tx: Transaction, wanted: Filter, limit: int, before: str | None = None) -> Page:
     """Newest first. One statement per status asked for, each starting from the table that has just those rows."""
     found: dict[str, Job] = {}
     ends: list[str] = []
@@ -146,10 +146,13 @@ def _ended(status: Status) -> list[Term]:
 # How many
 
 
-def counts(tx: Transaction, by: Sequence[str], wanted: Filter, most: int | None, *, tallied: bool = True) -> Counted:
-    """From the tallies if they have the answer. If not, jobs are counted, among the newest `most` of each source."""
-    if tallied and _is_tallied(by, wanted):
-        return _tallied(tx, by, wanted)
+def counts(tx: Transaction, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
+    """From the tallies if they have the answer. If not, jobs are counted."""
+    return _tallied(tx, by, wanted) if _is_tallied(by, wanted) else count_jobs(tx, by, wanted, most)
+
+
+def count_jobs(tx: Transaction, by: Sequence[str], wanted: Filter, most: int | None) -> Counted:
+    """Jobs are counted, among the newest `most` of each source."""
     if most is None and wanted == EVERYTHING and "state" not in by:
         names = ("status", "type", "queue", "tenant", "subject")
         every = [(dict(zip(names, row, strict=False)), row[-1]) for row in tx.execute(tx.sql.COUNT_EACH)]

@@ -22,7 +22,9 @@ MOST_LEVELS = 2_000
 """At most that many (queue, type, priority) are read."""
 
 
-def usage(tx: Transaction, since: int, until: int, step: int, by: Sequence[str], tenant: str | None) -> list[Usage]:
+def usage(
+    tx: Transaction, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None
+) -> list[Usage]:
     """`since`, `until` and the start of each step are seconds since 1970."""
     columns = "".join(f"{name}, " for name in by)
     group = ", ".join(["1", *by])

@@ -7,20 +7,17 @@ import logging
 import os
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice
 from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
-from treadle.diagnosis import JobFacts
 from treadle.errors import CommitUnknown, JobNotFound, StoreBusy, StoreUnusable
-from treadle.filters import EVERYTHING, Filter
-from treadle.ids import is_id
-from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
+from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
-from treadle.stores.base import ClaimRequest, Inserted, TypePolicy, WorkerRow
-from treadle.stores.rows import AuditRow, Batch, Beat, Counted, Due, Operation, QueueStats, Sampled, Settled, Token
-from treadle.stores.sql import diagnosis, insert, manage, read, rescue, search, settle, stats, web_records
-from treadle.stores.sql.insert import Insert
+from treadle.stores.base import ClaimRequest, Inserted
+from treadle.stores.rows import Due, Settled
+from treadle.stores.sql import enqueue, leases, manage, read, search, stats, web_records
+from treadle.stores.sql.enqueue import Insert
 from treadle.stores.sql.transaction import Transaction
 
 P = ParamSpec("P")
@@ -50,6 +47,26 @@ class Connections(Protocol):
 
 
 D = TypeVar("D", bound=Connections)
+
+
+def reads(pool: str, steps: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[SQLStore[Any], P], T]:
+    """A verb that takes these steps, which only read."""
+
+    def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        database: Connections = store.database
+        return database.read(pool, steps, *args, **kwargs)
+
+    return verb
+
+
+def writes(pool: str, steps: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[SQLStore[Any], P], T]:
+    """A verb that takes these steps in one transaction."""
+
+    def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        database: Connections = store.database
+        return database.write(pool, steps, *args, **kwargs)
+
+    return verb
 
 
 class SQLStore(ABC, Generic[D]):
@@ -117,7 +134,7 @@ class SQLStore(ABC, Generic[D]):
         if connection is not None:
             return self._insert_within(connection, jobs)
         try:
-            return self.database.write("insert", self._insert, jobs, insert.insert)
+            return self.database.write("insert", self._insert, jobs, enqueue.insert)
         except CommitUnknown as unknown:
             try:
                 return self._insert_again(jobs)
@@ -132,7 +149,7 @@ class SQLStore(ABC, Generic[D]):
         """Store them as part of the user's own transaction. If that fails, nothing of them stays in there."""
 
     def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
-        return self.database.write("insert", self._insert, jobs, insert.insert_again)
+        return self.database.write("insert", self._insert, jobs, enqueue.insert_again)
 
     def _insert(self, tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
         return how(tx, jobs)
@@ -156,11 +173,8 @@ class SQLStore(ABC, Generic[D]):
         log.debug("%d enqueues could not share a commit, each has its own now: %r", len(groups), error)
         return [self.insert_groups([group])[0] for group in groups]
 
-    def publish(self, policies: Sequence[TypePolicy]) -> None:
-        self.database.write("other", insert.publish, policies)
-
-    def policies(self) -> dict[str, TypePolicy]:
-        return self.database.read("read", insert.policies)
+    publish = writes("other", enqueue.publish)
+    policies = reads("read", enqueue.policies)
 
     # Claim and settle
 
@@ -171,136 +185,53 @@ class SQLStore(ABC, Generic[D]):
         return self.database.write("claim", lambda tx: tx.claim(worker, request))
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
-        return self.database.write("settle", settle.settle, ended) if ended else Settled(at=0)
+        return self.database.write("settle", leases.settle, ended) if ended else Settled(at=0)
 
-    def save_progress(self, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
-        self.database.write("other", settle.save_progress, progress)
-
-    def extend(self, claimed: ClaimedJob, until: int) -> ClaimedJob:
-        return self.database.write("other", settle.extend, claimed, until)
+    save_progress = writes("other", leases.save_progress)
+    extend = writes("other", leases.extend)
 
     # Liveness
 
-    def register(self, worker: WorkerRow) -> None:
-        self.database.write("other", rescue.register, worker)
-
-    def beat(self, worker: str) -> Beat:
-        return self.database.write("beat", rescue.beat, worker)
-
-    def cancelled(self, worker: str) -> list[int]:
-        return self.database.read("settle", rescue.cancelled, worker)
-
-    def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
-        return self.database.write("settle", rescue.release_unheld, worker, numbers)
-
-    def declare_dead(
-        self,
-        worker: str,
-        reason: str,
-        *,
-        beats: int | None = None,
-        started: Collection[int] | None = None,
-        outside: bool = False,
-    ) -> int:
-        return self.database.write(
-            "other", rescue.declare_dead, worker, reason, beats=beats, started=started, outside=outside
-        )
-
-    def rescue(self, *, silent_for: int | None = None) -> int:
-        return self.database.write("other", rescue.rescue, silent_for)
-
-    def workers(self) -> list[WorkerRow]:
-        return self.database.read("read", read.workers)
+    register = writes("other", leases.register)
+    beat = writes("beat", leases.beat)
+    cancelled = reads("settle", leases.cancelled)
+    release_unheld = writes("settle", leases.release_unheld)
+    declare_dead = writes("other", leases.declare_dead)
+    rescue = writes("other", leases.rescue)
+    workers = reads("read", read.workers)
 
     # Manage
 
-    def get(self, id: str) -> Job | None:
-        return self.database.read("read", read.get, id) if is_id(id) else None
-
-    def job_facts(self, id: str) -> JobFacts | None:
-        return self.database.read("read", diagnosis.job_facts, id) if is_id(id) else None
-
-    def attempts(self, id: str) -> list[Attempt]:
-        return self.database.read("read", read.attempts, id) if is_id(id) else []
-
-    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        return self.database.read("read", search.jobs, wanted, limit, before)
-
-    def counts(self, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
-        return self.database.read("read", search.counts, by, wanted, most)
-
-    def queue_stats(self) -> list[QueueStats]:
-        return self.database.read("read", stats.queue_stats)
-
-    def usage(self, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None) -> list[Usage]:
-        return self.database.read("read", stats.usage, since, until, step, by, tenant)
-
-    def latency_sample(self) -> list[Sampled]:
-        return self.database.read("read", stats.latency_sample)
-
-    def failures(self) -> list[FailureGroup]:
-        return self.database.read("read", stats.failures)
-
-    def cancel(self, id: str) -> Job:
-        return self._manage(id, manage.cancel)
-
-    def retry(self, id: str) -> Job:
-        return self._manage(id, manage.retry)
-
-    def delete(self, id: str) -> Job:
-        return self._manage(id, manage.delete)
-
-    def run_now(self, id: str) -> Job:
-        return self._manage(id, manage.run_now)
-
-    def batch(self, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None = None) -> Batch:
-        return self.database.write("other", manage.batch, action, wanted, before, limit, operation)
-
-    def _manage(self, id: str, verb: Callable[[Transaction, str], Job]) -> Job:
-        if not is_id(id):
-            raise JobNotFound(id)
-        return self.database.write("other", verb, id)
-
-    def complete(self, ids: Sequence[str]) -> int:
-        return self.database.write("other", manage.complete, [id for id in ids if is_id(id)])
-
-    def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
-        return self.database.write("other", manage.prune, statuses, before, limit)
+    get = reads("read", read.get)
+    job_facts = reads("read", read.job_facts)
+    attempts = reads("read", read.attempts)
+    jobs = reads("read", search.jobs)
+    counts = reads("read", search.counts)
+    queue_stats = reads("read", stats.queue_stats)
+    usage = reads("read", stats.usage)
+    latency_sample = reads("read", stats.latency_sample)
+    failures = reads("read", stats.failures)
+    cancel = writes("other", manage.cancel)
+    retry = writes("other", manage.retry)
+    delete = writes("other", manage.delete)
+    run_now = writes("other", manage.run_now)
+    batch = writes("other", manage.batch)
+    complete = writes("other", manage.complete)
+    prune = writes("other", manage.prune)
 
     # The records of the HTTP API
 
-    def audit(self, row: AuditRow) -> None:
-        self.database.write("other", web_records.audit, row)
-
-    def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
-        return self.database.read("read", web_records.audits, limit, before)
-
-    def add_token(self, token: Token) -> bool:
-        return self.database.write("other", web_records.add_token, token)
-
-    def token(self, hash: str) -> Token | None:
-        return self.database.read("read", web_records.token, hash)
-
-    def tokens(self) -> list[Token]:
-        return self.database.read("read", web_records.tokens)
-
-    def drop_token(self, name: str) -> bool:
-        return self.database.write("other", web_records.drop_token, name)
-
-    def start_operation(self, operation: Operation) -> None:
-        self.database.write("other", web_records.start, operation)
-
-    def resume_operation(self, operation: Operation) -> bool:
-        return self.database.write("other", web_records.resume, operation)
-
-    def fail_operation(self, id: str, error: str) -> None:
-        self.database.write("other", web_records.fail, id, error)
-
-    def operation(self, id: str) -> Operation | None:
-        return self.database.read("read", web_records.operation, id) if is_id(id) else None
-
-    def operations(self, limit: int) -> list[Operation]:
-        return self.database.read("read", web_records.operations, limit)
+    audit = writes("other", web_records.audit)
+    audits = reads("read", web_records.audits)
+    add_token = writes("other", web_records.add_token)
+    token = reads("read", web_records.token)
+    tokens = reads("read", web_records.tokens)
+    drop_token = writes("other", web_records.drop_token)
+    start_operation = writes("other", web_records.start)
+    resume_operation = writes("other", web_records.resume)
+    fail_operation = writes("other", web_records.fail)
+    operation = reads("read", web_records.operation)
+    operations = reads("read", web_records.operations)
 
     def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
         def steps(tx: Transaction, how: Insert) -> tuple[list[Job], bool]:
@@ -312,9 +243,9 @@ class SQLStore(ABC, Generic[D]):
             return stored, True
 
         try:
-            return self.database.write("insert", steps, insert.insert)
+            return self.database.write("insert", steps, enqueue.insert)
         except CommitUnknown:
-            stored, _ = self.database.write("insert", steps, insert.insert)  # if it was committed, this finds the jobs
+            stored, _ = self.database.write("insert", steps, enqueue.insert)  # if it was committed, this finds the jobs
             return stored, True
         except (self.already_there, JobNotFound):  # as in insert
-            return self.database.write("insert", steps, insert.insert_again)
+            return self.database.write("insert", steps, enqueue.insert_again)

@@ -8,7 +8,7 @@ from treadle import codec
 from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.errors import RequestDiffers
-from treadle.ids import first_id_of, new_id
+from treadle.ids import first_id_of, is_id, new_id
 from treadle.job import Job, NewJob
 from treadle.stores.rows import AuditRow, Operation, Token
 from treadle.stores.sql import read
@@ -24,7 +24,7 @@ def audit(tx: Transaction, row: AuditRow) -> None:
     tx.execute(tx.sql.AUDIT, {"id": new_id(), "now": tx.now, **values})
 
 
-def audits(tx: Transaction, limit: int, before: str | None) -> list[AuditRow]:
+def audits(tx: Transaction, limit: int, before: str | None = None) -> list[AuditRow]:
     rows = tx.execute(tx.sql.LIST_AUDIT, {"limit": limit, "before": before or LAST_ID})
     return [
         AuditRow(id=id, at=at, who=who, action=action, what=what, count=n, tenant=tenant)
@@ -90,7 +90,7 @@ def position(tx: Transaction, id: str) -> str | None:
 
 
 def operation(tx: Transaction, id: str) -> Operation | None:
-    row = tx.execute(tx.sql.OPERATION, {"id": id}).fetchone()
+    row = tx.execute(tx.sql.OPERATION, {"id": id}).fetchone() if is_id(id) else None
     return Operation(*row) if row else None
 
 

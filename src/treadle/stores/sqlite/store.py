@@ -16,7 +16,7 @@ from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionO
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
-from treadle.stores.sql import insert, settle
+from treadle.stores.sql import enqueue, leases
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.sqlite import statements as sql
 from treadle.stores.sqlite import url as sqlite_url
@@ -157,7 +157,7 @@ class SQLiteStore(SQLiteTables[Database]):
 
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
         with self._within(connection) as tx:
-            return insert.insert_again(tx, jobs)
+            return enqueue.insert_again(tx, jobs)
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
@@ -224,7 +224,7 @@ class SQLiteStore(SQLiteTables[Database]):
                     "longer one; the job was not completed: leave both to ctx.transaction()"
                 )
             tx.now = self._clock()
-            settle.settle_in_transaction(tx, claimed, outcome())
+            leases.settle_in_transaction(tx, claimed, outcome())
 
 
 def _cut_off(connection: sqlite3.Connection) -> None:

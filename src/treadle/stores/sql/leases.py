@@ -1,0 +1,149 @@
+"""Leases and the workers that hold them: settle, beat, rescue. Every way out of a lease goes through `settle_held`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import msgspec
+
+from treadle.codec import as_json
+from treadle.errors import LeaseLost, WorkerLost
+from treadle.job import ClaimedJob, Progress, Status
+from treadle.outcome import RELEASED, Outcome, OutcomeKind, after_crash
+from treadle.stores.base import RECLAIM_AFTER, WorkerRow
+from treadle.stores.rows import Beat, Settled
+from treadle.stores.sql.enqueue import insert
+from treadle.stores.sql.transaction import Ended, Transaction
+
+decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
+
+
+def settle(tx: Transaction, ended: Sequence[Ended]) -> Settled:
+    """Write what is still ours to write. The rest is lost, unless it was written before."""
+    written = settle_held(tx, ended)
+    if len(written) == len(ended):
+        return Settled(tx.now, written)
+    rest = _without(ended, written)
+    lost = _lost(tx, rest)
+    gone = {c.number for c in lost}
+    return Settled(tx.now, [*written, *((c, outcome) for c, outcome in rest if c.number not in gone)], lost)
+
+
+def settle_held(tx: Transaction, ended: Sequence[Ended]) -> Sequence[Ended]:
+    """Write what is still ours to write, and all that goes with it. What was written, as it was written."""
+    written = tx.settle(ended)
+    if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
+        tx.execute(tx.sql.DROP_KEYS, {"ids": as_json(keyed)})
+    if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:
+        insert(tx, follow_ups)
+    return written
+
+
+def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:
+    """End a job in the transaction of its handler. Raises LeaseLost if it is no longer the handler's."""
+    if not settle_held(tx, [(claimed, outcome)]):
+        raise LeaseLost(claimed.id, claimed.number)
+
+
+def _without(ended: Sequence[Ended], written: Sequence[Ended]) -> list[Ended]:
+    """What was not written."""
+    numbers = {c.number for c, _ in written}
+    return [(c, outcome) for c, outcome in ended if c.number not in numbers]
+
+
+def _lost(tx: Transaction, ended: Sequence[Ended]) -> list[ClaimedJob]:
+    rows = as_json([(c.id, c.number, outcome.kind.final) for c, outcome in ended])
+    before = {row[0] for row in tx.execute(tx.sql.WRITTEN_BEFORE, {"rows": rows})}
+    return [c for c, _ in ended if c.number not in before]
+
+
+# While a lease is held
+
+
+def save_progress(tx: Transaction, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
+    for c, p in progress:
+        row = {"fraction": p.fraction, "message": p.message, "id": c.id, "number": c.number}
+        tx.execute(tx.sql.SAVE_PROGRESS, row)
+
+
+def extend(tx: Transaction, claimed: ClaimedJob, until: int) -> ClaimedJob:
+    deadline = tx.now + until
+    if not tx.execute(tx.sql.EXTEND, {"deadline": deadline, "id": claimed.id, "number": claimed.number}).rowcount:
+        raise LeaseLost(claimed.id, claimed.number)
+    return msgspec.structs.replace(claimed, deadline=deadline)
+
+
+# Workers register and beat; the dead are declared dead, and their jobs rescued
+
+
+def register(tx: Transaction, worker: WorkerRow) -> None:
+    plain = {"id": worker.id, "name": worker.name, "concurrency": worker.concurrency, "version": worker.version}
+    lists = {"queues": as_json(worker.queues), "types": as_json(worker.types), "host": as_json(worker.host)}
+    tx.execute(tx.sql.REGISTER, {**plain, **lists, "now": tx.now})
+
+
+def beat(tx: Transaction, worker: str) -> Beat:
+    """Count up, and read the counts of the others."""
+    counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker})
+    leases, beats = tx.execute(tx.sql.CANCEL_FLAGS, {"worker": worker}), tx.execute(tx.sql.BEATS)
+    seen = Beat(dict(beats.fetchall()), {number: bool(cancelled) for number, cancelled in leases})
+    if not counted.rowcount:
+        raise WorkerLost(worker)
+    return seen
+
+
+def cancelled(tx: Transaction, worker: str) -> list[int]:
+    return [number for number, cancelled in tx.execute(tx.sql.CANCEL_FLAGS, {"worker": worker}) if cancelled]
+
+
+def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
+    """Release leases of which the worker never learned."""
+    return _settled(tx, [(c, RELEASED) for c in _leases_of(tx, worker) if c.number in numbers])
+
+
+def declare_dead(
+    tx: Transaction,
+    worker: str,
+    reason: str,
+    *,
+    beats: int | None = None,
+    started: Collection[int] | None = None,
+    outside: bool = False,
+) -> int:
+    """Delete a worker's row and its leases together: from now on it can neither claim nor settle."""
+    if not worker:  # a lease taken by hand has only its deadline
+        return 0
+    gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
+    if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}):
+        return 0  # it has beaten since: it is alive
+    leases = _leases_of(tx, worker)
+    running = [c for c in leases if started is None or c.number in started]
+    crashed = {c.number: after_crash(c, reason, alone=len(running) == 1, outside=outside) for c in running}
+    return _settled(tx, [(c, crashed.get(c.number, RELEASED)) for c in leases])
+
+
+def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
+    """Return what has no living owner, and what is long overdue."""
+    if silent_for is not None:
+        tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
+    dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]
+    rescued = sum(declare_dead(tx, worker, "its worker was lost") for worker in dead)
+    long_ago = {"grace": RECLAIM_AFTER, "now": tx.now}
+    overdue = [decode_claimed(row[0]) for row in tx.execute(tx.sql.OVERDUE_LEASES, long_ago)]
+    rescued += _settled(tx, [(c, _overdue(c)) for c in overdue])
+    tx.delete_orphaned_leases(Status.PROCESSING)
+    return rescued
+
+
+def _settled(tx: Transaction, ended: Sequence[Ended]) -> int:
+    """How many of these leases were still held: their owner may have been faster."""
+    return len(settle_held(tx, ended)) if ended else 0
+
+
+def _leases_of(tx: Transaction, worker: str) -> list[ClaimedJob]:
+    return [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OF_WORKER, {"worker": worker})]
+
+
+def _overdue(claimed: ClaimedJob) -> Outcome:
+    kind = OutcomeKind.FAILED if claimed.attempt >= claimed.max_attempts else OutcomeKind.RETRIED
+    return Outcome(kind, error="it was stuck: its deadline passed and nobody settled it")
