@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -129,12 +129,10 @@ class Context:
         text = codec.clip(str(message), 500) or ""
         self._run.report(Progress(float(fraction), text))
 
-    @contextmanager
-    def transaction(self) -> Generator[Any]:
+    def transaction(self) -> AbstractContextManager[Any]:
         """A transaction of the job's own database that ends the job: your rows, its follow-ups and its completion
         are committed together, or none of them if the block raises or the lease was lost."""
-        with _ending(self._run) as connection:
-            yield connection
+        return _ending(self._run)
 
     @asynccontextmanager
     async def atransaction(self) -> AsyncGenerator[Any]:

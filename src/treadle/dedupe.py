@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -13,6 +14,8 @@ Dedupe = bool | str | Callable[..., str] | None
 """`True`: the type, tenant and payload are the key. A string: the key. A function: it returns the key."""
 
 LIMIT = 512
+_UNSTORABLE = re.compile("[\0\ud800-\udfff]")
+"""No database accepts NUL in text, nor a lone surrogate."""
 
 
 def make_dedupe_key(type: str, tenant: str | None, payload: Mapping[str, Any]) -> str:
@@ -29,16 +32,8 @@ def key_for(dedupe: Dedupe, type: str, tenant: str, payload: Mapping[str, Any]) 
         key = make_dedupe_key(type, tenant, payload)
         return key if len(key.encode()) <= LIMIT else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
     key = dedupe(**payload) if callable(dedupe) else dedupe
-    if not isinstance(key, str) or not key or "\0" in key or not _is_text(key):
+    if not isinstance(key, str) or not key or _UNSTORABLE.search(key):
         raise BadOption("dedupe", key, "a key is a string that is not empty, or True for the payload itself")
     if len(key.encode()) > LIMIT:
         raise BadOption("dedupe", key, f"a key has at most {LIMIT} bytes; hash a longer one")
     return key
-
-
-def _is_text(key: str) -> bool:
-    """Whether a database accepts it: it does not accept a lone surrogate."""
-    try:
-        return bool(key.encode())
-    except UnicodeEncodeError:
-        return False

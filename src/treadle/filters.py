@@ -87,15 +87,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **fields)
 
 
-NAMED = {
-    "status": "statuses",
-    "type": "types",
-    "queue": "queues",
-    "tenant": "tenants",
-    "subject": "subjects",
-    "worker": "workers",
-    "id": "ids",
-}
+NAMED = {"status": "statuses"} | {key: f"{key}s" for key in ("type", "queue", "tenant", "subject", "worker", "id")}
 """Keys whose values are names, and their fields."""
 KEYS = (*NAMED, "attempt", "error", "payload.…", "since", "until")
 EVERYTHING = Filter()
