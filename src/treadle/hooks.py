@@ -119,7 +119,7 @@ class Hooks:
 
     def ended(self, written: Iterable[tuple[ClaimedJob, Outcome]], at: int | None, worker: str) -> list[Event]:
         """The events of outcomes that were committed. `at` is None if the time is not known yet."""
-        wanted = {kind: name for kind, name in _OUTCOMES.items() if self.wants(name)}
+        wanted: dict[OutcomeKind, EventName] = {k: name for k, name in _OUTCOMES.items() if self.wants(name)}
         return [_event(wanted[o.kind], c, worker, at, o.error) for c, o in written if o.kind in wanted]
 
 

@@ -137,8 +137,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
     def as_stored(self, now: int) -> Job:
         """The job that this becomes when it is stored."""
-        created = clock.to_datetime(now)
-        due = self.due(now)
+        created, due = clock.to_datetime(now), self.due(now)
         return Job(
             id=self.id,
             type=self.type,

@@ -87,11 +87,7 @@ class Management:
 
         Counts by status, type and queue are kept up to date. Others read every job, or the newest `at_most`.
         """
-        columns = (by,) if isinstance(by, str) else tuple(by)
-        for name in columns:
-            if name not in COUNTED_BY:
-                raise BadOption("by", name, f"choose from {', '.join(COUNTED_BY)}")
-        return self.store.counts(columns, filters.to_filter(filter), at_most).rows
+        return self.store.counts(_columns(by, COUNTED_BY), filters.to_filter(filter), at_most).rows
 
     def queue_stats(self) -> list[QueueStats]:
         """How many jobs are in each state, by queue and type; since when the oldest is due, and when the next is."""
@@ -110,10 +106,7 @@ class Management:
 
         Usage is kept by the minute. Every minute between `since` and `until` counts, even partly.
         """
-        columns = (by,) if isinstance(by, str) else tuple(by)
-        for name in columns:
-            if name not in USED_BY:
-                raise BadOption("by", name, f"choose from {', '.join(USED_BY)}")
+        columns = _columns(by, USED_BY)
         if step < 60 or step % 60:
             raise BadOption("step", step, "whole minutes, in seconds: 60, 300, 3600")
         end = self.store.now() + 1 if until is None else clock.from_datetime(until)
@@ -204,6 +197,13 @@ def _both(wanted: Filter, given: Mapping[str, tuple[Any, ...]]) -> Filter:
         if getattr(wanted, field):
             raise BadOption(field, given[field], "the filter has it too; say it once")
     return wanted.replace(**given)
+
+
+def _columns(by: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    columns = (by,) if isinstance(by, str) else tuple(by)
+    if unknown := [name for name in columns if name not in known]:
+        raise BadOption("by", unknown[0], f"choose from {', '.join(known)}")
+    return columns
 
 
 def statuses(status: Status | str | Sequence[Status | str] | None) -> tuple[Status, ...]:

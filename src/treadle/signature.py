@@ -11,7 +11,12 @@ import msgspec
 from treadle import codec
 from treadle.errors import BadArguments, BadHandler, NotJSON
 
-_WAY_OUT = "use named parameters: a payload is a JSON object"
+_UNFIT = {
+    inspect.Parameter.POSITIONAL_ONLY: "{!r} is positional-only",
+    inspect.Parameter.VAR_POSITIONAL: "it takes *{}",
+    inspect.Parameter.VAR_KEYWORD: "it takes **{}",
+}
+"""Kinds of parameters that a JSON object cannot fill."""
 
 
 class Signature:
@@ -23,8 +28,10 @@ class Signature:
         self.takes_context = bool(parameters) and hints.get(parameters[0].name) is context
         if self.takes_context:
             parameters = parameters[1:]
-        for parameter in parameters:
-            _check_kind(parameter, name)
+        for p in parameters:
+            if p.kind in _UNFIT:
+                problem = _UNFIT[p.kind].format(p.name)
+                raise BadHandler(name, problem, "use named parameters: a payload is a JSON object")
         self.name = name
         self.names = tuple(p.name for p in parameters)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
@@ -92,16 +99,6 @@ class Signature:
             except msgspec.MsgspecError as error:
                 return NotJSON(where, value, f"{error}; the handler says {_said(hint)}")
         return NotJSON(self.name, dict(arguments), "it would come back as a different value")
-
-
-def _check_kind(parameter: inspect.Parameter, name: str) -> None:
-    """Refuse a parameter that a JSON object cannot fill."""
-    if parameter.kind is parameter.POSITIONAL_ONLY:
-        raise BadHandler(name, f"{parameter.name!r} is positional-only", _WAY_OUT)
-    if parameter.kind is parameter.VAR_POSITIONAL:
-        raise BadHandler(name, f"it takes *{parameter.name}", _WAY_OUT)
-    if parameter.kind is parameter.VAR_KEYWORD:
-        raise BadHandler(name, f"it takes **{parameter.name}", _WAY_OUT)
 
 
 def _hints(handler: Callable[..., Any]) -> dict[str, Any]:

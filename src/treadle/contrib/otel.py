@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 import msgspec
 
@@ -154,12 +155,9 @@ def _context(traceparent: str | None) -> Context:
 def _measure(td: Treadle, meter: metrics.Meter) -> None:
     """With hooks, so that only what was committed is counted."""
     runs = meter.create_counter("treadle.runs", "{run}", "Attempts that have ended, by type and outcome")
-    busy = meter.create_histogram(
-        "messaging.process.duration", "s", "From the claim to the outcome", explicit_bucket_boundaries_advisory=SECONDS
-    )
-    waiting = meter.create_histogram(
-        "treadle.waiting", "s", "From when it was due to the claim", explicit_bucket_boundaries_advisory=SECONDS
-    )
+    histogram = partial(meter.create_histogram, unit="s", explicit_bucket_boundaries_advisory=SECONDS)
+    busy = histogram("messaging.process.duration", description="From the claim to the outcome")
+    waiting = histogram("treadle.waiting", description="From when it was due to the claim")
 
     def measure(event: Event) -> None:
         attributes = {

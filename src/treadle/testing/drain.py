@@ -47,9 +47,8 @@ async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max
                 raise AssertionError(await asyncio.to_thread(_too_long, td, max_seconds)) from None
     due = await asyncio.to_thread(td.store.due, ClaimRequest(limit=1, types=dict.fromkeys(td.registry.types)))
     if due.now and worker.claimed_total >= max_jobs:
-        raise AssertionError(
-            f"drain ran {max_jobs} jobs and more are due; does a job enqueue itself? If not, raise max_jobs"
-        )
+        problem = f"drain ran {max_jobs} jobs and more are due"
+        raise AssertionError(f"{problem}; does a job enqueue itself? If not, raise max_jobs")
     failed = await asyncio.to_thread(_failed_since, td, last_before) if raising else []
     if failed:
         raise AssertionError(_failures(failed))
