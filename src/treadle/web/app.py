@@ -115,7 +115,7 @@ class PathHandler:
         try:
             security.check_host(raw, self._site.hosts)
             security.check_origin(raw)
-            self._check_method(raw)
+            self._check_exists(raw, request.route)
             if (signed_in := await self._site.log_in(raw)) is not None:
                 return to_raw(signed_in)
             caller = await self._site.identify(raw) if request.route.scope else None
@@ -133,18 +133,15 @@ class PathHandler:
     def _route(self, raw: RawRequest) -> Route:
         """The requested route. If there is none, a stand-in that says how to show the problem."""
         method = "GET" if raw.method == "HEAD" else raw.method
-        if (route := self._routes.get(method)) is not None:
-            return route
         wants_html = "text/html" in raw.headers.get("accept", "")
-        return Route(method, "", "", page=wants_html)
+        return self._routes.get(method) or Route(method, "", "", page=wants_html)
 
-    def _check_method(self, raw: RawRequest) -> None:
+    def _check_exists(self, raw: RawRequest, route: Route) -> None:
         if not self._routes:
             raise HTTPProblem(404, f"there is no {raw.url.path}", problem.SEE_OPENAPI)
-        allowed = ", ".join(sorted(self._routes))
-        method = "GET" if raw.method == "HEAD" else raw.method
-        if method not in self._routes:
-            raise HTTPProblem(405, f"{method} is not possible here", f"use {allowed}", headers={"Allow": allowed})
+        if route.method not in self._routes:
+            allowed = ", ".join(sorted(self._routes))
+            raise HTTPProblem(405, f"{route.method} is not possible here", f"use {allowed}", headers={"Allow": allowed})
 
 
 def authorize(site: Site, route: Route, caller: Principal | None) -> None:

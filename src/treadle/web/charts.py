@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -45,22 +44,12 @@ class Chart(NamedTuple):
     """From the top down."""
     xs: list[str]
     series: Sequence[Series]
-    labels: Sequence[str]
-    format: Callable[[float], str]
-    empty: bool
+    rows: list[tuple[str, list[str]]]
+    """The chart as a table, the latest step first, without the empty steps."""
 
     @property
-    def rows(self) -> list[tuple[str, list[str]]]:
-        """The chart as a table, the latest step first, without the empty steps."""
-        rows = [
-            (label, [self._cell(one.values[n]) for one in self.series])
-            for n, label in enumerate(self.labels)
-            if any(one.values[n] for one in self.series)
-        ]
-        return rows[::-1]
-
-    def _cell(self, value: float | None) -> str:
-        return NOTHING if value is None else self.format(value)
+    def empty(self) -> bool:
+        return not self.rows
 
 
 def bars(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:
@@ -88,7 +77,9 @@ def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: s
     room = WIDTH / max(1, len(labels))
     marks: list[Markup] = []
     for number, one in enumerate(series):
-        for run in runs([None if v is None else ((n + 0.5) * room, _y(v, top)) for n, v in enumerate(one.values)]):
+        for run in runs(
+            [None if v is None else ((n + 0.5) * room, HEIGHT - v / top * HEIGHT) for n, v in enumerate(one.values)]
+        ):
             if len(run) == 1:  # a line without length is a dot, because its ends are round
                 marks.append(element("path", class_=f"line dot c-{one.tone}", d=path(run) + "h0"))
                 continue
@@ -168,7 +159,9 @@ def pick(labels: Sequence[str], most: int = 5) -> list[str]:
 
 def element(tag: str, inside: Markup | str = "", /, **attributes: str | float) -> Markup:
     """One SVG element, everything escaped."""
-    pairs = [f' {_name(name)}="{escape(v) if isinstance(v, str) else _n(v)}"' for name, v in attributes.items()]
+    names = [name.rstrip("_").replace("_", "-") for name in attributes]
+    values = [escape(value) if isinstance(value, str) else _n(value) for value in attributes.values()]
+    pairs = [f' {name}="{value}"' for name, value in zip(names, values, strict=True)]
     return Markup(f"<{tag}{''.join(pairs)}>{escape(inside)}</{tag}>")
 
 
@@ -176,9 +169,17 @@ def _chart(
     marks: Sequence[Markup], labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str, top: float
 ) -> Chart:
     grid = [element("line", class_="grid-line", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, HEIGHT / 2, HEIGHT)]
-    empty = not any(value for one in series for value in one.values)
     ys = [scale.format(top), scale.format(top / 2), "0"]
-    return Chart(_svg([*grid, *marks], name), ys, pick(labels), series, labels, scale.format, empty)
+    return Chart(_svg([*grid, *marks], name), ys, pick(labels), series, _rows(labels, series, scale))
+
+
+def _rows(labels: Sequence[str], series: Sequence[Series], scale: Scale) -> list[tuple[str, list[str]]]:
+    steps = [(label, [one.values[n] for one in series]) for n, label in enumerate(labels)]
+    return [
+        (label, [NOTHING if value is None else scale.format(value) for value in values])
+        for label, values in reversed(steps)
+        if any(values)
+    ]
 
 
 def _svg(inside: Sequence[Markup], name: str, **attributes: str | float) -> Markup:
@@ -201,15 +202,6 @@ def _tip(label: str, series: Sequence[Series], n: int, format: Callable[[float],
 def _height(value: float, top: float) -> float:
     """A value above 0 is always visible."""
     return max(value / top * HEIGHT, 1.5) if value > 0 and top > 0 else 0.0
-
-
-def _y(value: float, top: float) -> float:
-    return HEIGHT - value / top * HEIGHT
-
-
-@cache
-def _name(name: str) -> str:
-    return name.rstrip("_").replace("_", "-")
 
 
 def _n(value: float) -> str:

@@ -111,7 +111,6 @@ async def _body(route: Route, request: RawRequest) -> Any:
 
 
 async def _form(request: RawRequest) -> dict[str, list[str]]:
-    """The fields of a form."""
     content = await _content(request)
     try:
         return parse_qs(content.decode(), keep_blank_values=True, max_num_fields=1_000)
@@ -121,11 +120,9 @@ async def _form(request: RawRequest) -> dict[str, list[str]]:
 
 async def _content(request: RawRequest) -> bytes:
     """The whole body. One that is too large is not read to its end."""
-    parts: list[bytes] = []
-    size = 0
+    content = bytearray()
     async for part in request.stream():
-        size += len(part)
-        if size > MAX_BODY:
+        content += part
+        if len(content) > MAX_BODY:
             raise HTTPProblem(413, f"the body has more than {MAX_BODY:,} bytes", "send less at once")
-        parts.append(part)
-    return b"".join(parts)
+    return bytes(content)

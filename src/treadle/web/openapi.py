@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -12,9 +12,7 @@ from treadle.version import __version__
 from treadle.web.http import Request, Response
 from treadle.web.problem import MEDIA, TITLES
 from treadle.web.route import Parameter, Route, route
-
-if TYPE_CHECKING:
-    from treadle.web.site import Site
+from treadle.web.site import Site
 
 EVERY = (400, 421, 500)
 """Problems that every route can have: an unknown parameter, another host, a bug."""

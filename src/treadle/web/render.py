@@ -6,7 +6,7 @@ import hashlib
 import mimetypes
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 
@@ -18,9 +18,7 @@ from treadle.web import formatting
 from treadle.web.http import Request, Response, html
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import route
-
-if TYPE_CHECKING:
-    from treadle.web.site import Site
+from treadle.web.site import Site
 
 TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"

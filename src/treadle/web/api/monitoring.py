@@ -27,9 +27,16 @@ FRESH_SECONDS = 1.0
 
 Sample = tuple[dict[str, str], float]
 STEP = 60
-KINDS = ("runs", "completed", "failures", "busy", "waiting")
+COUNTERS = {
+    "runs": ("treadle_runs_total", "Attempts that ended."),
+    "completed": ("treadle_completed_total", "Attempts that completed their job."),
+    "failures": ("treadle_failures_total", "Attempts that failed."),
+    "busy": ("treadle_busy_seconds_total", "Seconds in handlers."),
+    "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),
+}
+"""Sums of usage, by the name of its field: a name and an explanation."""
 Key = tuple[str, str]
-"""A type, and one of the kinds."""
+"""A type, and one of the counters."""
 
 log = logging.getLogger("treadle.web")
 
@@ -107,14 +114,7 @@ def text(site: Site) -> str:
 
 def _counters(site: Site) -> Iterable[str]:
     totals = site.counters.totals()
-    names = {
-        "runs": ("treadle_runs_total", "Attempts that ended."),
-        "completed": ("treadle_completed_total", "Attempts that completed their job."),
-        "failures": ("treadle_failures_total", "Attempts that failed."),
-        "busy": ("treadle_busy_seconds_total", "Seconds in handlers."),
-        "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),
-    }
-    for kind, (name, help) in names.items():
+    for kind, (name, help) in COUNTERS.items():
         rows = [({"type": type}, value) for (type, of), value in sorted(totals.items()) if of == kind]
         yield _family(name, "counter", f"{help} Since this process started.", rows)
 
@@ -170,6 +170,6 @@ class Counters:
 def _sum(rows: list[Usage]) -> Counter[Key]:
     found: Counter[Key] = Counter()
     for row in rows:
-        for kind in KINDS:
+        for kind in COUNTERS:
             found[(row.key[0], kind)] += getattr(row, kind)
     return found

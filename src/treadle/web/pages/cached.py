@@ -6,12 +6,11 @@ from collections.abc import Callable, Hashable
 from typing import TypeVar
 
 from treadle import diagnosis
+from treadle.app import Treadle
 from treadle.diagnosis import Problem
 from treadle.filters import Filter
-from treadle.job import Count, FailureGroup, Latency, Usage
+from treadle.job import Count, Usage
 from treadle.management import recent_usage
-from treadle.stores.base import WorkerRow
-from treadle.stores.rows import QueueStats
 from treadle.web.pages.usage import Window
 from treadle.web.site import Site
 
@@ -31,16 +30,23 @@ def _cached(site: Site, key: Hashable, make: Callable[[], T], share: float = SHA
     return found
 
 
-def queues(site: Site) -> list[QueueStats]:
-    return _cached(site, "queues", site.app.queue_stats, LIVE_SHARE)
+def _reads(key: str, read: Callable[[Treadle], T], share: float = SHARE) -> Callable[[Site], T]:
+    return lambda site: _cached(site, key, lambda: read(site.app), share)
 
 
-def workers(site: Site) -> list[WorkerRow]:
-    return _cached(site, "workers", site.app.workers, LIVE_SHARE)
+def _tenants(app: Treadle) -> dict[str, dict[str, int]]:
+    found: dict[str, dict[str, int]] = {}
+    for row in app.counts(("tenant", "state"), at_most=MAX_COUNTED):
+        found.setdefault(row["tenant"], {})[row["state"]] = row["count"]
+    return found
 
 
-def failures(site: Site) -> list[FailureGroup]:
-    return _cached(site, "failures", site.app.failures)
+queues = _reads("queues", Treadle.queue_stats, LIVE_SHARE)
+workers = _reads("workers", Treadle.workers, LIVE_SHARE)
+failures = _reads("failures", Treadle.failures)
+latency = _reads("latency", Treadle.latency)
+tenants = _reads("tenants", _tenants)
+"""How many jobs each tenant has in each state."""
 
 
 def problems(site: Site) -> list[Problem]:
@@ -49,10 +55,6 @@ def problems(site: Site) -> list[Problem]:
         return diagnosis.problems(queues(site), workers(site), recent_usage(site.app.store, now), now)
 
     return _cached(site, "problems", make, LIVE_SHARE)
-
-
-def latency(site: Site) -> dict[str, Latency]:
-    return _cached(site, "latency", site.app.latency)
 
 
 def counts_by_state(site: Site, wanted: Filter) -> dict[str, Count]:
@@ -64,15 +66,3 @@ def usage(site: Site, over: Window, by: tuple[str, ...], tenant: str | None = No
         return site.app.usage(over.since, over.until, by=by, step=over.step, tenant=tenant)
 
     return _cached(site, ("usage", over, by, tenant), make)
-
-
-def tenants(site: Site) -> dict[str, dict[str, int]]:
-    """How many jobs each tenant has in each state."""
-
-    def make() -> dict[str, dict[str, int]]:
-        found: dict[str, dict[str, int]] = {}
-        for row in site.app.counts(("tenant", "state"), at_most=MAX_COUNTED):
-            found.setdefault(row["tenant"], {})[row["state"]] = row["count"]
-        return found
-
-    return _cached(site, "tenants", make)

@@ -42,21 +42,17 @@ def insights(site: Site, request: Request) -> Response:
     table = [(name, usage.total(used)) for name, used in usage.by_key(selected).items()]
     table.sort(key=lambda row: (-row[1].busy, row[0]))
 
-    def here(**changed: str) -> str:
-        kept = {"window": over.key, "by": chosen.by, "tenant": chosen.tenant, "type": chosen.type}
-        return request.url("/insights", **(kept | changed))
-
     return render(
         site,
         request,
         "insights.html",
         place="insights",
+        path="/insights",
+        selected={"window": over.key, "by": chosen.by, "tenant": chosen.tenant, "type": chosen.type},
         chosen=chosen,
         over=over,
         windows=[(key, key) for key in LONG_WINDOWS],
-        window_href=lambda key: here(window=key),
         kinds=_kinds(request),
-        by_href=lambda key: here(by=key),
         types=sorted({row.key[1] for row in rows}),
         tenants=sorted({row.key[2] for row in rows} - {""}) if request.caller.tenant is None else [],
         charts=[

@@ -53,14 +53,13 @@ def overview(site: Site, request: Request) -> Response:
     steps = usage.by_step(used, over)
     failures = cached.failures(site)
 
-    def here(**changed: str) -> str:
-        return request.url("/", **({"window": over.key, "by": by} | changed))
-
     return render(
         site,
         request,
         "overview.html",
         place="overview",
+        path="/",
+        selected={"window": over.key, "by": by},
         tiles=_tiles(queues, _notes(queues, cached.workers(site), steps, over, now)),
         problems=cached.problems(site),
         charts=[usage.throughput_chart(steps, over, fmt), *usage.mean_charts(steps, over, fmt)],
@@ -68,8 +67,6 @@ def overview(site: Site, request: Request) -> Response:
         windows=[(key, key) for key in WINDOWS],
         by=by,
         kinds=GROUPS,
-        window_href=lambda key: here(window=key),
-        by_href=lambda key: here(by=key),
         rows=_rows(site, by, queues, used, over),
         groups=with_filters(failures[:LATEST]),
         more_groups=len(failures) - LATEST,
