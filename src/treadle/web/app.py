@@ -19,9 +19,8 @@ from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.web import api, openapi, pages, problem, render, security
 from treadle.web.api.monitoring import Counters
-from treadle.web.auth import NOBODY, Auth, Principal, allow_everyone
+from treadle.web.auth import NOBODY, Auth, Login, Principal, allow_everyone
 from treadle.web.http import Request, Response, parse
-from treadle.web.login import Login
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Endpoint, Route, Stream, routes_of
 from treadle.web.site import Site

@@ -84,7 +84,6 @@ class Broadcaster:
         return len(self._subscribers) >= MAX_STREAMS
 
     def subscribe(self) -> Subscriber:
-        """A new stream."""
         subscriber = Subscriber()
         with self._lock:
             self._subscribers.add(subscriber)

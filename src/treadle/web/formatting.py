@@ -42,7 +42,6 @@ class Formatter(NamedTuple):
         return self.local(moment).strftime(form)
 
     def at(self, moment: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
-        """A moment as date and time."""
         return Markup(NOTHING) if moment is None else self._time(moment, "abs", self.absolute(moment, form))
 
     def ago(self, moment: datetime | None) -> Markup:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlencode
 
 import msgspec
 from starlette.requests import Request as RawRequest
 
-from treadle.web.auth import Principal
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
 from treadle.web.route import Parameter, Route
+
+if TYPE_CHECKING:
+    from treadle.web.auth import Principal
 
 MAX_BODY = 2 << 20
 """Bytes. A payload has at most 1 MiB, but its JSON may be longer than ours."""
@@ -41,7 +43,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         return self.raw.query_params.get(name, default)
 
     def field(self, name: str) -> str:
-        """One field of a form."""
         return self.form.get(name, [""])[-1]
 
 
@@ -97,7 +98,6 @@ def _value(parameter: Parameter, request: RawRequest) -> Any:
 
 
 async def _body(route: Route, request: RawRequest) -> Any:
-    """The JSON body, decoded to the route's type."""
     content = await _content(request)
     if not content and not route.body_required:
         return route.body()

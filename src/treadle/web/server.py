@@ -17,7 +17,7 @@ from treadle.errors import BadOption
 from treadle.tokens import SESSION
 from treadle.web import security
 from treadle.web.app import asgi
-from treadle.web.login import Login
+from treadle.web.auth import Login
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
 
@@ -57,7 +57,6 @@ class Server:
 
     @property
     def login_link(self) -> str:
-        """The link that works once."""
         return f"{self.address}?login={self.auth.code}"
 
     def run(self, ready: Callable[[], None]) -> None:

@@ -17,11 +17,10 @@ from treadle.app import Treadle
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web import auth as authentication
-from treadle.web.auth import Auth, Principal, bearer_token, token_owner
+from treadle.web.auth import Auth, Login, Principal, bearer_token, token_owner
 from treadle.web.broadcaster import Broadcaster
 from treadle.web.bulk_runner import BulkRunner
 from treadle.web.http import Request, Response
-from treadle.web.login import Login
 from treadle.web.route import Route
 
 if TYPE_CHECKING:
@@ -94,7 +93,6 @@ class Site:
         return await authentication.authenticate(self.auth, request)
 
     def audit(self, request: Request, action: str, what: str, count: int = 1) -> None:
-        """Record who changed what."""
         caller = request.caller
         row = AuditRow(who=caller.name, action=action, what=what, count=count, tenant=caller.tenant or "")
         try:

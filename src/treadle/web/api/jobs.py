@@ -166,7 +166,6 @@ def run_now(site: Site, request: Request) -> Response:
     returns={201: Job},
 )
 def clone(site: Site, request: Request) -> Response:
-    """A new job like it, with another payload if one is sent."""
     changes: ChangesIn = request.body
     payload = None if changes.payload is UNSET else changes.payload
     job = site.app.clone(find_job(site, request, request.path["id"]).id, payload)

@@ -1,5 +1,5 @@
-"""The HTML pages: one file per page, and what several of them share (cached, usage)."""
+"""The HTML pages: overview has the whole system, the others are one page or two. Shared: cached, usage."""
 
-from treadle.web.pages import actions, audit, failures, insights, job, jobs, overview, settings, workers
+from treadle.web.pages import actions, audit, insights, job, jobs, overview, settings
 
-MODULES = (overview, jobs, job, actions, audit, failures, workers, insights, settings)
+MODULES = (overview, jobs, job, actions, audit, insights, settings)

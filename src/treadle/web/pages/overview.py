@@ -1,23 +1,25 @@
-"""The first page: what is going on, and what is wrong."""
+"""The state of the whole system: what is going on and what is wrong, failures by error, workers and queues."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from datetime import datetime
 from typing import NamedTuple
 
 from markupsafe import Markup
 
-from treadle import clock
-from treadle.diagnosis import is_alive
-from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, Latency, State, Status, Usage
+from treadle import clock, views
+from treadle.diagnosis import handles, is_alive
+from treadle.filters import Filter
+from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, FailureGroup, Latency, State, Status, Usage
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 from treadle.units import format_duration, plural
+from treadle.views import HIDDEN
 from treadle.web import charts, formatting
 from treadle.web.http import Request, Response, redirect
 from treadle.web.pages import cached, usage
 from treadle.web.pages.actions import may_manage
-from treadle.web.pages.failures import with_filters
 from treadle.web.pages.usage import WINDOWS, Sums, Window
 from treadle.web.render import render
 from treadle.web.route import route
@@ -92,8 +94,8 @@ def _notes(
     slots = sum(worker.concurrency for worker in live)
     failures, completed = sum(step.failures for step in steps), sum(step.completed for step in steps)
     return {
-        "queued": _oldest(queues, now),
-        "scheduled": _next(queues, now),
+        "queued": _oldest_note(queues, now),
+        "scheduled": _next_note(queues, now),
         "retrying": "after a failure",
         "processing": f"of {plural(slots, 'slot')}, {plural(len(live), 'worker')}",
         "failed": f"{plural(failures, 'failed run')} in {over.key}",
@@ -101,12 +103,12 @@ def _notes(
     }
 
 
-def _oldest(queues: list[QueueStats], now: int) -> str:
+def _oldest_note(queues: list[QueueStats], now: int) -> str:
     due = [row.oldest_due for row in queues if row.oldest_due is not None and row.counts["queued"]]
     return f"oldest for {format_duration((now - min(due)) / clock.SECOND)}" if due else "nothing waits"
 
 
-def _next(queues: list[QueueStats], now: int) -> str:
+def _next_note(queues: list[QueueStats], now: int) -> str:
     later = [row.next_due for row in queues if row.next_due is not None]
     if not later:
         return "none for later"
@@ -137,3 +139,35 @@ def _counts(queues: Iterable[QueueStats], by: str) -> dict[str, dict[str, int]]:
         for state in sums:
             sums[state] += row.counts[state]
     return found
+
+
+@route("GET", "/failures", "Failed jobs, grouped", page=True, for_tenants=False)
+def failures(site: Site, request: Request) -> Response:
+    groups = with_filters(cached.failures(site))
+    manage = may_manage(site, request)
+    return render(site, request, "failures.html", place="failures", groups=groups, may_manage=manage)
+
+
+def with_filters(found: Sequence[FailureGroup]) -> list[tuple[FailureGroup, str, str]]:
+    """Each with the filter that finds its jobs, and the one that finds the failed ones: only they can be retried."""
+    groups = [views.failure(group) for group in found]
+    return [(group, _filter(group, "failed", "retrying"), _filter(group, "failed")) for group in groups]
+
+
+def _filter(group: FailureGroup, *statuses: str) -> str:
+    """The text before a secret is enough to find them: a page's address must not contain the secret."""
+    error = group.error.partition(HIDDEN)[0]
+    return str(Filter(statuses=statuses, types=(group.type,), errors=((error,),) if error else ()))
+
+
+@route("GET", "/workers", "Workers and queues", page=True, for_tenants=False)
+def workers(site: Site, request: Request) -> Response:
+    now, rows = site.app.store.now(), cached.workers(site)
+    live = [row for row in rows if is_alive(row, now)]
+    workers = sorted((views.worker(row, now) for row in rows), key=lambda worker: (worker.live, worker.name))
+    queues = [(row, _oldest(row), sum(handles(w, row.queue, row.type) for w in live)) for row in cached.queues(site)]
+    return render(site, request, "workers.html", place="workers", workers=workers, queues=queues)
+
+
+def _oldest(row: QueueStats) -> datetime | None:
+    return clock.to_datetime(row.oldest_due) if row.oldest_due is not None and row.counts["queued"] else None

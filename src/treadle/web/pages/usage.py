@@ -132,6 +132,5 @@ def _duration(seconds: float | None) -> str:
 
 
 def seconds_chart(name: str, tone: str, values: Sequence[float], over: Window, fmt: Formatter) -> Chart:
-    """Time spent, step by step."""
     series = Series(name, tone, values, format_duration(sum(values)))
     return bars(_labels(over, fmt), (series,), TIME, f"{name} over time")
