@@ -94,8 +94,7 @@ class PathHandler:
     """The methods of one path. One without methods handles all paths that do not exist."""
 
     def __init__(self, site: Site, routes: dict[str, Route]) -> None:
-        self._site = site
-        self._routes = routes
+        self._site, self._routes = site, routes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         raw = RawRequest(scope, receive)

@@ -138,7 +138,7 @@ class Login:
         given = request.query_params.get("login")
         if given is None or request.method != "GET":
             return None
-        here = f"{request.scope.get('root_path', '').rstrip('/')}/"
+        here, cookie = f"{request.scope.get('root_path', '').rstrip('/')}/", {}
         if self.identify(site, request) is None:
             with self._lock:
                 if self._used or not hmac.compare_digest(given.encode(), self.code.encode()):
@@ -146,8 +146,6 @@ class Login:
                     raise HTTPProblem(403, "this login link was used before, or is not from this server", way_out)
                 self._used = True
             cookie = {"Set-Cookie": self._session(site, request, here)}
-        else:
-            cookie = {}
         return http.html(_WELCOME.format(html.escape(here)), headers=cookie)
 
     def _session(self, site: Site, request: RawRequest, path: str) -> str:

@@ -1,7 +1,4 @@
-"""Notifies every open page of changes: /api/events, server-sent events with the current counts.
-
-One thread per site waits for commits, however many pages are open.
-"""
+"""/api/events notifies every open page of changes. One thread per site waits for commits, however many are open."""
 
 from __future__ import annotations
 

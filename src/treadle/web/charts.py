@@ -77,9 +77,8 @@ def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: s
     room = WIDTH / max(1, len(labels))
     marks: list[Markup] = []
     for number, one in enumerate(series):
-        for run in runs(
-            [None if v is None else ((n + 0.5) * room, HEIGHT - v / top * HEIGHT) for n, v in enumerate(one.values)]
-        ):
+        points = [None if v is None else ((n + 0.5) * room, (1 - v / top) * HEIGHT) for n, v in enumerate(one.values)]
+        for run in runs(points):
             if len(run) == 1:  # a line without length is a dot, because its ends are round
                 marks.append(element("path", class_=f"line dot c-{one.tone}", d=path(run) + "h0"))
                 continue

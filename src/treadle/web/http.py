@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlencode
 
 import msgspec
 from starlette.requests import Request as RawRequest
 
+from treadle import clock
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
 from treadle.web.route import Parameter, Route
 
 if TYPE_CHECKING:
     from treadle.web.auth import Principal
 
+S = TypeVar("S", bound=msgspec.Struct)
 MAX_BODY = 2 << 20
 """Bytes. A payload has at most 1 MiB, but its JSON may be longer than ours."""
 
@@ -54,6 +56,12 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     text: str | bytes | None = None
     media: str = "application/json"
     headers: Mapping[str, str] = {}
+
+
+def from_row(kind: type[S], row: msgspec.Struct, *times: str) -> S:
+    """A row of the store as the API shows it. The fields in `times` are microseconds in the row, or None."""
+    fields: dict[str, Any] = {name: getattr(row, name) for name in kind.__struct_fields__}
+    return kind(**fields | {name: clock.to_datetime(fields[name]) for name in times if fields[name] is not None})
 
 
 def html(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:

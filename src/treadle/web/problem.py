@@ -11,7 +11,6 @@ from starlette.exceptions import HTTPException
 from treadle import errors
 
 MEDIA = "application/problem+json"
-
 TITLES = {
     400: "Bad request",
     401: "Not signed in",
@@ -30,9 +29,7 @@ TITLES = {
     501: "Not here",
     503: "Database not usable",
 }
-
 SEE_OPENAPI = "see /api/openapi.json for what is possible"
-
 STATUSES: dict[type[BaseException], int] = {
     errors.JobNotFound: 404,
     errors.WrongStatus: 409,

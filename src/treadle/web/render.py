@@ -59,6 +59,7 @@ def _common(site: Site, request: Request) -> dict[str, Any]:
         "site": site,
         "caller": request.caller,
         "url": request.url,
+        "may_manage": may_manage(site, request),
         "jobs_url": partial(_jobs_url, request),
         "static": lambda name: request.url(f"/static/{name}", v=static_files()[name].hash),
         "version": __version__,
@@ -77,6 +78,11 @@ def _common(site: Site, request: Request) -> dict[str, Any]:
         "sentence": formatting.sentence,
         "dict": dict,
     }
+
+
+def may_manage(site: Site, request: Request) -> bool:
+    """Whether to show buttons. The routes decide again."""
+    return request.caller.may("manage") and not site.read_only
 
 
 def _jobs_url(request: Request, **fields: str) -> str:

@@ -7,7 +7,7 @@ import ipaddress
 import os
 import signal
 import socket
-from collections.abc import Callable, Collection, Generator
+from collections.abc import Callable, Generator, Iterable
 
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -18,6 +18,7 @@ from treadle.tokens import SESSION
 from treadle.web import security
 from treadle.web.app import asgi
 from treadle.web.auth import Login
+from treadle.web.site import Price
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
 
@@ -31,21 +32,13 @@ class Server:
     """One mount, bound to its address and not yet serving, so that the printed address is the real one."""
 
     def __init__(
-        self,
-        app: Treadle,
-        *,
-        host: str,
-        port: int,
-        prefix: str,
-        hosts: Collection[str],
-        read_only: bool,
-        price: float | None,
+        self, app: Treadle, host: str, port: int, prefix: str, hosts: Iterable[str], read_only: bool, price: Price
     ) -> None:
         self.auth = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
         self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         self._host = host
-        names = {*security.LOOPBACK, *hosts} | (set() if is_any(host) else {host})
-        allowed = None if is_any(host) and not hosts else names
+        names = set(hosts) if is_any(host) else {*hosts, host}
+        allowed = {*security.LOOPBACK, *names} if names else None
         self.web = asgi(app, auth=self.auth, read_only=read_only, hosts=allowed, price=price)
         self._socket = bind(host, port)
 
@@ -69,8 +62,7 @@ class Server:
             lifespan="on",
             timeout_graceful_shutdown=2,
         )
-        server = SignallingServer(settings, ready, self.web.site.close)
-        server.run([self._socket])
+        SignallingServer(settings, ready, self.web.site.close).run([self._socket])
 
 
 class Prefixed:

@@ -59,9 +59,8 @@ class Site:
         self.title = title
         self.price = price
         self.routes: tuple[Route, ...] = ()
-        """Set by the app that serves them, without those that a read-only site lacks."""
         self.counters: Counters
-        """Set by the app too."""
+        """Set by the app that serves the routes, without those that a read-only site lacks. So are the counters."""
         self.slow_limiter = CapacityLimiter(MAX_SLOW)
         self.bulk_runner = BulkRunner(app)
         self.broadcaster = Broadcaster(app)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from treadle import clock, filters, views
+from treadle import filters, views
 from treadle.bulk import Bulk
 from treadle.filters import MOST_VALUES, Filter
 from treadle.ids import is_id
@@ -17,7 +17,7 @@ from treadle.stores.rows import Operation
 from treadle.views import Total
 from treadle.web.api.jobs import limit_to_tenant
 from treadle.web.bulk_runner import fix_times
-from treadle.web.http import Request, Response
+from treadle.web.http import Request, Response, from_row
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import route
 from treadle.web.site import Site
@@ -133,10 +133,7 @@ def find_operation(site: Site, request: Request) -> Operation:
 
 
 def operation_out(row: Operation) -> OperationOut:
-    fields: dict[str, Any] = {name: getattr(row, name) for name in OperationOut.__struct_fields__}
-    times = ("started_at", "updated_at", "ended_at")
-    fields |= {name: clock.to_datetime(fields[name]) for name in times if fields[name] is not None}
-    return OperationOut(**fields)
+    return from_row(OperationOut, row, "started_at", "updated_at", "ended_at")
 
 
 @route(

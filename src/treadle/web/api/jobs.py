@@ -28,6 +28,10 @@ PLAIN = ("status", "type", "queue", "tenant", "subject", "worker")
 """Terms of a filter that are also parameters of their own."""
 FILTER = Parameter("q", str, "A filter: status:failed type:send_* payload.user_id:42 since:1h", default="")
 FILTERS = (FILTER, *(Parameter(name, str, f"The same as {name}:… in q") for name in PLAIN))
+PAGE = (
+    Parameter("limit", Annotated[int, Meta(ge=1, le=MAX_ROWS)], f"From 1 to {MAX_ROWS}", default=50),
+    Parameter("cursor", str, "The next_cursor of the page before"),
+)
 Name = Annotated[str, Meta(max_length=200)]
 RequiredName = Annotated[str, Meta(min_length=1, max_length=200)]
 IDEMPOTENCY_KEY = Parameter(
@@ -105,12 +109,7 @@ def find_job(site: Site, request: Request, id: str) -> Job:
     "GET",
     "/api/jobs",
     "Jobs that match a filter, newest first, page by page",
-    parameters=(
-        *FILTERS,
-        Parameter("limit", Annotated[int, Meta(ge=1, le=MAX_ROWS)], f"From 1 to {MAX_ROWS}", default=50),
-        Parameter("cursor", str, "The next_cursor of the page before"),
-        Parameter("total", bool, "Whether to count them all, up to 10,000", default=True),
-    ),
+    parameters=(*FILTERS, *PAGE, Parameter("total", bool, "Whether to count them all, up to 10,000", default=True)),
     returns=views.JobPage,
 )
 def list_jobs(site: Site, request: Request) -> Response:

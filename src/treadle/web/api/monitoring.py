@@ -1,6 +1,4 @@
-"""For load balancers: /healthz and /readyz. For Prometheus: /metrics, with gauges of the database, and counters of
-what was run since this process started.
-"""
+"""/healthz and /readyz for load balancers, /metrics for Prometheus: gauges of the database, counters of the process."""
 
 from __future__ import annotations
 

@@ -27,24 +27,16 @@ MAX_GROUPS = 200
 MAX_STEPS = 1_500
 MAX_USAGE_ROWS = 20_000
 """Steps times groups."""
+Groups = Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(status|type|queue|tenant|subject)){0,4}$")]
+UsageKeys = Annotated[str, Meta(pattern=r"^((type|queue|tenant)(,(type|queue|tenant)){0,2})?$")]
+Minutes = Annotated[int, Meta(ge=60, le=86_400, multiple_of=60)]
 COUNT_BY = Parameter(
-    "group_by",
-    Annotated[str, Meta(pattern=r"^(status|type|queue|tenant|subject)(,(status|type|queue|tenant|subject)){0,4}$")],
-    "Some of status, type, queue, tenant, subject, with commas between them",
-    default="status",
+    "group_by", Groups, "Some of status, type, queue, tenant, subject, with commas between them", default="status"
 )
 USAGE_BY = Parameter(
-    "group_by",
-    Annotated[str, Meta(pattern=r"^((type|queue|tenant)(,(type|queue|tenant)){0,2})?$")],
-    "Some of type, queue, tenant, with commas between them; nothing for the sum",
-    default="type",
+    "group_by", UsageKeys, "Some of type, queue, tenant, with commas between them; nothing for the sum", default="type"
 )
-STEP = Parameter(
-    "step",
-    Annotated[int, Meta(ge=60, le=86_400, multiple_of=60)],
-    "Whole minutes, in seconds: 60 to 86400",
-    default=300,
-)
+STEP = Parameter("step", Minutes, "Whole minutes, in seconds: 60 to 86400", default=300)
 
 
 class Rest(msgspec.Struct, kw_only=True):

@@ -93,11 +93,6 @@ class Selection(NamedTuple):
         return limit_to_tenant(request, filters.parse(text))
 
 
-def may_manage(site: Site, request: Request) -> bool:
-    """Whether to show buttons. The routes decide again."""
-    return request.caller.may("manage") and not site.read_only
-
-
 def forbidden(action: str, job: Job, now: datetime) -> str:
     """Why the job does not allow it now, or ''. The library decides again when it is done."""
     state = state_of(job, now)

@@ -49,8 +49,6 @@ def insights(site: Site, request: Request) -> Response:
         place="insights",
         path="/insights",
         selected={"window": over.key, "by": chosen.by, "tenant": chosen.tenant, "type": chosen.type},
-        chosen=chosen,
-        over=over,
         windows=[(key, key) for key in LONG_WINDOWS],
         kinds=_kinds(request),
         types=sorted({row.key[1] for row in rows}),

@@ -17,8 +17,8 @@ from treadle.web import charts, formatting, highlight
 from treadle.web.api.jobs import find_job
 from treadle.web.http import Request, Response
 from treadle.web.pages import cached
-from treadle.web.pages.actions import ACTIONS, forbidden, may_manage
-from treadle.web.render import render
+from treadle.web.pages.actions import ACTIONS, forbidden
+from treadle.web.render import may_manage, render
 from treadle.web.route import route
 from treadle.web.site import Site
 

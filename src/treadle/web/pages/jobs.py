@@ -14,8 +14,8 @@ from treadle.web.formatting import formatter_for, times
 from treadle.web.highlight import brief
 from treadle.web.http import Request, Response, redirect
 from treadle.web.pages import cached
-from treadle.web.pages.actions import ACTIONS, may_manage
-from treadle.web.render import render
+from treadle.web.pages.actions import ACTIONS
+from treadle.web.render import may_manage, render
 from treadle.web.route import route
 from treadle.web.site import Site
 
@@ -26,6 +26,8 @@ TRAIL = 20
 MAX_SUGGESTIONS = 3
 MAX_TRIED = 5
 """Terms that are left out in turn: each costs a count."""
+Suggestion = tuple[str, str]
+"""A text, and a link to another filter, which finds something."""
 
 
 class Row(NamedTuple):
@@ -44,10 +46,6 @@ class Chip(NamedTuple):
     key: str
     value: str
     without: str
-
-
-Suggestion = tuple[str, str]
-"""A text, and a link to another filter, which finds something."""
 
 
 @route("GET", "/jobs", "Jobs, by filter", page=True)
@@ -147,13 +145,10 @@ def suggest(site: Site, request: Request, wanted: Filter, counts: dict[str, Coun
 
 
 def _other_statuses(request: Request, wanted: Filter, counts: dict[str, Count]) -> list[Suggestion]:
-    found = [(name, count) for name, count in counts.items() if count.value and name != "all"]
-    found.sort(key=lambda pair: -pair[1].value)
-    return [
-        (f"{count} {name}", request.url("/jobs", q=str(wanted.replace(statuses=(name,)))))
-        for name, count in found
-        if name not in wanted.statuses
-    ]
+    others = [name for name, count in counts.items() if count.value and name not in ("all", *wanted.statuses)]
+    others.sort(key=lambda name: -counts[name].value)
+    filters = {name: str(wanted.replace(statuses=(name,))) for name in others}
+    return [(f"{counts[name]} {name}", request.url("/jobs", q=filter)) for name, filter in filters.items()]
 
 
 def _without_a_term(site: Site, request: Request, wanted: Filter) -> list[Suggestion]:

@@ -19,7 +19,6 @@ from treadle.views import HIDDEN
 from treadle.web import charts, formatting
 from treadle.web.http import Request, Response, redirect
 from treadle.web.pages import cached, usage
-from treadle.web.pages.actions import may_manage
 from treadle.web.pages.usage import WINDOWS, Sums, Window
 from treadle.web.render import render
 from treadle.web.route import route
@@ -54,7 +53,6 @@ def overview(site: Site, request: Request) -> Response:
     used = cached.usage(site, over, (by,))
     steps = usage.by_step(used, over)
     failures = cached.failures(site)
-
     return render(
         site,
         request,
@@ -65,14 +63,11 @@ def overview(site: Site, request: Request) -> Response:
         tiles=_tiles(queues, _notes(queues, cached.workers(site), steps, over, now)),
         problems=cached.problems(site),
         charts=[usage.throughput_chart(steps, over, fmt), *usage.mean_charts(steps, over, fmt)],
-        over=over,
         windows=[(key, key) for key in WINDOWS],
-        by=by,
         kinds=GROUPS,
         rows=_rows(site, by, queues, used, over),
         groups=with_filters(failures[:LATEST]),
         more_groups=len(failures) - LATEST,
-        may_manage=may_manage(site, request),
     )
 
 
@@ -143,9 +138,7 @@ def _counts(queues: Iterable[QueueStats], by: str) -> dict[str, dict[str, int]]:
 
 @route("GET", "/failures", "Failed jobs, grouped", page=True, for_tenants=False)
 def failures(site: Site, request: Request) -> Response:
-    groups = with_filters(cached.failures(site))
-    manage = may_manage(site, request)
-    return render(site, request, "failures.html", place="failures", groups=groups, may_manage=manage)
+    return render(site, request, "failures.html", place="failures", groups=with_filters(cached.failures(site)))
 
 
 def with_filters(found: Sequence[FailureGroup]) -> list[tuple[FailureGroup, str, str]]:
