@@ -8,7 +8,7 @@ the file in `MODULES` of its package. The rules:
   `request.body` a Struct, `request.path["id"]` a string. A page has `request.text("q")` of its address and
   `request.field("action")` of its form.
 - `scope` is what the caller needs: read, enqueue, tick, manage; None is open to all. It is checked before the endpoint
-  runs, and nowhere else. Templates hide a button with `caller.may("manage")`, which protects nothing.
+  runs, and nowhere else. Templates hide a button with `may_manage`, which protects nothing.
 - `request.caller.tenant` is None, or the only tenant that the caller may see: filters, counts and enqueues are forced
   to it, and a job of another tenant is not found. A route that cannot do so says `for_tenants=False`: they get 403.
 - Errors are raised: treadle's own become problems by themselves (web/problem.py), for others

@@ -37,11 +37,10 @@ class Chosen(NamedTuple):
 def insights(site: Site, request: Request) -> Response:
     chosen, fmt = _chosen(site, request), formatting.formatter_for(request)
     over, rows = chosen.over, _usage(site, chosen)
-    selected = [row for row in rows if not chosen.type or row.key[1] == chosen.type]
-    steps = usage.by_step(selected, over)
-    table = [(name, usage.total(used)) for name, used in usage.by_key(selected).items()]
+    kept = [row for row in rows if not chosen.type or row.key[1] == chosen.type]
+    steps = usage.by_step(kept, over)
+    table = [(name, usage.total(used)) for name, used in usage.by_key(kept).items()]
     table.sort(key=lambda row: (-row[1].busy, row[0]))
-
     return render(
         site,
         request,
@@ -60,7 +59,7 @@ def insights(site: Site, request: Request) -> Response:
         ],
         rows=table[:MAX_ROWS],
         left_out=max(0, len(table) - MAX_ROWS),
-        all=usage.total(selected),
+        all=usage.total(kept),
         csv=request.url("/insights.csv", window=over.key, tenant=chosen.tenant, type=chosen.type),
     )
 
