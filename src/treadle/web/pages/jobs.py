@@ -36,6 +36,7 @@ class Row(NamedTuple):
     job: Job
     state: str
     payload: str
+    error: str
     note: str
     at: datetime
 
@@ -90,7 +91,8 @@ def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
 
 def _row(job: Job, now: datetime) -> Row:
     state = state_of(job, now)
-    return Row(job, state, brief(job.payload), _note(job, state), _moment(job, state))
+    error = job.error if state in ("failed", "retrying", "cancelled") else None
+    return Row(job, state, brief(job.payload), error or "", _note(job, state), _moment(job, state))
 
 
 def _note(job: Job, state: str) -> str:
