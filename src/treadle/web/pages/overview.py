@@ -78,7 +78,7 @@ def _tiles(queues: list[QueueStats], notes: dict[str, str]) -> list[tuple[State,
     def count(state: str) -> str:
         return f"{sum(row.counts[state] for row in queues):,}{more if state in ('scheduled', 'retrying') else ''}"
 
-    return [(state, count(state.name), notes[state.name]) for state in (*SUMMARY, STATE_OF[Status.COMPLETED])]
+    return [(state, count(state.name), notes.get(state.name, "")) for state in (*SUMMARY, STATE_OF[Status.COMPLETED])]
 
 
 def _notes(
