@@ -247,7 +247,6 @@ def _machine(run: BenchRun) -> dict[str, object]:
     }
 
 
-NUMBERS = {"measured": "value", "from": "low", "to": "high"}
 SECTIONS = {"enqueue": measure_enqueue, "drain": measure_drain, "pickup": measure_pickup}
 
 
@@ -280,8 +279,7 @@ def bench(
     machine, rows = _machine(run), [row for name in names for row in SECTIONS[name](run)]
     if shared.printed_json({"machine": machine, "rows": rows, "profile": None}):
         return
+    numbers = {"measured": [r.value for r in rows], "from": [r.low for r in rows], "to": [r.high for r in rows]}
     columns = {"": [f"{row.section}: {row.what}, {row.unit}" for row in rows]}
-    for head, field in NUMBERS.items():
-        values = [getattr(row, field) for row in rows]
-        columns[head] = [f"{value:,.{0 if value >= 100 else 2}f}" for value in values]
-    output.show(shared, columns, right=NUMBERS)
+    columns |= {head: [f"{n:,.{0 if n >= 100 else 2}f}" for n in values] for head, values in numbers.items()}
+    output.show(shared, columns, right=numbers)

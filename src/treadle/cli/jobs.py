@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import click
 import msgspec
@@ -29,7 +28,6 @@ CLONE = """Store a new job like that one, and print its id.
 
 KEY=VALUE and KEY:=JSON change its payload; everything else stays the same.
 """
-
 Words = tuple[str, ...]
 STATUSES = click.Choice([status.value for status in Status])
 
@@ -47,8 +45,9 @@ STATUSES = click.Choice([status.value for status in Status])
 @pass_shared
 def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str | None, **named: str | None) -> None:
     app = database(shared)
-    given = {"status": statuses or None, **named}
-    filter = both(filters.parse(" ".join(words)), {name: value for name, value in given.items() if value is not None})
+    given = {"status": statuses} if statuses else {}
+    given |= {name: (value,) for name, value in named.items() if value is not None}
+    filter = both(filters.parse(" ".join(words)), given)
     page = app.jobs(filter, limit=limit, cursor=cursor)
     items = [shared.shown(job, views.job) for job in page]
     if shared.json:
@@ -64,13 +63,12 @@ def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str
         shared.note(("more: ", "dim"), _next_page(filter, limit, page.next))
 
 
-def both(filter: Filter, given: Mapping[str, Any]) -> Filter:
+def both(filter: Filter, given: Mapping[str, Words]) -> Filter:
     """The filter and what the options add to it."""
-    fields = {NAMED[name]: value if isinstance(value, tuple) else (value,) for name, value in given.items()}
     for name in given:
         if getattr(filter, NAMED[name]):
             raise CommandError(f"the filter names a {name}, and so does --{name}", "Give it once.")
-    return filter.replace(**fields)
+    return filter.replace(**{NAMED[name]: values for name, values in given.items()})
 
 
 def _columns(page: list[Job]) -> output.Columns:
@@ -147,15 +145,11 @@ def _print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mapp
 
 def _summary(job: Job) -> str:
     """The queue, and what else sets it apart."""
-    parts = [
-        f"queue {clean(job.queue)}",
-        f"priority {job.priority}",
-        f"tenant {clean(job.tenant)}" if job.tenant else "",
-        f"subject {clean(job.subject)}" if job.subject else "",
-        f"{job.attempts} of {job.max_attempts} attempts",
-        f"snoozed {units.plural(job.snoozes, 'time')}" if job.snoozes else "",
-    ]
-    return "".join(f" · {part}" for part in parts if part)
+    parts = [f"queue {clean(job.queue)}", f"priority {job.priority}"]
+    parts += [f"{name} {clean(value)}" for name, value in (("tenant", job.tenant), ("subject", job.subject)) if value]
+    parts += [f"{job.attempts} of {job.max_attempts} attempts"]
+    parts += [f"snoozed {units.plural(job.snoozes, 'time')}"] if job.snoozes else []
+    return "".join(f" · {part}" for part in parts)
 
 
 def _section(shared: Shared, heading: str, text: str = "") -> None:

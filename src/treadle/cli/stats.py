@@ -22,7 +22,6 @@ from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 
 BY = f"Count by some of {', '.join(COUNTED_BY)} instead: --by tenant,status."
-
 LS = "List queues and types: what is due, what is for later, what runs, how long the oldest waits."
 
 
@@ -33,17 +32,18 @@ def stats(shared: Shared, by: str | None) -> None:
     app = database(shared)
     if by is not None:
         _grouped(shared, app.counts(names := [name.strip() for name in by.split(",")]), names)
-    elif not (shared.json and shared.printed_json(_as_json(app))):
+    elif shared.json:
+        shared.printed_json(_as_json(app))
+    else:
         _print(shared, app)
 
 
 def _grouped(shared: Shared, rows: list[dict[str, Any]], names: list[str]) -> None:
     if shared.printed_json({"items": rows, "as_of": datetime.now(UTC)}):
         return
-    columns = {
-        name.upper(): [output.status(row[name]) if name == "status" else row[name] or "-" for row in rows]
-        for name in names
-    }
+    columns: dict[str, list[Text | str]] = {name.upper(): [row[name] or "-" for row in rows] for name in names}
+    if "STATUS" in columns:
+        columns["STATUS"] = [output.status(row["status"]) for row in rows]
     columns["COUNT"] = [output.number(row["count"]) for row in rows]
     _show_or_note(shared, columns, right=("COUNT",))
 

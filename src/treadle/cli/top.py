@@ -96,7 +96,6 @@ class Snapshot:
 
 
 def as_json(seen: Snapshot) -> dict[str, Any]:
-    """The same for programs."""
     return {
         "as_of": clock.to_datetime(seen.now),
         "database": seen.where,
