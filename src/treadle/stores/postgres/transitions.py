@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from typing import ClassVar
 
 import msgspec
@@ -24,6 +25,9 @@ from treadle.stores.rows import Due
 from treadle.stores.sql.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
 from treadle.stores.sql.transaction import Ended, Statements, Transaction, as_written, requeued
 
+_COLUMNS = attrgetter(
+    *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent")
+)
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
@@ -51,22 +55,7 @@ class Transitions(Transaction):
 
     def insert(self, jobs: Sequence[NewJob]) -> None:
         now = self.now
-        rows = [
-            (
-                j.id,
-                j.type,
-                j.queue,
-                j.tenant,
-                j.subject,
-                j.payload,
-                j.priority,
-                j.max_attempts,
-                j.dedupe,
-                j.traceparent,
-                j.due(now),
-            )
-            for j in jobs
-        ]
+        rows = [(*_COLUMNS(job), job.due(now)) for job in jobs]
         self.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
         for queue in {job.queue for job in jobs}:
             self.job_waits(queue)

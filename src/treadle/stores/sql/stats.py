@@ -26,23 +26,19 @@ def usage(
     tx: Transaction, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None
 ) -> list[Usage]:
     """`since`, `until` and the start of each step are seconds since 1970."""
-    columns = "".join(f"{name}, " for name in by)
-    group = ", ".join(["1", *by])
-    rows = tx.execute(
-        tx.sql.USAGE.format(by=columns, group=group),
-        {"since": since, "until": until, "step": step, "tenant": tenant},
-    )
+    statement = tx.sql.USAGE.format(by="".join(f"{name}, " for name in by), group=", ".join(["1", *by]))
+    rows = tx.execute(statement, {"since": since, "until": until, "step": step, "tenant": tenant})
     return [
         Usage(
             at=read.moment(at * 1_000_000),
-            key=tuple(numbers[: len(by)]),
-            runs=numbers[-5],
-            completed=numbers[-4],
-            failures=numbers[-3],
-            busy=numbers[-2] / 1e6,
-            waiting=numbers[-1] / 1e6,
+            key=tuple(key),
+            runs=runs,
+            completed=completed,
+            failures=failures,
+            busy=busy / 1e6,
+            waiting=waiting / 1e6,
         )
-        for at, *numbers in rows
+        for at, *key, runs, completed, failures, busy, waiting in rows
     ]
 
 
@@ -72,11 +68,6 @@ class _Level(NamedTuple):
     later: int
 
 
-class _Retrying(NamedTuple):
-    failed_before: int
-    later: int
-
-
 def queue_stats(tx: Transaction) -> list[QueueStats]:
     """What waits, runs and has ended, by queue and type, at a cost that does not grow with how much it is.
 
@@ -88,24 +79,19 @@ def queue_stats(tx: Transaction) -> list[QueueStats]:
 
 def _queue_stats(tx: Transaction) -> list[QueueStats]:
     levels: dict[tuple[str, str], list[_Level]] = defaultdict(list)
-    found = tx.execute(
-        tx.sql.WAITING_BY_PRIORITY, {"now": tx.now, "most": MOST_COUNTED, "levels": MOST_LEVELS + 1}
-    ).fetchall()
+    most = {"now": tx.now, "most": MOST_COUNTED}
+    found = tx.execute(tx.sql.WAITING_BY_PRIORITY, {**most, "levels": MOST_LEVELS + 1}).fetchall()
     for queue, type, *level in found[:MOST_LEVELS]:
         levels[queue, type].append(_Level(*level))
-    retrying = {
-        (queue, type): _Retrying(*n)
-        for queue, type, *n in tx.execute(tx.sql.RETRYING, {"now": tx.now, "most": MOST_COUNTED})
-    }
-    whole = len(found) <= MOST_LEVELS and sum(n.failed_before for n in retrying.values()) < MOST_COUNTED
+    again = tx.execute(tx.sql.RETRYING, most).fetchall()
+    retrying = {(queue, type): later for queue, type, _, later in again}
+    whole = len(found) <= MOST_LEVELS and sum(failed_before for _, _, failed_before, _ in again) < MOST_COUNTED
     limits = {row[0]: row[4] for row in tx.execute(tx.sql.POLICIES)}
     tallies: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for status, type, queue, n in tx.execute(tx.sql.TALLIES):
         tallies[queue, type][status] += n
     return [
-        _stats_of(
-            place, tally, levels[place], retrying.get(place, _Retrying(0, 0)).later, limits.get(place[1]), whole=whole
-        )
+        _stats_of(place, tally, levels[place], retrying.get(place, 0), limits.get(place[1]), whole=whole)
         for place, tally in sorted(tallies.items())
     ]
 

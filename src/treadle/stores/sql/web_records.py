@@ -34,15 +34,8 @@ def audits(tx: Transaction, limit: int, before: str | None = None) -> list[Audit
 
 def add_token(tx: Transaction, token: Token) -> bool:
     """False if its name is taken."""
-    row = {
-        "hash": token.hash,
-        "name": token.name,
-        "scopes": as_json(token.scopes),
-        "tenant": token.tenant,
-        "now": tx.now,
-        "expires_at": token.expires_at,
-    }
-    return tx.execute(tx.sql.ADD_TOKEN, row).rowcount > 0
+    row = {"hash": token.hash, "name": token.name, "tenant": token.tenant, "expires_at": token.expires_at}
+    return tx.execute(tx.sql.ADD_TOKEN, {**row, "scopes": as_json(token.scopes), "now": tx.now}).rowcount > 0
 
 
 def token(tx: Transaction, hash: str) -> Token | None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import Any
 
 from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
@@ -17,41 +17,18 @@ from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
 from treadle.stores.sql import enqueue, leases
-from treadle.stores.sql.store import SQLStore
+from treadle.stores.sql.store import D, SQLStore
 from treadle.stores.sqlite import statements as sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
-from treadle.stores.sqlite.transitions import Transitions
 from treadle.stores.sqlite.watch import Watch
 from treadle.stores.user_connections import unwrap
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 TRANSACTION_SECONDS = 5.0
 """How long `ctx.transaction()` may hold the only writer."""
 OLDEST_SQLITE = (3, 38)
 """The first with `->>`; STRICT tables came with 3.37, RETURNING with 3.35."""
-
-
-class SQLiteConnections(Protocol):
-    """The connections of one process to a file, or to a libSQL server."""
-
-    pid: int
-
-    def write(
-        self, pool: str, steps: Callable[Concatenate[Transitions, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
-
-    def read(
-        self, pool: str, steps: Callable[Concatenate[Transitions, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T: ...
-
-    def close(self) -> None: ...
-
-
-D = TypeVar("D", bound=SQLiteConnections)
 
 
 class SQLiteTables(SQLStore[D]):
