@@ -15,7 +15,7 @@ the file in `MODULES` of its package. The rules:
   `raise HTTPProblem(status, detail, next_step)`. Pages show the same problem as HTML.
 - GET changes nothing. What changes something is POST or DELETE, is left out of a read-only site, and ends with
   `site.audit(request, action, what, count)`.
-- Payloads, results, errors and tracebacks go through `treadle.redact` before they leave.
+- Payloads, results, errors and tracebacks go through `treadle.views` before they leave.
 - Pages: `render(site, request, "jobs.html", **values)`; every link by `url("/jobs", q=…)`, every file by
   `static("x.css")`, so that any prefix works. No inline script or style: the CSP forbids both. A form's POST returns
   `redirect(request.url(…))`.
