@@ -16,7 +16,7 @@ from treadle.stores.libsql.connection import BLOCK, GONE, Database, Duplicate, T
 from treadle.stores.libsql.hrana import Failed, Parameters
 from treadle.stores.libsql.server import NoResult, Refused
 from treadle.stores.libsql.url import read as read_url
-from treadle.stores.sql import enqueue, leases
+from treadle.stores.sql import enqueue, settle
 from treadle.stores.sqlite import statements as sql
 from treadle.stores.sqlite.schema import newest_schema, schema_in, upgrade
 from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
@@ -124,7 +124,7 @@ class LibSQLStore(SQLiteTables[Database]):
             try:
                 tx.now = database.now()
                 tx.execute(f"RELEASE {BLOCK}")  # without it, what follows would be a commit for each statement
-                leases.settle_in_transaction(tx, claimed, ending)
+                settle.settle_in_transaction(tx, claimed, ending)
                 database.commit(tx)
             except NoResult as error:
                 raise own_error(database, error) from error

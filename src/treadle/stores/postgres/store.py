@@ -22,7 +22,7 @@ from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Counted
-from treadle.stores.sql import enqueue, leases, search
+from treadle.stores.sql import enqueue, search, settle
 from treadle.stores.sql.store import SQLStore
 from treadle.stores.user_connections import UserConnection, identity, savepoint, wrap
 
@@ -227,7 +227,7 @@ class PostgresStore(SQLStore[Database]):
                         "no longer one; the job was not completed: leave both to ctx.transaction()"
                     )
                 tx.set_now()
-                leases.settle_in_transaction(tx, claimed, outcome())
+                settle.settle_in_transaction(tx, claimed, outcome())
                 database.notify(tx)
                 database.commit(connection)
             connection.execute("RESET ALL")

@@ -15,7 +15,7 @@ from treadle.outcome import COMPLETED
 from treadle.stores.rows import Batch
 from treadle.stores.sql import read, search, web_records
 from treadle.stores.sql.enqueue import take_key
-from treadle.stores.sql.leases import decode_claimed, settle
+from treadle.stores.sql.settle import decode_claimed, settle
 from treadle.stores.sql.transaction import Transaction
 
 USAGE_DAYS = 90

@@ -16,7 +16,7 @@ from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Due, Settled
-from treadle.stores.sql import enqueue, leases, manage, read, search, stats, web_records
+from treadle.stores.sql import enqueue, liveness, manage, read, search, settle, stats, web_records
 from treadle.stores.sql.enqueue import Insert
 from treadle.stores.sql.transaction import Transaction
 
@@ -185,19 +185,19 @@ class SQLStore(ABC, Generic[D]):
         return self.database.write("claim", lambda tx: tx.claim(worker, request))
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
-        return self.database.write("settle", leases.settle, ended) if ended else Settled(at=0)
+        return self.database.write("settle", settle.settle, ended) if ended else Settled(at=0)
 
-    save_progress = writes("other", leases.save_progress)
-    extend = writes("other", leases.extend)
+    save_progress = writes("other", liveness.save_progress)
+    extend = writes("other", liveness.extend)
 
     # Liveness
 
-    register = writes("other", leases.register)
-    beat = writes("beat", leases.beat)
-    cancelled = reads("settle", leases.cancelled)
-    release_unheld = writes("settle", leases.release_unheld)
-    declare_dead = writes("other", leases.declare_dead)
-    rescue = writes("other", leases.rescue)
+    register = writes("other", liveness.register)
+    beat = writes("beat", liveness.beat)
+    cancelled = reads("settle", liveness.cancelled)
+    release_unheld = writes("settle", liveness.release_unheld)
+    declare_dead = writes("other", liveness.declare_dead)
+    rescue = writes("other", liveness.rescue)
     workers = reads("read", read.workers)
 
     # Manage

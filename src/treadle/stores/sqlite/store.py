@@ -16,7 +16,7 @@ from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionO
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
-from treadle.stores.sql import enqueue, leases
+from treadle.stores.sql import enqueue, settle
 from treadle.stores.sql.store import D, SQLStore
 from treadle.stores.sqlite import statements as sql
 from treadle.stores.sqlite import url as sqlite_url
@@ -201,7 +201,7 @@ class SQLiteStore(SQLiteTables[Database]):
                     "longer one; the job was not completed: leave both to ctx.transaction()"
                 )
             tx.now = self._clock()
-            leases.settle_in_transaction(tx, claimed, outcome())
+            settle.settle_in_transaction(tx, claimed, outcome())
 
 
 def _cut_off(connection: sqlite3.Connection) -> None:

@@ -1,0 +1,59 @@
+"""Settle: leases become finished jobs, or ready ones. Every way out of a lease goes through `settle_held`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from treadle.codec import as_json
+from treadle.errors import LeaseLost
+from treadle.job import ClaimedJob
+from treadle.outcome import Outcome
+from treadle.stores.rows import Settled
+from treadle.stores.sql.enqueue import insert
+from treadle.stores.sql.transaction import Ended, Transaction
+
+decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
+
+
+def settle(tx: Transaction, ended: Sequence[Ended]) -> Settled:
+    """Write what is still ours to write. The rest is lost, unless it was written before."""
+    written = settle_held(tx, ended)
+    if len(written) == len(ended):
+        return Settled(tx.now, written)
+    rest = _without(ended, written)
+    lost = _lost(tx, rest)
+    gone = {c.number for c in lost}
+    return Settled(tx.now, [*written, *((c, outcome) for c, outcome in rest if c.number not in gone)], lost)
+
+
+def settle_held(tx: Transaction, ended: Sequence[Ended]) -> Sequence[Ended]:
+    """Write what is still ours to write, and all that goes with it. What was written, as it was written."""
+    written = tx.settle(ended)
+    if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
+        tx.execute(tx.sql.DROP_KEYS, {"ids": as_json(keyed)})
+    if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:
+        insert(tx, follow_ups)
+    return written
+
+
+def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:
+    """End a job in the transaction of its handler. Raises LeaseLost if it is no longer the handler's."""
+    if not settle_held(tx, [(claimed, outcome)]):
+        raise LeaseLost(claimed.id, claimed.number)
+
+
+def _without(ended: Sequence[Ended], written: Sequence[Ended]) -> list[Ended]:
+    """What was not written."""
+    numbers = {c.number for c, _ in written}
+    return [(c, outcome) for c, outcome in ended if c.number not in numbers]
+
+
+def _lost(tx: Transaction, ended: Sequence[Ended]) -> list[ClaimedJob]:
+    rows = as_json([(c.id, c.number, outcome.kind.final) for c, outcome in ended])
+    before = {row[0] for row in tx.execute(tx.sql.WRITTEN_BEFORE, {"rows": rows})}
+    return [c for c, _ in ended if c.number not in before]
+
+
+# While a lease is held
