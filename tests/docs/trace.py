@@ -65,10 +65,13 @@ def traced(work: Callable[[], object]) -> list[Call]:
 
 def traced_in_an_idle_worker(td: Treadle, enqueue: Callable[[], str]) -> list[Call]:
     """The calls of a worker that has run a job before, from its next claim until it is idle again."""
-    trace, idle, stop = Trace(), threading.Event(), threading.Event()
+    trace, idle, enqueued, stop = Trace(), threading.Event(), threading.Event(), threading.Event()
 
     async def work() -> None:
         async with td.worker(beat=60) as worker:
+            await worker.drained()
+            idle.set()
+            await asyncio.to_thread(enqueued.wait, 60)
             await worker.drained()
             idle.set()
             await asyncio.to_thread(stop.wait, 60)
@@ -85,16 +88,19 @@ def traced_in_an_idle_worker(td: Treadle, enqueue: Callable[[], str]) -> list[Ca
     try:
         assert idle.wait(60)
         assert has_ended(first)
+        idle.clear()
         trace.on = True
         second = enqueue()
         eventually(lambda: has_ended(second))
-        eventually(lambda: trace.calls[-1].function.name in ("Attempts.none_left", "Wakeup.wait"))
+        enqueued.set()
+        assert idle.wait(60)
         trace.on = False
     finally:
+        enqueued.set()
         stop.set()
         thread.join(60)
         trace.remove()
-    return trace.calls
+    return [call for call in trace.calls if call.function.name != "Worker.drained"]
 
 
 def _function(frame: FrameType) -> Function | None:
