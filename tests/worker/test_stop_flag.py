@@ -10,7 +10,7 @@ import pytest
 
 from tests.eventually import eventually
 from tests.worker import process_jobs
-from tests.worker.helpers import Background, ended, is_processing, now, place, working
+from tests.worker.helpers import Background, ended, now, place, working
 from treadle import Context, Status, Treadle
 from treadle.errors import TransactionOver
 from treadle.testing import drain
@@ -25,8 +25,11 @@ def stop_after_grace(background: Background) -> None:
 def test_the_idiom_of_the_guide_is_released_when_the_worker_stops(td: Treadle) -> None:
     """It has a partial result, and the next worker must run the whole job."""
 
+    started = threading.Event()
+
     @td.job
     def crunch(ctx: Context, rows: int) -> int:
+        started.set()
         done = 0
         while done < rows and not ctx.cancelled:
             time.sleep(0.001)
@@ -35,15 +38,18 @@ def test_the_idiom_of_the_guide_is_released_when_the_worker_stops(td: Treadle) -
 
     job = crunch.enqueue(rows=1_000_000)
     background = Background(td, grace=0).start()
-    eventually(is_processing(td, job))
+    assert started.wait(15)
     stop_after_grace(background)
     assert place(td, job) == (Status.PENDING, 0)
     assert td.attempts(job.id) == []
 
 
 def test_the_idiom_of_the_guide_is_cancelled_by_a_cancel(td: Treadle) -> None:
+    started = threading.Event()
+
     @td.job
     def crunch(ctx: Context, rows: int) -> int:
+        started.set()
         done = 0
         while done < rows and not ctx.cancelled:
             time.sleep(0.001)
@@ -52,7 +58,7 @@ def test_the_idiom_of_the_guide_is_cancelled_by_a_cancel(td: Treadle) -> None:
 
     with working(td):
         job = crunch.enqueue(rows=1_000_000)
-        eventually(is_processing(td, job))
+        assert started.wait(15)
         td.cancel(job.id)
         cancelled = ended(td, job)
     assert (cancelled.status, cancelled.result, cancelled.attempts) == (Status.CANCELLED, None, 0)
@@ -60,8 +66,11 @@ def test_the_idiom_of_the_guide_is_cancelled_by_a_cancel(td: Treadle) -> None:
 
 @pytest.mark.parametrize("completes", [False, True])
 def test_an_async_handler_that_swallows_its_cancellation_has_not_completed(td: Treadle, completes: bool) -> None:
+    started = threading.Event()
+
     @td.job
     async def wait(ctx: Context) -> str:
+        started.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -76,7 +85,7 @@ def test_an_async_handler_that_swallows_its_cancellation_has_not_completed(td: T
 
     with working(td, concurrency=1):
         job = wait.enqueue()
-        eventually(is_processing(td, job))
+        assert started.wait(15)
         td.cancel(job.id)
         end = ended(td, job)
         assert td.result(quick.enqueue().id) == "still here"
@@ -85,8 +94,11 @@ def test_an_async_handler_that_swallows_its_cancellation_has_not_completed(td: T
 
 
 def test_an_async_handler_that_swallows_its_cancellation_is_released_when_the_worker_stops(td: Treadle) -> None:
+    started = threading.Event()
+
     @td.job
     async def wait() -> str:
+        started.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -95,7 +107,7 @@ def test_an_async_handler_that_swallows_its_cancellation_is_released_when_the_wo
 
     job = wait.enqueue()
     background = Background(td, grace=0).start()
-    eventually(is_processing(td, job))
+    assert started.wait(15)
     stop_after_grace(background)
     assert place(td, job) == (Status.PENDING, 0)
 
@@ -121,8 +133,11 @@ def test_an_async_handler_that_swallows_its_timeout_has_timed_out(td: Treadle, c
 
 
 def test_one_that_completes_and_raises_its_cancellation_again_has_completed(td: Treadle) -> None:
+    started = threading.Event()
+
     @td.job
     async def wait(ctx: Context) -> None:
+        started.set()
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
@@ -131,36 +146,40 @@ def test_one_that_completes_and_raises_its_cancellation_again_has_completed(td: 
 
     with working(td):
         job = wait.enqueue()
-        eventually(is_processing(td, job))
+        assert started.wait(15)
         td.cancel(job.id)
         assert td.result(job.id) == {"rows": 7}
 
 
 def test_a_thread_that_completes_after_the_flag_has_completed(td: Treadle) -> None:
+    started = threading.Event()
+
     @td.job
     def crunch(ctx: Context) -> str:
+        started.set()
         eventually(lambda: ctx.cancelled)
         ctx.complete("what there is")
         return "partial"
 
     with working(td):
         job = crunch.enqueue()
-        eventually(is_processing(td, job))
+        assert started.wait(15)
         td.cancel(job.id)
         assert td.result(job.id) == "what there is"
 
 
 def test_a_thread_that_never_looked_at_the_flag_has_completed(td: Treadle) -> None:
-    go = threading.Event()
+    started, go = threading.Event(), threading.Event()
 
     @td.job
     def crunch(ctx: Context) -> str:
+        started.set()
         assert go.wait(15)
         return "all of it"
 
     with working(td) as background:
         job = crunch.enqueue()
-        eventually(is_processing(td, job))
+        assert started.wait(15)
         td.cancel(job.id)
         [attempt] = background.worker._attempts.running.values()
         eventually(lambda: attempt.run.stop_reason is not None)
