@@ -166,16 +166,16 @@ SQL = re.compile(
     r"\b(SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|CREATE\s+(TABLE|INDEX|VIEW))\b", re.S
 )
 OWN_SQL = {
-    "stores.sqlite.statements": "that is what it is for",
-    "stores.postgres.statements": "that is what it is for",
+    "stores.sqlite.sql": "that is what it is for",
+    "stores.postgres.sql": "that is what it is for",
     "stores.postgres.diagnostics": "asks the server about itself, not about jobs",
     "stores.postgres.schema": "empties the tables of a database for tests",
     "stores.postgres.roles": "gives rights, to roles and on tables whose names cannot be bound, and acts for a tenant",
-    "stores.sql.search": "a list is filtered by what was asked for; values are bound",
-    "stores.sql.filter_sql": "the conditions of a filter; values are bound",
+    "stores.shared.search": "a list is filtered by what was asked for; values are bound",
+    "stores.shared.filter_sql": "the conditions of a filter; values are bound",
     "stores.sqlite.schema": "asks for the schema of a database that may not have our tables",
 }
-BUILT_SQL = {"stores.sql.search", "stores.sql.filter_sql"}
+BUILT_SQL = {"stores.shared.search", "stores.shared.filter_sql"}
 """These may put more than constants into a statement."""
 
 
@@ -207,7 +207,7 @@ def among(path: Path, allowed: set[str]) -> bool:
 def test_sql_lives_with_the_statements(path: Path) -> None:
     for node in strings(path):
         if SQL.search(text_of(node)):
-            assert among(path, set(OWN_SQL)), f"{path}:{node.lineno}: SQL belongs in statements.py"
+            assert among(path, set(OWN_SQL)), f"{path}:{node.lineno}: SQL belongs in sql.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
@@ -222,7 +222,7 @@ def test_sql_is_put_together_from_constants_only(path: Path) -> None:
 
 def statements(store: str) -> list[str]:
     """The names of a store's statements, in the order of the file."""
-    body = tree(SOURCE / "stores" / store / "statements.py").body
+    body = tree(SOURCE / "stores" / store / "sql.py").body
     targets = [n.targets[0] if isinstance(n, ast.Assign) else n.target for n in body if isinstance(n, Assigned)]
     return [target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("_")]
 
@@ -242,7 +242,7 @@ def test_statements_that_two_databases_share_stand_in_the_same_order() -> None:
 def test_the_verbs_find_their_statements_in_every_database() -> None:
     used = {
         node.attr
-        for path in (SOURCE / "stores" / "sql").glob("*.py")
+        for path in (SOURCE / "stores" / "shared").glob("*.py")
         for node in ast.walk(tree(path))
         if isinstance(node, ast.Attribute) and node.attr.isupper() and getattr(node.value, "attr", "") == "sql"
     }
@@ -254,7 +254,7 @@ def test_the_verbs_find_their_statements_in_every_database() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_no_file_is_too_long(path: Path) -> None:
-    if path.name == "statements.py":  # a list of statements is one topic, however long
+    if path.name == "sql.py":  # a list of statements is one topic, however long
         return
     lines = len(path.read_text("utf-8").splitlines())
     assert lines <= LONGEST, f"{path.relative_to(SOURCE)} has {lines} lines: split it by topic"

@@ -12,7 +12,7 @@ from bench.sqlite import raw
 from treadle.errors import StoreUnusable
 from treadle.stores.libsql.connection import ANSWER_SECONDS, Database
 from treadle.stores.libsql.url import read
-from treadle.stores.sqlite import statements as sql
+from treadle.stores.sqlite import sql
 
 IN_USE = "SELECT EXISTS (SELECT 1 FROM treadle_jobs) OR EXISTS (SELECT 1 FROM treadle_workers)"
 OURS = "SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') AND name GLOB 'treadle_*' ORDER BY 1 DESC"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 from bench.sample import note
 from treadle.stores.libsql.hrana import Result, Statement, Stream
-from treadle.stores.sqlite import statements
+from treadle.stores.sqlite import sql
 
-_names = {text: name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
+_names = {text: name for name, text in vars(sql).items() if isinstance(text, str) and name.isupper()}
 _names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # recorded under these words
 
 
@@ -22,7 +22,7 @@ def time_statements() -> None:
         try:
             return execute(self, statements, last=last)
         finally:
-            note(_name([sql for sql, _ in statements]), time.perf_counter() - began, time.thread_time() - cpu)
+            note(_name([text for text, _ in statements]), time.perf_counter() - began, time.thread_time() - cpu)
 
     Stream.execute = timed  # type: ignore[method-assign]  # for this process, which is profiled
 

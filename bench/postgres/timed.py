@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 
 from bench.sample import note
-from treadle.stores.postgres import connection, statements
+from treadle.stores.postgres import connection, sql
 from treadle.stores.postgres.connection import named
 
-_ours = vars(statements)
+_ours = vars(sql)
 _names = {named(text): name for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
 
 

@@ -7,9 +7,9 @@ import time
 from typing import Any
 
 from bench.sample import note
-from treadle.stores.sqlite import statements
+from treadle.stores.sqlite import sql
 
-_names = {text: name for name, text in vars(statements).items() if isinstance(text, str) and name.isupper()}
+_names = {text: name for name, text in vars(sql).items() if isinstance(text, str) and name.isupper()}
 _names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # recorded under these words
 
 

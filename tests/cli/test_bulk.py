@@ -67,8 +67,8 @@ def test_a_filter_that_cannot_be_read_is_exit_code_2(treadle, td, words):
 
 
 def test_a_search_that_ends_early_says_so(treadle, as_json, td, monkeypatch):
-    monkeypatch.setattr("treadle.stores.sql.search.SEARCHED", 2)
-    monkeypatch.setattr("treadle.stores.sql.search.FIRST_LOOK", 1)
+    monkeypatch.setattr("treadle.stores.shared.search.SEARCHED", 2)
+    monkeypatch.setattr("treadle.stores.shared.search.FIRST_LOOK", 1)
     for type in ("rare", "a", "b", "c"):
         td.enqueue(type)
     result = treadle("jobs", "ls", "type:rare")

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from treadle import tokens
+from treadle import api_tokens
 
 
 def test_a_token_is_shown_once_and_then_only_named(treadle, as_json, td):
     made = treadle("tokens", "create", "ci", "--scope", "enqueue", "--tenant", "acme", "--expires", "30d")
     assert made.exit_code == 0
     secret = made.stdout.strip()
-    assert secret.startswith(tokens.PREFIX)
+    assert secret.startswith(api_tokens.PREFIX)
     assert len(secret) >= 43
     assert "not shown again" in made.stderr
     [row] = as_json("tokens", "ls")["items"]
@@ -19,14 +19,14 @@ def test_a_token_is_shown_once_and_then_only_named(treadle, as_json, td):
     listed = treadle("tokens", "ls")
     assert "ci" in listed.stdout
     assert secret not in listed.stdout
-    found = td.store.token(tokens.hash_of(secret))
+    found = td.store.token(api_tokens.hash_of(secret))
     assert found is not None
     assert found.name == "ci"
 
 
 def test_a_token_as_json(as_json):
     made = as_json("tokens", "create", "ci", "--scope", "manage", "--scope", "read")
-    assert made["token"].startswith(tokens.PREFIX)
+    assert made["token"].startswith(api_tokens.PREFIX)
     assert (made["scopes"], made["expires_at"]) == (["manage", "read"], None)
 
 

@@ -24,7 +24,7 @@ from treadle.errors import BadOption, CountMoved
 from treadle.filters import EVERYTHING, Filter, parse
 from treadle.job import Status
 from treadle.outcome import COMPLETED, RELEASED
-from treadle.stores.sql import manage, search
+from treadle.stores.shared import manage, search
 
 
 def carry_out(store, action, text, **how):

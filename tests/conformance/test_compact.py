@@ -20,7 +20,7 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle.outcome import COMPLETED
-from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import sql
 
 PLACE = "minute, type, queue, tenant"
 SUMS = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "completed", "failures", "busy", "waiting"))

@@ -23,7 +23,7 @@ from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.stores.postgres import cursor
 from treadle.stores.postgres.connection import Database
 from treadle.stores.postgres.cursor import Cursors
-from treadle.stores.sql.claim_order import ReadyRange
+from treadle.stores.shared.claim_order import ReadyRange
 
 pytestmark = pytest.mark.only("postgresql")
 

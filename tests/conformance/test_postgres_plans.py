@@ -20,8 +20,8 @@ from treadle.filters import Filter, parse
 from treadle.ids import first_id_of, new_id
 from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
-from treadle.stores.postgres import statements as sql
-from treadle.stores.sql import search
+from treadle.stores.postgres import sql
+from treadle.stores.shared import search
 
 WAITING = 200_000
 RUNNING = 2_000

@@ -13,8 +13,7 @@ from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import everything, put
 from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from treadle.stores import migrate
-from treadle.stores.postgres import schema
-from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import schema, sql
 from treadle.stores.postgres.store import PostgresStore
 
 PACKAGE = "treadle.stores.postgres"

@@ -24,7 +24,7 @@ from treadle.filters import Filter
 from treadle.ids import new_id
 from treadle.job import Progress, Status
 from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
-from treadle.stores.sql import read
+from treadle.stores.shared import read
 
 
 def one_of_each(store, **options):

@@ -26,7 +26,7 @@ from treadle.clock import SECOND
 from treadle.filters import EVERYTHING, Compared, Filter, Prefix, parse
 from treadle.ids import new_id
 from treadle.outcome import COMPLETED, RELEASED
-from treadle.stores.sql import search, stats
+from treadle.stores.shared import search, stats
 
 STATUSES = [
     (),

@@ -9,7 +9,7 @@ from treadle.clock import SECOND
 from treadle.filters import Filter, parse
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED
-from treadle.stores.sqlite import statements as sql
+from treadle.stores.sqlite import sql
 
 pytestmark = pytest.mark.only("sqlite")
 

@@ -14,7 +14,7 @@ from treadle.clock import MINUTE, SECOND, to_datetime
 from treadle.errors import BadOption
 from treadle.job import Count
 from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
-from treadle.stores.sql import stats
+from treadle.stores.shared import stats
 
 LATER = Outcome(OutcomeKind.RETRIED, error="TimeoutError: no answer", delay=600 * SECOND)
 

@@ -12,7 +12,7 @@ from treadle.filters import Filter
 from treadle.ids import new_id
 from treadle.job import Status
 from treadle.stores.rows import AuditRow, Batch, Operation, Token
-from treadle.stores.sql import manage
+from treadle.stores.shared import manage
 
 
 def later(clock, days):

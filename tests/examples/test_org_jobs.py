@@ -27,10 +27,10 @@ from tests import stores
 from tests.eventually import eventually
 from tests.examples.harness import KILLS, Example, counts
 from treadle import Job, LeaseLost, Treadle
+from treadle.api_tokens import hash_of, new_secret
 from treadle.stores import open_store
 from treadle.stores.rows import Token
 from treadle.testing import ManualClock, drain
-from treadle.tokens import hash_of, new_secret
 
 STATUSES = ("queued", "running", "success", "failed")
 OURS = {"pending": "queued", "processing": "running", "completed": "success", "failed": "failed"}

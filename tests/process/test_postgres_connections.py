@@ -23,7 +23,7 @@ from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
 from treadle import Job, Treadle
 from treadle.errors import StoreUnusable
-from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import sql
 from treadle.stores.postgres.connection import POOLS
 
 

@@ -10,7 +10,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.web.conftest import HERE, OURS, Connect
-from treadle import Treadle, tokens
+from treadle import Treadle, api_tokens
 from treadle.ids import new_id
 from treadle.stores.rows import Token
 from treadle.web import SCOPES
@@ -99,10 +99,10 @@ def by_token(td: Treadle) -> Iterator[TestClient]:
 
 
 def give_out(td: Treadle, name: str, *scopes: str, tenant: str = "", expires_in: float | None = None) -> str:
-    secret = tokens.new_secret()
+    secret = api_tokens.new_secret()
     expires_at = None if expires_in is None else td.store.now() + int(expires_in * 1_000_000)
     assert td.store.add_token(
-        Token(hash=tokens.hash_of(secret), name=name, scopes=scopes, tenant=tenant, expires_at=expires_at)
+        Token(hash=api_tokens.hash_of(secret), name=name, scopes=scopes, tenant=tenant, expires_at=expires_at)
     )
     return secret
 
@@ -113,7 +113,7 @@ def test_a_token_that_is_wrong_expired_or_revoked_opens_nothing(
 ) -> None:
     expired, revoked = give_out(td, new_id(), "manage", expires_in=-1), give_out(td, "taken away", "manage")
     assert td.store.drop_token("taken away")
-    for secret in (expired, revoked, tokens.new_secret(), "td_", "x"):
+    for secret in (expired, revoked, api_tokens.new_secret(), "td_", "x"):
         by_token.headers["Authorization"] = f"Bearer {secret}"
         assert call(by_token, route, id) == 401
 

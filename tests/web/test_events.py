@@ -17,7 +17,7 @@ from starlette.requests import Request as RawRequest
 from starlette.responses import StreamingResponse
 
 from tests.web.served import Dashboard
-from treadle import Treadle, tokens
+from treadle import Treadle, api_tokens
 from treadle.stores.rows import Token
 from treadle.web import Principal, broadcaster
 from treadle.web.app import ROUTES
@@ -51,8 +51,8 @@ def td(folder: Path, served: Dashboard) -> Iterator[Treadle]:
 
 
 def token(td: Treadle, **more: Any) -> dict[str, str]:
-    secret = tokens.new_secret()
-    td.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), **more))
+    secret = api_tokens.new_secret()
+    td.store.add_token(Token(hash=api_tokens.hash_of(secret), name="me", scopes=("read",), **more))
     return {"Authorization": f"Bearer {secret}"}
 
 

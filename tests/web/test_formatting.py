@@ -16,7 +16,7 @@ from treadle.web import formatting, highlight
 from treadle.web.formatting import Formatter
 from treadle.web.pages.actions import restore
 from treadle.web.pages.job import timeline
-from treadle.web.pages.usage import window
+from treadle.web.pages.usage_charts import window
 
 NOON = datetime(2026, 7, 1, 12, 0, 0, tzinfo=UTC)
 

@@ -16,7 +16,7 @@ from tests import stores
 from tests.eventually import eventually
 from tests.web.conftest import HERE, OURS, client_of
 from tests.web.test_bulk import ended
-from treadle import Snooze, Treadle, tokens
+from treadle import Snooze, Treadle, api_tokens
 from treadle.stores.rows import Token
 from treadle.web.auth import nobody
 from treadle.web.broadcaster import Broadcaster
@@ -110,8 +110,8 @@ def test_errors_of_retrying_jobs_are_among_the_failures(td: Treadle) -> None:
 
 
 def test_tokens(td: Treadle) -> None:
-    client, secret = TestClient(td.asgi(auth=nobody), base_url=HERE, headers=OURS), tokens.new_secret()
-    td.store.add_token(Token(hash=tokens.hash_of(secret), name="me", scopes=("read",), tenant="acme"))
+    client, secret = TestClient(td.asgi(auth=nobody), base_url=HERE, headers=OURS), api_tokens.new_secret()
+    td.store.add_token(Token(hash=api_tokens.hash_of(secret), name="me", scopes=("read",), tenant="acme"))
     td.enqueue("a", tenant="umbrella")
     client.headers["Authorization"] = f"Bearer {secret}"
     assert client.get("/api/jobs").json()["items"] == []

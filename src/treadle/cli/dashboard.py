@@ -9,8 +9,8 @@ from typing import Any
 import click
 from rich.text import Text
 
+from treadle import api_tokens as secrets
 from treadle import clock, units
-from treadle import tokens as secrets
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database, load_app, must_be_ready, url_of

@@ -1,6 +1,6 @@
 """The HTTP API and the dashboard: `td.asgi(auth=…)`, or `treadle dashboard`. Needs `treadle[web]`."""
 
-from treadle.tokens import SCOPES
+from treadle.api_tokens import SCOPES
 from treadle.web.app import asgi
 from treadle.web.auth import Principal, allow_everyone
 

@@ -17,10 +17,10 @@ import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as RawRequest
 
-from treadle import clock, tokens
+from treadle import api_tokens, clock
+from treadle.api_tokens import SCOPES, SESSION
 from treadle.stores.base import Store
 from treadle.stores.rows import Token
-from treadle.tokens import SCOPES, SESSION
 from treadle.web import http
 from treadle.web.problem import HTTPProblem
 
@@ -94,12 +94,12 @@ def bearer_token(request: RawRequest) -> str | None:
     """The token in the header, if it is one of ours. An app may have tokens of its own, which its `auth` knows."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     secret = secret.strip()
-    return secret if kind.lower() == "bearer" and secret.startswith(tokens.PREFIX) else None
+    return secret if kind.lower() == "bearer" and secret.startswith(api_tokens.PREFIX) else None
 
 
 def token_owner(site: Site, secret: str) -> Principal | None:
     """The caller that a token stands for. None if the token is unknown, revoked or expired."""
-    hash = tokens.hash_of(secret)
+    hash = api_tokens.hash_of(secret)
     found: Principal | None = site.cached(("token", hash), TOKEN_SECONDS, lambda: _look_up(site.app.store, hash))
     return found
 
@@ -150,14 +150,14 @@ class Login:
 
     def _session(self, site: Site, request: RawRequest, path: str) -> str:
         """The cookie of a new session. Expired sessions are deleted first."""
-        store, secret = site.app.store, tokens.new_secret()
+        store, secret = site.app.store, api_tokens.new_secret()
         now = store.now()
         for token in store.tokens():
             if token.name.startswith(SESSION) and token.expires_at is not None and token.expires_at <= now:
                 store.drop_token(token.name)
         name = f"{SESSION}{clock.to_datetime(now):%Y-%m-%d %H:%M:%S} {secrets.token_hex(3)}"
         expires_at = now + clock.seconds(SESSION_SECONDS)
-        store.add_token(Token(hash=tokens.hash_of(secret), name=name, scopes=SCOPES, expires_at=expires_at))
+        store.add_token(Token(hash=api_tokens.hash_of(secret), name=name, scopes=SCOPES, expires_at=expires_at))
         secure = "; Secure" if request.url.scheme == "https" else ""
         options = f"Path={path}; Max-Age={SESSION_SECONDS}; HttpOnly; SameSite=Strict{secure}"
         return f"{cookie_name(request)}={secret}; {options}"

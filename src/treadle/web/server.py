@@ -12,9 +12,9 @@ from collections.abc import Callable, Generator, Iterable
 import uvicorn
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from treadle.api_tokens import SESSION
 from treadle.app import Treadle
 from treadle.errors import BadOption
-from treadle.tokens import SESSION
 from treadle.web import security
 from treadle.web.app import asgi
 from treadle.web.auth import Login

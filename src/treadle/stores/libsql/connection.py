@@ -14,9 +14,9 @@ from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionO
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
 from treadle.stores.libsql.url import Place
-from treadle.stores.sql.transaction import NOTHING
-from treadle.stores.sqlite import statements
-from treadle.stores.sqlite.transitions import Transitions
+from treadle.stores.shared.transaction import NOTHING
+from treadle.stores.sqlite.insert_claim_settle import Transitions
+from treadle.stores.sqlite.sql import SAVEPOINT, SERVER_TIME
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Transaction(Transitions):
     def execute(self, sql: str, parameters: Parameters = NOTHING) -> Rows:
         if self.is_over:  # the server would take each statement for a transaction of its own
             raise TransactionOver("this transaction is over; nothing can be added to it")
-        self._begins = self._begins or sql == statements.SAVEPOINT
+        self._begins = self._begins or sql == SAVEPOINT
         rows = Rows(self)
         self._pending.append(((sql, parameters), rows))
         return rows
@@ -120,7 +120,7 @@ class Database:
             return self._clock()
         if time.monotonic() - self._measured >= MEASURE_EVERY:
             before = time.monotonic()
-            [result] = Stream(self.server).execute([(statements.SERVER_TIME, NOTHING)], last=True)
+            [result] = Stream(self.server).execute([(SERVER_TIME, NOTHING)], last=True)
             after = time.monotonic()
             self._offset = float(result.rows[0][0] or 0) - (before + after) / 2
             self._measured = after

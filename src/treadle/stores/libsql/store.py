@@ -16,8 +16,8 @@ from treadle.stores.libsql.connection import BLOCK, GONE, Database, Duplicate, T
 from treadle.stores.libsql.hrana import Failed, Parameters
 from treadle.stores.libsql.server import NoResult, Refused
 from treadle.stores.libsql.url import read as read_url
-from treadle.stores.sql import enqueue, settle
-from treadle.stores.sqlite import statements as sql
+from treadle.stores.shared import enqueue, settle
+from treadle.stores.sqlite import sql
 from treadle.stores.sqlite.schema import newest_schema, schema_in, upgrade
 from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
 

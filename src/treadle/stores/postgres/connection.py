@@ -17,10 +17,10 @@ from psycopg.pq import TransactionStatus
 
 from treadle.clock import Clock
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable
-from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import sql
 from treadle.stores.postgres.cursor import Cursors
-from treadle.stores.postgres.transitions import Transitions
-from treadle.stores.sql.transaction import NOTHING
+from treadle.stores.postgres.insert_claim_settle import Transitions
+from treadle.stores.shared.transaction import NOTHING
 
 P = ParamSpec("P")
 T = TypeVar("T")

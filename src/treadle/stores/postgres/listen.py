@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import psycopg
 
 from treadle.errors import TreadleError
-from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import sql
 from treadle.stores.postgres.connection import CHANNEL, QUIET
 
 if TYPE_CHECKING:

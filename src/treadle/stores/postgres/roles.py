@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from treadle.errors import BadOption
 from treadle.job import Job, NewJob
-from treadle.stores.sql.enqueue import Insert
-from treadle.stores.sql.transaction import Transaction
+from treadle.stores.shared.enqueue import Insert
+from treadle.stores.shared.transaction import Transaction
 
 ALL = "treadle_all"
 """The policy of roles that see every tenant; the store finds out by this name whether its role is one of them."""

@@ -8,7 +8,7 @@ import psycopg
 
 from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from treadle.stores import migrate
-from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import sql
 
 if TYPE_CHECKING:
     from treadle.stores.postgres.connection import Connection, Database, Transaction

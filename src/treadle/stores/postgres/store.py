@@ -15,15 +15,14 @@ from treadle.errors import BadConnection, StoreUnusable, TransactionOver
 from treadle.filters import EVERYTHING, Filter
 from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
-from treadle.stores.postgres import diagnostics, roles
-from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import diagnostics, roles, sql
 from treadle.stores.postgres import url as postgres_url
 from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Counted
-from treadle.stores.sql import enqueue, search, settle
-from treadle.stores.sql.store import SQLStore
+from treadle.stores.shared import enqueue, search, settle
+from treadle.stores.shared.store import SQLStore
 from treadle.stores.user_connections import UserConnection, identity, savepoint, wrap
 
 

@@ -16,9 +16,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import Clock
 from treadle.errors import StoreBusy, StoreUnusable
-from treadle.stores.sql.transaction import NOTHING
+from treadle.stores.shared.transaction import NOTHING
 from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
-from treadle.stores.sqlite.transitions import Transitions
+from treadle.stores.sqlite.insert_claim_settle import Transitions
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from treadle.errors import SchemaTooNew, StoreUnusable
 from treadle.stores import migrate
-from treadle.stores.sql.store import Connections
-from treadle.stores.sql.transaction import Transaction
-from treadle.stores.sqlite import statements as sql
+from treadle.stores.shared.store import Connections
+from treadle.stores.shared.transaction import Transaction
+from treadle.stores.sqlite import sql
 
 PACKAGE = "treadle.stores.sqlite"
 

@@ -16,9 +16,9 @@ from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionO
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
-from treadle.stores.sql import enqueue, settle
-from treadle.stores.sql.store import D, SQLStore
-from treadle.stores.sqlite import statements as sql
+from treadle.stores.shared import enqueue, settle
+from treadle.stores.shared.store import D, SQLStore
+from treadle.stores.sqlite import sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in

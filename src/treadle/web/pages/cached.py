@@ -11,7 +11,7 @@ from treadle.diagnosis import Problem
 from treadle.filters import Filter
 from treadle.job import Count, Usage
 from treadle.management import recent_usage
-from treadle.web.pages.usage import Window
+from treadle.web.pages.usage_charts import Window
 from treadle.web.site import Site
 
 SECONDS = 0.5

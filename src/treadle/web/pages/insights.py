@@ -11,8 +11,8 @@ import msgspec
 from treadle.job import Usage
 from treadle.web import formatting
 from treadle.web.http import Request, Response
-from treadle.web.pages import cached, usage
-from treadle.web.pages.usage import LONG_WINDOWS, Window
+from treadle.web.pages import cached, usage_charts
+from treadle.web.pages.usage_charts import LONG_WINDOWS, Window
 from treadle.web.render import render
 from treadle.web.route import route
 from treadle.web.site import Site
@@ -38,8 +38,8 @@ def insights(site: Site, request: Request) -> Response:
     chosen, fmt = _chosen(site, request), formatting.formatter_for(request)
     over, rows = chosen.over, _usage(site, chosen)
     kept = [row for row in rows if not chosen.type or row.key[1] == chosen.type]
-    steps = usage.by_step(kept, over)
-    table = [(name, usage.total(used)) for name, used in usage.by_key(kept).items()]
+    steps = usage_charts.by_step(kept, over)
+    table = [(name, usage_charts.total(used)) for name, used in usage_charts.by_key(kept).items()]
     table.sort(key=lambda row: (-row[1].busy, row[0]))
     return render(
         site,
@@ -53,13 +53,13 @@ def insights(site: Site, request: Request) -> Response:
         types=sorted({row.key[1] for row in rows}),
         tenants=sorted({row.key[2] for row in rows} - {""}) if request.caller.tenant is None else [],
         charts=[
-            usage.throughput_chart(steps, over, fmt),
-            usage.seconds_chart("busy", "good", [s.busy for s in steps], over, fmt),
-            usage.seconds_chart("waiting", "calm", [s.waiting for s in steps], over, fmt),
+            usage_charts.throughput_chart(steps, over, fmt),
+            usage_charts.seconds_chart("busy", "good", [s.busy for s in steps], over, fmt),
+            usage_charts.seconds_chart("waiting", "calm", [s.waiting for s in steps], over, fmt),
         ],
         rows=table[:MAX_ROWS],
         left_out=max(0, len(table) - MAX_ROWS),
-        all=usage.total(kept),
+        all=usage_charts.total(kept),
         csv=request.url("/insights.csv", window=over.key, tenant=chosen.tenant, type=chosen.type),
     )
 
@@ -88,7 +88,7 @@ def _harmless(name: str) -> str:
 
 
 def _chosen(site: Site, request: Request) -> Chosen:
-    over = usage.window(request.text("window", "24h"), site.app.store.now(), LONG_WINDOWS)
+    over = usage_charts.window(request.text("window", "24h"), site.app.store.now(), LONG_WINDOWS)
     by = request.text("by") if request.text("by") in dict(_kinds(request)) else "type"
     bound = request.caller.tenant
     return Chosen(over, by, bound if bound is not None else request.text("tenant") or None, request.text("type"))

@@ -18,8 +18,8 @@ from treadle.units import format_duration, plural
 from treadle.views import HIDDEN
 from treadle.web import charts, formatting
 from treadle.web.http import Request, Response, redirect
-from treadle.web.pages import cached, usage
-from treadle.web.pages.usage import WINDOWS, Sums, Window
+from treadle.web.pages import cached, usage_charts
+from treadle.web.pages.usage_charts import WINDOWS, Sums, Window
 from treadle.web.render import render
 from treadle.web.route import route
 from treadle.web.site import Site
@@ -47,11 +47,11 @@ def overview(site: Site, request: Request) -> Response:
     if request.caller.tenant is not None:
         return redirect(request.url("/jobs"))
     fmt, now = formatting.formatter_for(request), site.app.store.now()
-    over = usage.window(request.text("window"), now)
+    over = usage_charts.window(request.text("window"), now)
     by = request.text("by") if request.text("by") in dict(GROUPS) else "type"
     queues = cached.queues(site)
     used = cached.usage(site, over, (by,))
-    steps = usage.by_step(used, over)
+    steps = usage_charts.by_step(used, over)
     failures = cached.failures(site)
     return render(
         site,
@@ -62,7 +62,7 @@ def overview(site: Site, request: Request) -> Response:
         selected={"window": over.key, "by": by},
         tiles=_tiles(queues, _notes(queues, cached.workers(site), steps, over, now)),
         problems=cached.problems(site),
-        charts=[usage.throughput_chart(steps, over, fmt), *usage.mean_charts(steps, over, fmt)],
+        charts=[usage_charts.throughput_chart(steps, over, fmt), *usage_charts.mean_charts(steps, over, fmt)],
         windows=[(key, key) for key in WINDOWS],
         kinds=GROUPS,
         rows=_rows(site, by, queues, used, over),
@@ -112,16 +112,16 @@ def _next_note(queues: list[QueueStats], now: int) -> str:
 
 
 def _rows(site: Site, by: str, queues: list[QueueStats], used: list[Usage], over: Window) -> list[GroupRow]:
-    by_name = usage.by_key(used)
+    by_name = usage_charts.by_key(used)
     latency = cached.latency(site) if by == "type" else {}
     counts = cached.tenants(site) if by == "tenant" else _counts(queues, by)
     names = sorted({*by_name, *counts}, key=lambda name: (-sum(row.runs for row in by_name.get(name, ())), name))
 
     def row(name: str) -> GroupRow:
         rows = by_name.get(name, [])
-        runs = [step.runs for step in usage.by_step(rows, over)]
-        spark = charts.spark(usage.thinned(runs, SPARK_BARS), f"Runs of {name or 'no tenant'}")
-        return GroupRow(name, counts.get(name, {}), latency.get(name), usage.total(rows), spark)
+        runs = [step.runs for step in usage_charts.by_step(rows, over)]
+        spark = charts.spark(usage_charts.thinned(runs, SPARK_BARS), f"Runs of {name or 'no tenant'}")
+        return GroupRow(name, counts.get(name, {}), latency.get(name), usage_charts.total(rows), spark)
 
     return [row(name) for name in names[:MAX_ROWS]]
 

@@ -10,7 +10,7 @@ from typing import Any
 from treadle import clock
 from treadle.filters import Filter, Moment, Prefix, Text
 from treadle.job import STATE_NAMES
-from treadle.stores.sql.transaction import Statements, Transaction
+from treadle.stores.shared.transaction import Statements, Transaction
 
 Term = tuple[str, dict[str, Any]]
 """A condition, and its parameters."""

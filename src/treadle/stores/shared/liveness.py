@@ -12,8 +12,8 @@ from treadle.job import ClaimedJob, Progress, Status
 from treadle.outcome import RELEASED, Outcome, OutcomeKind, after_crash
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.rows import Beat
-from treadle.stores.sql.settle import decode_claimed, settle_held
-from treadle.stores.sql.transaction import Ended, Transaction
+from treadle.stores.shared.settle import decode_claimed, settle_held
+from treadle.stores.shared.transaction import Ended, Transaction
 
 
 def register(tx: Transaction, worker: WorkerRow) -> None:

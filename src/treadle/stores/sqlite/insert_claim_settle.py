@@ -17,9 +17,9 @@ from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
 from treadle.stores.rows import Due
-from treadle.stores.sql.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
-from treadle.stores.sql.transaction import Ended, Statements, Transaction, as_written, requeued
-from treadle.stores.sqlite import statements as sql
+from treadle.stores.shared.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
+from treadle.stores.shared.transaction import Ended, Statements, Transaction, as_written, requeued
+from treadle.stores.sqlite import sql
 
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode

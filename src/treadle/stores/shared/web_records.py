@@ -11,8 +11,8 @@ from treadle.errors import RequestDiffers
 from treadle.ids import first_id_of, is_id, new_id
 from treadle.job import Job, NewJob
 from treadle.stores.rows import AuditRow, Operation, Token
-from treadle.stores.sql import read
-from treadle.stores.sql.transaction import Transaction
+from treadle.stores.shared import read
+from treadle.stores.shared.transaction import Transaction
 
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 DAY = 86_400 * SECOND

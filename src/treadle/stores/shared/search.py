@@ -15,9 +15,9 @@ from treadle.filters import EVERYTHING, Filter, matches
 from treadle.ids import first_id_of
 from treadle.job import FINAL, WAITING, Job, Page, Status
 from treadle.stores.rows import Counted
-from treadle.stores.sql import read, stats
-from treadle.stores.sql.filter_sql import STATE, STATUS, Term, at_moment, conditions, where
-from treadle.stores.sql.transaction import Transaction
+from treadle.stores.shared import read, stats
+from treadle.stores.shared.filter_sql import STATE, STATUS, Term, at_moment, conditions, where
+from treadle.stores.shared.transaction import Transaction
 
 SEARCHED = 20_000
 """How many rows are read for what no index serves."""

@@ -13,10 +13,10 @@ from treadle.ids import first_id_of, is_id
 from treadle.job import Job, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import Batch
-from treadle.stores.sql import read, search, web_records
-from treadle.stores.sql.enqueue import take_key
-from treadle.stores.sql.settle import decode_claimed, settle
-from treadle.stores.sql.transaction import Transaction
+from treadle.stores.shared import read, search, web_records
+from treadle.stores.shared.enqueue import take_key
+from treadle.stores.shared.settle import decode_claimed, settle
+from treadle.stores.shared.transaction import Transaction
 
 USAGE_DAYS = 90
 """How long the usage of a minute is kept, whatever happens to the jobs."""

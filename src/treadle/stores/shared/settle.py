@@ -11,8 +11,8 @@ from treadle.errors import LeaseLost
 from treadle.job import ClaimedJob
 from treadle.outcome import Outcome
 from treadle.stores.rows import Settled
-from treadle.stores.sql.enqueue import insert
-from treadle.stores.sql.transaction import Ended, Transaction
+from treadle.stores.shared.enqueue import insert
+from treadle.stores.shared.transaction import Ended, Transaction
 
 decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
 

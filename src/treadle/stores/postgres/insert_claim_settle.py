@@ -19,11 +19,11 @@ from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
-from treadle.stores.postgres import statements as sql
+from treadle.stores.postgres import sql
 from treadle.stores.postgres.cursor import Cursors, Position
 from treadle.stores.rows import Due
-from treadle.stores.sql.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
-from treadle.stores.sql.transaction import Ended, Statements, Transaction, as_written, requeued
+from treadle.stores.shared.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
+from treadle.stores.shared.transaction import Ended, Statements, Transaction, as_written, requeued
 
 _COLUMNS = attrgetter(
     *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent")

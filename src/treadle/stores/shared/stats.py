@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from treadle.job import STATES, FailureGroup, Status, Usage
 from treadle.stores.rows import QueueStats, Sampled
-from treadle.stores.sql import read
-from treadle.stores.sql.transaction import Transaction
+from treadle.stores.shared import read
+from treadle.stores.shared.transaction import Transaction
 
 SAMPLE = 2_000
 SAMPLED_FROM = 10_000

@@ -1,7 +1,7 @@
 """What the verbs need of a database: statements to execute, rows that move, and the moment at which all of it happens.
 
-The verbs in this package are written once. What two databases do differently is in their `statements.py`, the same
-names in the same order, and in their `transitions.py`: how rows move from table to table, and how that is counted.
+The verbs in this package are written once. What two databases do differently is in their `sql.py`, the same names in
+the same order, and in their `insert_claim_settle.py`: how rows move from table to table, and how they are counted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Due
-from treadle.stores.sql.claim_order import ReadyRange
+from treadle.stores.shared.claim_order import ReadyRange
 
 Ended = tuple[ClaimedJob, Outcome]
 NOTHING: Mapping[str, Any] = {}
@@ -35,7 +35,7 @@ class Rows(Protocol):
 
 
 class Statements(Protocol):
-    """The statements that the verbs use: `statements.py` of each database has them all, a sentence each."""
+    """The statements that the verbs use: `sql.py` of each database has them all, a sentence each."""
 
     EXISTING_IDS: str
     TAKE_KEY: str

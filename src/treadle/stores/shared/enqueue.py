@@ -9,8 +9,8 @@ import msgspec
 from treadle.codec import as_json
 from treadle.job import Job, NewJob
 from treadle.stores.base import TypePolicy
-from treadle.stores.sql import read
-from treadle.stores.sql.transaction import Transaction
+from treadle.stores.shared import read
+from treadle.stores.shared.transaction import Transaction
 
 Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
 """`insert` or `insert_again`."""

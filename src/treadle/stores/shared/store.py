@@ -16,9 +16,9 @@ from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Due, Settled
-from treadle.stores.sql import enqueue, liveness, manage, read, search, settle, stats, web_records
-from treadle.stores.sql.enqueue import Insert
-from treadle.stores.sql.transaction import Transaction
+from treadle.stores.shared import enqueue, liveness, manage, read, search, settle, stats, web_records
+from treadle.stores.shared.enqueue import Insert
+from treadle.stores.shared.transaction import Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
