@@ -14,7 +14,7 @@ from treadle import Treadle
 from treadle.bulk import Bulk
 from treadle.ids import new_id
 from treadle.stores.rows import Operation
-from treadle.web import bulk_runner
+from treadle.web.api import bulk as bulk_runner
 
 
 def ended(client: TestClient, id: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from treadle import Treadle, api_tokens
 from treadle.stores.rows import Token
 from treadle.web import Principal, broadcaster
 from treadle.web.app import ROUTES
-from treadle.web.http import Request
+from treadle.web.route import Request
 
 SOON = 2.0
 """Seconds within which a page must get a hint of a change."""
@@ -130,14 +130,13 @@ def test_without_a_token_there_is_no_stream(served: Dashboard) -> None:
 def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "KEEPALIVE", 0.01)
     td = Treadle(f"sqlite:///{folder}/silent.db")
-    site = td.asgi(auth=lambda request: "read").site
+    web = td.asgi(auth=lambda request: "read")
     request = RawRequest({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
-    asked = Request(
-        raw=request, route=next(route for route in ROUTES if route.stream), caller=Principal(scopes=frozenset({"read"}))
-    )
+    caller, route = Principal(scopes=frozenset({"read"})), next(route for route in ROUTES if route.stream)
+    asked = Request(web=web, raw=request, route=route, caller=caller)
 
     async def listen() -> str:
-        stream = await broadcaster.events(site, asked)
+        stream = await broadcaster.events(asked)
         assert isinstance(stream, StreamingResponse)
         async for part in stream.body_iterator:
             if str(part).startswith(":"):
@@ -145,5 +144,5 @@ def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest
         raise AssertionError("it ended")
 
     assert asyncio.run(listen()) == ": keepalive\n\n"
-    site.close()
+    web.close()
     td.close()

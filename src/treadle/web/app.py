@@ -1,72 +1,82 @@
-"""The ASGI app: finds the route, identifies the caller, runs the endpoint in a thread, sends its response."""
+"""The ASGI app of one mount: its settings, its routes, its caches. There is no global state: two mounts never mix."""
 
 from __future__ import annotations
 
-import logging
+import math
+import threading
 import time
-from collections.abc import Collection
-from typing import cast
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, TypeVar
 
-import msgspec
-from anyio import to_thread
-from starlette import routing
-from starlette.requests import ClientDisconnect
+from anyio import CapacityLimiter
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as RawRequest
-from starlette.responses import Response as RawResponse
+from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from treadle.app import Treadle
 from treadle.errors import BadOption
-from treadle.web import api, openapi, pages, problem, render, security
+from treadle.web import api, openapi, pages, render, security
+from treadle.web.api.bulk import BulkRunner
 from treadle.web.api.monitoring import Counters
-from treadle.web.auth import NOBODY, Auth, Login, Principal, allow_everyone
-from treadle.web.http import Request, Response, parse
-from treadle.web.problem import HTTPProblem
-from treadle.web.route import Endpoint, Route, Stream, routes_of
-from treadle.web.site import Site
+from treadle.web.auth import Auth, Login, Principal, allow_everyone, authenticate, bearer_token, token_owner
+from treadle.web.broadcaster import Broadcaster
+from treadle.web.handler import Path, PathHandler
+from treadle.web.route import Response, Route, routes_of
 
 API = routes_of((*api.MODULES, openapi))
 ROUTES = (*API, *routes_of((*pages.MODULES, render)))
 """All routes. A path with a parameter is matched after the paths without."""
+MAX_SLOW = 16
+"""Slow requests at once, such as ticks. Further ones wait."""
+MAX_CACHED = 1_000
+T = TypeVar("T")
 
-log = logging.getLogger("treadle.web")
 
-
-def asgi(
-    app: Treadle,
-    *,
-    auth: Auth | Login,
-    read_only: bool = False,
-    hosts: Collection[str] | None = None,
-    frame_ancestors: str = "'none'",
-    title: str = "treadle",
-    price: float | None = None,
-) -> WebApp:
-    """What `td.asgi` returns: the dashboard and the API of one app, for any ASGI server or framework.
+@dataclass(eq=False)
+class WebApp:
+    """The dashboard and the API of one app, for any ASGI server or framework: what `td.asgi` returns.
 
     With `allow_everyone` it answers only to this machine's own names, unless `hosts` says otherwise.
+    It needs no lifespan: it starts its threads when a request needs them.
     """
-    if not callable(auth) and not isinstance(auth, Login):
-        way_out = "give a function of the request; treadle.web.allow_everyone lets everybody do everything"
-        raise BadOption("auth", auth, way_out)
-    if hosts is None and auth is allow_everyone:
-        hosts = security.LOOPBACK
-    return WebApp(Site(app, auth, read_only, hosts, frame_ancestors, title, price))
 
+    app: Treadle
+    _: KW_ONLY
+    auth: Auth | Login
+    read_only: bool = False
+    hosts: Collection[str] | None = None
+    frame_ancestors: str = "'none'"
+    title: str = "treadle"
+    price: float | None = None
+    """Of a second in a handler, for the insights."""
 
-class WebApp:
-    """One mount as an ASGI app. It needs no lifespan: it starts its threads when a request needs them."""
+    def __post_init__(self) -> None:
+        if not callable(self.auth) and not isinstance(self.auth, Login):
+            way_out = "give a function of the request; treadle.web.allow_everyone lets everybody do everything"
+            raise BadOption("auth", self.auth, way_out)
+        if self.hosts is None and self.auth is allow_everyone:
+            self.hosts = security.LOOPBACK
+        self.hosts = None if self.hosts is None else frozenset(host.lower() for host in self.hosts)
+        self.login = self.auth if isinstance(self.auth, Login) else None
+        self.routes = tuple(route for route in ROUTES if not (self.read_only and route.writes))
+        self.counters = Counters(self.app)
+        self.slow_limiter = CapacityLimiter(MAX_SLOW)
+        self.bulk_runner = BulkRunner(self.app)
+        self.broadcaster = Broadcaster(self.app)
+        self._cached: dict[Hashable, tuple[float, float, Any]] = {}
+        self._lock = threading.Lock()
+        self._locks: dict[Hashable, threading.Lock] = {}
+        self._router = self._make_router()
 
-    def __init__(self, site: Site) -> None:
-        self.site = site
-        site.routes = tuple(route for route in ROUTES if not (site.read_only and route.writes))
-        site.counters = Counters(site.app)
+    def _make_router(self) -> Router:
         paths: dict[str, dict[str, Route]] = {}
-        for route in site.routes:
+        for route in self.routes:
             paths.setdefault(route.path, {})[route.method] = route
         first = sorted(paths, key=lambda path: ("{" in path, path))  # /jobs/tick before /jobs/{id}
-        found = [Path(path, PathHandler(site, paths[path]), methods=list(paths[path])) for path in first]
-        self._router = routing.Router(found, redirect_slashes=False, default=PathHandler(site, {}))
+        found = [Path(path, PathHandler(self, paths[path]), methods=list(paths[path])) for path in first]
+        return Router(found, redirect_slashes=False, default=PathHandler(self, {}))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -79,101 +89,61 @@ class WebApp:
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         while (happened := (await receive())["type"]) != "lifespan.shutdown":
             await send({"type": f"{happened}.complete"})
-        self.site.close()
+        self.close()
         await send({"type": "lifespan.shutdown.complete"})
 
+    @property
+    def sign_in_hint(self) -> str:
+        """What a caller who is not let in can do."""
+        where = "use the link that treadle dashboard printed" if self.login else "sign in where this is mounted"
+        return f"send a token: Authorization: Bearer …  (treadle tokens create), or {where}"
 
-class Path(routing.Route):
-    """One path. If it lacks the method, another path may match (GET /jobs/tick is a job). If none does, we answer."""
+    @property
+    def challenge(self) -> str:
+        kind = "Basic" if self.login and self.login.has_password else "Bearer"
+        return f'{kind} realm="treadle", charset="UTF-8"'
 
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.app(scope, receive, send)
+    async def log_in(self, request: RawRequest) -> Response | None:
+        """The response to a login link. None for any other request."""
+        return await run_in_threadpool(self.login.log_in, self, request) if self.login else None
 
+    async def identify(self, request: RawRequest) -> Principal | None:
+        """The caller, if let in: by one of our tokens, else as the mount's `auth` says."""
+        if (secret := bearer_token(request)) is not None:
+            return await run_in_threadpool(token_owner, self, secret)
+        if isinstance(self.auth, Login):
+            return await run_in_threadpool(self.auth.identify, self, request)
+        return await authenticate(self.auth, request)
 
-class PathHandler:
-    """The methods of one path. One without methods handles all paths that do not exist."""
+    def close(self) -> None:
+        self.bulk_runner.close()
+        self.broadcaster.close()
 
-    def __init__(self, site: Site, routes: dict[str, Route]) -> None:
-        self._site, self._routes = site, routes
+    def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
+        """What `make` returned at most `seconds` ago. Of several callers at once, one makes it and all get it.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raw = RawRequest(scope, receive)
-        began = time.perf_counter()
-        try:
-            response = await self._respond(raw)
-        except ClientDisconnect:
-            return
-        for name, value in security.headers(self._site.frame_ancestors).items():
-            response.headers.setdefault(name, value)
-        response.headers["Server-Timing"] = f"app;dur={(time.perf_counter() - began) * 1000:.1f}"
-        await response(scope, receive, send)
+        `share`: the longer it takes, the longer it is kept, so that at most this part of the time goes into making it.
+        """
+        with self._lock:
+            lock = self._locks.setdefault(key, threading.Lock())
+        value: T
+        with lock:
+            made, until, value = self._cached.get(key, (-math.inf, -math.inf, None))
+            began = time.monotonic()
+            if began <= until:
+                self.broadcaster.served(made, until)
+                return value
+            value = make()
+            ended = time.monotonic()
+            self._keep(key, value, began, ended + max(seconds, (ended - began) / share if share < 1 else 0))
+            return value
 
-    async def _respond(self, raw: RawRequest) -> RawResponse:
-        request = Request(raw=raw, route=self._route(raw), caller=NOBODY)
-        try:
-            security.check_host(raw, self._site.hosts)
-            security.check_origin(raw)
-            self._check_exists(raw, request.route)
-            if (signed_in := await self._site.log_in(raw)) is not None:
-                return to_raw(signed_in)
-            caller = await self._site.identify(raw) if request.route.scope else None
-            request = msgspec.structs.replace(request, caller=caller or NOBODY)
-            authorize(self._site, request.route, caller)
-            return await call(self._site, await parse(request))
-        except ClientDisconnect:
-            raise
-        except Exception as error:
-            found = problem.of(error, request.route.page)
-            if found.status == 500:
-                log.exception("%s %r failed", raw.method, raw.url.path)
-            return to_problem(self._site, request, found)
-
-    def _route(self, raw: RawRequest) -> Route:
-        """The requested route. If there is none, a stand-in that says how to show the problem."""
-        method = "GET" if raw.method == "HEAD" else raw.method
-        wants_html = "text/html" in raw.headers.get("accept", "")
-        return self._routes.get(method) or Route(method, "", "", page=wants_html)
-
-    def _check_exists(self, raw: RawRequest, route: Route) -> None:
-        if not self._routes:
-            raise HTTPProblem(404, f"there is no {raw.url.path}", problem.SEE_OPENAPI)
-        if route.method not in self._routes:
-            allowed = ", ".join(sorted(self._routes))
-            raise HTTPProblem(405, f"{route.method} is not possible here", f"use {allowed}", headers={"Allow": allowed})
+    def _keep(self, key: Hashable, value: Any, made: float, until: float) -> None:
+        with self._lock:
+            if len(self._cached) > MAX_CACHED:  # keys come from requests and must not pile up
+                self._cached.clear()
+                self._locks.clear()
+            self._cached[key] = (made, until, value)
 
 
-def authorize(site: Site, route: Route, caller: Principal | None) -> None:
-    """Raises if the caller may not use the route. No other place decides that."""
-    if route.scope is None:
-        return
-    if caller is None:
-        raise HTTPProblem(401, "you are not signed in", site.sign_in_hint, headers={"WWW-Authenticate": site.challenge})
-    if not caller.may(route.scope):
-        has = f"{caller.name} has {', '.join(sorted(caller.scopes)) or 'no scope'}"
-        raise HTTPProblem(403, f"this needs the scope {route.scope!r}; {has}", "use a token or a login that has it")
-    if caller.tenant is not None and not route.for_tenants:
-        bound = f"{caller.name} is bound to the tenant {caller.tenant!r}, and this is about all tenants"
-        raise HTTPProblem(403, bound, "use a token or a login without a tenant")
-
-
-async def call(site: Site, request: Request) -> RawResponse:
-    if request.route.stream:
-        return await cast(Stream, request.route.endpoint)(site, request)
-    limiter = site.slow_limiter if request.route.slow else None
-    return to_raw(await to_thread.run_sync(cast(Endpoint, request.route.endpoint), site, request, limiter=limiter))
-
-
-def to_raw(response: Response) -> RawResponse:
-    content = msgspec.json.encode(response.data) if response.text is None else response.text
-    return RawResponse(content, response.status, dict(response.headers), media_type=response.media)
-
-
-def to_problem(site: Site, request: Request, found: HTTPProblem) -> RawResponse:
-    """A problem as JSON, or as a page if the route is one."""
-    if request.route.page:
-        shown = render.render(site, request, "problem.html", status=found.status, problem=found)
-    else:
-        shown = Response(status=found.status, data=found.as_dict(), media=problem.MEDIA)
-    response = to_raw(shown)
-    response.headers.update(found.headers)
-    return response
+asgi = WebApp

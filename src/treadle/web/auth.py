@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
-import html
 import inspect
 import secrets
 import threading
@@ -14,6 +13,7 @@ from collections.abc import Awaitable, Callable, Set
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from markupsafe import Markup
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as RawRequest
 
@@ -21,11 +21,11 @@ from treadle import api_tokens, clock
 from treadle.api_tokens import SCOPES, SESSION
 from treadle.stores.base import Store
 from treadle.stores.rows import Token
-from treadle.web import http
 from treadle.web.problem import HTTPProblem
+from treadle.web.route import Response, html
 
 if TYPE_CHECKING:
-    from treadle.web.site import Site
+    from treadle.web.app import WebApp
 
 EVERYTHING = frozenset(SCOPES)
 TOKEN_SECONDS = 0.5
@@ -97,11 +97,10 @@ def bearer_token(request: RawRequest) -> str | None:
     return secret if kind.lower() == "bearer" and secret.startswith(api_tokens.PREFIX) else None
 
 
-def token_owner(site: Site, secret: str) -> Principal | None:
+def token_owner(web: WebApp, secret: str) -> Principal | None:
     """The caller that a token stands for. None if the token is unknown, revoked or expired."""
     hash = api_tokens.hash_of(secret)
-    found: Principal | None = site.cached(("token", hash), TOKEN_SECONDS, lambda: _look_up(site.app.store, hash))
-    return found
+    return web.cached(("token", hash), TOKEN_SECONDS, lambda: _look_up(web.app.store, hash))
 
 
 def _look_up(store: Store, hash: str) -> Principal | None:
@@ -126,31 +125,31 @@ class Login:
     def has_password(self) -> bool:
         return bool(self._user and self._password)
 
-    def identify(self, site: Site, request: RawRequest) -> Principal | None:
+    def identify(self, web: WebApp, request: RawRequest) -> Principal | None:
         secret = request.cookies.get(cookie_name(request))
-        if secret and (found := token_owner(site, secret)) is not None:
+        if secret and (found := token_owner(web, secret)) is not None:
             return found
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         return self._by_password(request, given) if self.has_password and kind.lower() == "basic" else None
 
-    def log_in(self, site: Site, request: RawRequest) -> http.Response | None:
+    def log_in(self, web: WebApp, request: RawRequest) -> Response | None:
         """The response to a login link: a page that sets the session's cookie. None for any other request."""
         given = request.query_params.get("login")
         if given is None or request.method != "GET":
             return None
         here, cookie = f"{request.scope.get('root_path', '').rstrip('/')}/", {}
-        if self.identify(site, request) is None:
+        if self.identify(web, request) is None:
             with self._lock:
                 if self._used or not hmac.compare_digest(given.encode(), self.code.encode()):
                     way_out = "start treadle dashboard again; it prints a new link"
                     raise HTTPProblem(403, "this login link was used before, or is not from this server", way_out)
                 self._used = True
-            cookie = {"Set-Cookie": self._session(site, request, here)}
-        return http.html(_WELCOME.format(html.escape(here)), headers=cookie)
+            cookie = {"Set-Cookie": self._session(web, request, here)}
+        return html(_WELCOME.format(here), headers=cookie)
 
-    def _session(self, site: Site, request: RawRequest, path: str) -> str:
+    def _session(self, web: WebApp, request: RawRequest, path: str) -> str:
         """The cookie of a new session. Expired sessions are deleted first."""
-        store, secret = site.app.store, api_tokens.new_secret()
+        store, secret = web.app.store, api_tokens.new_secret()
         now = store.now()
         for token in store.tokens():
             if token.name.startswith(SESSION) and token.expires_at is not None and token.expires_at <= now:
@@ -193,7 +192,7 @@ def cookie_name(request: RawRequest) -> str:
 
 
 # A page, not a redirect: after a redirect from another site's link, the browser would not send the new cookie.
-_WELCOME = (
+_WELCOME = Markup(
     '<!doctype html><html lang="en"><meta charset="utf-8"><title>treadle</title>'
     '<meta http-equiv="refresh" content="0;url={0}"><p>Signed in. <a href="{0}">Continue</a></p></html>'
 )

@@ -1,4 +1,4 @@
-"""/api/events notifies every open page of changes. One thread per site waits for commits, however many are open."""
+"""/api/events notifies every open page of changes. One thread per mount waits for commits, however many are open."""
 
 from __future__ import annotations
 
@@ -18,23 +18,22 @@ from starlette.responses import StreamingResponse
 
 from treadle.app import Treadle
 from treadle.errors import TreadleError
-from treadle.web.http import Request
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import route
+from treadle.web.route import Request, route
 
 if TYPE_CHECKING:
-    from treadle.web.site import Site
+    pass
 
 DEBOUNCE = 0.25
 """Seconds between two hints. Changes in between are part of the next."""
 POLL_SECONDS = 1.0
 """Seconds between two queries of a database that does not notify of commits."""
 MAX_STREAMS = 200
-"""Of one site."""
+"""Of one mount."""
 KEEPALIVE = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the stream."""
-HEADERS = {"X-Accel-Buffering": "no", "Cache-Control": "no-store"}
 
+UNBUFFERED = {"X-Accel-Buffering": "no"}
 Snapshot = dict[str, Any]
 log = logging.getLogger("treadle.web")
 
@@ -168,19 +167,19 @@ class Broadcaster:
 
 
 @route("GET", "/api/events", "Hints of changes, as server-sent events", returns="text/event-stream", stream=True)
-async def events(site: Site, request: Request) -> RawResponse:
+async def events(request: Request) -> RawResponse:
     """Callers bound to a tenant get the hints without the counts, which are of all tenants."""
-    if site.broadcaster.is_full:
+    if request.web.broadcaster.is_full:
         raise HTTPProblem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
-    return StreamingResponse(_stream(site, request), media_type="text/event-stream", headers=HEADERS)
+    return StreamingResponse(_stream(request), media_type="text/event-stream", headers=UNBUFFERED)
 
 
-async def _stream(site: Site, request: Request) -> AsyncIterator[str]:
-    """Ends when the page closes, when the site closes, and when the caller is no longer let in."""
-    subscriber = site.broadcaster.subscribe()
+async def _stream(request: Request) -> AsyncIterator[str]:
+    """Ends when the page closes, when the mount closes, and when the caller is no longer let in."""
+    subscriber = request.web.broadcaster.subscribe()
     try:
-        yield _event(request, await run_in_threadpool(site.broadcaster.snapshot))
-        while await site.identify(request.raw) is not None:
+        yield _event(request, await run_in_threadpool(request.web.broadcaster.snapshot))
+        while await request.web.identify(request.raw) is not None:
             try:
                 snapshot = await subscriber.next(KEEPALIVE)
             except TimeoutError:
@@ -190,7 +189,7 @@ async def _stream(site: Site, request: Request) -> AsyncIterator[str]:
                 return
             yield _event(request, snapshot)
     finally:
-        site.broadcaster.unsubscribe(subscriber)
+        request.web.broadcaster.unsubscribe(subscriber)
 
 
 def _event(request: Request, snapshot: Snapshot) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from typing import NamedTuple
 
 from markupsafe import Markup, escape
@@ -16,6 +17,8 @@ NOTHING = "\u2013"
 """A dash in place of a number that is not known."""
 GAP = 0.22
 """The share of a bar's room that stays empty."""
+LEAST = 0.012
+"""The least share of a ribbon that can be seen."""
 
 
 class Series(NamedTuple):
@@ -55,26 +58,22 @@ class Chart(NamedTuple):
 def bars(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:
     """Stacked bars, the first series at the bottom."""
     sums = [sum(one.values[n] or 0 for one in series) for n in range(len(labels))]
-    top = scale.top(max(sums, default=0))
-    room = WIDTH / max(1, len(labels))
+    top, room = scale.top(max(sums, default=0)), WIDTH / max(1, len(labels))
     marks: list[Markup] = []
     for n, label in enumerate(labels):
         parts, floor = [], HEIGHT
         for one in series:
-            height = _height(one.values[n] or 0, top)
-            if height:
-                box = {"x": n * room + room * GAP / 2, "y": floor - height, "width": room * (1 - GAP), "height": height}
-                parts.append(element("rect", class_=f"c-{one.tone}", **box))
-            floor -= height
-        marks.append(_hit(n * room, room, _tip(label, series, n, scale.format), parts))
+            if height := _height(one.values[n] or 0, top):
+                floor -= height
+                parts.append(_box(one.tone, (n + GAP / 2) * room, (1 - GAP) * room, floor, height))
+        marks.append(_hit(n, room, label, series, scale, parts))
     return _chart(marks, labels, series, scale, name, top)
 
 
 def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:
     """A line per series; the first has its area shaded."""
     known = [value for one in series for value in one.values if value is not None]
-    top = scale.top(max(known, default=0))
-    room = WIDTH / max(1, len(labels))
+    top, room = scale.top(max(known, default=0)), WIDTH / max(1, len(labels))
     marks: list[Markup] = []
     for number, one in enumerate(series):
         points = [None if v is None else ((n + 0.5) * room, (1 - v / top) * HEIGHT) for n, v in enumerate(one.values)]
@@ -86,31 +85,29 @@ def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: s
                 closed = [(run[0][0], HEIGHT), *run, (run[-1][0], HEIGHT)]
                 marks.append(element("path", class_=f"area c-{one.tone}", d=path(closed) + "Z"))
             marks.append(element("path", class_=f"line c-{one.tone}", d=path(run)))
-    marks += [_hit(n * room, room, _tip(label, series, n, scale.format), []) for n, label in enumerate(labels)]
+    marks += [_hit(n, room, label, series, scale, []) for n, label in enumerate(labels)]
     return _chart(marks, labels, series, scale, name, top)
 
 
-def spark(values: Sequence[float], name: str, tone: str = "ok") -> Markup:
+def spark(values: Sequence[float], name: str) -> Markup:
     """A row of small bars, for a cell of a table."""
-    top = max(values, default=0)
-    room = WIDTH / max(1, len(values))
+    top, room = max(values, default=0), WIDTH / max(1, len(values))
+    heights = [_height(value, top) for value in values]
     boxes = [
-        element("rect", class_=f"c-{tone if value else 'none'}", x=n * room, width=room * 0.72, y=100 - h, height=h)
-        for n, value in enumerate(values)
-        for h in [_height(value, top) or 4]
+        _box("ok" if height else "none", n * room, room * 0.72, HEIGHT - (height or 4), height or 4)
+        for n, height in enumerate(heights)
     ]
     return _svg(boxes, name, class_="spark")
 
 
-def ribbon(parts: Sequence[tuple[str, str, float]], name: str, least: float = 0.012) -> Markup:
+def ribbon(parts: Sequence[tuple[str, str, float]], name: str) -> Markup:
     """How a job spent its time: (tone, tip, seconds) side by side. Parts too short to see are widened."""
     total = sum(seconds for _, _, seconds in parts) or 1
-    shares = [max(seconds / total, least) for _, _, seconds in parts]
+    shares = [max(seconds / total, LEAST) for _, _, seconds in parts]
     scale, at = WIDTH / (sum(shares) or 1), 0.0
     boxes: list[Markup] = []
     for (tone, tip, _), share in zip(parts, shares, strict=True):
-        box = {"x": at, "y": 0, "width": max(share * scale - 2, 1), "height": HEIGHT}
-        boxes.append(element("rect", Markup("<title>{}</title>").format(tip), class_=f"c-{tone}", **box))
+        boxes.append(_box(tone, at, max(share * scale - 2, 1), inside=_title(tip)))
         at += share * scale
     return _svg(boxes, name, class_="line-time")
 
@@ -136,13 +133,8 @@ def nice_seconds(value: float) -> float:
 
 def runs(points: Sequence[tuple[float, float] | None]) -> list[list[tuple[float, float]]]:
     """The parts without a gap."""
-    found: list[list[tuple[float, float]]] = [[]]
-    for point in points:
-        if point is not None:
-            found[-1].append(point)
-        elif found[-1]:
-            found.append([])
-    return [run for run in found if run]
+    parts = [[point for point in run if point is not None] for _, run in groupby(points, lambda point: point is None)]
+    return [run for run in parts if run]
 
 
 def path(points: Sequence[tuple[float, float]]) -> str:
@@ -186,16 +178,19 @@ def _svg(inside: Sequence[Markup], name: str, **attributes: str | float) -> Mark
     return element("svg", Markup("").join(inside), **given, aria_label=name, **attributes)
 
 
-def _hit(x: float, room: float, tip: str, parts: Sequence[Markup]) -> Markup:
+def _hit(n: int, room: float, label: str, series: Sequence[Series], scale: Scale, parts: Sequence[Markup]) -> Markup:
     """A column that shows its numbers when you point at it."""
-    title = Markup("<title>{}</title>").format(tip)
-    column = element("rect", class_="c-hit", x=x, y=0, width=room, height=HEIGHT)
-    return element("g", title + Markup("").join([column, *parts]), class_="hit")
+    values = [f"{one.name} {scale.format(value)}" for one in series if (value := one.values[n]) is not None]
+    title = _title(f"{label}: {', '.join(values) or 'nothing'}")
+    return element("g", Markup("").join([title, _box("hit", n * room, room), *parts]), class_="hit")
 
 
-def _tip(label: str, series: Sequence[Series], n: int, format: Callable[[float], str]) -> str:
-    values = [f"{one.name} {format(value)}" for one in series if (value := one.values[n]) is not None]
-    return f"{label}: {', '.join(values) or 'nothing'}"
+def _box(tone: str, x: float, width: float, y: float = 0, height: float = HEIGHT, inside: Markup | str = "") -> Markup:
+    return element("rect", inside, class_=f"c-{tone}", x=x, y=y, width=width, height=height)
+
+
+def _title(tip: str) -> Markup:
+    return Markup("<title>{}</title>").format(tip)
 
 
 def _height(value: float, top: float) -> float:

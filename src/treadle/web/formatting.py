@@ -13,7 +13,7 @@ from markupsafe import Markup, escape
 from treadle import units
 from treadle.job import Count
 from treadle.web.charts import NOTHING
-from treadle.web.http import Request
+from treadle.web.route import Request
 
 ZONE, THEME = "treadle_zone", "treadle_theme"
 """Cookies: choices of one reader, which change nothing for others."""
@@ -38,15 +38,12 @@ class Formatter(NamedTuple):
     def local(self, moment: datetime) -> datetime:
         return moment.astimezone(ZoneInfo(self.zone))
 
-    def absolute(self, moment: datetime, form: str = "%Y-%m-%d %H:%M:%S") -> str:
-        return self.local(moment).strftime(form)
+    def at(self, moment: datetime) -> Markup:
+        return self._time(moment, "abs", f"{self.local(moment):%Y-%m-%d %H:%M:%S}")
 
-    def at(self, moment: datetime | None, form: str = "%Y-%m-%d %H:%M:%S") -> Markup:
-        return Markup(NOTHING) if moment is None else self._time(moment, "abs", self.absolute(moment, form))
-
-    def ago(self, moment: datetime | None) -> Markup:
+    def ago(self, moment: datetime) -> Markup:
         """A moment relative to now. The script keeps it true while the page is open."""
-        return Markup(NOTHING) if moment is None else self._time(moment, "ago", units.format_relative(moment, self.now))
+        return self._time(moment, "ago", units.format_relative(moment, self.now))
 
     def since(self, moment: datetime) -> Markup:
         """How long it has lasted."""
@@ -66,7 +63,7 @@ class Formatter(NamedTuple):
     def axis_label(self, moment: datetime, span: timedelta) -> str:
         """As short as the axis allows."""
         form = "%H:%M" if span <= timedelta(hours=36) else "%b %-d" if span > timedelta(days=8) else "%b %-d %H:%M"
-        return self.absolute(moment, form)
+        return self.local(moment).strftime(form)
 
 
 def formatter_for(request: Request) -> Formatter:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
+import msgspec
 from starlette.exceptions import HTTPException
 
 from treadle import errors
@@ -45,6 +45,16 @@ STATUSES: dict[type[BaseException], int] = {
 """By error. For any other error of treadle it is 400."""
 
 
+class ProblemDetails(msgspec.Struct):
+    """What went wrong (RFC 9457), and what to do about it."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    next: str
+
+
 class HTTPProblem(Exception):
     """Raise it anywhere below an endpoint: it becomes the response."""
 
@@ -60,14 +70,9 @@ class HTTPProblem(Exception):
     def title(self) -> str:
         return TITLES[self.status]
 
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "type": f"urn:treadle:problem:{self.code}",
-            "title": self.title,
-            "status": self.status,
-            "detail": self.detail,
-            "next": self.next,
-        }
+    @property
+    def details(self) -> ProblemDetails:
+        return ProblemDetails(f"urn:treadle:problem:{self.code}", self.title, self.status, self.detail, self.next)
 
 
 def of(error: Exception, page: bool) -> HTTPProblem:
@@ -81,9 +86,8 @@ def of(error: Exception, page: bool) -> HTTPProblem:
             status, way_out = error.status_code if error.status_code in TITLES else 403, "sign in where this is mounted"
             return HTTPProblem(status, error.detail, way_out, code="refused", headers=error.headers)
         case _:  # a bug: its details are in the server's log, never in the response
-            return HTTPProblem(
-                500, "the request failed with an unexpected error", "see the server's log for the traceback"
-            )
+            unexpected = "the request failed with an unexpected error"
+            return HTTPProblem(500, unexpected, "see the server's log for the traceback")
 
 
 def _of_error(error: errors.TreadleError, page: bool) -> HTTPProblem:

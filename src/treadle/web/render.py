@@ -6,7 +6,7 @@ import hashlib
 import mimetypes
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jinja2
 
@@ -14,13 +14,10 @@ from treadle.filters import Filter
 from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, WAITING
 from treadle.units import format_duration
 from treadle.version import __version__
-from treadle.web import formatting
-from treadle.web.http import Request, Response, html
+from treadle.web.formatting import formatter_for, money, number, sentence, share, short, times
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, html, route
 
-TEMPLATES = Path(__file__).parent / "templates"
 STATIC = Path(__file__).parent / "static"
 FOREVER = "public, max-age=31536000, immutable"
 NAVIGATION = (
@@ -34,55 +31,48 @@ NAVIGATION = (
 """Key, path, name, and whether callers bound to a tenant may see it."""
 
 
-@cache
-def environment() -> jinja2.Environment:
-    """Templates are code, not state: all mounts share them."""
-    return jinja2.Environment(
-        loader=jinja2.FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
+TEMPLATES = jinja2.Environment(
+    loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+"""Templates are code, not state: all mounts share them."""
+TEMPLATES.globals.update(
+    version=__version__,
+    states=STATE_OF,
+    summary=SUMMARY,
+    filter_statuses=f"{', '.join(STATE_NAMES)}; pending is {', '.join(WAITING)}",
+    duration=format_duration,
+    **{function.__name__: function for function in (number, times, share, money, short, sentence)},
+)
 
 
-def render(site: Site, request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
-    """A page. Templates get `values` and what `_common` returns."""
-    text = environment().get_template(template).render(**{**_common(site, request), **values})
-    return html(text, status)
+def render(request: Request, template: str, /, *, status: int = 200, **values: Any) -> Response:
+    """A page. Templates get `values`, what `_common` returns, and the globals above."""
+    return html(TEMPLATES.get_template(template).render(**{**_common(request), **values}), status)
 
 
-def _common(site: Site, request: Request) -> dict[str, Any]:
+def _common(request: Request) -> dict[str, Any]:
     """What every template can use: this reader's formatter, where they are, and how addresses are made."""
     return {
-        "site": site,
+        "web": request.web,
         "caller": request.caller,
         "url": request.url,
-        "may_manage": may_manage(site, request),
+        "may_manage": may_manage(request),
         "jobs_url": partial(_jobs_url, request),
         "static": lambda name: request.url(f"/static/{name}", v=static_files()[name].hash),
-        "version": __version__,
-        "fmt": formatting.formatter_for(request),
+        "fmt": formatter_for(request),
         "here": _here(request),
         "navigation": [entry for entry in NAVIGATION if _may_see(request, *entry)],
-        "states": STATE_OF,
-        "summary": SUMMARY,
-        "filter_statuses": f"{', '.join(STATE_NAMES)}; pending is {', '.join(WAITING)}",
-        "number": formatting.number,
-        "times": formatting.times,
-        "share": formatting.share,
-        "money": formatting.money,
-        "short": formatting.short,
-        "duration": format_duration,
-        "sentence": formatting.sentence,
-        "dict": dict,
     }
 
 
-def may_manage(site: Site, request: Request) -> bool:
+def may_manage(request: Request) -> bool:
     """Whether to show buttons. The routes decide again."""
-    return request.caller.may("manage") and not site.read_only
+    return request.caller.may("manage") and not request.web.read_only
 
 
 def _jobs_url(request: Request, **fields: str) -> str:
@@ -103,26 +93,21 @@ def _here(request: Request) -> str:
     return prefix + path + (f"?{url.query}" if url.query else "")
 
 
-class StaticFile(NamedTuple):
-    content: bytes
-    media: str
-    hash: str
+class StaticFile:
+    def __init__(self, path: Path) -> None:
+        self.content = path.read_bytes()
+        self.media = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
+        self.hash = hashlib.sha256(self.content).hexdigest()[:16]
 
 
 @cache
 def static_files() -> dict[str, StaticFile]:
     """All of them, read once: a name is looked up here and never opened as a path."""
-    return {path.name: _read(path) for path in sorted(STATIC.iterdir()) if path.is_file()}
-
-
-def _read(path: Path) -> StaticFile:
-    content = path.read_bytes()
-    media = mimetypes.guess_type(path.name)[0] or "application/octet-stream"
-    return StaticFile(content, media, hashlib.sha256(content).hexdigest()[:16])
+    return {path.name: StaticFile(path) for path in STATIC.iterdir() if path.is_file()}
 
 
 @route("GET", "/static/{name}", "A file of the pages", scope=None, page=True)
-def static_file(site: Site, request: Request) -> Response:
+def static_file(request: Request) -> Response:
     """Its address has its hash, so that browsers may keep it forever."""
     file = static_files().get(request.path["name"])
     if file is None:
@@ -135,5 +120,5 @@ def static_file(site: Site, request: Request) -> Response:
 
 
 @route("GET", "/robots.txt", "Nothing here is for robots", scope=None, page=True)
-def robots(site: Site, request: Request) -> Response:
+def robots(request: Request) -> Response:
     return Response(text="User-agent: *\nDisallow: /\n", media="text/plain; charset=utf-8")

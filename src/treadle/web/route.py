@@ -1,43 +1,55 @@
-"""Routes. The router, the OpenAPI document and the tests of who may do what are made from one table of them.
+"""Routes, and what their endpoints get and return. The router, the OpenAPI document and the tests are made from them.
 
-To add one, put `@route(method, path, summary, …)` on a function `(site, request) -> Response`; if its file is new, name
+To add one, put `@route(method, path, summary, …)` on a function `(request) -> Response`; if its file is new, name
 the file in `MODULES` of its package. The rules:
 
-- An endpoint is sync and runs in a thread. It uses `site.app`, the Treadle, and `site.cached(key, seconds, make)` for
-  what many callers need at once. Everything it gets was checked: `request.query["limit"]` is an int within its bounds,
-  `request.body` a Struct, `request.path["id"]` a string. A page has `request.text("q")` of its address and
-  `request.field("action")` of its form.
+- An endpoint is sync and runs in a thread. It uses `request.app`, the Treadle, and
+  `request.web.cached(key, seconds, make)` for what many callers need at once. Everything it gets was checked:
+  `request.query["limit"]` is an int within its bounds, `request.body` a Struct, `request.path["id"]` a string. A page
+  has `request.text("q")` of its address and `request.field("action")` of its form.
 - `scope` is what the caller needs: read, enqueue, tick, manage; None is open to all. It is checked before the endpoint
   runs, and nowhere else. Templates hide a button with `may_manage`, which protects nothing.
 - `request.caller.tenant` is None, or the only tenant that the caller may see: filters, counts and enqueues are forced
   to it, and a job of another tenant is not found. A route that cannot do so says `for_tenants=False`: they get 403.
 - Errors are raised: treadle's own become problems by themselves (web/problem.py), for others
   `raise HTTPProblem(status, detail, next_step)`. Pages show the same problem as HTML.
-- GET changes nothing. What changes something is POST or DELETE, is left out of a read-only site, and ends with
-  `site.audit(request, action, what, count)`.
+- GET changes nothing. What changes something is POST or DELETE, is left out of a read-only mount, and ends with
+  `request.audit(action, what, count)`.
 - Payloads, results, errors and tracebacks go through `treadle.views` before they leave.
-- Pages: `render(site, request, "jobs.html", **values)`; every link by `url("/jobs", q=…)`, every file by
+- Pages: `render(request, "jobs.html", **values)`; every link by `url("/jobs", q=…)`, every file by
   `static("x.css")`, so that any prefix works. No inline script or style: the CSP forbids both. A form's POST returns
   `redirect(request.url(…))`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import parse_qs, urlencode
 
 import msgspec
+from starlette.requests import Request as RawRequest
+from starlette.responses import Response as RawResponse
+
+from treadle import clock
+from treadle.errors import TreadleError
+from treadle.stores.rows import AuditRow
+from treadle.web.problem import SEE_OPENAPI, HTTPProblem
 
 if TYPE_CHECKING:
-    from starlette.responses import Response as RawResponse
+    from treadle.app import Treadle
+    from treadle.web.app import WebApp
+    from treadle.web.auth import Principal
 
-    from treadle.web.http import Request, Response
-    from treadle.web.site import Site
-
-Endpoint = Callable[["Site", "Request"], "Response"]
-Stream = Callable[["Site", "Request"], Awaitable["RawResponse"]]
+MAX_BODY = 2 << 20
+"""Bytes. A payload has at most 1 MiB, but its JSON may be longer than ours."""
+Endpoint = Callable[["Request"], "Response"]
+Stream = Callable[["Request"], Awaitable[RawResponse]]
 E = TypeVar("E", bound="Endpoint | Stream")
+S = TypeVar("S", bound=msgspec.Struct)
+log = logging.getLogger("treadle.web")
 
 
 class Parameter(msgspec.Struct, frozen=True):
@@ -78,7 +90,7 @@ class Route(msgspec.Struct, frozen=True):
 
     @property
     def writes(self) -> bool:
-        """Whether it is left out of a read-only site."""
+        """Whether it is left out of a read-only mount."""
         return self.method not in ("GET", "HEAD")
 
     def __call__(self, endpoint: E) -> E:
@@ -93,3 +105,132 @@ _BY_MODULE: dict[str, list[Route]] = {}
 def routes_of(modules: Iterable[ModuleType]) -> tuple[Route, ...]:
     """The routes of these modules, in the order in which they are written."""
     return tuple(route for module in modules for route in _BY_MODULE[module.__name__])
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """One request, parsed and checked."""
+
+    web: WebApp
+    raw: RawRequest
+    route: Route
+    caller: Principal
+    path: Mapping[str, str] = {}
+    query: Mapping[str, Any] = {}
+    """The route's parameters by name, converted, with their defaults. Headers too."""
+    body: Any = None
+    form: Mapping[str, list[str]] = {}
+    """The fields of a page's form."""
+
+    @property
+    def app(self) -> Treadle:
+        return self.web.app
+
+    def url(self, path: str, /, **query: Any) -> str:
+        """The address of a path, wherever this is mounted. Parameters that are None or '' are left out."""
+        given = {name: value for name, value in query.items() if value not in (None, "")}
+        prefix = str(self.raw.scope.get("root_path", "")).rstrip("/")
+        return prefix + path + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+    def text(self, name: str, default: str = "") -> str:
+        """A parameter in a page's address. Pages declare none: whatever a link has is text, and may be missing."""
+        return self.raw.query_params.get(name, default)
+
+    def field(self, name: str) -> str:
+        return self.form.get(name, [""])[-1]
+
+    def audit(self, action: str, what: str, count: int = 1) -> None:
+        """Records that the caller made this change."""
+        caller = self.caller
+        row = AuditRow(who=caller.name, action=action, what=what, count=count, tenant=caller.tenant or "")
+        try:
+            self.app.store.audit(row)
+        except TreadleError as error:  # the change is made: an error would have the caller repeat it
+            log.error("not recorded in the audit: %r: %s", row, error)
+
+
+class Response(msgspec.Struct, frozen=True, kw_only=True):
+    """What to send: `data` as JSON, or `text` of the given media type."""
+
+    status: int = 200
+    data: Any = None
+    text: str | bytes | None = None
+    media: str = "application/json"
+    headers: Mapping[str, str] = {}
+
+
+def from_row(kind: type[S], row: msgspec.Struct, *times: str) -> S:
+    """A row of the store as the API shows it. The fields in `times` are microseconds in the row, or None."""
+    fields: dict[str, Any] = {name: getattr(row, name) for name in kind.__struct_fields__}
+    return kind(**fields | {name: clock.to_datetime(fields[name]) for name in times if fields[name] is not None})
+
+
+def html(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(status=status, text=text, media="text/html; charset=utf-8", headers=headers or {})
+
+
+def redirect(url: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Sends the browser there with GET, as after a form's POST. Give it `request.url(…)`."""
+    return Response(status=303, text="", media="text/plain", headers={"Location": url, **(headers or {})})
+
+
+async def parse(request: Request) -> Request:
+    """The same request with its parameters, body and form."""
+    route, raw = request.route, request.raw
+    values: dict[str, Any] = {"path": raw.path_params, "query": _query(route, raw)}
+    if route.body is not None:
+        values["body"] = await _body(route, raw)
+    elif route.page and route.writes:
+        values["form"] = await _form(raw)
+    return msgspec.structs.replace(request, **values)
+
+
+def _query(route: Route, request: RawRequest) -> dict[str, Any]:
+    """The route's parameters by name. The API refuses others, so that a misspelled filter is not ignored."""
+    given = request.query_params
+    known = {parameter.name for parameter in route.parameters if parameter.where == "query"}
+    if not route.page and (unknown := sorted(given.keys() - known)):
+        names = f"it takes {', '.join(sorted(known))}" if known else "it takes none"
+        raise HTTPProblem(400, f"{route.method} {route.path} has no parameter {unknown[0]!r}", names)
+    return {parameter.name: _value(parameter, request) for parameter in route.parameters}
+
+
+def _value(parameter: Parameter, request: RawRequest) -> Any:
+    source: Mapping[str, str] = request.headers if parameter.where == "header" else request.query_params
+    text = source.get(parameter.name)
+    if text is None:
+        return parameter.default
+    try:
+        return msgspec.convert(text, parameter.type, strict=False)
+    except msgspec.ValidationError as error:
+        raise HTTPProblem(400, f"{parameter.name}={text!r}: {error}", parameter.help) from None
+
+
+async def _body(route: Route, request: RawRequest) -> Any:
+    content = await _content(request)
+    if not content and not route.body_required:
+        return route.body()
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise HTTPProblem(415, f"a body of {kind or 'no kind'}", "send JSON, with Content-Type: application/json")
+    try:
+        return msgspec.json.decode(content, type=route.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HTTPProblem(400, f"the body cannot be read: {error}", SEE_OPENAPI) from None
+
+
+async def _form(request: RawRequest) -> dict[str, list[str]]:
+    content = await _content(request)
+    try:
+        return parse_qs(content.decode(), keep_blank_values=True, max_num_fields=1_000)
+    except ValueError as error:
+        raise HTTPProblem(400, f"the form cannot be read: {error}", "reload the page and try again") from None
+
+
+async def _content(request: RawRequest) -> bytes:
+    """The whole body. One that is too large is not read to its end."""
+    content = bytearray()
+    async for part in request.stream():
+        content += part
+        if len(content) > MAX_BODY:
+            raise HTTPProblem(413, f"the body has more than {MAX_BODY:,} bytes", "send less at once")
+    return bytes(content)

@@ -18,7 +18,6 @@ from treadle.errors import BadOption
 from treadle.web import security
 from treadle.web.app import asgi
 from treadle.web.auth import Login
-from treadle.web.site import Price
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
 
@@ -32,14 +31,13 @@ class Server:
     """One mount, bound to its address and not yet serving, so that the printed address is the real one."""
 
     def __init__(
-        self, app: Treadle, host: str, port: int, prefix: str, hosts: Iterable[str], read_only: bool, price: Price
+        self, td: Treadle, host: str, port: int, prefix: str, hosts: Iterable[str], read_only: bool, price: float | None
     ) -> None:
         self.auth = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
-        self._prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
-        self._host = host
+        self._host, self._prefix = host, f"/{prefix.strip('/')}".rstrip("/")
         names = set(hosts) if is_any(host) else {*hosts, host}
         allowed = {*security.LOOPBACK, *names} if names else None
-        self.web = asgi(app, auth=self.auth, read_only=read_only, hosts=allowed, price=price)
+        self.web = asgi(td, auth=self.auth, read_only=read_only, hosts=allowed, price=price)
         self._socket = bind(host, port)
 
     @property
@@ -55,22 +53,21 @@ class Server:
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until SIGINT or SIGTERM. `ready` is called when it answers."""
         settings = uvicorn.Config(
-            Prefixed(self.web, self._prefix) if self._prefix else self.web,
+            Prefixed(self.web, self._prefix),
             log_level="warning",
             access_log=False,
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=2,
         )
-        SignallingServer(settings, ready, self.web.site.close).run([self._socket])
+        SignallingServer(settings, ready, self.web.close).run([self._socket])
 
 
 class Prefixed:
-    """Serves under a prefix, whether the proxy in front strips it or not, and without a proxy too."""
+    """Serves under a prefix or none, whether the proxy in front strips it or not, and without a proxy too."""
 
     def __init__(self, app: ASGIApp, prefix: str) -> None:
-        self._app = app
-        self._prefix = prefix
+        self._app, self._prefix = app, prefix
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":

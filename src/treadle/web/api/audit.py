@@ -7,9 +7,7 @@ from datetime import datetime
 import msgspec
 
 from treadle.web.api.jobs import PAGE
-from treadle.web.http import Request, Response, from_row
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, from_row, route
 
 
 class AuditOut(msgspec.Struct, kw_only=True):
@@ -40,7 +38,7 @@ class AuditPage(msgspec.Struct, kw_only=True):
     parameters=PAGE,
     returns=AuditPage,
 )
-def audit(site: Site, request: Request) -> Response:
+def audit(request: Request) -> Response:
     limit: int = request.query["limit"]
-    items = [from_row(AuditOut, row, "at") for row in site.app.store.audits(limit, request.query["cursor"])]
+    items = [from_row(AuditOut, row, "at") for row in request.app.store.audits(limit, request.query["cursor"])]
     return Response(data=AuditPage(items=items, next_cursor=items[-1].id if len(items) == limit else None))

@@ -1,27 +1,33 @@
-"""Work on many jobs at once: bulk operations, and a tick that runs what is due."""
+"""Work on many jobs at once: bulk operations and the thread that runs them, and a tick that runs what is due."""
 
 from __future__ import annotations
 
+import logging
+import queue
+import threading
 from datetime import datetime
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from treadle import filters, views
+from treadle import clock, filters, views
+from treadle.app import Treadle
 from treadle.bulk import Bulk
-from treadle.filters import MOST_VALUES, Filter
-from treadle.ids import is_id
+from treadle.filters import MOST_VALUES, Filter, Moment
+from treadle.ids import is_id, new_id
 from treadle.job import Count
 from treadle.stores.rows import Operation
 from treadle.views import Total
 from treadle.web.api.jobs import limit_to_tenant
-from treadle.web.bulk_runner import fix_times
-from treadle.web.http import Request, Response, from_row
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, from_row, route
 from treadle.worker.tick import TickReport
+
+ABANDONED = 30 * clock.SECOND
+"""An operation without progress for this long has lost its process. The next process that sees it resumes it."""
+
+log = logging.getLogger("treadle.web")
 
 
 class BulkIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -81,27 +87,36 @@ class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     returns={200: Counted, 202: Started},
     problems=(412,),
 )
-def bulk(site: Site, request: Request) -> Response:
+def bulk(request: Request) -> Response:
     given: BulkIn = request.body
     expected = None if given.expected_count is UNSET or given.dry_run else given.expected_count
-    work = prepare(site, given.action, _filter(request, given), expected)
+    work = prepare(request, given.action, _filter(request, given), expected)
     total = views.total(Count(work.total, work.exact))
     if given.dry_run:
         return Response(data=Counted(total=total))
-    operation = start(site, request, work)
+    operation = start(request, work)
     headers = {"Location": request.url(f"/api/operations/{operation.id}")}
     return Response(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
 
 
-def prepare(site: Site, action: str, wanted: Filter, expected: int | None) -> Bulk:
+def prepare(request: Request, action: str, wanted: Filter, expected: int | None) -> Bulk:
     """Counts the jobs. Raises CountMoved if another number was expected."""
-    return site.app.bulk(action, fix_times(wanted, site.app.store.now()), expected=expected)
+    return request.app.bulk(action, fix_times(wanted, request.app.store.now()), expected=expected)
 
 
-def start(site: Site, request: Request, work: Bulk) -> Operation:
+def fix_times(wanted: Filter, now: int) -> Filter:
+    """`since:1h` means an hour before the operation began, however long that takes."""
+
+    def moment(at: Moment | None) -> Moment | None:
+        return clock.to_datetime(now - clock.seconds(at)) if isinstance(at, int | float) else at
+
+    return wanted.replace(since=moment(wanted.since), until=moment(wanted.until))
+
+
+def start(request: Request, work: Bulk) -> Operation:
     """Begins what was counted, and records who did."""
-    operation = site.bulk_runner.start(request.caller.name, work)
-    site.audit(request, work.action, operation.filter, work.total)
+    operation = request.web.bulk_runner.start(request.caller.name, work)
+    request.audit(work.action, operation.filter, work.total)
     return operation
 
 
@@ -117,18 +132,18 @@ def _filter(request: Request, given: BulkIn) -> Filter:
 
 
 @route("GET", "/api/operations/{id}", "How far a bulk operation is", returns=OperationOut)
-def get_operation(site: Site, request: Request) -> Response:
-    return Response(data=operation_out(find_operation(site, request)))
+def get_operation(request: Request) -> Response:
+    return Response(data=operation_out(find_operation(request)))
 
 
-def find_operation(site: Site, request: Request) -> Operation:
+def find_operation(request: Request) -> Operation:
     """The operation that the path names, if the caller may see it. One whose process is gone is resumed here."""
-    found = site.app.store.operation(request.path["id"])
+    found = request.app.store.operation(request.path["id"])
     if found is None or request.caller.tenant not in (None, *filters.parse(found.filter).tenants):
         missing = f"there is no operation {request.path['id']!r}"
         raise HTTPProblem(404, missing, "operations are deleted 30 days after they end")
-    if not site.read_only:
-        site.bulk_runner.resume(found)
+    if not request.web.read_only:
+        request.web.bulk_runner.resume(found)
     return found
 
 
@@ -148,12 +163,73 @@ def operation_out(row: Operation) -> OperationOut:
     returns=TickReport,
     problems=(501,),
 )
-def tick(site: Site, request: Request) -> Response:
+def tick(request: Request) -> Response:
     """For cron, serverless platforms and tests. Any number may run at once: each is a worker of its own."""
-    if not len(site.app.registry):
+    if not len(request.app.registry):
         way_out = "mount td.asgi() of the app that declares them, or start it with one: treadle dashboard app:td"
         raise HTTPProblem(501, "this process has no handlers, so it cannot run jobs", way_out)
     given: TickIn = request.body
-    report = site.app.tick(max_jobs=given.max_jobs, max_seconds=given.max_seconds)
-    site.audit(request, "tick", f"{report.ran} ran", report.ran)
+    report = request.app.tick(max_jobs=given.max_jobs, max_seconds=given.max_seconds)
+    request.audit("tick", f"{report.ran} ran", report.ran)
     return Response(data=report)
+
+
+class BulkRunner:
+    """One thread of a mount, which runs operations batch by batch, in the order in which they were started.
+
+    Their progress is in the database, for every process to see.
+    """
+
+    def __init__(self, app: Treadle) -> None:
+        self._app = app
+        self._lock = threading.Lock()
+        self._todo: queue.SimpleQueue[tuple[str, Bulk] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
+    def start(self, who: str, work: Bulk) -> Operation:
+        """Begins, and returns at once."""
+        operation = Operation(new_id(), who, work.action, str(work.wanted), work.total, position=work.position)
+        self._app.store.start_operation(operation)
+        self._put(operation.id, work)
+        return operation
+
+    def resume(self, operation: Operation) -> None:
+        """Takes it over if its process is gone."""
+        store = self._app.store
+        if operation.ended_at is not None or operation.updated_at > store.now() - ABANDONED:
+            return
+        if store.resume_operation(operation):
+            self._put(operation.id, Bulk(store, operation.action, filters.parse(operation.filter)))
+
+    def close(self) -> None:
+        """Stops after the current batch. The next process that reads the operation resumes it."""
+        self._closing = True
+        self._todo.put(None)
+
+    def _put(self, id: str, work: Bulk) -> None:
+        work.operation = id
+        self._todo.put((id, work))
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._work, name="treadle-operations", daemon=True)
+                self._thread.start()
+
+    def _work(self) -> None:
+        while (todo := self._todo.get()) is not None:
+            self._run(*todo)
+
+    def _run(self, id: str, work: Bulk) -> None:
+        while work.position is not None and not self._closing:
+            try:
+                work.step()
+            except Exception as error:  # show it on the operation's page, and go on with the next one
+                log.exception("operation %s failed", id)
+                self._record_failure(id, error)
+                return
+
+    def _record_failure(self, id: str, error: Exception) -> None:
+        try:
+            self._app.store.fail_operation(id, str(error))
+        except Exception:  # the database is gone: the next process that reads the operation resumes it
+            log.warning("could not record that operation %s failed", id)

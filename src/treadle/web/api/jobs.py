@@ -17,10 +17,9 @@ from treadle.diagnosis import Why
 from treadle.errors import JobNotFound
 from treadle.filters import Filter
 from treadle.job import Attempt, Job, NewJob
-from treadle.web.http import Request, Response
+from treadle.views import JobPage
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Parameter, route
-from treadle.web.site import Site
+from treadle.web.route import Parameter, Request, Response, route
 
 MAX_ROWS = 200
 MAX_NEW = 1_000
@@ -32,6 +31,7 @@ PAGE = (
     Parameter("limit", Annotated[int, Meta(ge=1, le=MAX_ROWS)], f"From 1 to {MAX_ROWS}", default=50),
     Parameter("cursor", str, "The next_cursor of the page before"),
 )
+LISTED = (*FILTERS, *PAGE, Parameter("total", bool, "Whether to count them all, up to 10,000", default=True))
 Name = Annotated[str, Meta(max_length=200)]
 RequiredName = Annotated[str, Meta(min_length=1, max_length=200)]
 IDEMPOTENCY_KEY = Parameter(
@@ -74,11 +74,6 @@ class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     run_at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
     dedupe: Annotated[str, Meta(min_length=1)] | bool | UnsetType = UNSET
 
-    def options(self) -> dict[str, Any]:
-        """The given fields beside the type and the payload."""
-        given = {name: getattr(self, name) for name in self.__struct_fields__ if name not in ("type", "payload")}
-        return {name: value for name, value in given.items() if value is not UNSET}
-
 
 def filter_of(request: Request) -> Filter:
     """The filter that the parameters make, limited to the caller's tenant."""
@@ -97,94 +92,78 @@ def limit_to_tenant(request: Request, wanted: Filter) -> Filter:
     return wanted.replace(tenants=(tenant,))
 
 
-def find_job(site: Site, request: Request, id: str) -> Job:
+def find_job(request: Request, id: str) -> Job:
     """The job, unless it belongs to another tenant than the caller: such a job does not exist for them."""
-    job = site.app.get(id)
+    job = request.app.get(id)
     if job is None or request.caller.tenant not in (None, job.tenant):
         raise JobNotFound(id)
     return job
 
 
-@route(
-    "GET",
-    "/api/jobs",
-    "Jobs that match a filter, newest first, page by page",
-    parameters=(*FILTERS, *PAGE, Parameter("total", bool, "Whether to count them all, up to 10,000", default=True)),
-    returns=views.JobPage,
-)
-def list_jobs(site: Site, request: Request) -> Response:
+@route("GET", "/api/jobs", "Jobs that match a filter, newest first, page by page", parameters=LISTED, returns=JobPage)
+def list_jobs(request: Request) -> Response:
     wanted = filter_of(request)
-    page = site.app.jobs(wanted, limit=request.query["limit"], cursor=request.query["cursor"])
-    count = site.app.count(wanted) if request.query["total"] else None
+    page = request.app.jobs(wanted, limit=request.query["limit"], cursor=request.query["cursor"])
+    count = request.app.count(wanted) if request.query["total"] else None
     return Response(data=views.job_page([views.job(job) for job in page], page, wanted, count))
 
 
 @route("GET", "/api/jobs/{id}", "One job", returns=Job)
-def get_job(site: Site, request: Request) -> Response:
-    return Response(data=views.job(find_job(site, request, request.path["id"])))
+def get_job(request: Request) -> Response:
+    return Response(data=views.job(find_job(request, request.path["id"])))
 
 
 @route("GET", "/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
-def attempts(site: Site, request: Request) -> Response:
-    job = find_job(site, request, request.path["id"])
-    return Response(data=Attempts(items=[views.attempt(attempt) for attempt in site.app.attempts(job.id)]))
+def attempts(request: Request) -> Response:
+    job = find_job(request, request.path["id"])
+    return Response(data=Attempts(items=[views.attempt(attempt) for attempt in request.app.attempts(job.id)]))
 
 
 @route(
     "GET", "/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why
 )
-def why(site: Site, request: Request) -> Response:
-    return Response(data=views.why(site.app.why(find_job(site, request, request.path["id"]).id)))
-
-
-manage = partial(route, scope="manage", returns=Job, problems=(409,))
+def why(request: Request) -> Response:
+    return Response(data=views.why(request.app.why(find_job(request, request.path["id"]).id)))
 
 
 Verb = Callable[[Treadle, str], Job]
 
 
-def apply(site: Site, request: Request, verb: Verb, id: str) -> Job:
+def apply(request: Request, verb: Verb, id: str) -> Job:
     """Does it to one job, records it, and returns the job as it is then."""
-    job = verb(site.app, find_job(site, request, id).id)
-    site.audit(request, verb.__name__, job.id)
+    job = verb(request.app, find_job(request, id).id)
+    request.audit(verb.__name__, job.id)
     return views.job(job)
 
 
-@manage("POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
-def run_now(site: Site, request: Request) -> Response:
-    return Response(data=apply(site, request, Treadle.run_now, request.path["id"]))
+manage = partial(route, scope="manage")
 
 
-@route(
-    "POST",
-    "/api/jobs/{id}/clone",
-    "A new job like it",
-    scope="manage",
-    body=ChangesIn,
-    body_required=False,
-    returns={201: Job},
-)
-def clone(site: Site, request: Request) -> Response:
+def verb_route(verb: Verb, method: str, path: str, summary: str) -> None:
+    """The route that does it to the job in its path."""
+
+    @manage(method, path, summary, returns=Job, problems=(409,))
+    def endpoint(request: Request) -> Response:
+        return Response(data=apply(request, verb, request.path["id"]))
+
+
+verb_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
+
+
+@manage("POST", "/api/jobs/{id}/clone", "A new job like it", body=ChangesIn, body_required=False, returns={201: Job})
+def clone(request: Request) -> Response:
     changes: ChangesIn = request.body
     payload = None if changes.payload is UNSET else changes.payload
-    job = site.app.clone(find_job(site, request, request.path["id"]).id, payload)
-    site.audit(request, "clone", job.id)
+    job = request.app.clone(find_job(request, request.path["id"]).id, payload)
+    request.audit("clone", job.id)
     return Response(status=201, data=views.job(job))
 
 
-@manage("POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
-def retry(site: Site, request: Request) -> Response:
-    return Response(data=apply(site, request, Treadle.retry, request.path["id"]))
-
-
-@manage("POST", "/api/jobs/{id}/cancel", "End a waiting job; tell the worker of a running one to stop it")
-def cancel(site: Site, request: Request) -> Response:
-    return Response(data=apply(site, request, Treadle.cancel, request.path["id"]))
-
-
-@manage("DELETE", "/api/jobs/{id}", "Erase a job that is not running")
-def delete(site: Site, request: Request) -> Response:
-    return Response(data=apply(site, request, Treadle.delete, request.path["id"]))
+verb_route(Treadle.retry, "POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
+verb_route(
+    Treadle.cancel, "POST", "/api/jobs/{id}/cancel", "End a waiting job; tell the worker of a running one to stop it"
+)
+verb_route(Treadle.delete, "DELETE", "/api/jobs/{id}", "Erase a job that is not running")
 
 
 @route(
@@ -197,36 +176,36 @@ def delete(site: Site, request: Request) -> Response:
     problems=(409, 422),
     returns={200: (Job, Jobs), 201: (Job, Jobs)},
 )
-def enqueue(site: Site, request: Request) -> Response:
+def enqueue(request: Request) -> Response:
     """One or many, all or none. 201 if any is new, 200 if a dedupe key found them all stored already."""
     given: list[NewJobIn] = request.body if isinstance(request.body, list) else [request.body]
-    new_jobs = [_new_job(site, request, one) for one in given]
+    new_jobs = [_new_job(request, one) for one in given]
     key: str | None = request.query[IDEMPOTENCY_KEY.name]
-    jobs = site.app.enqueue_many(new_jobs) if key is None else _insert_once(site, request, key, new_jobs)
+    jobs = request.app.enqueue_many(new_jobs) if key is None else _insert_once(request, key, new_jobs)
     stored = {new.id for new in new_jobs} & {job.id for job in jobs}
     if stored:
         what = jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))
-        site.audit(request, "enqueue", what, len(stored))
+        request.audit("enqueue", what, len(stored))
     items = [views.job(job) for job in jobs]
     status = 201 if stored else 200
     return Response(status=status, data=Jobs(items=items) if isinstance(request.body, list) else items[0])
 
 
-def _insert_once(site: Site, request: Request, key: str, new_jobs: list[NewJob]) -> list[Job]:
+def _insert_once(request: Request, key: str, new_jobs: list[NewJob]) -> list[Job]:
     """A repeated request gets the jobs of the first one with its key. The caller is part of the key."""
     caller = request.caller
     body = hashlib.sha256(msgspec.json.encode(request.body, order="deterministic")).hexdigest()
-    jobs, _ = site.app.store.insert_once(caller.tenant or "", f"{caller.name}: {key}", body, new_jobs)
+    jobs, _ = request.app.store.insert_once(caller.tenant or "", f"{caller.name}: {key}", body, new_jobs)
     if not jobs:
         raise HTTPProblem(409, "the jobs of this request are gone", "they were deleted or pruned; send another key")
     return jobs
 
 
-def _new_job(site: Site, request: Request, one: NewJobIn) -> NewJob:
-    options = one.options()
+def _new_job(request: Request, one: NewJobIn) -> NewJob:
+    options = {name: value for name, value in msgspec.structs.asdict(one).items() if value is not UNSET}
     if (tenant := request.caller.tenant) is not None:
         if options.get("tenant", tenant) != tenant:
             bound = f"tenant={options['tenant']!r}: {request.caller.name} is bound to the tenant {tenant!r}"
             raise HTTPProblem(403, bound, "leave tenant out")
         options["tenant"] = tenant
-    return site.app.request(one.type, one.payload, **options)
+    return request.app.request(options.pop("type"), options.pop("payload"), **options)

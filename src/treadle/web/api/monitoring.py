@@ -11,13 +11,11 @@ import msgspec
 
 from treadle import clock
 from treadle.app import Treadle
-from treadle.diagnosis import alive
+from treadle.diagnosis import alive, silence
 from treadle.errors import SchemaTooOld, TreadleError
 from treadle.job import Usage
-from treadle.web.http import Request, Response
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, route
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 FRESH_SECONDS = 1.0
@@ -53,19 +51,19 @@ class Ready(msgspec.Struct, kw_only=True):
 
 
 @route("GET", "/healthz", "The process answers", scope=None, returns=Health)
-def healthz(site: Site, request: Request) -> Response:
+def healthz(request: Request) -> Response:
     return Response(data=Health())
 
 
 @route("GET", "/readyz", "The database answers, and its schema fits", scope=None, returns=Ready, problems=(503,))
-def readyz(site: Site, request: Request) -> Response:
+def readyz(request: Request) -> Response:
     """At most one query a second, because it is open to all."""
-    return Response(data=Ready(schema=site.cached("schema", 1.0, lambda: _schema(site))))
+    return Response(data=Ready(schema=request.web.cached("schema", 1.0, lambda: _schema(request))))
 
 
-def _schema(site: Site) -> int:
+def _schema(request: Request) -> int:
     """Its number. What is wrong goes to the log: anybody may request here, and need not know where our database is."""
-    store = site.app.store
+    store = request.app.store
     try:
         found, needed = store.schema(), store.newest_schema()
         if found is None or found < needed:
@@ -78,40 +76,34 @@ def _schema(site: Site) -> int:
 
 
 @route("GET", "/metrics", "Numbers for Prometheus", for_tenants=False, returns="text/plain")
-def metrics(site: Site, request: Request) -> Response:
-    return Response(text=site.cached("metrics", FRESH_SECONDS, lambda: text(site)), media=MEDIA)
+def metrics(request: Request) -> Response:
+    return Response(text=request.web.cached("metrics", FRESH_SECONDS, lambda: text(request)), media=MEDIA)
 
 
-def text(site: Site) -> str:
+def text(request: Request) -> str:
     """Gauges are of the database, the same in every process. Counters start with this process."""
-    queues, workers, now = site.app.queue_stats(), site.app.workers(), site.app.store.now()
-    jobs = [
-        ({"queue": row.queue, "type": row.type, "status": state}, float(count))
-        for row in queues
-        for state, count in row.counts.items()
-    ]
-    oldest: list[Sample] = [
-        ({"queue": row.queue, "type": row.type}, max(0.0, (now - row.oldest_due) / 1e6))
-        for row in queues
-        if row.oldest_due is not None
-    ]
-    slots = [({"worker": worker.name, "id": worker.id}, float(worker.concurrency)) for worker in workers]
-    busy = [({"worker": worker.name, "id": worker.id}, float(worker.leases)) for worker in workers]
-    silent = [({"worker": worker.name, "id": worker.id}, max(0.0, (now - worker.seen_at) / 1e6)) for worker in workers]
+    queues, workers, now = request.app.queue_stats(), request.app.workers(), request.app.store.now()
+    by_type = [({"queue": row.queue, "type": row.type}, row) for row in queues]
+    jobs = [({**labels, "status": state}, n) for labels, row in by_type for state, n in row.counts.items()]
+    oldest = [(labels, max(0.0, (now - row.oldest_due) / 1e6)) for labels, row in by_type if row.oldest_due is not None]
+    by_worker = [({"worker": worker.name, "id": worker.id}, worker) for worker in workers]
+    slots = [(labels, worker.concurrency) for labels, worker in by_worker]
+    busy = [(labels, worker.leases) for labels, worker in by_worker]
+    silent = [(labels, silence(worker, now)) for labels, worker in by_worker]
     parts = [
         _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
         _family("treadle_oldest_due_seconds", "gauge", "How long the oldest due job has waited.", oldest),
-        _family("treadle_workers", "gauge", "Live workers.", [({}, float(len(alive(workers, now))))]),
+        _family("treadle_workers", "gauge", "Live workers.", [({}, len(alive(workers, now)))]),
         _family("treadle_worker_slots", "gauge", "Jobs that a worker may run at once.", slots),
         _family("treadle_worker_busy", "gauge", "Jobs that a worker has leased.", busy),
         _family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
-        *_counters(site),
+        *_counters(request),
     ]
     return "".join(parts)
 
 
-def _counters(site: Site) -> Iterable[str]:
-    totals = site.counters.totals()
+def _counters(request: Request) -> Iterable[str]:
+    totals = request.web.counters.totals()
     for kind, (name, help) in COUNTERS.items():
         rows = [({"type": type}, value) for (type, of), value in sorted(totals.items()) if of == kind]
         yield _family(name, "counter", f"{help} Since this process started.", rows)

@@ -11,12 +11,11 @@ from msgspec import Meta
 from treadle import clock, units, views
 from treadle.filters import Filter
 from treadle.job import STATE_NAMES, FailureGroup
+from treadle.stores.base import Store
 from treadle.views import UsageOut, WorkerOut
 from treadle.web.api.jobs import FILTERS, filter_of
-from treadle.web.http import Request, Response
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Parameter, route
-from treadle.web.site import Site
+from treadle.web.route import Parameter, Request, Response, route
 
 MAX_COUNTED = 100_000
 """Only this many of the newest jobs are counted where there is no tally."""
@@ -37,6 +36,7 @@ USAGE_BY = Parameter(
     "group_by", UsageKeys, "Some of type, queue, tenant, with commas between them; nothing for the sum", default="type"
 )
 STEP = Parameter("step", Minutes, "Whole minutes, in seconds: 60 to 86400", default=300)
+USAGE = (Parameter("window", str, "How far back: 24h, 7d", default="24h"), STEP, USAGE_BY)
 
 
 class Rest(msgspec.Struct, kw_only=True):
@@ -65,21 +65,10 @@ class UsagePage(msgspec.Struct, kw_only=True):
     items: list[UsageOut]
 
 
-LaneOut = msgspec.defstruct(
-    "LaneOut",
-    [
-        ("queue", str),
-        ("type", str),
-        *((name, int) for name in STATE_NAMES),
-        ("limit", int | None),
-        ("oldest_due", datetime | None),
-        ("next_due", datetime | None),
-        ("exact", bool),
-    ],
-    kw_only=True,
-    namespace={"__doc__": "Jobs of one type in one queue."},
-    module=__name__,
-)
+_COUNTS: dict[str, Any] = {"queue": str, "type": str, **dict.fromkeys(STATE_NAMES, int), "limit": int | None}
+_FIELDS = {**_COUNTS, "oldest_due": datetime | None, "next_due": datetime | None, "exact": bool}
+_DOC = {"__doc__": "Jobs of one type in one queue."}
+LaneOut = msgspec.defstruct("LaneOut", _FIELDS.items(), kw_only=True, namespace=_DOC, module=__name__)
 
 
 class Lanes(msgspec.Struct, kw_only=True):
@@ -101,14 +90,14 @@ class Workers(msgspec.Struct, kw_only=True):
 
 
 @route("GET", "/api/stats", "How many jobs there are, grouped", parameters=(*FILTERS, COUNT_BY), returns=Stats)
-def stats(site: Site, request: Request) -> Response:
+def stats(request: Request) -> Response:
     by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
     wanted = filter_of(request)
-    return Response(data=site.cached(("stats", by, wanted), 0.5, lambda: _count(site, by, wanted), share=COUNT_SHARE))
+    key, store = ("stats", by, wanted), request.app.store
+    return Response(data=request.web.cached(key, 0.5, lambda: _count(store, by, wanted), share=COUNT_SHARE))
 
 
-def _count(site: Site, by: tuple[str, ...], wanted: Filter) -> Stats:
-    store = site.app.store
+def _count(store: Store, by: tuple[str, ...], wanted: Filter) -> Stats:
     found = store.counts(by, wanted, MAX_COUNTED)
     rows = sorted(found.rows, key=lambda row: -row["count"])
     rest = Rest(groups=len(rows[MAX_GROUPS:]), count=sum(row["count"] for row in rows[MAX_GROUPS:]))
@@ -116,17 +105,13 @@ def _count(site: Site, by: tuple[str, ...], wanted: Filter) -> Stats:
 
 
 @route(
-    "GET",
-    "/api/metrics",
-    "Runs, failures, busy and waiting time, step by step",
-    parameters=(Parameter("window", str, "How far back: 24h, 7d", default="24h"), STEP, USAGE_BY),
-    returns=UsagePage,
+    "GET", "/api/metrics", "Runs, failures, busy and waiting time, step by step", parameters=USAGE, returns=UsagePage
 )
-def usage(site: Site, request: Request) -> Response:
+def usage(request: Request) -> Response:
     step: int = request.query["step"]
-    since, until = _window(request.query["window"], step, site.app.store.now() // clock.SECOND)
+    since, until = _window(request.query["window"], step, request.app.store.now() // clock.SECOND)
     by = tuple(dict.fromkeys(name for name in request.query["group_by"].split(",") if name))
-    rows = site.app.usage(since, until, by=by, step=step, tenant=request.caller.tenant)
+    rows = request.app.usage(since, until, by=by, step=step, tenant=request.caller.tenant)
     if len(rows) > MAX_USAGE_ROWS:
         problem = f"that would be {len(rows):,} rows of at most {MAX_USAGE_ROWS:,}"
         raise HTTPProblem(400, problem, "choose a longer step, a shorter window, or fewer groups")
@@ -147,18 +132,18 @@ def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
 
 
 @route("GET", "/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Lanes)
-def queues(site: Site, request: Request) -> Response:
-    rows = site.cached("queues", 0.5, site.app.queue_stats)
+def queues(request: Request) -> Response:
+    rows = request.web.cached("queues", 0.5, request.app.queue_stats)
     return Response(data=Lanes(items=[LaneOut(**views.queue(row)) for row in rows]))
 
 
 @route("GET", "/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, returns=Failures)
-def failures(site: Site, request: Request) -> Response:
-    rows = site.cached("failures", 1.0, site.app.failures)
+def failures(request: Request) -> Response:
+    rows = request.web.cached("failures", 1.0, request.app.failures)
     return Response(data=Failures(items=[views.failure(row) for row in rows]))
 
 
 @route("GET", "/api/workers", "Who works, since when, and whether they are alive", for_tenants=False, returns=Workers)
-def workers(site: Site, request: Request) -> Response:
-    rows, now = site.app.workers(), site.app.store.now()
+def workers(request: Request) -> Response:
+    rows, now = request.app.workers(), request.app.store.now()
     return Response(data=Workers(items=[views.worker(row, now) for row in rows]))

@@ -1,4 +1,4 @@
-"""The HTML pages: overview has the whole system, the others are one page or two. Shared: cached, usage."""
+"""The HTML pages: overview has the whole system, the others are one page or two. Shared: queries, usage_charts."""
 
 from treadle.web.pages import actions, audit, insights, job, jobs, overview, settings
 

@@ -17,11 +17,9 @@ from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
 from treadle.web.api.jobs import Verb, apply, find_job, limit_to_tenant
 from treadle.web.formatting import number
-from treadle.web.http import Request, Response, redirect
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, redirect, route
 
 
 class Action(NamedTuple):
@@ -109,33 +107,33 @@ def forbidden(action: str, job: Job, now: datetime) -> str:
 
 
 @route("GET", "/jobs/confirm", "Are you sure?", scope="manage", page=True)
-def confirm(site: Site, request: Request) -> Response:
+def confirm(request: Request) -> Response:
     """Asks. For all jobs that match a filter, the number has to be typed."""
     action, everything = _action(request.text("action")), request.text("all")
     selection = Selection([] if everything else request.raw.query_params.getlist("id"), request.text("q"))
     if not selection.ids and not everything:
         raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
-    count = _count(prepare(site, action.key, selection.to_filter(request), None))
-    return _confirm_page(site, request, action, selection, count)
+    count = _count(prepare(request, action.key, selection.to_filter(request), None))
+    return _confirm_page(request, action, selection, count)
 
 
 @route("POST", "/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
-def act(site: Site, request: Request) -> Response:
+def act(request: Request) -> Response:
     """Does it to the jobs that were shown. If their number has changed, it asks again."""
     action = _action(request.field("action"))
     selection = Selection(request.form.get("id", []), request.field("q"))
     if selection.one:
-        apply(site, request, action.verb, selection.one)
+        apply(request, action.verb, selection.one)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
-    work = prepare(site, action.key, selection.to_filter(request), None)
+    work = prepare(request, action.key, selection.to_filter(request), None)
     count, expected = _count(work), request.field("expected")
     if not selection.ids and request.field("typed").strip().replace(",", "").rstrip("+") != expected:
         wrong = f"type {expected} to confirm; you typed {request.field('typed')!r}"
-        return _confirm_page(site, request, action, selection, count, status=400, error=wrong)
+        return _confirm_page(request, action, selection, count, status=400, error=wrong)
     if expected != str(count.value):
         moved = str(CountMoved(int(expected) if expected.isdecimal() else 0, count.value))
-        return _confirm_page(site, request, action, selection, count, status=412, error=moved)
-    return redirect(request.url(f"/operations/{start(site, request, work).id}"))
+        return _confirm_page(request, action, selection, count, status=412, error=moved)
+    return redirect(request.url(f"/operations/{start(request, work).id}"))
 
 
 def _action(key: str) -> Action:
@@ -149,12 +147,11 @@ def _count(work: Bulk) -> Count:
 
 
 def _confirm_page(
-    site: Site, request: Request, action: Action, selection: Selection, count: Count, status: int = 200, error: str = ""
+    request: Request, action: Action, selection: Selection, count: Count, status: int = 200, error: str = ""
 ) -> Response:
-    job = find_job(site, request, selection.one) if selection.one else None
+    job = find_job(request, selection.one) if selection.one else None
     jobs = "job" if job else f"{number(count)} {'job' if count.value == 1 else 'jobs'}"
     return render(
-        site,
         request,
         "confirm.html",
         status=status,
@@ -172,21 +169,21 @@ def _confirm_page(
 
 
 @route("GET", "/jobs/{id}/clone", "A job like this one", scope="enqueue", page=True)
-def clone_form(site: Site, request: Request) -> Response:
-    job = views.job(find_job(site, request, request.path["id"]))
-    return _clone_page(site, request, job, highlight.pretty(job.payload))
+def clone_form(request: Request) -> Response:
+    job = views.job(find_job(request, request.path["id"]))
+    return _clone_page(request, job, highlight.pretty(job.payload))
 
 
 @route("POST", "/jobs/{id}/clone", "Enqueue it", scope="enqueue", page=True)
-def clone(site: Site, request: Request) -> Response:
-    job = find_job(site, request, request.path["id"])
+def clone(request: Request) -> Response:
+    job = find_job(request, request.path["id"])
     safe, text = views.job(job), request.field("payload")
     try:
         edited = codec.decode(text.encode())
-        new = site.app.clone(job.id, restore(edited, safe.payload, job.payload))
+        new = request.app.clone(job.id, restore(edited, safe.payload, job.payload))
     except (msgspec.MsgspecError, TreadleError, RecursionError) as error:
-        return _clone_page(site, request, safe, text, status=400, error=str(error))
-    site.audit(request, "clone", f"{job.id} → {new.id}")
+        return _clone_page(request, safe, text, status=400, error=str(error))
+    request.audit("clone", f"{job.id} → {new.id}")
     return redirect(request.url(f"/jobs/{new.id}"))
 
 
@@ -205,5 +202,5 @@ def restore(edited: Any, seen: Any, original: Any) -> Any:
     return edited
 
 
-def _clone_page(site: Site, request: Request, job: Job, text: str, *, status: int = 200, error: str = "") -> Response:
-    return render(site, request, "clone.html", status=status, place="jobs", job=job, text=text, error=error)
+def _clone_page(request: Request, job: Job, text: str, *, status: int = 200, error: str = "") -> Response:
+    return render(request, "clone.html", status=status, place="jobs", job=job, text=text, error=error)

@@ -6,22 +6,19 @@ from treadle import clock
 from treadle.errors import BadCursor
 from treadle.ids import is_id
 from treadle.web.api.bulk import find_operation, operation_out
-from treadle.web.http import Request, Response
 from treadle.web.pages.actions import ACTIONS
 from treadle.web.render import render
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, route
 
 MAX_ROWS = 100
 MAX_OPERATIONS = 10
 
 
 @route("GET", "/operations/{id}", "A bulk operation", page=True)
-def operation(site: Site, request: Request) -> Response:
-    found = operation_out(find_operation(site, request))
+def operation(request: Request) -> Response:
+    found = operation_out(find_operation(request))
     action = ACTIONS.get(found.action)
     return render(
-        site,
         request,
         "operation.html",
         place="jobs",
@@ -34,14 +31,13 @@ def operation(site: Site, request: Request) -> Response:
 
 
 @route("GET", "/audit", "Who changed what", scope="manage", page=True, for_tenants=False)
-def audit(site: Site, request: Request) -> Response:
+def audit(request: Request) -> Response:
     cursor = request.text("cursor") or None
     if cursor is not None and not is_id(cursor):
         raise BadCursor(cursor)
-    rows = site.app.store.audits(MAX_ROWS, cursor)
-    operations = site.app.store.operations(MAX_OPERATIONS) if cursor is None else []
+    rows = request.app.store.audits(MAX_ROWS, cursor)
+    operations = request.app.store.operations(MAX_OPERATIONS) if cursor is None else []
     return render(
-        site,
         request,
         "audit.html",
         place="audit",

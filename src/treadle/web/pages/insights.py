@@ -4,50 +4,40 @@ from __future__ import annotations
 
 import csv
 import io
-from typing import NamedTuple
 
 import msgspec
 
 from treadle.job import Usage
 from treadle.web import formatting
-from treadle.web.http import Request, Response
-from treadle.web.pages import cached, usage_charts
+from treadle.web.pages import queries, usage_charts
 from treadle.web.pages.usage_charts import LONG_WINDOWS, Window
 from treadle.web.render import render
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, route
 
 KINDS = (("type", "By type"), ("tenant", "By tenant"), ("queue", "By queue"))
 MAX_ROWS = 500
 """Of the table. The CSV has them all."""
 KEY = ("type", "queue", "tenant")
 COLUMNS = ["from", "seconds", *KEY, "runs", "completed", "failures", "busy_seconds", "waiting_seconds"]
-
-
-class Chosen(NamedTuple):
-    """What the address selects."""
-
-    over: Window
-    by: str
-    tenant: str | None
-    type: str
+Chosen = tuple[Window, str, str | None, str]
+"""What the address selects: the window, the key that the table groups by, a tenant or None, a type or ''."""
 
 
 @route("GET", "/insights", "Usage", page=True)
-def insights(site: Site, request: Request) -> Response:
-    chosen, fmt = _chosen(site, request), formatting.formatter_for(request)
-    over, rows = chosen.over, _usage(site, chosen)
-    kept = [row for row in rows if not chosen.type or row.key[1] == chosen.type]
+def insights(request: Request) -> Response:
+    fmt = formatting.formatter_for(request)
+    over, by, tenant, type = _chosen(request)
+    rows = _usage(request, over, by, tenant)
+    kept = [row for row in rows if not type or row.key[1] == type]
     steps = usage_charts.by_step(kept, over)
     table = [(name, usage_charts.total(used)) for name, used in usage_charts.by_key(kept).items()]
     table.sort(key=lambda row: (-row[1].busy, row[0]))
     return render(
-        site,
         request,
         "insights.html",
         place="insights",
         path="/insights",
-        selected={"window": over.key, "by": chosen.by, "tenant": chosen.tenant, "type": chosen.type},
+        selected={"window": over.key, "by": by, "tenant": tenant, "type": type},
         windows=[(key, key) for key in LONG_WINDOWS],
         kinds=_kinds(request),
         types=sorted({row.key[1] for row in rows}),
@@ -60,25 +50,23 @@ def insights(site: Site, request: Request) -> Response:
         rows=table[:MAX_ROWS],
         left_out=max(0, len(table) - MAX_ROWS),
         all=usage_charts.total(kept),
-        csv=request.url("/insights.csv", window=over.key, tenant=chosen.tenant, type=chosen.type),
+        csv=request.url("/insights.csv", window=over.key, tenant=tenant, type=type),
     )
 
 
 @route("GET", "/insights.csv", "Usage as CSV", page=True)
-def export(site: Site, request: Request) -> Response:
+def export(request: Request) -> Response:
     """One row per step, type, queue and tenant: everything that the page sums up."""
-    chosen = _chosen(site, request)
-    rows = cached.usage(site, chosen.over, KEY, chosen.tenant)
+    over, _, tenant, type = _chosen(request)
     out = io.StringIO()
     sheet = csv.writer(out, lineterminator="\n")
     sheet.writerow(COLUMNS)
-    for row in rows:
-        if not chosen.type or row.key[0] == chosen.type:
+    for row in queries.usage(request, over, KEY, tenant):
+        if not type or row.key[0] == type:
             names = [_harmless(name) for name in row.key]
             numbers = [row.runs, row.completed, row.failures, f"{row.busy:.6f}", f"{row.waiting:.6f}"]
-            sheet.writerow([row.at.isoformat(), chosen.over.step, *names, *numbers])
-    name = f"treadle-usage-{chosen.over.key}.csv"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+            sheet.writerow([row.at.isoformat(), over.step, *names, *numbers])
+    headers = {"Content-Disposition": f'attachment; filename="treadle-usage-{over.key}.csv"'}
     return Response(text=out.getvalue(), media="text/csv; charset=utf-8", headers=headers)
 
 
@@ -87,11 +75,11 @@ def _harmless(name: str) -> str:
     return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
 
 
-def _chosen(site: Site, request: Request) -> Chosen:
-    over = usage_charts.window(request.text("window", "24h"), site.app.store.now(), LONG_WINDOWS)
+def _chosen(request: Request) -> Chosen:
+    over = usage_charts.window(request.text("window", "24h"), request.app.store.now(), LONG_WINDOWS)
     by = request.text("by") if request.text("by") in dict(_kinds(request)) else "type"
     bound = request.caller.tenant
-    return Chosen(over, by, bound if bound is not None else request.text("tenant") or None, request.text("type"))
+    return over, by, bound if bound is not None else request.text("tenant") or None, request.text("type")
 
 
 def _kinds(request: Request) -> list[tuple[str, str]]:
@@ -99,9 +87,9 @@ def _kinds(request: Request) -> list[tuple[str, str]]:
     return [kind for kind in KINDS if kind[0] != "tenant" or request.caller.tenant is None]
 
 
-def _usage(site: Site, chosen: Chosen) -> list[Usage]:
+def _usage(request: Request, over: Window, by: str, tenant: str | None) -> list[Usage]:
     """With the key that the table groups by, then type, then tenant."""
-    by = tuple(dict.fromkeys((chosen.by, "type", "tenant")))
-    places = [by.index(name) for name in (chosen.by, "type", "tenant")]
-    rows = cached.usage(site, chosen.over, by, chosen.tenant)
+    keys = tuple(dict.fromkeys((by, "type", "tenant")))
+    places = [keys.index(name) for name in (by, "type", "tenant")]
+    rows = queries.usage(request, over, keys, tenant)
     return [msgspec.structs.replace(row, key=tuple(row.key[n] for n in places)) for row in rows]

@@ -15,12 +15,10 @@ from treadle.job import STATE_OF, Attempt, Job, Status, state_of
 from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
 from treadle.web.api.jobs import find_job
-from treadle.web.http import Request, Response
-from treadle.web.pages import cached
+from treadle.web.pages import queries
 from treadle.web.pages.actions import ACTIONS, forbidden
 from treadle.web.render import may_manage, render
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, route
 
 COPIED = ("queue", "tenant", "subject", "priority", "max_attempts")
 BUTTONS = {
@@ -70,29 +68,28 @@ class Part(NamedTuple):
 
 
 @route("GET", "/jobs/{id}", "One job", page=True)
-def job(site: Site, request: Request) -> Response:
-    found = find_job(site, request, request.path["id"])
-    attempts = [views.attempt(attempt) for attempt in site.app.attempts(found.id)]
-    names = {worker.id: worker.name for worker in cached.workers(site)}
+def job(request: Request) -> Response:
+    found = find_job(request, request.path["id"])
+    attempts = [views.attempt(attempt) for attempt in request.app.attempts(found.id)]
+    names = {worker.id: worker.name for worker in queries.workers(request)}
     now = formatting.formatter_for(request).now
     parts = timeline(found, attempts, now)
     safe = views.job(found)
-    actions = {key: forbidden(key, found, now) for key in ACTIONS} if may_manage(site, request) else {}
+    actions = {key: forbidden(key, found, now) for key in ACTIONS} if may_manage(request) else {}
     possible = {key for key, reason in actions.items() if not reason}
     return render(
-        site,
         request,
         "job.html",
         place="jobs",
         job=safe,
         state=state_of(found, now),
-        reasons=[(reason, _next_step(reason, possible)) for reason in views.why(site.app.why(found.id)).reasons],
+        reasons=[(reason, _next_step(reason, possible)) for reason in views.why(request.app.why(found.id)).reasons],
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.text, part.seconds) for part in parts], "Where its time went"),
         attempts=[(attempt, _state(attempt.outcome), *_traceback(attempt)) for attempt in reversed(attempts)],
         names=names,
         actions=[(ACTIONS[key], reason) for key, reason in actions.items()],
-        may_clone=request.caller.may("enqueue") and not site.read_only,
+        may_clone=request.caller.may("enqueue") and not request.web.read_only,
         copies=copies(request, safe),
         payload=highlight.json(safe.payload),
         result=highlight.json(safe.result) if found.status is Status.COMPLETED else None,

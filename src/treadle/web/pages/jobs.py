@@ -12,12 +12,10 @@ from treadle.job import STATES, WAITING, Count, Job, Page, Status, state_of
 from treadle.web.api.jobs import limit_to_tenant
 from treadle.web.formatting import formatter_for, times
 from treadle.web.highlight import brief
-from treadle.web.http import Request, Response, redirect
-from treadle.web.pages import cached
+from treadle.web.pages import queries
 from treadle.web.pages.actions import ACTIONS
 from treadle.web.render import may_manage, render
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, redirect, route
 
 ROWS = 50
 """Of a page. Also how many ids a filter can name."""
@@ -41,43 +39,35 @@ class Row(NamedTuple):
     at: datetime
 
 
-class Chip(NamedTuple):
-    """A term of the filter, and the filter without it."""
-
-    key: str
-    value: str
-    without: str
-
-
 @route("GET", "/jobs", "Jobs, by filter", page=True)
-def jobs(site: Site, request: Request) -> Response:
+def jobs(request: Request) -> Response:
     q, cursor = request.text("q").strip(), request.text("cursor") or None
     try:
         wanted = filters.parse(q)
     except BadFilter as error:
-        return _page(site, request, status=400, error=str(error), q=q, chips=[])
-    if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and site.app.get(wanted.ids[0]):
+        return _page(request, status=400, error=str(error), q=q, chips=[])
+    if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and request.app.get(wanted.ids[0]):
         return redirect(request.url(f"/jobs/{wanted.ids[0]}"))
     limited = limit_to_tenant(request, wanted)
-    counts = cached.counts_by_state(site, limited)
+    counts = queries.counts_by_state(request, limited)
     try:
-        page = site.app.jobs(limited, limit=ROWS, cursor=cursor)
+        page = request.app.jobs(limited, limit=ROWS, cursor=cursor)
     except BadCursor as error:
-        return _page(site, request, status=400, error=str(error), q=q, chips=_chips(wanted))
+        return _page(request, status=400, error=str(error), q=q, chips=_chips(wanted))
     now = formatter_for(request).now
     values: dict[str, Any] = {
         "rows": [_row(views.job(job), now) for job in page],
         "tabs": _tabs(wanted, counts),
         "chips": _chips(wanted),
         "total": count_of(wanted, counts),
-        "suggestions": [] if page.jobs else suggest(site, request, wanted, counts),
+        "suggestions": [] if page.jobs else suggest(request, wanted, counts),
     }
-    return _page(site, request, q=str(wanted), page=page, **values, **_pager(request, page, cursor))
+    return _page(request, q=str(wanted), page=page, **values, **_pager(request, page, cursor))
 
 
-def _page(site: Site, request: Request, *, status: int = 200, error: str = "", **values: Any) -> Response:
-    actions = ACTIONS.values() if may_manage(site, request) else ()
-    return render(site, request, "jobs.html", status=status, place="jobs", error=error, actions=actions, **values)
+def _page(request: Request, *, status: int = 200, error: str = "", **values: Any) -> Response:
+    actions = ACTIONS.values() if may_manage(request) else ()
+    return render(request, "jobs.html", status=status, place="jobs", error=error, actions=actions, **values)
 
 
 def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
@@ -119,10 +109,11 @@ def _tabs(wanted: Filter, counts: dict[str, Count]) -> list[tuple[str, str, Coun
     ]
 
 
-def _chips(wanted: Filter) -> list[Chip]:
+def _chips(wanted: Filter) -> list[tuple[str, str, str]]:
+    """Of each term of the filter: its key, its value, and the filter without it."""
     terms = list(wanted.terms())
     texts = [f"{key}:{value}" for key, value in terms]
-    return [Chip(key, value, " ".join(texts[:n] + texts[n + 1 :])) for n, (key, value) in enumerate(terms)]
+    return [(key, value, " ".join(texts[:n] + texts[n + 1 :])) for n, (key, value) in enumerate(terms)]
 
 
 def _pager(request: Request, page: Page, cursor: str | None) -> dict[str, Any]:
@@ -137,12 +128,12 @@ def _pager(request: Request, page: Page, cursor: str | None) -> dict[str, Any]:
     return {"older": older, "newer": newer}
 
 
-def suggest(site: Site, request: Request, wanted: Filter, counts: dict[str, Count]) -> list[Suggestion]:
+def suggest(request: Request, wanted: Filter, counts: dict[str, Count]) -> list[Suggestion]:
     """The nearest filters that find something: other statuses first, then the filter without one of its terms."""
     if not wanted.terms():
         return []
     found = _other_statuses(request, wanted, counts) if wanted.statuses else []
-    found = found or _without_a_term(site, request, wanted)
+    found = found or _without_a_term(request, wanted)
     return found[:MAX_SUGGESTIONS] or [("All jobs", request.url("/jobs"))]
 
 
@@ -153,10 +144,10 @@ def _other_statuses(request: Request, wanted: Filter, counts: dict[str, Count]) 
     return [(f"{counts[name]} {name}", request.url("/jobs", q=filter)) for name, filter in filters.items()]
 
 
-def _without_a_term(site: Site, request: Request, wanted: Filter) -> list[Suggestion]:
+def _without_a_term(request: Request, wanted: Filter) -> list[Suggestion]:
     found: list[tuple[int, Suggestion]] = []
     for key, value, rest in _chips(wanted)[:MAX_TRIED]:
-        count = site.app.count(limit_to_tenant(request, filters.parse(rest)))
+        count = request.app.count(limit_to_tenant(request, filters.parse(rest)))
         if count.value:
             found.append((count.value, (f"{count} without {key}:{value}", request.url("/jobs", q=rest))))
     return [suggestion for _, suggestion in sorted(found, key=lambda pair: pair[0])]

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import NamedTuple
 
 from markupsafe import Markup
 
 from treadle import clock, views
-from treadle.diagnosis import handles, is_alive
+from treadle.diagnosis import alive, handles
 from treadle.filters import Filter
-from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, FailureGroup, Latency, State, Status, Usage
+from treadle.job import STATE_OF, SUMMARY, FailureGroup, Latency, State, Status, Usage
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 from treadle.units import format_duration, plural
 from treadle.views import HIDDEN
 from treadle.web import charts, formatting
-from treadle.web.http import Request, Response, redirect
-from treadle.web.pages import cached, usage_charts
+from treadle.web.pages import queries, usage_charts
 from treadle.web.pages.usage_charts import WINDOWS, Sums, Window
 from treadle.web.render import render
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, redirect, route
 
 GROUPS = (("type", "By type"), ("queue", "By queue"), ("tenant", "By tenant"))
 MAX_ROWS = 100
@@ -35,37 +34,36 @@ class GroupRow(NamedTuple):
     """A type, a queue or a tenant."""
 
     name: str
-    counts: dict[str, int]
+    counts: Mapping[str, int]
     latency: Latency | None
     sums: Sums
     spark: Markup
 
 
 @route("GET", "/", "What is going on", page=True)
-def overview(site: Site, request: Request) -> Response:
+def overview(request: Request) -> Response:
     """Of all tenants. Callers bound to one go to the list of its jobs instead."""
     if request.caller.tenant is not None:
         return redirect(request.url("/jobs"))
-    fmt, now = formatting.formatter_for(request), site.app.store.now()
+    fmt, now = formatting.formatter_for(request), request.app.store.now()
     over = usage_charts.window(request.text("window"), now)
     by = request.text("by") if request.text("by") in dict(GROUPS) else "type"
-    queues = cached.queues(site)
-    used = cached.usage(site, over, (by,))
+    queues = queries.queues(request)
+    used = queries.usage(request, over, (by,))
     steps = usage_charts.by_step(used, over)
-    failures = cached.failures(site)
+    failures = queries.failures(request)
     return render(
-        site,
         request,
         "overview.html",
         place="overview",
         path="/",
         selected={"window": over.key, "by": by},
-        tiles=_tiles(queues, _notes(queues, cached.workers(site), steps, over, now)),
-        problems=cached.problems(site),
+        tiles=_tiles(queues, _notes(queues, queries.workers(request), usage_charts.total(steps), over, now)),
+        problems=queries.problems(request),
         charts=[usage_charts.throughput_chart(steps, over, fmt), *usage_charts.mean_charts(steps, over, fmt)],
         windows=[(key, key) for key in WINDOWS],
         kinds=GROUPS,
-        rows=_rows(site, by, queues, used, over),
+        rows=_rows(request, by, queues, used, over),
         groups=with_filters(failures[:LATEST]),
         more_groups=len(failures) - LATEST,
     )
@@ -81,20 +79,17 @@ def _tiles(queues: list[QueueStats], notes: dict[str, str]) -> list[tuple[State,
     return [(state, count(state.name), notes.get(state.name, "")) for state in (*SUMMARY, STATE_OF[Status.COMPLETED])]
 
 
-def _notes(
-    queues: list[QueueStats], workers: list[WorkerRow], steps: list[Sums], over: Window, now: int
-) -> dict[str, str]:
+def _notes(queues: list[QueueStats], workers: list[WorkerRow], ran: Sums, over: Window, now: int) -> dict[str, str]:
     """The small print of each tile, by state."""
-    live = [worker for worker in workers if is_alive(worker, now)]
+    live = alive(workers, now)
     slots = sum(worker.concurrency for worker in live)
-    failures, completed = sum(step.failures for step in steps), sum(step.completed for step in steps)
     return {
         "queued": _oldest_note(queues, now),
         "scheduled": _next_note(queues, now),
         "retrying": "after a failure",
         "processing": f"of {plural(slots, 'slot')}, {plural(len(live), 'worker')}",
-        "failed": f"{plural(failures, 'failed run')} in {over.key}",
-        "completed": f"{completed:,} in {over.key}",
+        "failed": f"{plural(ran.failures, 'failed run')} in {over.key}",
+        "completed": f"{ran.completed:,} in {over.key}",
     }
 
 
@@ -111,10 +106,10 @@ def _next_note(queues: list[QueueStats], now: int) -> str:
     return f"next in {format_duration((at - now) / clock.SECOND)}" if at > now else "next now"
 
 
-def _rows(site: Site, by: str, queues: list[QueueStats], used: list[Usage], over: Window) -> list[GroupRow]:
+def _rows(request: Request, by: str, queues: list[QueueStats], used: list[Usage], over: Window) -> list[GroupRow]:
     by_name = usage_charts.by_key(used)
-    latency = cached.latency(site) if by == "type" else {}
-    counts = cached.tenants(site) if by == "tenant" else _counts(queues, by)
+    latency = queries.latency(request) if by == "type" else {}
+    counts = queries.tenants(request) if by == "tenant" else _counts(queues, by)
     names = sorted({*by_name, *counts}, key=lambda name: (-sum(row.runs for row in by_name.get(name, ())), name))
 
     def row(name: str) -> GroupRow:
@@ -126,19 +121,17 @@ def _rows(site: Site, by: str, queues: list[QueueStats], used: list[Usage], over
     return [row(name) for name in names[:MAX_ROWS]]
 
 
-def _counts(queues: Iterable[QueueStats], by: str) -> dict[str, dict[str, int]]:
+def _counts(queues: Iterable[QueueStats], by: str) -> Mapping[str, Mapping[str, int]]:
     """By type or queue, then by state."""
-    found: dict[str, dict[str, int]] = {}
+    found: dict[str, Counter[str]] = defaultdict(Counter)
     for row in queues:
-        sums = found.setdefault(row.type if by == "type" else row.queue, dict.fromkeys(STATE_NAMES, 0))
-        for state in sums:
-            sums[state] += row.counts[state]
+        found[row.type if by == "type" else row.queue].update(row.counts)
     return found
 
 
 @route("GET", "/failures", "Failed jobs, grouped", page=True, for_tenants=False)
-def failures(site: Site, request: Request) -> Response:
-    return render(site, request, "failures.html", place="failures", groups=with_filters(cached.failures(site)))
+def failures(request: Request) -> Response:
+    return render(request, "failures.html", place="failures", groups=with_filters(queries.failures(request)))
 
 
 def with_filters(found: Sequence[FailureGroup]) -> list[tuple[FailureGroup, str, str]]:
@@ -154,12 +147,13 @@ def _filter(group: FailureGroup, *statuses: str) -> str:
 
 
 @route("GET", "/workers", "Workers and queues", page=True, for_tenants=False)
-def workers(site: Site, request: Request) -> Response:
-    now, rows = site.app.store.now(), cached.workers(site)
-    live = [row for row in rows if is_alive(row, now)]
+def workers(request: Request) -> Response:
+    now, rows = request.app.store.now(), queries.workers(request)
+    live = alive(rows, now)
     workers = sorted((views.worker(row, now) for row in rows), key=lambda worker: (worker.live, worker.name))
-    queues = [(row, _oldest(row), sum(handles(w, row.queue, row.type) for w in live)) for row in cached.queues(site)]
-    return render(site, request, "workers.html", place="workers", workers=workers, queues=queues)
+    found = queries.queues(request)
+    queues = [(row, _oldest(row), sum(handles(w, row.queue, row.type) for w in live)) for row in found]
+    return render(request, "workers.html", place="workers", workers=workers, queues=queues)
 
 
 def _oldest(row: QueueStats) -> datetime | None:

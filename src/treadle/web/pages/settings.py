@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from treadle.web.formatting import THEME, ZONE, zones
-from treadle.web.http import Request, Response, redirect
 from treadle.web.render import render
-from treadle.web.route import route
-from treadle.web.site import Site
+from treadle.web.route import Request, Response, redirect, route
 
 YEAR = 31_536_000
 
 
 @route("GET", "/settings", "Zone and theme", page=True)
-def settings(site: Site, request: Request) -> Response:
+def settings(request: Request) -> Response:
     back = _back(request)
-    return render(site, request, "settings.html", place="settings", zones=zones(), back=back, here=back)
+    return render(request, "settings.html", place="settings", zones=zones(), back=back, here=back)
 
 
 @route("GET", "/settings/save", "Choose a zone or a theme", page=True)
-def save(site: Site, request: Request) -> Response:
+def save(request: Request) -> Response:
     """One cookie per response: headers are a mapping, and a form sets one thing."""
     zone, theme = request.text("zone"), request.text("theme")
     cookie = {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
-from functools import reduce
 from typing import NamedTuple
 
 from treadle import clock
@@ -47,14 +46,11 @@ def window(key: str, now: int, kinds: dict[str, tuple[int, int]] = WINDOWS) -> W
 class Sums(NamedTuple):
     """What usage adds up to."""
 
-    runs: int = 0
-    completed: int = 0
-    failures: int = 0
-    busy: float = 0.0
-    waiting: float = 0.0
-
-    def plus(self, other: Sums | Usage) -> Sums:
-        return Sums(*(getattr(self, name) + getattr(other, name) for name in self._fields))
+    runs: int
+    completed: int
+    failures: int
+    busy: float
+    waiting: float
 
     @property
     def ended(self) -> int:
@@ -70,18 +66,18 @@ class Sums(NamedTuple):
         return self.waiting / self.runs if self.runs else None
 
 
-def total(rows: Iterable[Sums | Usage]) -> Sums:
-    return reduce(Sums.plus, rows, Sums())
+def total(rows: Sequence[Sums | Usage]) -> Sums:
+    return Sums(*(sum(getattr(row, name) for row in rows) for name in Sums._fields))
 
 
 def by_step(rows: Iterable[Usage], over: Window) -> list[Sums]:
     """One for each step."""
-    found = [Sums() for _ in over.starts]
+    found: list[list[Usage]] = [[] for _ in over.starts]
     for row in rows:
         n = int((row.at - over.since).total_seconds() // over.step)
         if 0 <= n < len(found):
-            found[n] = found[n].plus(row)
-    return found
+            found[n].append(row)
+    return [total(step) for step in found]
 
 
 def by_key(rows: Iterable[Usage]) -> dict[str, list[Usage]]:

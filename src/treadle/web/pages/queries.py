@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
 from treadle import diagnosis
@@ -12,7 +12,7 @@ from treadle.filters import Filter
 from treadle.job import Count, Usage
 from treadle.management import recent_usage
 from treadle.web.pages.usage_charts import Window
-from treadle.web.site import Site
+from treadle.web.route import Request
 
 SECONDS = 0.5
 SHARE = 0.05
@@ -25,16 +25,15 @@ MAX_COUNTED = 100_000
 T = TypeVar("T")
 
 
-def _cached(site: Site, key: Hashable, make: Callable[[], T], share: float = SHARE) -> T:
-    found: T = site.cached(("page", key), SECONDS, make, share=share)
-    return found
+def _cached(request: Request, key: Hashable, make: Callable[[], T], share: float = SHARE) -> T:
+    return request.web.cached(("page", key), SECONDS, make, share=share)
 
 
-def _reads(key: str, read: Callable[[Treadle], T], share: float = SHARE) -> Callable[[Site], T]:
-    return lambda site: _cached(site, key, lambda: read(site.app), share)
+def _reads(key: str, read: Callable[[Treadle], T], share: float = SHARE) -> Callable[[Request], T]:
+    return lambda request: _cached(request, key, lambda: read(request.app), share)
 
 
-def _tenants(app: Treadle) -> dict[str, dict[str, int]]:
+def _tenants(app: Treadle) -> Mapping[str, Mapping[str, int]]:
     found: dict[str, dict[str, int]] = {}
     for row in app.counts(("tenant", "state"), at_most=MAX_COUNTED):
         found.setdefault(row["tenant"], {})[row["state"]] = row["count"]
@@ -49,20 +48,20 @@ tenants = _reads("tenants", _tenants)
 """How many jobs each tenant has in each state."""
 
 
-def problems(site: Site) -> list[Problem]:
+def problems(request: Request) -> list[Problem]:
     def make() -> list[Problem]:
-        now = site.app.store.now()
-        return diagnosis.problems(queues(site), workers(site), recent_usage(site.app.store, now), now)
+        now = request.app.store.now()
+        return diagnosis.problems(queues(request), workers(request), recent_usage(request.app.store, now), now)
 
-    return _cached(site, "problems", make, LIVE_SHARE)
-
-
-def counts_by_state(site: Site, wanted: Filter) -> dict[str, Count]:
-    return _cached(site, ("counts", str(wanted)), lambda: site.app.counts_by_state(wanted))
+    return _cached(request, "problems", make, LIVE_SHARE)
 
 
-def usage(site: Site, over: Window, by: tuple[str, ...], tenant: str | None = None) -> list[Usage]:
+def counts_by_state(request: Request, wanted: Filter) -> dict[str, Count]:
+    return _cached(request, ("counts", str(wanted)), lambda: request.app.counts_by_state(wanted))
+
+
+def usage(request: Request, over: Window, by: tuple[str, ...], tenant: str | None = None) -> list[Usage]:
     def make() -> list[Usage]:
-        return site.app.usage(over.since, over.until, by=by, step=over.step, tenant=tenant)
+        return request.app.usage(over.since, over.until, by=by, step=over.step, tenant=tenant)
 
-    return _cached(site, ("usage", over, by, tenant), make)
+    return _cached(request, ("usage", over, by, tenant), make)

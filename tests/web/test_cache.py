@@ -1,4 +1,4 @@
-"""The cache of a site: many readers at once cost no more than one."""
+"""The cache of a mount: many readers at once cost no more than one."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from treadle import Treadle
-from treadle.web.site import Site
+from treadle.web.app import WebApp
 
 
-def site_of(td: Treadle) -> Site:
-    return td.asgi(auth=lambda request: "read").site
+def web_of(td: Treadle) -> WebApp:
+    return td.asgi(auth=lambda request: "read")
 
 
 def test_what_many_ask_for_at_once_is_made_once(td: Treadle) -> None:
-    site, made, go = site_of(td), [], threading.Event()
+    web, made, go = web_of(td), [], threading.Event()
 
     def make() -> int:
         go.wait(10)
@@ -24,27 +24,27 @@ def test_what_many_ask_for_at_once_is_made_once(td: Treadle) -> None:
         return len(made)
 
     with ThreadPoolExecutor(5) as pool:
-        asked = [pool.submit(site.cached, "key", 60, make) for _ in range(5)]
+        asked = [pool.submit(web.cached, "key", 60, make) for _ in range(5)]
         go.set()
         assert [future.result(10) for future in asked] == [1] * 5
-    assert site.cached("key", 60, make) == 1
-    assert site.cached("other", 60, make) == 2
+    assert web.cached("key", 60, make) == 1
+    assert web.cached("other", 60, make) == 2
 
 
 def test_what_is_old_is_made_again_and_what_was_dear_is_kept_longer(td: Treadle) -> None:
-    site, made = site_of(td), []
+    web, made = web_of(td), []
 
     def make() -> int:
         time.sleep(0.02)
         made.append(1)
         return len(made)
 
-    assert [site.cached("cheap", 0, make) for _ in range(2)] == [1, 2]
-    assert [site.cached("dear", 0, make, share=0.001) for _ in range(2)] == [3, 3]
+    assert [web.cached("cheap", 0, make) for _ in range(2)] == [1, 2]
+    assert [web.cached("dear", 0, make, share=0.001) for _ in range(2)] == [3, 3]
 
 
 def test_what_could_not_be_made_is_tried_again(td: Treadle) -> None:
-    site, answers = site_of(td), iter([RuntimeError("no"), "yes"])
+    web, answers = web_of(td), iter([RuntimeError("no"), "yes"])
 
     def make() -> str:
         answer = next(answers)
@@ -53,31 +53,31 @@ def test_what_could_not_be_made_is_tried_again(td: Treadle) -> None:
         return str(answer)
 
     try:
-        site.cached("key", 60, make)
+        web.cached("key", 60, make)
     except RuntimeError:
-        assert site.cached("key", 60, make) == "yes"
+        assert web.cached("key", 60, make) == "yes"
 
 
 def test_keys_that_come_from_requests_do_not_pile_up(td: Treadle) -> None:
-    site = site_of(td)
+    web = web_of(td)
     for n in range(5_000):
-        site.cached(n, 60, lambda: None)
-    assert len(site._cached) <= 1_001
+        web.cached(n, 60, lambda: None)
+    assert len(web._cached) <= 1_001
 
 
 def test_a_page_that_got_what_is_kept_is_told_when_it_can_be_made_anew(td: Treadle) -> None:
-    site = site_of(td)
+    web = web_of(td)
     longer_than_hints_are_told_again = 2.5
 
     def shown() -> int:
-        return int(site.cached("jobs", longer_than_hints_are_told_again, lambda: td.count().value))
+        return int(web.cached("jobs", longer_than_hints_are_told_again, lambda: td.count().value))
 
     async def look() -> None:
-        page = site.broadcaster.subscribe()
+        page = web.broadcaster.subscribe()
         assert await asyncio.to_thread(shown) == 0
         await asyncio.to_thread(td.enqueue, "a")
         while await asyncio.to_thread(shown) != 1:
             await page.next(10)
-        site.broadcaster.unsubscribe(page)
+        web.broadcaster.unsubscribe(page)
 
     asyncio.run(look())
