@@ -1,4 +1,4 @@
-"""What all tests share: how hypothesis behaves, and servers. Other fixtures live beside the tests that use them."""
+"""What all tests share: settings of hypothesis, and servers. Other fixtures are next to the tests that use them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 
 from hypothesis import HealthCheck, settings
 
-# A busy machine is no failure, and CI must give the same answer twice.
+# A busy machine must not fail a test, and CI must be reproducible.
 settings.register_profile(
     "treadle",
     deadline=None,
@@ -17,9 +17,9 @@ settings.register_profile(
 )
 settings.load_profile("treadle")
 
-# Who starts in a shell's background ignores Ctrl-C, and its children with it: theirs should hear it.
+# A process in a shell's background ignores Ctrl-C, and so do its children. The children of tests must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Here and not beside the tests that use it, so that they all share one server.
+# Declared here, so that all tests share one server.
 pytest_plugins = ["tests.servers.fixtures"]

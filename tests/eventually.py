@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def eventually(look: Callable[[], T], within: float = 60, *, every: float = 0.01) -> T:
-    """What `look` returns, as soon as that is true. The deadline means that something is broken, not that it is slow.
+    """Return what `look` returns as soon as that is true. Missing the deadline means broken, not slow.
 
     `every`: seconds between two looks.
     """

@@ -1,4 +1,4 @@
-"""Tests that run on every database: which they are, and how to look into one by hand."""
+"""Helpers for tests that run on every database, and plain connections to look into one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ KINDS = ("sqlite", "postgresql", "libsql")
 def on_every_store(metafunc: pytest.Metafunc, fixture: str, kinds: Sequence[str] = KINDS) -> None:
     """Run a test once for each kind of store, which `fixture` gets as its parameter.
 
-    For one marked `sqlite_only` there is no other run, and so none to skip. `not_libsql`: see there.
+    A test marked `sqlite_only` has no other run, so nothing is skipped. For `not_libsql`, see there.
     """
     if fixture in metafunc.fixturenames:
         if metafunc.definition.get_closest_marker("sqlite_only"):
@@ -51,12 +51,12 @@ def is_libsql(url: str) -> bool:
 
 
 def quick(url: str) -> dict[str, Any]:
-    """Options for a store that nobody needs after a power cut. PostgreSQL's tests have a server that is so anyway."""
+    """Options for a store that need not survive a power cut. The PostgreSQL server of the tests has them anyway."""
     return {} if is_postgres(url) or is_libsql(url) else {"synchronous": "NORMAL"}
 
 
 def connect(url: str) -> Any:
-    """A connection of the test's own, which commits each statement."""
+    """A connection for a test, which commits each statement."""
     if is_postgres(url):
         return psycopg.connect(url, autocommit=True)
     if is_libsql(url):
@@ -66,7 +66,7 @@ def connect(url: str) -> Any:
 
 
 def rows(url: str, query: str) -> list[tuple[Any, ...]]:
-    """What a query gives. It has SQLite's names, of which PostgreSQL's are made: `treadle_jobs`, `treadle.jobs`."""
+    """The rows of a query. Write SQLite's names: `treadle_jobs` becomes `treadle.jobs` on PostgreSQL."""
     with closing(connect(url)) as connection:
         found = connection.execute(in_dialect(url, query))
         return found.fetchall() if found.description else []
@@ -78,7 +78,7 @@ def in_dialect(url: str, query: str) -> str:
 
 @contextmanager
 def nobody_can_write(url: str) -> Generator[None]:
-    """As long as the block lasts, whoever wants to write waits; on PostgreSQL, who wants to store a job."""
+    """During the block, all writers wait; on PostgreSQL, only those that store a job."""
     if is_libsql(url):
         with libsql.writing(url):
             yield

@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "treadle"
 LONGEST = 400
-"""Lines. A longer file has two topics, except for statements, which are a list."""
+"""Lines. A longer file has two topics. Files of SQL statements are lists, and may be longer."""
 
 PURE = {
     "backoff",
@@ -117,7 +117,7 @@ def test_dependencies_point_one_way(path: Path) -> None:
     assert not wrong, f"{name_of(path)} must not import {', '.join(sorted(wrong))}"
 
 
-def test_stores_know_nothing_of_apps_workers_and_handlers_not_even_their_types() -> None:
+def test_stores_do_not_import_apps_workers_or_handlers_even_for_types() -> None:
     for path in FILES:
         if layer(name_of(path)) == "stores":
             assert {layer(found) for found in imports(path, for_types_too=True)} <= PURE | {"stores"}, path
@@ -130,7 +130,7 @@ def test_the_runner_never_sees_the_database() -> None:
 
 def test_pure_modules_do_no_io() -> None:
     doors = {"sqlite3", "socket", "asyncio", "subprocess", "threading", "multiprocessing", "pathlib"}
-    allowed = {"ids": {"threading"}}  # a lock, for ids that rise
+    allowed = {"ids": {"threading"}}  # a lock, for rising ids
     for path in FILES:
         if name_of(path) in PURE:
             used = {alias.name for n in ast.walk(tree(path)) if isinstance(n, ast.Import) for alias in n.names}
@@ -155,8 +155,8 @@ def test_nothing_is_unpickled_or_evaluated() -> None:
         assert evaluated == (["eval"] if name_of(path) == "signature" else []), path
 
 
-def test_modules_are_imported_by_name_only_where_the_name_is_the_users_own_word() -> None:
-    """Never by a name from the database: `treadle worker app:td` says one, and a child gets its worker's."""
+def test_modules_are_imported_by_name_only_where_the_user_gives_the_name() -> None:
+    """Never by a name from the database. `treadle worker app:td` gives a name, and a child gets that of its worker."""
     for path in FILES:
         if any(name in ("import_module", "__import__", "load_source") for name, _ in calls(path)):
             assert name_of(path) == "worker.child" or layer(name_of(path)) == "cli", path
@@ -176,7 +176,7 @@ OWN_SQL = {
     "stores.sqlite.schema": "asks for the schema of a database that may not have our tables",
 }
 BUILT_SQL = {"stores.shared.search", "stores.shared.filter_sql"}
-"""These may put more than constants into a statement."""
+"""These modules may put more than constants into a statement."""
 
 
 def strings(path: Path) -> Iterator[ast.Constant | ast.JoinedStr]:
@@ -204,14 +204,14 @@ def among(path: Path, allowed: set[str]) -> bool:
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_sql_lives_with_the_statements(path: Path) -> None:
+def test_sql_is_only_in_the_files_of_statements(path: Path) -> None:
     for node in strings(path):
         if SQL.search(text_of(node)):
             assert among(path, set(OWN_SQL)), f"{path}:{node.lineno}: SQL belongs in sql.py"
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
-def test_sql_is_put_together_from_constants_only(path: Path) -> None:
+def test_sql_is_built_from_constants_only(path: Path) -> None:
     if among(path, BUILT_SQL):
         return
     for node in strings(path):
@@ -230,8 +230,8 @@ def statements(store: str) -> list[str]:
 Assigned = ast.Assign | ast.AnnAssign
 
 
-def test_statements_that_two_databases_share_stand_in_the_same_order() -> None:
-    """So that one can be read beside the other."""
+def test_statements_that_two_databases_share_are_in_the_same_order() -> None:
+    """So you can read the two files side by side."""
     ours, theirs = statements("sqlite"), statements("postgres")
     shared = [name for name in ours if name in theirs]
 
@@ -239,7 +239,7 @@ def test_statements_that_two_databases_share_stand_in_the_same_order() -> None:
     assert [name for name in theirs if name in ours] == shared
 
 
-def test_the_verbs_find_their_statements_in_every_database() -> None:
+def test_every_database_has_the_statements_that_the_shared_code_uses() -> None:
     used = {
         node.attr
         for path in (SOURCE / "stores" / "shared").glob("*.py")
@@ -254,7 +254,7 @@ def test_the_verbs_find_their_statements_in_every_database() -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
 def test_no_file_is_too_long(path: Path) -> None:
-    if path.name == "sql.py":  # a list of statements is one topic, however long
+    if path.name == "sql.py":  # a list of statements is one topic, whatever its length
         return
     lines = len(path.read_text("utf-8").splitlines())
     assert lines <= LONGEST, f"{path.relative_to(SOURCE)} has {lines} lines: split it by topic"

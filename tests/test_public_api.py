@@ -227,7 +227,7 @@ def public(thing: Any) -> list[str]:
 
 def test_treadle_exports_exactly_these_names() -> None:
     assert sorted(treadle.__all__) == sorted(NAMES)
-    assert len(NAMES) <= 30  # what users write and often catch; the rest is in its module
+    assert len(NAMES) <= 30  # names that users write and often catch; the rest is in its module
     assert all(hasattr(treadle, name) for name in treadle.__all__)
 
 
@@ -239,7 +239,7 @@ def test_treadle_web_exports_exactly_these_names() -> None:
     assert sorted(treadle.web.__all__) == sorted(WEB)
 
 
-def test_errors_has_exactly_these_and_all_but_the_warning_have_one_base() -> None:
+def test_errors_has_exactly_these_and_all_except_the_warning_have_one_base() -> None:
     there = {n for n, e in vars(treadle.errors).items() if inspect.isclass(e) and issubclass(e, Exception)}
     assert there == set(ERRORS)
     for name in set(ERRORS) - {"BlocksTheLoop"}:
@@ -260,11 +260,11 @@ def test_a_context_a_lease_and_using_have_exactly_these_names() -> None:
     assert sorted(Options.__annotations__) == sorted(USING)
 
 
-def test_statuses_are_these_words() -> None:
+def test_the_statuses_are_these() -> None:
     assert [status.value for status in treadle.Status] == ["pending", "processing", "completed", "failed", "cancelled"]
 
 
-def test_every_verb_that_waits_for_the_database_has_an_async_twin_with_the_same_parameters() -> None:
+def test_every_method_that_waits_for_the_database_has_an_async_twin_with_the_same_parameters() -> None:
     for name in public(treadle.Treadle):
         method = getattr(treadle.Treadle, name)
         if not inspect.iscoroutinefunction(method):
@@ -279,7 +279,7 @@ def test_every_verb_that_waits_for_the_database_has_an_async_twin_with_the_same_
 
 
 def documented() -> Iterator[tuple[str, Any]]:
-    """Every public name, with what ought to have a docstring."""
+    """Every public name and its object, which needs a docstring."""
     for module in (treadle, treadle.testing, treadle.web):
         for name in module.__all__:
             if callable(getattr(module, name)):

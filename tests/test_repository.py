@@ -49,7 +49,7 @@ def test_a_workflow_has_only_the_rights_that_it_needs(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FORMS, ids=lambda path: path.name)
-def test_a_form_asks_for_what_is_needed(path: Path) -> None:
+def test_an_issue_form_asks_for_all_that_a_report_needs(path: Path) -> None:
     form = _read(path.relative_to(ROOT).as_posix())
     assert form["name"]
     assert form["description"]
@@ -58,7 +58,7 @@ def test_a_form_asks_for_what_is_needed(path: Path) -> None:
     assert any(field.get("validations", {}).get("required") for field in form["body"])
 
 
-def test_the_hooks_call_what_the_checks_call() -> None:
+def test_the_hooks_run_the_same_commands_as_the_checks() -> None:
     (repository,) = _read(".pre-commit-config.yaml")["repos"]
     assert repository["repo"] == "local"
     checks = (ROOT / "script" / "check").read_text("utf-8")
@@ -116,7 +116,7 @@ def _read(path: str) -> Any:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Without caches, and databases that a program has left there."""
+    """The files of a folder, without caches and databases that a program has left."""
     left_out = ("__pycache__", ".hypothesis", ".pytest_cache")
     found = [path for path in folder.rglob("*") if path.is_file() and not set(left_out) & set(path.parts)]
     return [path for path in found if not re.search(r"\.db(-\w+)?$|\.pyc$|\.DS_Store$", path.name)]

@@ -1,4 +1,4 @@
-"""The benchmark laboratory on a libSQL server: what only it has. test_sqlite.py tests what is shared."""
+"""The benchmark laboratory on a libSQL server: what only it has. test_sqlite.py tests the rest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def bench(url: str, *options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
 
 
-def test_a_quick_run_answers_what_only_it_is_asked_and_leaves_nothing(libsql_url: str) -> None:
+def test_a_quick_run_has_the_numbers_that_only_a_server_has_and_leaves_nothing(libsql_url: str) -> None:
     options = ("--quick", "--n", "1000", "--json", "--profile", "--only", ",".join(SECTIONS))
     ran = bench(libsql_url, *options)
 
@@ -42,7 +42,7 @@ def test_a_quick_run_answers_what_only_it_is_asked_and_leaves_nothing(libsql_url
     assert ByHand(libsql_url).execute(WHAT_IS_THERE).fetchall() == []
 
 
-def test_a_server_with_jobs_in_it_is_left_alone(libsql_url: str) -> None:
+def test_a_server_that_has_jobs_is_left_alone(libsql_url: str) -> None:
     td = Treadle(libsql_url)
     td.enqueue("noop")
 
@@ -54,7 +54,7 @@ def test_a_server_with_jobs_in_it_is_left_alone(libsql_url: str) -> None:
     assert td.counts(()) == [{"count": 1}]
 
 
-def test_tables_that_were_there_without_jobs_are_there_afterwards(libsql_url: str) -> None:
+def test_tables_that_existed_without_jobs_exist_afterwards(libsql_url: str) -> None:
     Treadle(libsql_url).store.open()
 
     assert bench(libsql_url, "--quick", "--n", "100", "--only", "round-trips").returncode == 0
@@ -62,7 +62,7 @@ def test_tables_that_were_there_without_jobs_are_there_afterwards(libsql_url: st
     assert Treadle(libsql_url).counts(()) == []
 
 
-def test_what_needs_two_databases_is_not_measured(libsql_url: str) -> None:
+def test_benchmarks_that_need_two_databases_are_left_out(libsql_url: str) -> None:
     ran = bench(libsql_url, "--quick", "--only", "backlog")
 
     assert ran.returncode == 2

@@ -1,4 +1,4 @@
-"""The benchmark laboratory on a PostgreSQL server: what only it has. test_sqlite.py tests what is shared."""
+"""The benchmark laboratory on a PostgreSQL server: what only it has. test_sqlite.py tests the rest."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def place(postgres_url: str) -> Iterator[PostgresPlace]:
     place.close()
 
 
-def test_a_quick_run_answers_what_only_it_is_asked_and_leaves_nothing(postgres_url: str) -> None:
+def test_a_quick_run_has_the_numbers_that_only_a_server_has_and_leaves_nothing(postgres_url: str) -> None:
     ran = bench(postgres_url, "--quick", "--n", "300", "--json", "--profile", "--only", ",".join(SECTIONS))
 
     assert ran.returncode == 0, ran.stderr
@@ -62,7 +62,7 @@ def test_a_quick_run_answers_what_only_it_is_asked_and_leaves_nothing(postgres_u
         assert given.execute("SELECT to_regnamespace('treadle')").fetchone() == (None,)
 
 
-def test_what_is_put_in_is_what_treadle_would_see(place: PostgresPlace) -> None:
+def test_generated_rows_are_valid_for_treadle(place: PostgresPlace) -> None:
     scratch = place.new("any")
     scratch.waiting(30, "limited", priority=3, later=60)
     done = scratch.finished(20)
@@ -130,7 +130,7 @@ def as_role(url: str, role: str) -> str:
     return f"{scheme}://{role}@{rest.rpartition('@')[2]}"
 
 
-def test_a_server_that_is_not_there_is_an_error_in_one_line() -> None:
+def test_an_unreachable_server_is_an_error_in_one_line() -> None:
     ran = bench("postgresql://me:secret@127.0.0.1:1/jobs", "--quick")
 
     assert ran.returncode == 1

@@ -13,7 +13,7 @@ from treadle import Treadle
 
 
 @needs_database
-def test_looking_at_a_database_that_is_not_there_does_not_create_it(treadle, folder, words):
+def test_reading_a_missing_database_does_not_create_it(treadle, folder, words):
     result = treadle(*words)
     assert result.exit_code == 3
     assert f"there is no database at {folder / 'treadle.db'}" in result.stderr
@@ -23,7 +23,7 @@ def test_looking_at_a_database_that_is_not_there_does_not_create_it(treadle, fol
 
 
 @needs_database
-def test_looking_at_a_file_of_somebody_else_leaves_it_as_it_is(treadle, folder, words):
+def test_reading_a_database_without_treadles_tables_does_not_change_it(treadle, folder, words):
     with sqlite3.connect(folder / "treadle.db") as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     connection.close()
@@ -45,21 +45,21 @@ def test_a_schema_of_another_version_is_exit_code_3(treadle, td, schema, says):
     assert says in result.stderr
 
 
-def test_a_file_that_is_no_database_is_exit_code_3(treadle, folder):
+def test_a_file_that_is_not_a_database_is_exit_code_3(treadle, folder):
     (folder / "treadle.db").write_text("dear diary, " * 500)
     result = treadle("stats")
     assert result.exit_code == 3
     assert "cannot be read as a SQLite database" in result.stderr
 
 
-def test_a_folder_that_is_not_there_is_exit_code_3(treadle, folder):
+def test_a_missing_folder_is_exit_code_3(treadle, folder):
     result = treadle("enqueue", "mail", "--db", "sqlite:///nowhere/jobs.db")
     assert result.exit_code == 3
     assert "mkdir -p" in result.stderr
 
 
 @pytest.mark.parametrize("url", ["jobs.db", "sqlite://", "mysql://here", "sqlite:///:memory:"])
-def test_a_url_that_cannot_be_is_exit_code_2(treadle, url):
+def test_an_invalid_url_is_exit_code_2(treadle, url):
     result = treadle("stats", "--db", url)
     assert result.exit_code == 2
     assert "Traceback" not in result.stderr
@@ -69,7 +69,7 @@ def test_a_url_that_cannot_be_is_exit_code_2(treadle, url):
     "words",
     [["--db", "URL", "stats", "--json"], ["--json", "stats", "--db", "URL"], ["stats", "--db", "URL", "--json"]],
 )
-def test_the_shared_options_may_stand_before_or_after_the_command(treadle, folder, words):
+def test_the_shared_options_can_be_before_or_after_the_command(treadle, folder, words):
     other = Treadle("sqlite:///other.db")
     other.enqueue("mail")
     other.close()
@@ -79,7 +79,7 @@ def test_the_shared_options_may_stand_before_or_after_the_command(treadle, folde
     assert str(folder / "other.db") in result.stdout
 
 
-def test_the_shared_options_may_stand_inside_a_group(treadle, td):
+def test_the_shared_options_can_be_inside_a_group(treadle, td):
     assert treadle("jobs", "--json", "ls").stdout.startswith('{"items":[],"next_cursor":null,')
 
 
@@ -118,14 +118,14 @@ def test_commands_about_the_database_import_no_user_code(treadle, td, folder, wo
     assert "explodes" not in sys.modules
 
 
-def test_a_module_that_is_not_there_lists_what_was_tried(treadle, folder):
+def test_the_error_for_a_missing_module_lists_what_was_tried(treadle, folder):
     result = treadle("tick", "no_such_app:td")
     assert result.exit_code == 2
     assert "there is no module 'no_such_app'" in result.stderr
     assert str(folder / "no_such_app.py") in result.stderr
 
 
-def test_a_module_that_lacks_another_module_shows_where(treadle, folder):
+def test_the_error_for_a_missing_import_of_the_module_shows_where(treadle, folder):
     (folder / "lacks_one.py").write_text("import no_such_dependency")
     result = treadle("tick", "lacks_one:td")
     assert result.exit_code == 2
@@ -133,7 +133,7 @@ def test_a_module_that_lacks_another_module_shows_where(treadle, folder):
     assert "No module named 'no_such_dependency'" in result.stderr
 
 
-def test_a_module_that_raises_shows_its_own_lines_only(treadle, folder):
+def test_the_error_for_a_module_that_raises_shows_only_its_own_lines(treadle, folder):
     (folder / "raises_one.py").write_text("1 / 0")
     result = treadle("tick", "raises_one")
     assert result.exit_code == 2
@@ -142,7 +142,7 @@ def test_a_module_that_raises_shows_its_own_lines_only(treadle, folder):
     assert "importlib" not in result.stderr
 
 
-def test_a_name_that_is_not_in_the_module_says_what_is(treadle, write_app):
+def test_the_error_for_a_name_that_is_not_in_the_module_lists_those_that_are(treadle, write_app):
     result = treadle("tick", f"{write_app()}:app")
     assert result.exit_code == 2
     assert "It has: td." in result.stderr
@@ -158,13 +158,13 @@ def test_a_module_alone_means_its_only_treadle(treadle, write_app):
     assert treadle("tick", write_app("again = td")).exit_code == 0
 
 
-def test_a_module_with_two_of_them_needs_a_name(treadle, write_app):
+def test_a_module_with_two_apps_needs_a_name(treadle, write_app):
     result = treadle("tick", write_app("second = Treadle('sqlite:///second.db')"))
     assert result.exit_code == 2
     assert "It has: td, second." in result.stderr
 
 
-def test_a_file_name_is_no_module_name(treadle):
+def test_a_file_name_is_not_a_module_name(treadle):
     result = treadle("tick", "app.py")
     assert result.exit_code == 2
     assert "try app:td" in result.stderr

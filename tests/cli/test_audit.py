@@ -1,4 +1,4 @@
-"""What is changed from the command line is in the audit, with the user who changed it. On both databases."""
+"""Changes from the command line are in the audit, with the user's name. On SQLite and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def td(request: pytest.FixtureRequest, folder: object, monkeypatch: pytest.Monke
 
 
 def audit(td: Treadle) -> list[tuple[str, str, int]]:
-    """What was done to what, oldest first; all of it by ann."""
+    """Each action and its object, oldest first; all by ann."""
     rows = td.store.audits(100)[::-1]
     assert {row.who for row in rows} <= {"cli:ann"}
     return [(row.action, row.what, row.count) for row in rows]
@@ -42,7 +42,7 @@ def test_each_action_on_a_job_is_recorded(td: Treadle, treadle: Run) -> None:
     assert expected == audit(td)
 
 
-def test_what_was_not_done_is_not_recorded(td: Treadle, treadle: Run) -> None:
+def test_an_action_that_was_refused_is_not_recorded(td: Treadle, treadle: Run) -> None:
     assert treadle("jobs", "retry", td.enqueue("mail").id).exit_code == 5
     assert treadle("jobs", "retry", "status:failed", "--yes").exit_code == 0
     assert treadle("db", "prune").exit_code == 0
@@ -50,7 +50,7 @@ def test_what_was_not_done_is_not_recorded(td: Treadle, treadle: Run) -> None:
     assert audit(td) == []
 
 
-def test_a_bulk_is_one_record_with_its_count(td: Treadle, treadle: Run) -> None:
+def test_a_bulk_action_is_one_record_with_its_count(td: Treadle, treadle: Run) -> None:
     for _ in range(3):
         failed(td)
     treadle("jobs", "retry", "status:failed", "--yes")
@@ -80,7 +80,7 @@ def test_tokens_and_prunes_are_recorded(td: Treadle, treadle: Run) -> None:
     assert done == audit(td)
 
 
-def test_a_change_that_cannot_be_recorded_is_made_and_warned_of(
+def test_a_change_that_cannot_be_recorded_is_made_with_a_warning(
     folder: object, treadle: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(self: SQLiteStore, row: object) -> None:

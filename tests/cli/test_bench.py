@@ -1,4 +1,4 @@
-"""`treadle bench`: a tiny run. It checks that all numbers are there."""
+"""`treadle bench`: a tiny run. It checks that no number is missing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def keys(result: Result) -> dict[str, set[str]]:
     return found
 
 
-def test_a_quick_run_answers_every_question_and_leaves_nothing(treadle: Callable[..., Result], folder: Path) -> None:
+def test_a_quick_run_has_every_number_and_leaves_nothing(treadle: Callable[..., Result], folder: Path) -> None:
     ran = treadle("bench", "--quick", "--n", "500", "--json")
 
     assert ran.exit_code == 0, ran.stderr
@@ -43,7 +43,7 @@ def test_a_quick_run_answers_every_question_and_leaves_nothing(treadle: Callable
     assert list(folder.iterdir()) == []
 
 
-def test_a_table_for_people_has_a_line_for_each_number(treadle: Callable[..., Result], tmp_path: Path) -> None:
+def test_the_table_has_a_line_for_each_number(treadle: Callable[..., Result], tmp_path: Path) -> None:
     ran = treadle("bench", "--quick", "--n", "100", "--only", "enqueue", "--dir", str(tmp_path), "-q")
 
     assert ran.exit_code == 0, ran.stderr
@@ -52,7 +52,7 @@ def test_a_table_for_people_has_a_line_for_each_number(treadle: Callable[..., Re
     assert ran.stderr == ""
 
 
-def test_on_postgres_it_works_in_databases_of_its_own(treadle: Callable[..., Result], postgres_url: str) -> None:
+def test_on_postgres_it_uses_its_own_databases(treadle: Callable[..., Result], postgres_url: str) -> None:
     ran = treadle("bench", "--quick", "--n", "200", "--json", "--db", postgres_url)
 
     assert ran.exit_code == 0, ran.stderr
@@ -73,7 +73,7 @@ def test_on_postgres_it_works_in_databases_of_its_own(treadle: Callable[..., Res
         (["--db", "postgresql://me:secret@127.0.0.1:1/jobs"], 3, "Connection refused"),
     ],
 )
-def test_what_it_cannot_do_is_an_error_that_says_so(
+def test_an_impossible_request_is_an_error_that_says_so(
     treadle: Callable[..., Result], options: list[str], code: int, says: str
 ) -> None:
     ran = treadle("bench", *options)
@@ -91,5 +91,5 @@ def test_what_it_cannot_do_is_an_error_that_says_so(
         ("postgresql:///mine", "postgresql:///other"),
     ],
 )
-def test_the_database_of_a_url_is_replaced_wherever_it_stands(url: str, expected: str) -> None:
+def test_the_database_of_a_url_is_replaced_wherever_it_is(url: str, expected: str) -> None:
     assert expected == with_database(url, "other")

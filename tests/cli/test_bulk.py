@@ -34,7 +34,7 @@ def test_a_filter_may_be_several_words(as_json, td):
     assert [job.id] == ids(as_json("jobs", "ls", "status:failed", 'error:"connection refused"'))
 
 
-def test_a_list_as_json_is_as_the_api_has_it(as_json, td):
+def test_a_list_as_json_is_the_same_as_in_the_api(as_json, td):
     stored = [td.enqueue("mail").id for _ in range(3)]
     page = as_json("jobs", "ls", "type:mail", "--limit", "2")
     assert ["items", "next_cursor", "total", "searched", "filter"] == list(page)
@@ -42,7 +42,7 @@ def test_a_list_as_json_is_as_the_api_has_it(as_json, td):
     assert stored[:1] == ids(as_json("jobs", "ls", "type:mail", "--cursor", page["next_cursor"]))
 
 
-def test_options_and_a_filter_hold_together(treadle, as_json, td):
+def test_options_and_a_filter_must_both_match(treadle, as_json, td):
     td.enqueue("mail"), td.enqueue("other", tenant="acme")
     job = td.enqueue("mail", tenant="acme")
     assert [job.id] == ids(as_json("jobs", "ls", "tenant:acme", "--type", "mail"))
@@ -59,7 +59,7 @@ def test_the_next_page_has_the_same_filter(treadle, td):
 
 
 @pytest.mark.parametrize("words", [["ls", "staus:failed"], ["retry", "staus:failed", "--yes"]], ids=" ".join)
-def test_a_filter_that_cannot_be_read_is_exit_code_2(treadle, td, words):
+def test_an_unreadable_filter_is_exit_code_2(treadle, td, words):
     result = treadle("jobs", *words)
     assert result.exit_code == 2
     assert "cannot read 'staus:failed'" in result.stderr
@@ -81,7 +81,7 @@ def test_a_search_that_ends_early_says_so(treadle, as_json, td, monkeypatch):
 # Actions on many jobs
 
 
-def test_a_bulk_is_summed_up(treadle, td):
+def test_a_bulk_action_prints_a_summary(treadle, td):
     jobs = [failed(td) for _ in range(3)]
     kept = completed(td)
     result = treadle("jobs", "retry", "status:failed", "--yes")
@@ -98,7 +98,7 @@ def test_a_bulk_is_summed_up(treadle, td):
         ("delete", "type:mail", "1 job deleted", None),
     ],
 )
-def test_every_verb_takes_a_filter(treadle, td, verb, filter, printed, status):
+def test_every_action_accepts_a_filter(treadle, td, verb, filter, printed, status):
     job = td.enqueue("mail", delay=3600)
     result = treadle("jobs", verb, filter, "-y")
     assert (result.exit_code, result.stdout) == (0, f"{printed}\n")
@@ -119,7 +119,7 @@ def test_an_ended_job_cannot_run_now(treadle, td):
     assert "use retry for one that has ended" in result.stderr
 
 
-def test_a_bulk_as_json(as_json, td):
+def test_a_bulk_action_as_json(as_json, td):
     failed(td), failed(td)
     answer = as_json("jobs", "delete", "status:failed", "type:mail", "--yes")
     assert answer == {"action": "delete", "filter": "status:failed type:mail", "total": 2, "done": 2, "skipped": 0}
@@ -132,19 +132,19 @@ def test_jobs_that_do_not_allow_the_action_are_counted_as_skipped(treadle, td):
     assert "1 job retried, skipped 1 whose status no longer allows it" in result.stdout
 
 
-def test_what_can_be_done_to_none_is_exit_code_5(treadle, td):
+def test_an_action_that_applies_to_no_job_is_exit_code_5(treadle, td):
     processing(td)
     assert treadle("jobs", "delete", "type:mail", "--yes").exit_code == 5
 
 
-def test_no_match_is_no_problem(treadle, as_json, td):
+def test_a_filter_without_matches_is_exit_code_0(treadle, as_json, td):
     result = treadle("jobs", "retry", "status:failed")
     assert (result.exit_code, result.stdout) == (0, "")
     assert "no jobs match" in result.stderr
     assert 0 == as_json("jobs", "retry", "status:failed")["total"]
 
 
-def test_another_number_than_expected_is_exit_code_5_and_changes_nothing(treadle, td):
+def test_a_count_other_than_expected_is_exit_code_5_and_changes_nothing(treadle, td):
     job = failed(td)
     result = treadle("jobs", "retry", "status:failed", "--expect", "2", "--yes")
     assert result.exit_code == 5
@@ -155,7 +155,7 @@ def test_another_number_than_expected_is_exit_code_5_and_changes_nothing(treadle
     assert treadle("jobs", "retry", "status:failed", "--expect", "1", "--yes").exit_code == 0
 
 
-def test_a_bulk_without_a_terminal_to_ask_on_is_refused(treadle, td):
+def test_a_bulk_action_without_a_terminal_to_confirm_on_is_refused(treadle, td):
     job = failed(td)
     result = treadle("jobs", "retry", "status:failed", input="y\n")
     assert result.exit_code == 2
@@ -165,7 +165,7 @@ def test_a_bulk_without_a_terminal_to_ask_on_is_refused(treadle, td):
 
 
 def on_a_terminal(folder, *words, answer=b""):
-    """What it writes to stderr, and its exit code."""
+    """Run a command on a terminal. Return its stderr and exit code."""
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "treadle", "jobs", *words],
@@ -190,7 +190,7 @@ def on_a_terminal(folder, *words, answer=b""):
 
 
 @pytest.mark.parametrize(("answer", "code", "status"), [(b"y\n", 0, "pending"), (b"n\n", 1, "failed")])
-def test_a_bulk_on_a_terminal_tells_the_number_asks_and_shows_how_far_it_is(td, folder, answer, code, status):
+def test_a_bulk_action_on_a_terminal_shows_the_count_asks_and_shows_progress(td, folder, answer, code, status):
     jobs = [failed(td), failed(td)]
     shown, got = on_a_terminal(folder, "retry", "status:failed", answer=answer)
     assert "2 jobs match. Retry them? [y/N]" in shown
@@ -209,7 +209,7 @@ def test_a_bulk_delete_asks_first(td, folder):
 # Clone
 
 
-def test_a_clone_is_a_new_job_with_what_is_changed(treadle, as_json, td):
+def test_a_clone_is_a_new_job_with_the_changed_values(treadle, as_json, td):
     job = td.enqueue("mail", {"to": "ada", "n": 1}, tenant="acme")
     result = treadle("jobs", "clone", job.id, "to=bob", "cc:=[1]")
     assert result.exit_code == 0
@@ -220,15 +220,15 @@ def test_a_clone_is_a_new_job_with_what_is_changed(treadle, as_json, td):
     assert job.payload == as_json("jobs", "clone", job.id)["payload"]
 
 
-def test_a_clone_of_no_job_is_exit_code_4(treadle, td):
+def test_a_clone_of_a_missing_job_is_exit_code_4(treadle, td):
     assert treadle("jobs", "clone", "nothing").exit_code == 4
 
 
-def test_a_clone_with_a_word_that_is_no_pair_is_exit_code_2(treadle, td):
+def test_a_clone_with_an_argument_that_is_not_a_pair_is_exit_code_2(treadle, td):
     assert treadle("jobs", "clone", td.enqueue("mail").id, "nonsense").exit_code == 2
 
 
-def test_a_bulk_that_is_interrupted_says_how_far_it_came(treadle, td, monkeypatch):
+def test_a_bulk_action_that_is_interrupted_says_how_far_it_got(treadle, td, monkeypatch):
     for _ in range(3):
         failed(td)
     step, steps = Bulk.step, []

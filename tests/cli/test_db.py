@@ -11,7 +11,7 @@ from tests.cli.helpers import completed, failed
 from treadle import Treadle, clock, function
 
 
-def test_status_says_where_it_is_and_which_schema_it_has(treadle, as_json, td, folder):
+def test_status_shows_the_place_and_schema_of_the_database(treadle, as_json, td, folder):
     assert f"sqlite {folder / 'treadle.db'}" in treadle("db", "status").stdout
     assert "1 (current)" in treadle("db", "status").stdout
     assert tuple(as_json("db", "status")[name] for name in ("schema", "journal_mode")) == (1, "wal")
@@ -24,7 +24,7 @@ def test_upgrade_creates_the_database_and_may_be_repeated(treadle, folder):
     assert treadle("stats").exit_code == 0
 
 
-def test_upgrade_puts_the_tables_into_a_file_that_has_others(treadle, as_json, folder):
+def test_upgrade_creates_the_tables_in_a_file_that_has_others(treadle, as_json, folder):
     with sqlite3.connect(folder / "mine.db") as connection:
         connection.execute("CREATE TABLE mine (id INTEGER)")
     connection.close()
@@ -33,7 +33,7 @@ def test_upgrade_puts_the_tables_into_a_file_that_has_others(treadle, as_json, f
     )
 
 
-def test_sql_prints_the_tables_and_touches_nothing(treadle, as_json, folder):
+def test_sql_prints_the_tables_and_changes_nothing(treadle, as_json, folder):
     script = treadle("db", "sql").stdout
     sqlite3.connect(":memory:").executescript(script)
     assert {"sql": script} == as_json("db", "sql")
@@ -42,7 +42,7 @@ def test_sql_prints_the_tables_and_touches_nothing(treadle, as_json, folder):
 
 @pytest.fixture
 def old(folder, monkeypatch):
-    """The database as an app saw it some days ago, with that clock and ids of that time."""
+    """Open the database with a clock some days in the past, and ids of that time."""
     numbers = itertools.count()
 
     def open_(days: float) -> Treadle:
@@ -55,7 +55,7 @@ def old(folder, monkeypatch):
     return open_
 
 
-def test_prune_deletes_what_ended_long_ago(treadle, td, old):
+def test_prune_deletes_jobs_that_ended_long_ago(treadle, td, old):
     kept = [completed(td)]
     before = old(8)
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_prune_deletes_what_ended_long_ago(treadle, td, old):
     assert {job.id for job in kept} == {job.id for job in td.jobs()}
 
 
-def test_prune_takes_an_age_and_statuses(as_json, td, old):
+def test_prune_accepts_an_age_and_statuses(as_json, td, old):
     before = old(1)
     completed(before), failed(before)
     before.close()
@@ -78,5 +78,5 @@ def test_prune_takes_an_age_and_statuses(as_json, td, old):
 
 
 @pytest.mark.parametrize("words", [["--status", "pending"], ["--older-than", "long"]], ids=" ".join)
-def test_a_prune_that_cannot_be_is_exit_code_2(treadle, td, words):
+def test_a_prune_with_wrong_options_is_exit_code_2(treadle, td, words):
     assert treadle("db", "prune", *words).exit_code == 2

@@ -31,7 +31,7 @@ def test_the_demo_ends_by_itself_and_shows_what_happened(start):
     assert not Path(place).parent.exists()
 
 
-def test_the_demo_tells_the_truth_about_its_database(start, folder):
+def test_what_the_demo_prints_is_true_for_its_database(start, folder):
     process = start("demo", "--json", "--db", "sqlite:///kept.db")
     shown, said = process.communicate(timeout=150)
     assert process.returncode == 0, said
@@ -44,7 +44,7 @@ def test_the_demo_tells_the_truth_about_its_database(start, folder):
     app.close()
 
 
-def test_the_demo_comes_with_a_dashboard_that_stays_until_it_is_interrupted(start):
+def test_the_demo_has_a_dashboard_that_stays_until_it_is_interrupted(start):
     process = start("demo", "--dashboard")
     link = next(line for line in process.stdout if "watch them: " in line).rpartition(" ")[2].strip()
     with urllib.request.urlopen(link, timeout=20) as answer:
@@ -67,6 +67,6 @@ def test_the_demo_refuses_a_database_that_others_may_use(treadle, td):
     assert "needs a database of its own" in result.stderr
 
 
-def test_the_pid_of_a_worker_is_known_without_proc():
+def test_the_pid_of_a_worker_is_found_without_proc():
     assert pid_of(WorkerRow(id="x", name="my-host-77", concurrency=1)) == 77
     assert pid_of(WorkerRow(id="x", name="my-host-77", concurrency=1, host={"pid": 88})) == 88

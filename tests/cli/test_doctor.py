@@ -30,7 +30,7 @@ def a_sqlite_without_faults(monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.52.0")
 
 
-def test_all_is_well_in_a_new_database(treadle, td):
+def test_a_new_database_has_no_problems(treadle, td):
     result = treadle("doctor")
     assert result.exit_code == 0
     assert "✓ the file is intact" in result.stdout
@@ -68,11 +68,11 @@ def test_a_damaged_file_is_a_problem(treadle, td, monkeypatch):
         ("3.52.0", False),
     ],
 )
-def test_versions_of_sqlite_with_the_wal_reset_race_are_known(version, affected):
+def test_versions_of_sqlite_with_the_wal_reset_race_are_recognized(version, affected):
     assert affected is sqlite.wal_reset_race(tuple(map(int, version.split("."))))
 
 
-def test_the_wal_reset_race_is_a_warning_and_no_problem(found, td, monkeypatch):
+def test_the_wal_reset_race_is_a_warning_and_not_a_problem(found, td, monkeypatch):
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.40.1")
     [(level, text)] = found("sqlite", code=0)
     assert level == "warning"
@@ -85,7 +85,7 @@ def test_jobs_without_any_worker_are_a_problem(found, td):
     assert found("workers") == []
 
 
-def test_live_workers_are_well(found, td):
+def test_live_workers_are_not_a_problem(found, td):
     enlist(td, "host-1", "mail")
     [(level, text)] = found("workers", code=0)
     assert level == "ok"

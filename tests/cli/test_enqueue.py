@@ -27,7 +27,7 @@ def settle_next(td: Treadle, settle) -> threading.Thread:
     return thread
 
 
-def test_the_id_goes_to_stdout_and_the_place_to_stderr(treadle, td, folder):
+def test_the_id_is_on_stdout_and_the_database_on_stderr(treadle, td, folder):
     result = treadle("enqueue", "mail")
     assert result.exit_code == 0
     [job] = td.jobs()
@@ -40,13 +40,13 @@ def test_the_first_enqueue_creates_the_database(treadle, folder):
     assert (folder / "treadle.db").exists()
 
 
-def test_a_pair_is_text_and_with_a_colon_json(as_json):
+def test_a_pair_with_equals_is_text_and_with_colon_equals_is_json(as_json):
     job = as_json("enqueue", "mail", "to=a=b", "n:=3", 'tags:=["x",null]', "url=http://a:=1", "empty=")
     assert job["payload"] == {"to": "a=b", "n": 3, "tags": ["x", None], "url": "http://a:=1", "empty": ""}
 
 
 @pytest.mark.parametrize("pair", ["nothing", "=x", ":=1", "n:=", "n:=nope", "n:={", "n:=NaN"])
-def test_a_pair_that_cannot_be_is_exit_code_2(treadle, folder, pair):
+def test_an_invalid_pair_is_exit_code_2(treadle, folder, pair):
     result = treadle("enqueue", "mail", pair)
     assert result.exit_code == 2
     assert "✗" in result.stderr
@@ -56,7 +56,7 @@ def test_a_key_given_twice_is_exit_code_2(treadle):
     assert "given twice" in treadle("enqueue", "mail", "a=1", "a=2").stderr
 
 
-def test_options_reach_the_job(as_json):
+def test_options_are_set_on_the_job(as_json):
     words = ["--priority", "5", "--queue", "slow", "--tenant", "acme", "--subject", "call-7", "--max-attempts", "2"]
     job = as_json("enqueue", "mail", *words)
     assert tuple(job[name] for name in ("priority", "queue", "tenant", "subject", "max_attempts")) == (
@@ -71,13 +71,13 @@ def test_options_reach_the_job(as_json):
 @pytest.mark.parametrize(
     ("text", "seconds"), [("90", 90), ("5m", 300), ("1h30m", 5400), ("2d", 172_800), ("1.5h", 5400)]
 )
-def test_a_delay_is_written_as_people_write_it(as_json, text, seconds):
+def test_a_delay_has_units(as_json, text, seconds):
     job = as_json("enqueue", "mail", "--in", text)
     due, created = (datetime.fromisoformat(job[name]) for name in ("run_at", "created_at"))
     assert timedelta(seconds=seconds) == due - created
 
 
-def test_a_moment_is_an_iso_time(as_json):
+def test_run_at_is_an_iso_time(as_json):
     job = as_json("enqueue", "mail", "--at", "2099-11-01T08:30+01:00")
     assert datetime(2099, 11, 1, 7, 30, tzinfo=UTC) == datetime.fromisoformat(job["run_at"])
 
@@ -99,7 +99,7 @@ def test_a_moment_is_an_iso_time(as_json):
     ],
     ids=" ".join,
 )
-def test_an_option_that_cannot_be_is_exit_code_2(treadle, words):
+def test_an_invalid_option_is_exit_code_2(treadle, words):
     result = treadle("enqueue", "mail", *words)
     assert result.exit_code == 2
     assert "Traceback" not in result.stderr
@@ -133,12 +133,12 @@ def test_a_lost_worker_does_not_count(treadle, td):
     assert "no worker is running" in treadle("enqueue", "mail").stderr
 
 
-def test_a_type_that_a_live_worker_knows_is_not_remarked_on(treadle, td):
+def test_there_is_no_note_for_a_type_that_a_live_worker_handles(treadle, td):
     enlist(td, "host-1", "mail")
     assert "⚠" not in treadle("enqueue", "mail").stderr
 
 
-def test_quiet_leaves_nothing_but_the_id(treadle):
+def test_quiet_prints_only_the_id(treadle):
     assert treadle("enqueue", "mail", "--quiet").stderr == ""
 
 

@@ -38,7 +38,7 @@ def test_every_filter_narrows_the_list(as_json, td):
         assert [job.id] == ids(as_json("jobs", "ls", *filter))
 
 
-def test_statuses_add_up(as_json, td):
+def test_several_statuses_are_combined(as_json, td):
     done, broken, _ = completed(td), failed(td), td.enqueue("mail")
     assert {done.id, broken.id} == set(ids(as_json("jobs", "ls", "--status", "completed", "-s", "failed")))
 
@@ -56,7 +56,7 @@ def test_the_cursor_leads_through_all_pages(treadle, as_json, td):
 @pytest.mark.parametrize(
     "words", [["--status", "running"], ["--limit", "0"], ["--limit", "201"], ["--cursor", "x"], ["--nonsense"]]
 )
-def test_a_filter_that_cannot_be_is_exit_code_2(treadle, td, words):
+def test_an_invalid_filter_is_exit_code_2(treadle, td, words):
     assert treadle("jobs", "ls", *words).exit_code == 2
 
 
@@ -69,7 +69,7 @@ def test_the_text_of_a_job_cannot_control_the_terminal(treadle, td):
         assert "\\x1b[31mred\\x07 [bold] second line" in shown
 
 
-def test_a_job_is_shown_with_all_there_is_to_know(treadle, td):
+def test_show_prints_everything_about_a_job(treadle, td):
     job = td.enqueue("mail", {"to": "ada", "big": 9007199254740993}, tenant="acme", subject="call-7", priority=3)
     [lease] = td.claim()
     try:
@@ -127,7 +127,7 @@ def test_a_shown_job_is_json_with_its_history(as_json, td):
     assert [attempt["error"] for attempt in shown["history"]] == ["broken"]
 
 
-def test_a_job_that_is_not_there_is_exit_code_4(treadle, td):
+def test_a_missing_job_is_exit_code_4(treadle, td):
     result = treadle("jobs", "show", "nothing")
     assert result.exit_code == 4
     assert "✗ there is no job nothing" in result.stderr
@@ -150,7 +150,7 @@ def test_a_retry_of_a_waiting_job_is_exit_code_5(treadle, td):
     assert f"→ treadle jobs show {job.id}" in result.stderr
 
 
-def test_a_retry_whose_key_is_held_is_exit_code_5_and_names_the_holder(treadle, td):
+def test_a_retry_whose_key_is_in_use_is_exit_code_5_and_names_the_holder(treadle, td):
     job = failed(td, dedupe="k")
     holder = td.enqueue("mail", dedupe="k")
     result = treadle("jobs", "retry", job.id)
@@ -166,7 +166,7 @@ def test_waiting_jobs_are_cancelled_and_running_ones_are_asked_to_stop(treadle, 
     assert now(td, waiting).status == Status.CANCELLED
 
 
-def test_what_went_wrong_is_said_of_each_job_and_the_others_are_done(treadle, as_json, td):
+def test_errors_are_shown_for_each_job_and_the_others_are_changed(treadle, as_json, td):
     good, ended = td.enqueue("mail"), completed(td, "other")
     result = as_json("jobs", "cancel", good.id, ended.id, code=5)
     assert [(good.id, True), (ended.id, False)] == [(item["id"], item["ok"]) for item in result["items"]]
@@ -175,7 +175,7 @@ def test_what_went_wrong_is_said_of_each_job_and_the_others_are_done(treadle, as
     assert now(td, good).status == Status.CANCELLED
 
 
-def test_different_troubles_are_exit_code_1(treadle, td):
+def test_errors_of_different_kinds_are_exit_code_1(treadle, td):
     result = treadle("jobs", "cancel", completed(td).id, "nothing")
     assert result.exit_code == 1
     assert result.stderr.count("✗") == 2
@@ -187,7 +187,7 @@ def test_jobs_are_deleted_with_yes(treadle, td):
     assert td.get(job.id) is None
 
 
-def test_a_delete_without_a_terminal_to_ask_on_is_refused(treadle, td):
+def test_a_delete_without_a_terminal_to_confirm_on_is_refused(treadle, td):
     job = completed(td)
     result = treadle("jobs", "delete", job.id, input="y\n")
     assert result.exit_code == 2
@@ -217,11 +217,11 @@ def test_a_running_job_is_not_deleted(treadle, td):
     assert "cancel it first" in result.stderr
 
 
-def test_a_verb_without_an_id_is_exit_code_2(treadle, td):
+def test_an_action_without_an_id_is_exit_code_2(treadle, td):
     assert treadle("jobs", "retry").exit_code == 2
 
 
-def test_why_tells_the_reasons_and_the_next_step(treadle, td):
+def test_why_shows_the_reasons_and_the_next_step(treadle, td):
     job = td.enqueue("mail")
 
     lines = treadle("jobs", "why", job.id).stdout.splitlines()

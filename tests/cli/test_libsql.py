@@ -47,7 +47,7 @@ def no_token(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @needs_database
-def test_looking_at_a_server_without_tables_does_not_create_them(treadle, url, shown, words):
+def test_reading_a_server_without_tables_does_not_create_them(treadle, url, shown, words):
     result = treadle(*words)
     assert result.exit_code == 3
     assert f"{shown} has no treadle tables" in result.stderr
@@ -56,7 +56,7 @@ def test_looking_at_a_server_without_tables_does_not_create_them(treadle, url, s
 
 
 @needs_database
-def test_a_server_that_is_not_there_is_exit_code_3(treadle, words, monkeypatch):
+def test_an_unreachable_server_is_exit_code_3(treadle, words, monkeypatch):
     monkeypatch.setenv("TREADLE_URL", f"libsql+http://127.0.0.1:{free_port()}?authToken={TOKEN}")
     result = treadle(*words)
     assert result.exit_code == 3
@@ -73,7 +73,7 @@ def test_a_schema_of_another_version_is_exit_code_3(treadle, td, shown, schema):
 
 
 @pytest.mark.parametrize("place", ["libsql://", "libsql://host/database", "libsq://host", "libsql+http://h:port"])
-def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_token(treadle, place):
+def test_an_invalid_url_is_exit_code_2_and_its_token_is_not_shown(treadle, place):
     assert treadle("stats", "--db", f"{place}?authToken={TOKEN}").exit_code == 2
 
 
@@ -145,7 +145,7 @@ def work(n: int) -> int:
 """
 
 
-def test_a_worker_and_a_tick_run_what_waits(treadle, start, write_app, td, url):
+def test_a_worker_and_a_tick_run_waiting_jobs(treadle, start, write_app, td, url):
     app = write_app(JOBS)
     first = td.enqueue("work", {"n": 1})
     process = start("worker", app, "--burst", "--processes", "2", TREADLE_URL=url)

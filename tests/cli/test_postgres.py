@@ -61,7 +61,7 @@ def execute(url: str, sql: str) -> list[Any]:
 
 
 @needs_database
-def test_looking_at_a_database_without_tables_does_not_create_them(treadle, url, shown, words):
+def test_reading_a_database_without_tables_does_not_create_them(treadle, url, shown, words):
     result = treadle(*words)
     assert result.exit_code == 3
     assert f"{shown} has no treadle tables" in result.stderr
@@ -70,7 +70,7 @@ def test_looking_at_a_database_without_tables_does_not_create_them(treadle, url,
 
 
 @needs_database
-def test_a_server_that_is_not_there_is_exit_code_3(treadle, words, monkeypatch):
+def test_an_unreachable_server_is_exit_code_3(treadle, words, monkeypatch):
     monkeypatch.setenv("TREADLE_URL", f"postgresql://me:{PASSWORD}@127.0.0.1:1/jobs")
     result = treadle(*words)
     assert result.exit_code == 3
@@ -88,7 +88,7 @@ def test_a_schema_of_another_version_is_exit_code_3(treadle, td, url, schema):
 
 
 @pytest.mark.parametrize("url", [f"postgresql://me:{PASSWORD}%zz@h/x", f"postgresq://me:{PASSWORD}@h/x"])
-def test_a_url_that_cannot_be_is_exit_code_2_and_keeps_its_password(treadle, url):
+def test_an_invalid_url_is_exit_code_2_and_its_password_is_not_shown(treadle, url):
     assert treadle("stats", "--db", url).exit_code == 2
 
 
@@ -131,8 +131,8 @@ def test_jobs_are_listed_shown_and_managed(treadle, as_json, td):
     assert ["pending", "cancelled"] == [now(td, jobs[name]).status for name in ("failed", "pending")]
 
 
-def test_stats_and_workers_go_by_the_time_of_the_server(treadle, as_json, td, monkeypatch):
-    """A host whose clock is wrong must not declare living workers dead."""
+def test_stats_and_workers_use_the_clock_of_the_server(treadle, as_json, td, monkeypatch):
+    """A host whose clock is wrong must not show live workers as dead."""
     td.enqueue("mail")
     td.store.register(WorkerRow(id="x", name="host-1", concurrency=10, types=("mail",)))
     monkeypatch.setattr(clock, "now", lambda: 0)
@@ -142,7 +142,7 @@ def test_stats_and_workers_go_by_the_time_of_the_server(treadle, as_json, td, mo
     assert "postgresql postgresql://" in treadle("stats").stdout
 
 
-def test_tick_runs_what_is_due(treadle, write_app, td):
+def test_tick_runs_due_jobs(treadle, write_app, td):
     job = td.enqueue("greet", {"name": "ada"})
     result = treadle("tick", write_app("@td.job\ndef greet(name): return name"))
     assert "ran 1 job: 1 completed" in result.stdout
@@ -256,7 +256,7 @@ def found(as_json: Callable[..., Any]) -> Callable[..., tuple[str, str]]:
     return run
 
 
-def test_the_doctor_finds_a_server_well(treadle, td):
+def test_the_doctor_finds_no_problem_on_a_healthy_server(treadle, td):
     result = treadle("doctor")
     assert result.exit_code == 0
     for line in (
@@ -341,11 +341,11 @@ def test_a_right_that_the_role_lacks_is_named(found, td, url, monkeypatch):
 def test_notifications_are_tried_for_real(td, monkeypatch):
     assert td.store.checkup().hears
     monkeypatch.setattr(diagnostics, "HEARD_WITHIN", 0.1)
-    monkeypatch.setattr(type(td.store.database), "connect", _deaf(type(td.store.database).connect))
+    monkeypatch.setattr(type(td.store.database), "connect", _without_notifications(type(td.store.database).connect))
     assert not td.store.checkup().hears
 
 
-def _deaf(connect: Callable[..., Any]) -> Callable[..., Any]:
+def _without_notifications(connect: Callable[..., Any]) -> Callable[..., Any]:
     """A connection through a pooler in transaction mode: it forgets LISTEN."""
 
     def connect_and_forget(self: Any) -> Any:

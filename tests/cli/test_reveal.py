@@ -1,4 +1,4 @@
-"""What looks like a secret is printed only with --reveal."""
+"""Values that look like secrets are printed only with --reveal."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_a_secret_is_not_printed(treadle, job, words):
     assert SECRET in shown
 
 
-def test_neither_is_one_in_a_result(treadle, as_json, ended):
+def test_a_secret_in_a_result_is_not_printed(treadle, as_json, ended):
     assert SECRET not in treadle("jobs", "show", ended).output
     assert {"token": "•••"} == as_json("jobs", "show", ended)["result"]
     assert {"token": SECRET} == as_json("jobs", "show", ended, "--reveal")["result"]
 
 
-def test_neither_is_one_of_a_job_that_was_changed(treadle, ended):
+def test_a_secret_of_a_job_that_was_changed_is_not_printed(treadle, ended):
     for words in (["retry", ended], ["clone", ended], ["cancel", ended]):
         result = treadle("jobs", *words, "--json")
         assert result.exit_code == 0
@@ -55,13 +55,13 @@ def test_neither_is_one_of_a_job_that_was_changed(treadle, ended):
         assert "•••" in json.dumps(json.loads(result.stdout), ensure_ascii=False)
 
 
-def test_a_clone_keeps_what_is_not_shown(treadle, td, job):
+def test_a_clone_keeps_hidden_values(treadle, td, job):
     clone = td.get(treadle("jobs", "clone", job).stdout.strip())
     assert clone is not None
     assert {"user": "ada", "auth": {"password": SECRET}} == clone.payload
 
 
-def test_why_does_not_tell_it(treadle, td, job):
+def test_why_does_not_show_a_secret(treadle, td, job):
     td.claim()[0].fail(Fail(f"refused: password={SECRET}"))
     hidden, shown = treadle("jobs", "why", job).output, treadle("jobs", "why", job, "--reveal").output
     assert SECRET not in hidden

@@ -67,7 +67,7 @@ def test_stats_as_json_have_queues_latency_and_problems(as_json, td):
 
     stats = as_json("stats")
 
-    assert [("mail", 0), ("resize", 1)] == [(lane["type"], lane["queued"]) for lane in stats["queues"]]
+    assert [("mail", 0), ("resize", 1)] == [(row["type"], row["queued"]) for row in stats["queues"]]
     assert {"jobs", "wait_p50", "wait_p95", "run_p50", "run_p95"} == stats["latency"]["mail"].keys()
     assert ["no_worker"] == [problem["code"] for problem in stats["problems"]]
     assert "status:queued" == stats["problems"][0]["filter"]
@@ -92,11 +92,11 @@ def test_stats_by_tenant(treadle, as_json, td):
     assert [line.split() for line in lines] == [["TENANT", "COUNT"], ["-", "1"], ["acme", "1"]]
 
 
-def test_stats_by_something_else_is_exit_code_2(treadle, td):
+def test_stats_by_an_unknown_field_is_exit_code_2(treadle, td):
     assert treadle("stats", "--by", "colour").exit_code == 2
 
 
-def test_the_help_names_all_that_can_be_counted_by(treadle):
+def test_the_help_lists_all_fields_to_count_by(treadle):
     shown = " ".join(treadle("stats", "--help").stdout.split())
     assert f"some of {', '.join(COUNTED_BY)} instead" in shown
 
@@ -108,7 +108,7 @@ def test_no_workers_says_how_to_start_one(treadle, td):
     assert "→ treadle worker app:td" in result.stderr
 
 
-def test_workers_are_shown_with_their_heartbeat_and_what_they_do(treadle, td):
+def test_workers_are_shown_with_their_heartbeat_and_jobs(treadle, td):
     one = enlist(td, "host-1", "mail", "resize", queues=("fast",))
     enlist(td, "host-2", seconds_ago=60)
     for type in ("mail", "mail", "resize"):
@@ -123,7 +123,7 @@ def test_workers_are_shown_with_their_heartbeat_and_what_they_do(treadle, td):
     assert re.search(r"1m( \d+s)? ago: lost$", lost)
 
 
-def test_workers_as_json_are_as_the_api_has_them(as_json, td):
+def test_workers_as_json_are_the_same_as_in_the_api(as_json, td):
     one = enlist(td, "host-1", "mail")
     enlist(td, "host-2", seconds_ago=60)
     td.enqueue("mail")
@@ -162,6 +162,6 @@ def test_no_queues_say_so_on_stderr(treadle, td):
     assert "no jobs" in result.stderr
 
 
-def test_there_is_no_colour_in_a_pipe(treadle, td):
+def test_there_is_no_color_in_a_pipe(treadle, td):
     failed(td)
     assert "\x1b" not in treadle("stats").stdout + treadle("jobs", "ls").stdout

@@ -41,7 +41,7 @@ def on_a_terminal(folder):
     return run
 
 
-def test_a_terminal_gets_colours_and_bars(on_a_terminal, td):
+def test_a_terminal_gets_colors_and_bars(on_a_terminal, td):
     td.enqueue("mail")
     shown = on_a_terminal("stats")
     assert "\x1b[36m" in shown
@@ -49,7 +49,7 @@ def test_a_terminal_gets_colours_and_bars(on_a_terminal, td):
 
 
 @pytest.mark.parametrize(("words", "env"), [(["stats"], {"NO_COLOR": "1"}), (["stats", "--no-color"], {})])
-def test_colours_can_be_turned_off(on_a_terminal, td, words, env):
+def test_colors_can_be_turned_off(on_a_terminal, td, words, env):
     td.enqueue("mail")
     assert "\x1b[36m" not in on_a_terminal(*words, **env)
 
@@ -59,5 +59,5 @@ def test_an_id_is_never_cut_on_a_narrow_terminal(on_a_terminal, td):
     assert job.id in on_a_terminal("jobs", "ls", COLUMNS="40")
 
 
-def test_json_is_indented_for_people(on_a_terminal, td):
+def test_json_is_indented_on_a_terminal(on_a_terminal, td):
     assert on_a_terminal("jobs", "ls", "--json").replace("\r", "").startswith('{\n  "items": []')

@@ -12,7 +12,7 @@ def bad(): raise RuntimeError("boom")
 """
 
 
-def test_a_tick_runs_what_is_due(treadle, write_app, td, folder):
+def test_a_tick_runs_due_jobs(treadle, write_app, td, folder):
     app = write_app(JOBS)
     job = td.enqueue("good")
     result = treadle("tick", app)
@@ -31,7 +31,7 @@ def test_a_tick_as_json_is_its_report(as_json, write_app, td):
     assert report["next_due_at"] is not None
 
 
-def test_a_tick_in_which_a_job_fails_for_good_is_exit_code_1(treadle, write_app, td):
+def test_a_tick_in_which_a_job_fails_is_exit_code_1(treadle, write_app, td):
     app = write_app(JOBS)
     td.enqueue("bad", max_attempts=1)
     result = treadle("tick", app)
@@ -46,7 +46,7 @@ def test_a_tick_as_json_is_ok_only_if_its_exit_code_is_0(as_json, write_app, td)
     assert as_json("tick", app, code=0)["ok"] is True
 
 
-def test_a_tick_with_nothing_to_do_is_fine(treadle, write_app):
+def test_a_tick_with_nothing_to_do_is_exit_code_0(treadle, write_app):
     assert treadle("tick", write_app(JOBS)).stdout == "ran 0 jobs\n"
 
 

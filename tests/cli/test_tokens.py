@@ -7,7 +7,7 @@ import pytest
 from treadle import api_tokens
 
 
-def test_a_token_is_shown_once_and_then_only_named(treadle, as_json, td):
+def test_the_secret_of_a_token_is_shown_once(treadle, as_json, td):
     made = treadle("tokens", "create", "ci", "--scope", "enqueue", "--tenant", "acme", "--expires", "30d")
     assert made.exit_code == 0
     secret = made.stdout.strip()
@@ -43,7 +43,7 @@ def test_a_revocation_as_json(treadle, as_json):
     assert as_json("tokens", "revoke", "ci") == {"name": "ci", "revoked": True}
 
 
-def test_a_name_is_taken_once(treadle):
+def test_a_name_can_be_used_once(treadle):
     treadle("tokens", "create", "ci")
     again = treadle("tokens", "create", "ci")
     assert (again.exit_code, again.stdout) == (5, "")
@@ -55,5 +55,5 @@ def test_a_name_is_taken_once(treadle):
     [["x", "--scope", "root"], ["x" * 201], ["x", "--expires", "soon"], [], [""]],
     ids=lambda w: " ".join(w)[:20],
 )
-def test_what_cannot_be_a_token_is_exit_code_2(treadle, words):
+def test_an_invalid_token_is_exit_code_2(treadle, words):
     assert treadle("tokens", "create", *words).exit_code == 2

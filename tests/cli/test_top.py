@@ -28,16 +28,16 @@ def test_one_snapshot_in_a_pipe(treadle, td):
     assert "hunter2" not in shown
 
 
-def test_the_same_for_programs(as_json, td):
+def test_one_snapshot_as_json(as_json, td):
     td.enqueue("mail")
     seen = as_json("top")
-    [lane] = seen["lanes"]
-    assert (lane["type"], lane["queued"], lane["oldest_due"][:2]) == ("mail", 1, "20")
+    [row] = seen["lanes"]
+    assert (row["type"], row["queued"], row["oldest_due"][:2]) == ("mail", 1, "20")
     assert [problem["code"] for problem in seen["problems"]] == ["no_worker"]
     assert seen["workers"] == []
 
 
-def test_a_screen_follows_until_q(folder, td):
+def test_the_screen_is_live_until_q_is_pressed(folder, td):
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "treadle", "top", "--interval", "0.1"],

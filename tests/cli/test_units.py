@@ -28,7 +28,7 @@ def test_durations_are_read(text, seconds):
 
 
 @pytest.mark.parametrize("text", ["", "-1", "m", "5x", "5m nonsense", "inf", "nan", "1e400"])
-def test_what_is_no_duration_is_none(text):
+def test_an_invalid_duration_is_none(text):
     assert units.parse_duration(text) is None
 
 
@@ -50,7 +50,7 @@ def test_spans_are_written_in_two_units(seconds, text):
     assert text == units.format_duration(seconds)
 
 
-def test_moments_are_relative_to_now():
+def test_times_are_relative_to_now():
     now = datetime(2026, 11, 1, tzinfo=UTC)
     assert units.format_relative(now + timedelta(minutes=5), now) == "in 5m"
     assert units.format_relative(now - timedelta(seconds=12), now) == "12s ago"
@@ -66,5 +66,5 @@ def test_sizes_are_written_in_thousands(number, text):
 
 
 @pytest.mark.parametrize(("value", "most", "length"), [(0, 10, 0), (1, 10_000, 1), (5, 10, 6), (10, 10, 12), (0, 0, 0)])
-def test_a_bar_is_as_long_as_its_share_and_something_is_never_nothing(value, most, length):
+def test_a_bar_is_as_long_as_its_share_and_a_small_share_is_never_invisible(value, most, length):
     assert length == len(output.bar(value, most))

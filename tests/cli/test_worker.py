@@ -27,7 +27,7 @@ def line_with(stream, text: str) -> str:
     raise AssertionError(f"ended without {text!r}")
 
 
-def test_a_worker_says_where_it_works_and_on_what(start, write_app, folder):
+def test_a_worker_prints_its_database_and_its_types(start, write_app, folder):
     process = start("worker", write_app(JOBS), "--concurrency", "3")
     line = line_with(process.stderr, "treadle ")
     assert str(folder / "treadle.db") in line
@@ -36,14 +36,14 @@ def test_a_worker_says_where_it_works_and_on_what(start, write_app, folder):
     assert process.wait(60) == 0
 
 
-def test_a_worker_runs_what_is_enqueued(start, write_app, td):
+def test_a_worker_runs_enqueued_jobs(start, write_app, td):
     process = start("worker", write_app(JOBS))
     assert process.pid != td.result(td.enqueue("good").id, timeout=60)  # the supervisor runs no jobs
     process.terminate()
     assert process.wait(60) == 0
 
 
-def test_a_burst_runs_what_is_due_and_ends(start, write_app, td):
+def test_a_burst_runs_due_jobs_and_ends(start, write_app, td):
     jobs = [td.enqueue("good") for _ in range(20)]
     later = td.enqueue("good", delay=3600)
     process = start("worker", write_app(JOBS), "--burst", "--processes", "2")
@@ -59,7 +59,7 @@ def test_a_worker_takes_only_from_its_queues(start, write_app, td):
     assert (now(td, mine).status, now(td, other).status) == (Status.COMPLETED, Status.PENDING)
 
 
-def test_a_queue_that_does_not_exist_is_warned_of(start, write_app, td):
+def test_there_is_a_warning_for_a_queue_without_jobs(start, write_app, td):
     td.enqueue("good", queue="slow")
     app = write_app('@td.job(queue="fast")\ndef quick(): ...\n' + JOBS)
     process = start("worker", app, "--burst", "-Q", "fsat", "-Q", "nosuch", "-Q", "slow", "-Q", "fast")
@@ -70,7 +70,7 @@ def test_a_queue_that_does_not_exist_is_warned_of(start, write_app, td):
     assert "no type uses queue nosuch, and no job is in it\n  → the queues are: default, fast, slow" in said
 
 
-def test_dash_q_is_quiet_here_too(start, write_app):
+def test_dash_q_means_quiet_here_too(start, write_app):
     process = start("worker", write_app(JOBS), "--burst", "-q")
     assert process.communicate(timeout=60) == ("", "")
     assert process.returncode == 0
@@ -120,7 +120,7 @@ def test_a_database_that_cannot_be_opened_ends_the_worker_with_exit_code_3(start
 
 
 @pytest.mark.parametrize("words", [["-c", "0"], ["-p", "0"], ["--grace", "x"]], ids=" ".join)
-def test_options_that_cannot_be_are_exit_code_2(treadle, words):
+def test_invalid_options_are_exit_code_2(treadle, words):
     assert treadle("worker", "app:td", *words).exit_code == 2
 
 

@@ -1,4 +1,4 @@
-"""The stores under test. A behaviour is true when it passes on all of them.
+"""The stores under test. A behavior holds if its test passes on all of them.
 
 To test a store of your own, set $TREADLE_TEST_STORE to `module:function`: docs/testing.md says what the function does.
 """
@@ -19,7 +19,7 @@ import psycopg
 import pytest
 
 from tests.conformance import helpers
-from tests.conformance.helpers import FakeClock, check_books
+from tests.conformance.helpers import FakeClock, check_consistency
 from tests.servers.libsql import ByHand
 from treadle import stores
 from treadle.stores.base import Store
@@ -31,20 +31,20 @@ from treadle.stores.sqlite.store import SQLiteStore
 OpenStore = Callable[..., Any]
 
 OUTSIDE = os.environ.get("TREADLE_TEST_STORE")
-"""A store that is not ours: `module:function`."""
+"""A store from another project: `module:function`."""
 INSIDE = {"by_hand", "users", "another", "new_url"}
-"""Fixtures that look into the tables of our own stores."""
+"""Fixtures that read the tables of treadle's own stores."""
 STORES: Mapping[str, type[Any]] = {"sqlite": SQLiteStore, "postgresql": PostgresStore, "libsql": LibSQLStore}
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "by_hand: the test breaks rows by hand, so that its books need not balance")
-    config.addinivalue_line("markers", "only(store, …): what the test looks at is a fact of these stores alone")
-    config.addinivalue_line("markers", "needs(attribute): the test is about stores that can do this")
+    config.addinivalue_line("markers", "by_hand: the test breaks rows by hand, so its records need not be consistent")
+    config.addinivalue_line("markers", "only(store, …): the test covers something that only these stores have")
+    config.addinivalue_line("markers", "needs(attribute): the test covers stores that have this ability")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Every test runs on every store, unless it says which one it is about, or what that must be able to do."""
+    """Every test runs on every store, unless a marker names the stores or the ability that they need."""
     if "which" in metafunc.fixturenames and OUTSIDE:
         runs = not INSIDE & set(metafunc.fixturenames) and not metafunc.definition.get_closest_marker("only")
         metafunc.parametrize("which", ["outside"] if runs else [], indirect=True)
@@ -62,7 +62,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture(scope="session")
 def memory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder in memory where there is one: a thousand fsyncs of a disk would be most of the time."""
+    """A folder in memory if possible: on a disk, a thousand fsyncs would take most of the time."""
     if not os.access("/dev/shm", os.W_OK):
         yield tmp_path_factory.mktemp("stores")
         return
@@ -91,7 +91,7 @@ def which(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
-    """A database of its own for each test, as far as the tests can tell."""
+    """The URL of a database that looks new to each test."""
     if which == "sqlite":
         return f"sqlite:///{folder}/jobs.db"
     if which == "outside":
@@ -104,7 +104,7 @@ def url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
 
 
 def _libsql(request: pytest.FixtureRequest) -> str:
-    """Without tables: making them takes 10 ms."""
+    """The database has no tables. Making them takes 10 ms."""
     url: str = request.getfixturevalue("libsql_url")
     return url
 
@@ -123,7 +123,7 @@ def another(which: str, request: pytest.FixtureRequest, memory: Path) -> Callabl
 
 @pytest.fixture
 def new_url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
-    """Of a database in which nothing of ours is yet."""
+    """The URL of a database without treadle's tables."""
     if which == "sqlite":
         return f"sqlite:///{folder}/new.db"
     if which == "libsql":
@@ -134,13 +134,13 @@ def new_url(which: str, request: pytest.FixtureRequest, folder: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def cheap_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A claim looks at everything first. Else what it finds would depend on how busy the machine is."""
+    """Let a claim always look at everything first. Otherwise, what it finds would depend on the load of the machine."""
     monkeypatch.setattr(cursor, "CHEAP", 1e9)
 
 
 @pytest.fixture
 def open_store(request: pytest.FixtureRequest, url: str, clock: FakeClock) -> Iterator[OpenStore]:
-    """Handles on one database. When the test is over, its books must balance."""
+    """Handles on one database. After the test, its records must be consistent."""
     handles: list[Store] = []
 
     def open_(**options: Any) -> Store:
@@ -150,7 +150,7 @@ def open_store(request: pytest.FixtureRequest, url: str, clock: FakeClock) -> It
 
     yield open_
     if handles and not OUTSIDE and request.node.get_closest_marker("by_hand") is None:
-        check_books(handles[0])
+        check_consistency(handles[0])
     for handle in handles:
         handle.close()
 
@@ -185,7 +185,7 @@ def by_hand(store: Any) -> Iterator[Callable[..., list[Any]]]:
 
 
 def _by_hand_on_postgres(store: PostgresStore) -> Iterator[Callable[..., list[Any]]]:
-    """The tests speak of SQLite's names; here they are in a schema."""
+    """Tests use the names of SQLite. On PostgreSQL, the tables are in a schema."""
     connection = psycopg.connect(store.url, autocommit=True)
 
     def execute(sql: str, *parameters: Any) -> list[Any]:

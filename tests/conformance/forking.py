@@ -7,7 +7,7 @@ import traceback
 
 
 def fork_and(work):
-    """A child that does `work` and exits with 0 if that went well."""
+    """Fork a child that calls `work` and exits with 0 if that succeeds."""
     if pid := os.fork():
         return pid
     try:

@@ -1,4 +1,4 @@
-"""Short words for what the tests do again and again."""
+"""Short helpers for what many tests do."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ EVERY_OUTCOME = (COMPLETED, RETRIED, FAILED, SNOOZED, CANCELLED, RELEASED)
 FINAL_OUTCOMES = (COMPLETED, FAILED, CANCELLED)
 
 UNSTORABLE = 1 << 70
-"""A priority that no store can keep, and what each says to it."""
+"""A priority that no store can hold, and the errors that they raise for it."""
 CANNOT_BE_STORED = (OverflowError, psycopg.errors.NumericValueOutOfRange)
 
 TABLES = ("jobs", "ready", "leases", "finished", "attempts", "dedupe", "types", "workers", "meta", "tallies", "usage")
 
 
 class FakeClock:
-    """A clock that stands still until it is told otherwise. It starts near now, as ids carry the time too."""
+    """A clock that stands still until a test moves it. It starts near now, because ids contain the time too."""
 
     def __init__(self) -> None:
         self.start = self.now = clock.now() // MINUTE * MINUTE
@@ -74,7 +74,7 @@ def take(store: Any, limit: int = 100, worker: str = "", **wanted: Any) -> list[
 
 
 def put_and_take(store: Any, worker: str = "", lease_for: int | None = None, **options: Any) -> ClaimedJob:
-    """A job in hand."""
+    """Insert a job and claim it."""
     job = put(store, **options)
     (claimed,) = take(store, worker=worker, lease_for=lease_for)
     assert job.id == claimed.id
@@ -82,12 +82,12 @@ def put_and_take(store: Any, worker: str = "", lease_for: int | None = None, **o
 
 
 def settle_one(store: Any, claimed: ClaimedJob, outcome: Outcome) -> bool:
-    """Whether the outcome was taken."""
+    """Settle one job, and return whether the outcome was written."""
     return not store.settle([(claimed, outcome)]).lost
 
 
 def finish(store: Any, outcome: Outcome, **options: Any) -> Job:
-    """A job that ended so."""
+    """A job that ended with this outcome."""
     claimed = put_and_take(store, **options)
     assert settle_one(store, claimed, outcome)
     return store.get(claimed.id)
@@ -107,13 +107,13 @@ def ids(things: Sequence[Any]) -> list[str]:
 
 
 def place_of(store: Any, id: str) -> tuple[Status, int]:
-    """What most tests ask of a job: its status, and its attempts."""
+    """The status and the attempts of a job: what most tests check."""
     job = store.get(id)
     return job.status, job.attempts
 
 
 def suspicion_of(store: Any, worker: str = "") -> Suspicion:
-    """Claims the only job there is, and tells how suspect it is."""
+    """Claim the only job in the store, and return its suspicion."""
     (claimed,) = take(store, worker=worker)
     return Suspicion(claimed.suspicion)
 
@@ -123,23 +123,23 @@ def everything(store: Any) -> list[Job]:
 
 
 def snapshot(store: Any) -> tuple[Any, ...]:
-    """All that a verb which should change nothing must leave as it was."""
+    """All jobs, attempts and counts, to check that a call changed nothing."""
     jobs = everything(store)
     return jobs, [store.attempts(job.id) for job in jobs], store.counts(("status", "type", "queue")).rows
 
 
 def select(store: Any, sql: str) -> list[Any]:
-    """Rows of our tables, which are in a schema on a server and have a prefix in a file."""
+    """Rows of treadle's tables, which are in a schema on PostgreSQL and have a prefix on SQLite."""
     skip_outside()
     sql = sql if on_postgres(store) else sql.replace("treadle.", "treadle_")
     return store.database.read("read", lambda tx: tx.execute(sql).fetchall())
 
 
-def check_books(store: Any) -> None:
-    """The tallies say what a count of the tables says, and each job is in exactly one place."""
+def check_consistency(store: Any) -> None:
+    """Check that the tallies equal a count of the tables, and that each job is in exactly one place."""
     by = ("status", "type", "queue")
     counted: Counter[tuple[str, ...]] = Counter()
-    for row in store.counts((*by, "tenant")).rows:  # by tenant there is no tally: every job is counted
+    for row in store.counts((*by, "tenant")).rows:  # there is no tally by tenant: this counts every job
         counted[tuple(row[name] for name in by)] += row["count"]
     tallied = {tuple(row[name] for name in by): row["count"] for row in store.counts(by).rows}
     assert dict(counted) == tallied
@@ -159,7 +159,7 @@ def check_books(store: Any) -> None:
 
 @contextmanager
 def writing(store: Any) -> Generator[None]:
-    """Somebody is in the middle of a transaction, and has locked every row there is."""
+    """Another connection is in a transaction and has locked every row."""
     skip_outside()
     store.open()
     if on_libsql(store):
@@ -177,7 +177,7 @@ def writing(store: Any) -> Generator[None]:
 
 
 def skip_outside() -> None:
-    """Skip the rest of a test that looks into our tables, if the store under test is not ours."""
+    """Skip the rest of a test that reads treadle's tables, if the store is from another project."""
     if "TREADLE_TEST_STORE" in os.environ:
         pytest.skip("looks into the tables of treadle's own stores")
 
@@ -191,7 +191,7 @@ def on_libsql(store: Any) -> bool:
 
 
 def by_hand(store: Any) -> Any:
-    """A connection of somebody else's to the same database."""
+    """Another connection to the same database."""
     skip_outside()
     if on_libsql(store):
         return libsql.ByHand(store.url)
@@ -199,18 +199,18 @@ def by_hand(store: Any) -> Any:
 
 
 def orders(store: Any) -> list[int]:
-    """What somebody else sees of the table of the fixture `users`."""
+    """What another connection sees in the table of the fixture `users`."""
     with closing(by_hand(store)) as connection:
         return [row[0] for row in connection.execute("SELECT id FROM orders ORDER BY id")]
 
 
 def is_intact(store: Any) -> bool:
-    """What SQLite says of a file. Servers keep theirs to themselves."""
+    """Whether SQLite finds the file intact. A server does not say, and counts as intact."""
     return on_postgres(store) or on_libsql(store) or store.check() == "ok"
 
 
 def at_once(*calls: Callable[[], Any]) -> list[Any]:
-    """Run the calls in threads that start together; an exception is an answer too."""
+    """Run the calls in threads that start together. Return their results, exceptions included."""
     start = threading.Barrier(len(calls))
     answers: list[Any] = [None] * len(calls)
 

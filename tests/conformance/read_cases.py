@@ -27,7 +27,7 @@ _ENDS = {"completed": Outcome(OutcomeKind.COMPLETED, result='{"n":1}'), "failed"
 
 
 def make(store: Any, clock: FakeClock, case: str) -> str:
-    """Make a job that is as `case` says, at moments that differ; its id."""
+    """Make a job in the state of `case`, each step at another moment. Return its id."""
     worker = enlist(store, "w1")
     (job, *_) = put_many(store, 2 if case == "suspect" else 1, **OPTIONS)
     clock.advance(1.25)

@@ -1,4 +1,4 @@
-"""Jobs of every kind in every state, and which of them a filter means: in Python, one by one, for comparison."""
+"""Jobs of every kind in every state, and a filter in plain Python to compare the stores with."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
 
 STATES = ("queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled")
 ODD = ("it's", 'say "hi"', "100%", "100x", "a_b", "aXb", "a\\b", "Ünï", "ünï", "*", "a,b c", "😀")
-"""Names that some language might take for more than a name."""
+"""Names that contain syntax of SQL, JSON or a filter."""
 PAYLOADS = (
     "{}",
     '{"n":42,"user":{"id":7,"tags":["x","y"]}}',
@@ -40,7 +40,7 @@ FAILED_ODDLY = Outcome(OutcomeKind.FAILED, error="ValueError: 100% of \\ 'it' Wa
 
 
 def fill(store: Any, clock: FakeClock) -> None:
-    """Some of each state: with plain names, with odd ones, and with every payload."""
+    """Insert jobs in each state: with plain names, with odd ones, and with every payload."""
     enlist(store, "w1")
     enlist(store, "w2")
     for i, state in enumerate(STATES):
@@ -75,14 +75,14 @@ def _make(store: Any, state: str, worker: str = "", **options: Any) -> None:
 
 
 def _claim(store: Any, job: Job, worker: str) -> ClaimedJob:
-    """Just that one, and not what waits before it."""
+    """Claim this job, and not those that wait before it."""
     held = take(store, worker=worker, types={job.type: None}, queues=(job.queue,))
     [claimed] = [claimed for claimed in held if claimed.id == job.id]
     store.settle([(other, Outcome(OutcomeKind.RELEASED, charged=0)) for other in held if other is not claimed])
     return claimed
 
 
-# Which of them a filter means
+# Which jobs a filter selects
 
 
 def state_of(job: Job, now: int) -> str:
@@ -94,7 +94,7 @@ def state_of(job: Job, now: int) -> str:
 
 
 def meant(jobs: Iterable[Job], wanted: Filter, now: int, names: dict[str, str]) -> list[str]:
-    """Their ids, newest first. `names`: of the workers."""
+    """The ids of the selected jobs, newest first. `names`: of the workers."""
     return sorted((job.id for job in jobs if is_meant(job, wanted, now, names)), reverse=True)
 
 
@@ -138,7 +138,7 @@ def _moment(at: Moment, now: int) -> int:
 
 
 def texts_at(value: Any, path: Sequence[str]) -> set[str]:
-    """What stands there: as JSON, and a text as itself."""
+    """The values at this path: as JSON, and a text also as it is."""
     for part in path:
         if isinstance(value, dict) and part in value:
             value = value[part]

@@ -1,4 +1,4 @@
-"""One thing done to many jobs: to those that were meant, and to no other."""
+"""Bulk actions: they change the selected jobs and no others."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_failed_jobs_are_retried(store, clock):
     assert set(ids(jobs)) == set(ids(take(store)))
 
 
-def test_jobs_for_later_run_now(store, clock):
+def test_scheduled_jobs_run_now(store, clock):
     jobs = put_many(store, 6, delay=HOUR)
     settle_one(store, [put(store), *take(store)][1], RELEASED)
 
@@ -72,7 +72,7 @@ def test_jobs_for_later_run_now(store, clock):
     assert 7 == len(take(store))
 
 
-def test_waiting_jobs_are_cancelled_and_running_ones_are_told(store):
+def test_waiting_jobs_are_cancelled_and_running_ones_are_flagged(store):
     running = put_many(store, 3)
     held = take(store)
     put_many(store, 6)
@@ -93,7 +93,7 @@ def test_jobs_are_deleted(store):
     assert [kept] == everything(store)
 
 
-def test_what_cannot_be_done_is_skipped(store):
+def test_jobs_that_do_not_allow_the_action_are_skipped(store):
     ended(store, 3, type="a")
     put_many(store, 2, type="a")
 
@@ -104,7 +104,7 @@ def test_what_cannot_be_done_is_skipped(store):
     assert 1 == len(everything(store))
 
 
-def test_of_two_jobs_with_one_dedupe_key_one_is_retried(store):
+def test_only_one_of_two_jobs_with_the_same_dedupe_key_is_retried(store):
     first = finish(store, FAILED, dedupe="k")
     second = finish(store, FAILED, dedupe="k")
 
@@ -113,8 +113,8 @@ def test_of_two_jobs_with_one_dedupe_key_one_is_retried(store):
     assert (Status.FAILED, Status.PENDING) == (store.get(first.id).status, store.get(second.id).status)
 
 
-def test_a_job_that_has_changed_when_its_turn_comes_is_left_alone(store, monkeypatch):
-    """Between the search and the hold, somebody retried it: now it waits, and was not meant to be deleted."""
+def test_a_job_that_changes_between_the_search_and_its_turn_is_left_alone(store, monkeypatch):
+    """Between the search and the lock, another caller retried it. It waits now, and must not be deleted."""
     jobs = ended(store, 3)
     look = search.jobs
     changed = []
@@ -133,7 +133,7 @@ def test_a_job_that_has_changed_when_its_turn_comes_is_left_alone(store, monkeyp
     assert [(jobs[1].id, Status.PENDING)] == [(job.id, job.status) for job in everything(store)]
 
 
-def test_jobs_that_match_no_more_between_two_batches_are_not_touched(store):
+def test_jobs_that_stop_matching_between_two_batches_are_not_touched(store):
     jobs = ended(store, 8)
     work = Bulk(store, "delete", parse("status:failed"))
     work.step()
@@ -146,7 +146,7 @@ def test_jobs_that_match_no_more_between_two_batches_are_not_touched(store):
     assert (8, 7) == (work.total, work.done)
 
 
-def test_jobs_that_are_stored_after_it_began_are_left_alone(store):
+def test_jobs_that_are_stored_after_a_bulk_action_began_are_left_alone(store):
     put_many(store, 5)
     work = Bulk(store, "cancel", parse("status:pending"))
     later = put_many(store, 5)
@@ -157,18 +157,18 @@ def test_jobs_that_are_stored_after_it_began_are_left_alone(store):
     assert {Status.PENDING} == {store.get(job.id).status for job in later}
 
 
-def test_jobs_of_a_host_whose_clock_is_ahead_are_meant_too(store, monkeypatch):
-    """Their ids come after all that this host makes."""
+def test_jobs_from_a_host_whose_clock_is_ahead_are_included(store, monkeypatch):
+    """Their ids sort after all ids that this host makes."""
     with monkeypatch.context() as ahead:
         ahead.setattr(job_ids.time, "time_ns", lambda now=job_ids.time.time_ns: now() + 60 * 10**9)
         put_many(store, 2)
-    job_ids._after_fork()  # what this process has made counts on from there
+    job_ids._after_fork()  # ids of this process continue from there
     put_many(store, 2)
 
     assert (4, 4, 0) == results(carry_out(store, "cancel", "status:pending"))
 
 
-def test_a_count_that_has_moved_changes_nothing(store):
+def test_a_bulk_action_changes_nothing_if_the_count_differs_from_the_expected_one(store):
     put_many(store, 3)
 
     with pytest.raises(CountMoved, match="expected 2 matching jobs, found 3"):
@@ -178,7 +178,7 @@ def test_a_count_that_has_moved_changes_nothing(store):
     assert (3, 3, 0) == results(carry_out(store, "cancel", "status:pending", expected=3))
 
 
-def test_it_can_be_seen_to_go_on(store):
+def test_a_bulk_action_reports_its_progress(store):
     put_many(store, 10)
     work = Bulk(store, "cancel", parse("status:pending"))
 
@@ -187,7 +187,7 @@ def test_it_can_be_seen_to_go_on(store):
     assert [] == list(work)
 
 
-def test_a_search_in_steps_reaches_all_of_them(store, monkeypatch):
+def test_a_search_in_steps_reaches_all_jobs(store, monkeypatch):
     monkeypatch.setattr(search, "SEARCHED", 5)
     monkeypatch.setattr(search, "FIRST_LOOK", 2)
     for n in range(30):
@@ -196,7 +196,7 @@ def test_a_search_in_steps_reaches_all_of_them(store, monkeypatch):
     assert (3, 3, 0) == results(carry_out(store, "cancel", "status:pending type:rare"))
 
 
-def test_two_at_once_do_each_job_once(open_store):
+def test_two_bulk_actions_at_once_change_each_job_once(open_store):
     stores = [open_store(), open_store()]
     ended(stores[0], 30)
 
@@ -206,7 +206,7 @@ def test_two_at_once_do_each_job_once(open_store):
     assert {Status.PENDING} == {job.status for job in everything(stores[0])}
 
 
-def test_a_worker_goes_on_beside_it(open_store):
+def test_a_worker_can_run_jobs_during_a_bulk_action(open_store):
     """Each job is either run or cancelled."""
     ours, theirs = open_store(), open_store()
     put_many(ours, 60)
@@ -225,7 +225,7 @@ def test_a_worker_goes_on_beside_it(open_store):
     assert 60 == work_done + cancelled.done
 
 
-def test_a_bulk_over_everything_or_of_something_else_is_refused(store):
+def test_a_bulk_action_without_a_filter_or_with_an_unknown_action_is_refused(store):
     with pytest.raises(BadOption, match="say which"):
         Bulk(store, "delete", EVERYTHING)
     with pytest.raises(BadOption, match="one of retry, run_now, cancel, delete"):

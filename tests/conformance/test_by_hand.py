@@ -1,4 +1,4 @@
-"""Rows that somebody broke by hand: that job alone is hurt, and nothing goes round in circles."""
+"""Rows that were broken by hand: only that job is affected, and nothing loops."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from tests.conformance.helpers import (
     HOUR,
     RETRIED,
-    check_books,
+    check_consistency,
     enlist,
     everything,
     finish,
@@ -36,8 +36,8 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
-def test_a_broken_payload_is_claimed_and_its_neighbours_run(store, by_hand, payload):
-    """Its attempt will fail, with the reason. Skipping it would leave it there for ever, unseen."""
+def test_a_broken_payload_is_claimed_and_other_jobs_run(store, by_hand, payload):
+    """Its attempt fails and says why. If claims skipped it, it would stay there forever, unseen."""
     neighbours = put_many(store, 2, payload='{"a":1}')
     broken = put(store)
     by_hand("UPDATE treadle_jobs SET payload = ? WHERE id = ?", payload, broken.id)
@@ -47,7 +47,7 @@ def test_a_broken_payload_is_claimed_and_its_neighbours_run(store, by_hand, payl
     assert ids([*neighbours, broken]) == ids(claimed)
     assert ['{"a":1}'] * 2 == [c.payload for c in claimed[:2]]
     assert not store.settle([(claimed[0], COMPLETED), (claimed[1], COMPLETED), (claimed[2], RETRIED)]).lost
-    check_books(store)
+    check_consistency(store)
 
 
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
@@ -61,7 +61,7 @@ def test_a_broken_payload_is_shown_as_it_is(store, by_hand, payload):
 
 
 @pytest.mark.parametrize("at", [1 << 62, -(1 << 62)], ids=["far ahead", "far back"])
-def test_a_moment_beyond_all_dates_does_not_hide_the_other_jobs(store, by_hand, at):
+def test_a_time_beyond_all_dates_does_not_hide_the_other_jobs(store, by_hand, at):
     whole, broken = put_many(store, 2)
     by_hand("UPDATE treadle_ready SET run_at = ? WHERE id = ?", at, broken.id)
 
@@ -75,7 +75,7 @@ def delete_job(by_hand, id):
     by_hand("DELETE FROM treadle_jobs WHERE id = ?", id)
 
 
-def test_a_waiting_job_deleted_by_hand_is_passed_over_once_and_forgotten(store, by_hand):
+def test_a_waiting_job_deleted_by_hand_is_skipped_once_and_removed(store, by_hand):
     gone, there = put_many(store, 2)
     delete_job(by_hand, gone.id)
 
@@ -83,7 +83,7 @@ def test_a_waiting_job_deleted_by_hand_is_passed_over_once_and_forgotten(store, 
 
     assert [] == by_hand("SELECT id FROM treadle_ready")
     assert [(there.id,)] == by_hand("SELECT CAST(id AS text) FROM treadle_leases")
-    check_books(store)
+    check_consistency(store)
 
 
 def test_a_claim_that_finds_only_deleted_jobs_finds_nothing(store, by_hand):
@@ -93,7 +93,7 @@ def test_a_claim_that_finds_only_deleted_jobs_finds_nothing(store, by_hand):
     assert [] == store.counts(()).rows
 
 
-def test_a_running_job_deleted_by_hand_takes_no_slot_for_ever(store, by_hand):
+def test_a_running_job_deleted_by_hand_does_not_use_a_slot_forever(store, by_hand):
     limit(store, "noop", 1)
     enlist(store, "w1")
     gone = put_and_take(store, worker="w1")
@@ -104,11 +104,11 @@ def test_a_running_job_deleted_by_hand_takes_no_slot_for_ever(store, by_hand):
     store.rescue()
 
     assert 1 == len(take(store))
-    check_books(store)
+    check_consistency(store)
 
 
 @pytest.mark.parametrize("outcome", [RETRIED, RELEASED], ids=lambda outcome: outcome.kind.value)
-def test_a_running_job_deleted_by_hand_that_goes_back_to_wait_is_forgotten(store, by_hand, outcome):
+def test_a_running_job_deleted_by_hand_is_removed_when_it_would_wait_again(store, by_hand, outcome):
     gone = put_and_take(store)
     delete_job(by_hand, gone.id)
 
@@ -126,8 +126,8 @@ def test_a_running_job_deleted_by_hand_can_be_completed(store, by_hand):
     assert Status.COMPLETED == store.get(there.id).status
 
 
-def test_the_key_of_a_job_deleted_by_hand_can_be_taken(store, by_hand):
-    """Else nothing could ever be enqueued under it again."""
+def test_the_dedupe_key_of_a_job_deleted_by_hand_is_free(store, by_hand):
+    """Otherwise, nothing could ever be enqueued with that key again."""
     delete_job(by_hand, put(store, dedupe="k", delay=HOUR).id)
 
     first, second = store.insert([new_job(dedupe="k"), new_job(dedupe="k")])
@@ -136,7 +136,7 @@ def test_the_key_of_a_job_deleted_by_hand_can_be_taken(store, by_hand):
     assert first == put(store, dedupe="k")
 
 
-def test_a_retry_takes_the_key_of_a_job_deleted_by_hand(store, by_hand):
+def test_a_retry_can_take_the_dedupe_key_of_a_job_deleted_by_hand(store, by_hand):
     ended = finish(store, COMPLETED, dedupe="k")
     delete_job(by_hand, put(store, dedupe="k").id)
 

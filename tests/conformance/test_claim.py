@@ -1,4 +1,4 @@
-"""Claim: due jobs become leases, each in one hand."""
+"""Claim: due jobs become leases, and each job has at most one."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_claimed_job_has_all_that_is_needed_to_run_it(store, clock):
     assert "00-aa-bb-01" == claimed.traceparent
 
 
-def test_a_claimed_job_is_processing_in_its_workers_name(store, clock):
+def test_a_claimed_job_is_processing_and_names_its_worker(store, clock):
     enlist(store, "w1")
 
     claimed = put_and_take(store, worker="w1")
@@ -57,13 +57,13 @@ def test_a_claim_by_hand_names_no_worker(store):
 
 
 def test_the_attempt_counts_from_the_claim_on(store):
-    """So that a job which kills its process is spent too."""
+    """So a job that kills its process uses up its attempts too."""
     claimed = put_and_take(store)
 
     assert (Status.PROCESSING, 1) == place_of(store, claimed.id)
 
 
-def test_a_job_in_hand_is_not_claimed_again(open_store):
+def test_a_leased_job_is_not_claimed_again(open_store):
     ours, theirs = open_store(), open_store()
     put(ours)
 
@@ -71,13 +71,13 @@ def test_a_job_in_hand_is_not_claimed_again(open_store):
     assert [] == take(theirs)
 
 
-def test_no_more_than_asked_for_are_claimed(store):
+def test_a_claim_takes_at_most_its_limit(store):
     put_many(store, 5)
 
     assert [2, 2, 1, 0] == [len(take(store, 2)) for _ in range(4)]
 
 
-def test_claiming_none_changes_nothing(store):
+def test_a_claim_with_limit_0_changes_nothing(store):
     put(store)
 
     assert [] == take(store, 0)
@@ -94,7 +94,7 @@ def test_a_job_that_is_not_yet_due_waits(store, clock):
     assert 1 == len(take(store))
 
 
-def test_each_lease_has_a_number_greater_than_all_before(store):
+def test_each_lease_number_is_greater_than_all_before_it(store):
     put_many(store, 5)
     first = take(store, 3)
     for claimed in first:
@@ -106,8 +106,8 @@ def test_each_lease_has_a_number_greater_than_all_before(store):
     assert 8 == len(numbers)
 
 
-def test_numbers_go_on_rising_across_manual_retries(store):
-    """A number that came back would let a stale worker write again."""
+def test_lease_numbers_keep_rising_across_manual_retries(store):
+    """A repeated number would let a stale worker write again."""
     claimed = put_and_take(store)
     settle_one(store, claimed, COMPLETED)
     store.retry(claimed.id)
@@ -118,7 +118,7 @@ def test_numbers_go_on_rising_across_manual_retries(store):
     assert not settle_one(store, claimed, RETRIED)
 
 
-def test_numbers_go_on_rising_when_the_store_is_opened_again(open_store):
+def test_lease_numbers_keep_rising_when_the_store_is_opened_again(open_store):
     store = open_store()
     claimed = put_and_take(store)
     settle_one(store, claimed, RETRIED)
@@ -129,7 +129,7 @@ def test_numbers_go_on_rising_when_the_store_is_opened_again(open_store):
     assert claimed.number < again.number
 
 
-def test_a_type_without_a_handler_here_stays_pending_and_unspent(store):
+def test_a_job_of_a_type_that_the_worker_does_not_handle_stays_pending_with_no_attempt(store):
     unknown, known = put(store, "unknown"), put(store, "known")
 
     claimed = take(store, types={"known": None})
@@ -139,7 +139,7 @@ def test_a_type_without_a_handler_here_stays_pending_and_unspent(store):
     assert [unknown.id] == ids(take(store, types={"unknown": None}))
 
 
-def test_only_the_queues_asked_for_are_claimed(store):
+def test_only_the_requested_queues_are_claimed(store):
     jobs = {queue: put(store, queue=queue) for queue in ("a", "b", "c")}
 
     claimed = take(store, queues=("c", "a"))
@@ -162,7 +162,7 @@ def test_a_types_timeout_sets_the_deadline(store, clock):
     assert {"slow": clock() + 300 * SECOND, "endless": None} == {c.type: c.deadline for c in claimed}
 
 
-def test_a_lease_taken_by_hand_has_a_deadline_of_its_own(store, clock):
+def test_a_lease_taken_by_hand_has_its_own_deadline(store, clock):
     put(store)
 
     (claimed,) = take(store, types={"noop": 300 * SECOND}, lease_for=7 * SECOND)
@@ -194,13 +194,13 @@ def test_nothing_is_due_in_an_empty_store(store):
     assert Due(False, None) == store.due(ClaimRequest(limit=1))
 
 
-def test_due_tells_that_there_is_something_to_claim(store):
+def test_due_says_that_there_is_something_to_claim(store):
     put(store)
 
     assert store.due(ClaimRequest(limit=1)).now
 
 
-def test_due_tells_when_the_next_job_will_be(store, clock):
+def test_due_says_when_the_next_job_is_due(store, clock):
     for seconds in (90, 30, 60):
         put(store, f"after_{seconds}", delay=seconds * SECOND, priority=-seconds)
 
@@ -228,7 +228,7 @@ def test_a_full_type_is_not_due(store):
 
 
 def test_looking_for_due_jobs_takes_no_lock(open_store):
-    """A worker that polls must not stand in the way of those who write."""
+    """A worker that polls must not block writers."""
     ours, theirs = open_store(), open_store()
     put(ours)
 

@@ -1,4 +1,4 @@
-"""Time steps: a future job is never early, and who lives is no matter of clocks."""
+"""Clock steps: a job never runs early, and whether a worker is alive does not depend on clocks."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from treadle.outcome import COMPLETED
 from treadle.stores.base import ClaimRequest
 
 
-def test_a_job_for_the_future_is_never_early(store, clock):
+def test_a_scheduled_job_is_never_early(store, clock):
     job = put(store, run_at=clock() + HOUR)
 
     for _ in range(3):
@@ -20,7 +20,7 @@ def test_a_job_for_the_future_is_never_early(store, clock):
     assert [job.id] == ids(take(store))
 
 
-def test_nothing_is_due_for_ever_after_a_step_back(store, clock):
+def test_due_does_not_report_a_scheduled_job_after_the_clock_stepped_back(store, clock):
     put(store, run_at=clock() + HOUR)
     clock.step_back(3600)
     take(store)
@@ -28,7 +28,7 @@ def test_nothing_is_due_for_ever_after_a_step_back(store, clock):
     assert not store.due(ClaimRequest(limit=1)).now
 
 
-def test_a_job_for_the_future_waits_though_the_clock_stepped_back(store, clock):
+def test_a_scheduled_job_still_waits_after_the_clock_stepped_back(store, clock):
     job = put(store, run_at=clock() + HOUR)
     clock.step_back(3600)
 
@@ -38,7 +38,7 @@ def test_a_job_for_the_future_waits_though_the_clock_stepped_back(store, clock):
     assert [job.id] == ids(take(store))
 
 
-def test_a_step_forward_makes_due_what_is_due_then(store, clock):
+def test_a_clock_step_forward_makes_jobs_due(store, clock):
     job = put(store, delay=HOUR)
 
     clock.advance(7200)
@@ -47,7 +47,7 @@ def test_a_step_forward_makes_due_what_is_due_then(store, clock):
 
 
 def test_a_living_workers_job_is_not_reclaimed_when_the_clock_steps(store, clock):
-    """No clocks are compared: counts that stand still tell who is dead."""
+    """No clocks are compared: a worker is dead if its beat count stands still."""
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
 

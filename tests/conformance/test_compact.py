@@ -1,4 +1,4 @@
-"""Counts and usage add up to the same before, during and after they are folded."""
+"""Counts and usage have the same sums before, during and after compaction."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.conformance.helpers import (
     RETRIED,
     at_once,
-    check_books,
+    check_consistency,
     finish,
     on_postgres,
     put,
@@ -30,7 +30,7 @@ def usage(store):
     return select(store, f"SELECT {PLACE}, {SUMS} FROM treadle.usage GROUP BY {PLACE} ORDER BY {PLACE}")
 
 
-def books(store):
+def sums(store):
     return store.counts(("status", "type", "queue")).rows, usage(store)
 
 
@@ -39,7 +39,7 @@ def rows(store, table):
 
 
 def work(store, clock, types=("a", "b")):
-    """Jobs of some types, in every place."""
+    """Make jobs of some types, in every state."""
     for type in types:
         put_many(store, 3, type)
         clock.advance(2)
@@ -49,31 +49,31 @@ def work(store, clock, types=("a", "b")):
         settle_one(store, second, COMPLETED)
 
 
-def test_folding_changes_no_sum(store, clock):
+def test_compaction_changes_no_sum(store, clock):
     work(store, clock)
-    before = books(store)
+    before = sums(store)
 
     store.compact()
-    assert before == books(store)
+    assert before == sums(store)
 
     work(store, clock, ("c",))
-    again = books(store)
+    again = sums(store)
     store.compact()
     store.compact()
-    assert again == books(store)
+    assert again == sums(store)
 
 
-def test_folding_leaves_a_row_for_each_sum(store, clock):
+def test_compaction_leaves_one_row_for_each_sum(store, clock):
     work(store, clock)
 
     left = store.compact()
 
-    counts, used = books(store)
+    counts, used = sums(store)
     assert (len(used), len(counts)) == (rows(store, "usage"), len([c for c in counts if c["count"]]))
     assert (rows(store, "tallies") + rows(store, "usage") if on_postgres(store) else 0) == left
 
 
-def test_sums_that_are_nothing_are_folded_away(store):
+def test_compaction_removes_sums_of_zero(store):
     store.delete(put(store).id)
 
     store.compact()
@@ -95,40 +95,40 @@ def test_usage_of_an_hour_ago_is_kept_as_it_is(store, clock):
 
 
 @pytest.mark.only("sqlite")
-def test_in_a_file_there_is_nothing_to_fold(store, clock):
+def test_in_a_sqlite_file_there_is_nothing_to_compact(store, clock):
     work(store, clock)
-    before = store.changes(), rows(store, "tallies"), books(store)
+    before = store.changes(), rows(store, "tallies"), sums(store)
 
     assert 0 == store.compact()
 
-    assert before == (store.changes(), rows(store, "tallies"), books(store))
+    assert before == (store.changes(), rows(store, "tallies"), sums(store))
 
 
 @pytest.mark.only("postgresql")
 @pytest.mark.parametrize("end", ["commit", "rollback"])
-def test_sums_are_exact_while_somebody_folds(store, clock, end):
+def test_sums_are_exact_during_a_compaction(store, clock, end):
     work(store, clock)
-    before = books(store)
+    before = sums(store)
 
     with psycopg.connect(store.url) as folder:
         folder.execute(sql.LOCK_COMPACTING)
         folder.execute(sql.COMPACT_TALLIES)
         folder.execute(sql.COMPACT_USAGE.replace(":since", "0"))
-        assert before == books(store)
+        assert before == sums(store)
         assert 0 == store.compact()
 
         work(store, clock, ("c",))
-        meanwhile = books(store)
-        check_books(store)
+        meanwhile = sums(store)
+        check_consistency(store)
         getattr(folder, end)()
 
     assert before != meanwhile
-    assert meanwhile == books(store)
+    assert meanwhile == sums(store)
     store.compact()
-    assert meanwhile == books(store)
+    assert meanwhile == sums(store)
 
 
-def test_several_who_fold_at_once_count_nothing_twice(open_store):
+def test_concurrent_compactions_count_nothing_twice(open_store):
     handles = [open_store() for _ in range(3)]
     handles[0].open()
     working, rounds = threading.Event(), 30

@@ -1,4 +1,4 @@
-"""The dead are buried, what they held is returned, and only who is to blame is charged."""
+"""Dead workers: their jobs are returned, and only the job that caused the crash is charged an attempt."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from treadle.job import Status, Suspicion
 from treadle.outcome import COMPLETED
 
 
-def test_a_buried_workers_job_is_returned_and_its_attempt_spent(store):
+def test_the_job_of_a_worker_that_was_declared_dead_is_returned_and_its_attempt_counts(store):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
 
@@ -32,7 +32,7 @@ def test_a_buried_workers_job_is_returned_and_its_attempt_spent(store):
 
 
 def test_a_crash_in_the_last_attempt_fails_the_job(store):
-    """Never looped, never dropped."""
+    """The job neither loops nor disappears."""
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1", max_attempts=1)
 
@@ -54,7 +54,7 @@ def test_a_job_that_kills_every_worker_ends_after_its_last_attempt(store):
     assert ["crash 0", "crash 1", "crash 2"] == [attempt.error for attempt in store.attempts(job.id)]
 
 
-def test_a_worker_that_beats_again_is_not_buried(store):
+def test_a_worker_that_beats_again_is_not_declared_dead(store):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
     seen = store.beat("w1").workers["w1"]
@@ -66,7 +66,7 @@ def test_a_worker_that_beats_again_is_not_buried(store):
     assert settle_one(store, claimed, COMPLETED)
 
 
-def test_a_worker_whose_count_stands_still_is_buried(store):
+def test_a_worker_whose_beat_count_stands_still_is_declared_dead(store):
     enlist(store, "w1")
     put_and_take(store, worker="w1")
     seen = store.beat("w1").workers["w1"]
@@ -87,7 +87,7 @@ def test_only_jobs_that_had_started_are_charged_for_a_crash(store):
     assert [1, 0, 0] == [len(store.attempts(id)) for id in ids([running, *queued])]
 
 
-def test_nobody_is_charged_if_nothing_had_started(store):
+def test_no_job_is_charged_if_none_had_started(store):
     enlist(store, "w1")
     put_many(store, 2)
     claimed = take(store, worker="w1")
@@ -98,7 +98,7 @@ def test_nobody_is_charged_if_nothing_had_started(store):
     assert [Suspicion.NONE] * 2 == [c.suspicion for c in take(store)]
 
 
-def test_a_job_that_ran_alone_is_guilty(store):
+def test_a_job_that_ran_alone_is_charged_for_the_crash(store):
     enlist(store, "w1")
     put_and_take(store, worker="w1")
     put(store)
@@ -111,7 +111,7 @@ def test_a_job_that_ran_alone_is_guilty(store):
     assert {2: Suspicion.GUILTY, 1: Suspicion.NONE} == by_number
 
 
-def test_jobs_that_ran_beside_each_other_are_suspects_and_not_charged(store):
+def test_jobs_that_ran_at_the_same_time_are_suspects_and_not_charged(store):
     enlist(store, "w1")
     put_many(store, 2)
     claimed = take(store, worker="w1")
@@ -123,7 +123,7 @@ def test_jobs_that_ran_beside_each_other_are_suspects_and_not_charged(store):
     assert all("runs again alone" in store.attempts(id)[0].error for id in ids(claimed))
 
 
-def test_a_suspect_that_crashes_alone_pays_for_both_crashes(store):
+def test_a_suspect_that_crashes_alone_is_charged_for_both_crashes(store):
     enlist(store, "w1")
     put_many(store, 2, max_attempts=9)
     guilty, innocent = take(store, worker="w1")
@@ -153,7 +153,7 @@ def test_a_suspect_with_two_attempts_fails_at_its_second_crash(store):
 
 
 def test_suspects_that_crash_together_again_are_both_charged(store):
-    """Else two jobs that always run beside each other would loop for ever."""
+    """Otherwise, two jobs that always run at the same time would loop forever."""
     put_many(store, 2, max_attempts=2)
     for worker in ("w1", "w2"):
         enlist(store, worker)
@@ -163,8 +163,8 @@ def test_suspects_that_crash_together_again_are_both_charged(store):
     assert [(Status.FAILED, 2)] * 2 == [place_of(store, id) for id in ids(claimed)]
 
 
-def test_nobody_is_suspected_when_the_worker_was_killed_from_outside(store):
-    """A machine that was switched off says nothing of the jobs: each has lost an attempt, and that is all."""
+def test_no_job_is_suspected_if_the_worker_was_killed_from_outside(store):
+    """A machine that was switched off says nothing about the jobs: each only lost an attempt."""
     enlist(store, "w1")
     put_many(store, 2)
     claimed = take(store, worker="w1")
@@ -195,7 +195,7 @@ def test_a_cancelled_job_of_a_dead_worker_is_cancelled(store):
     assert Status.CANCELLED == store.get(claimed.id).status
 
 
-def test_a_worker_is_buried_once_and_its_grave_stays_closed(store):
+def test_a_worker_is_declared_dead_once_and_cannot_come_back(store):
     enlist(store, "w1")
     put_and_take(store, worker="w1")
     store.declare_dead("w1", "the process died")
@@ -205,7 +205,7 @@ def test_a_worker_is_buried_once_and_its_grave_stays_closed(store):
         take(store, worker="w1")
 
 
-def test_burying_one_worker_leaves_the_others_alone(store):
+def test_declaring_one_worker_dead_does_not_affect_the_others(store):
     enlist(store, "w1")
     enlist(store, "w2")
     theirs = put_and_take(store, worker="w2")
@@ -216,7 +216,7 @@ def test_burying_one_worker_leaves_the_others_alone(store):
     assert settle_one(store, theirs, COMPLETED)
 
 
-def test_a_worker_that_is_gone_is_buried_again_for_what_was_left_in_its_name(store, by_hand):
+def test_a_worker_that_is_gone_can_be_declared_dead_again_for_leases_left_in_its_name(store, by_hand):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
     by_hand("DELETE FROM treadle_workers")

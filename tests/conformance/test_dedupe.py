@@ -1,4 +1,4 @@
-"""Uniqueness is an index: a key is held from enqueue until a final status."""
+"""Dedupe keys: a job holds its key from enqueue until a final status."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from treadle.outcome import CANCELLED, COMPLETED, RELEASED
 from treadle.stores.postgres.connection import NOTHING, Transaction
 
 
-def test_a_second_job_with_a_held_key_is_the_first_job(store):
+def test_enqueuing_with_a_key_in_use_returns_the_first_job(store):
     first = put(store, dedupe="k")
 
     second = put(store, dedupe="k")
@@ -34,7 +34,7 @@ def test_a_second_job_with_a_held_key_is_the_first_job(store):
     assert [first] == everything(store)
 
 
-def test_the_holder_is_answered_as_it_is_now(store):
+def test_the_returned_holder_of_a_key_has_its_current_state(store):
     claimed = put_and_take(store, dedupe="k")
 
     answer = put(store, dedupe="k")
@@ -42,21 +42,21 @@ def test_the_holder_is_answered_as_it_is_now(store):
     assert (claimed.id, Status.PROCESSING) == (answer.id, answer.status)
 
 
-def test_two_jobs_of_one_batch_with_one_key_are_one_job(store):
+def test_two_jobs_of_a_batch_with_the_same_key_are_one_job(store):
     first, second = store.insert([new_job(dedupe="k"), new_job(dedupe="k")])
 
     assert first == second
     assert 1 == len(everything(store))
 
 
-def test_two_groups_with_one_key_are_one_job(store):
+def test_two_groups_with_the_same_key_are_one_job(store):
     first, second = store.insert_groups([[new_job(dedupe="k")], [new_job(dedupe="k"), new_job()]])
 
     assert first[0] == second[0]
     assert 2 == len(everything(store))
 
 
-def test_each_job_of_a_batch_has_its_own_answer(store):
+def test_a_batch_returns_a_result_for_each_job(store):
     holder = put(store, dedupe="held")
     batch = [new_job(), new_job(dedupe="held"), new_job(dedupe="free")]
 
@@ -65,8 +65,8 @@ def test_each_job_of_a_batch_has_its_own_answer(store):
     assert [batch[0].id, holder.id, batch[2].id] == ids(answers)
 
 
-def test_a_repeated_batch_gives_each_job_its_own_answer_again(store):
-    """One of its ids is stored already, one is new, and one meets a holder."""
+def test_a_repeated_batch_returns_a_result_for_each_job_again(store):
+    """One of its ids is already stored, one is new, and the key of one is in use."""
     holder = put(store, dedupe="held")
     there, new, kept_out = new_job(), new_job(), new_job(dedupe="held")
     store.insert([there])
@@ -76,7 +76,7 @@ def test_a_repeated_batch_gives_each_job_its_own_answer_again(store):
     assert [new.id, holder.id, there.id] == ids(answers)
 
 
-def test_a_repeated_insert_finds_its_own_job_and_not_the_keys_new_holder(store):
+def test_a_repeated_insert_returns_its_own_job_and_not_the_new_holder_of_the_key(store):
     new = new_job(dedupe="k")
     store.insert([new])
     settle_one(store, take(store)[0], COMPLETED)
@@ -98,7 +98,7 @@ def test_a_repeated_insert_of_a_job_that_ended_does_not_take_the_key(store):
     assert new.id != later.id
 
 
-def test_one_tenants_key_is_not_anothers(store):
+def test_two_tenants_can_use_the_same_key(store):
     first = put(store, tenant="acme", dedupe="k")
 
     second = put(store, tenant="other", dedupe="k")
@@ -106,7 +106,7 @@ def test_one_tenants_key_is_not_anothers(store):
     assert {first.id, second.id} == set(ids(everything(store)))
 
 
-def test_jobs_without_a_key_are_all_their_own(store):
+def test_jobs_without_a_key_are_never_merged(store):
     put_many(store, 3)
 
     assert [{"count": 3}] == store.counts(()).rows
@@ -155,7 +155,7 @@ def test_a_manual_retry_takes_the_key_again(store):
     assert first.id == put(store, dedupe="k").id
 
 
-def test_a_manual_retry_says_who_holds_the_key(store):
+def test_a_manual_retry_names_the_job_that_holds_the_key(store):
     first = finish(store, FAILED, dedupe="k", tenant="t")
     holder = put(store, dedupe="k", tenant="t")
     before = snapshot(store)
@@ -206,8 +206,8 @@ def test_one_id_twice_in_a_batch_holds_its_key_once(store):
 
 @pytest.mark.only("postgresql")
 @pytest.mark.parametrize("taken", [False, True])
-def test_a_key_is_held_by_one_job_also_when_its_holder_is_deleted_meanwhile(open_store, monkeypatch, taken):
-    """Between two statements of somebody who wants it. On SQLite nobody else can write then."""
+def test_only_one_job_holds_a_key_even_if_its_holder_is_deleted_meanwhile(open_store, monkeypatch, taken):
+    """The holder is deleted between two statements of an insert. On SQLite, no other writer can do that."""
     ours, theirs = open_store(), open_store()
     first, others = put(theirs, dedupe="k"), []
     value, deleted = Transaction.value, []

@@ -1,4 +1,4 @@
-"""Enqueue in the user's own transaction: the job is there with their rows, or not at all."""
+"""Enqueue in the user's own transaction: the job commits with their rows, or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def in_transaction(users):
 
 
 def autocommit(users):
-    """From now on, every statement is a transaction, unless they begin one."""
+    """Set autocommit: every statement is a transaction, unless the user begins one."""
     if isinstance(users, psycopg.Connection):
         users.autocommit = True
     else:
@@ -41,7 +41,7 @@ def autocommit(users):
 
 
 @pytest.mark.needs("joins_transactions")
-def test_a_job_exists_once_the_users_transaction_commits(store, users):
+def test_a_job_exists_when_the_users_transaction_has_committed(store, users):
     users.execute("INSERT INTO orders VALUES (1)")
     (job,) = store.insert([new_job()], users)
 
@@ -54,7 +54,7 @@ def test_a_job_exists_once_the_users_transaction_commits(store, users):
 
 
 @pytest.mark.needs("joins_transactions")
-def test_a_job_never_existed_if_the_users_transaction_rolls_back(store, users):
+def test_a_job_does_not_exist_if_the_users_transaction_rolls_back(store, users):
     users.execute("INSERT INTO orders VALUES (1)")
     (job,) = store.insert([new_job(dedupe="k")], users)
 
@@ -67,7 +67,7 @@ def test_a_job_never_existed_if_the_users_transaction_rolls_back(store, users):
 
 @pytest.mark.needs("joins_transactions")
 def test_an_insert_opens_the_transaction_that_the_user_has_not_opened_yet(store, users):
-    """As an INSERT of their own would do on such a connection."""
+    """The user's own INSERT would do the same on such a connection."""
     (job,) = store.insert([new_job()], users)
 
     assert in_transaction(users)
@@ -77,7 +77,7 @@ def test_an_insert_opens_the_transaction_that_the_user_has_not_opened_yet(store,
 
 
 @pytest.mark.needs("joins_transactions")
-def test_nothing_is_committed_behind_the_users_back(store, users):
+def test_an_enqueue_does_not_commit_the_users_transaction(store, users):
     users.execute("INSERT INTO orders VALUES (1)")
     store.insert([new_job(), new_job()], users)
 
@@ -88,7 +88,7 @@ def test_nothing_is_committed_behind_the_users_back(store, users):
 
 @pytest.mark.needs("joins_transactions")
 def test_a_batch_in_the_users_transaction_is_all_or_nothing(store, users):
-    """They may catch the error and commit what they have: that must not be half a batch."""
+    """The user may catch the error and commit. That must not store half a batch."""
     users.execute("INSERT INTO orders VALUES (1)")
     with pytest.raises(CANNOT_BE_STORED):
         store.insert([new_job(dedupe="k"), new_job(priority=UNSTORABLE)], users)
@@ -99,7 +99,7 @@ def test_a_batch_in_the_users_transaction_is_all_or_nothing(store, users):
 
 
 @pytest.mark.needs("joins_transactions")
-def test_in_the_users_transaction_a_held_key_answers_with_its_holder(store, users):
+def test_in_the_users_transaction_a_key_in_use_returns_its_holder(store, users):
     holder = put(store, dedupe="k")
     free, kept_out = new_job(), new_job(dedupe="k")
 
@@ -129,7 +129,7 @@ def test_in_the_users_transaction_the_same_id_twice_is_one_job(store, users):
     ],
 )
 @pytest.mark.needs("joins_transactions")
-def test_the_users_row_factory_is_theirs(store, users, factory):
+def test_the_users_row_factory_is_kept(store, users, factory):
     put(store, dedupe="k")
     users.row_factory = factory
     users.text_factory = bytes
@@ -144,7 +144,7 @@ def test_the_users_row_factory_is_theirs(store, users, factory):
 @pytest.mark.only("postgresql")
 @pytest.mark.parametrize("factory", [dict_row, namedtuple_row])
 @pytest.mark.needs("joins_transactions")
-def test_the_users_row_factory_is_theirs_on_a_server(store, users, factory):
+def test_the_users_row_factory_is_kept_on_a_server(store, users, factory):
     put(store, dedupe="k")
     users.row_factory, users.cursor_factory = factory, psycopg.RawCursor
 
@@ -157,7 +157,7 @@ def test_the_users_row_factory_is_theirs_on_a_server(store, users, factory):
 
 @pytest.mark.needs("joins_transactions")
 def test_a_connection_without_a_transaction_is_refused(store, users):
-    """In autocommit mode every statement of ours would be a commit of its own."""
+    """In autocommit mode, every statement of the insert would commit on its own."""
     autocommit(users)
 
     with pytest.raises(BadConnection, match="no transaction is open on it; "):
@@ -192,7 +192,7 @@ def test_a_connection_to_another_file_is_refused(store, folder, where):
 
 @pytest.mark.only("postgresql")
 def test_a_connection_to_another_database_is_refused(store, postgres_url):
-    """On the same server: the jobs would be there, and nobody would run them."""
+    """On the same server, the jobs would be stored, but no worker would run them."""
     make_tables(postgres_url)
 
     with (
@@ -205,7 +205,7 @@ def test_a_connection_to_another_database_is_refused(store, postgres_url):
 
 
 @pytest.mark.parametrize("connection", ["sqlite:///jobs.db", 7, object()], ids=["text", "number", "object"])
-def test_what_is_no_connection_is_refused_and_shown(store, connection):
+def test_a_value_that_is_not_a_connection_is_refused_and_shown(store, connection):
     with pytest.raises(
         BadConnection,
         match=r"it is not a sqlite3 connection|does not know this kind of connection|lets nobody else into",

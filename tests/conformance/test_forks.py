@@ -1,4 +1,4 @@
-"""A process that forks: the child has connections of its own, and the parent keeps its own."""
+"""A process that forks: the child opens its own connections, and those of the parent keep working."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from treadle.job import Status
 from treadle.outcome import COMPLETED
 
 
-def test_a_forked_child_has_connections_of_its_own_and_both_can_write(store):
+def test_a_forked_child_has_its_own_connections_and_both_can_write(store):
     put(store)
     before = store.database
     ready, go = os.pipe()
@@ -46,8 +46,8 @@ def test_children_of_children_can_write_too(store):
     assert 3 == len(everything(store))
 
 
-def test_what_a_child_was_answered_is_there_when_its_parent_has_closed(store, open_store):
-    """SQLite deletes its log when the last who has the file open closes it, so it must know that the child has."""
+def test_a_job_enqueued_by_a_child_survives_when_its_parent_closes(store, open_store):
+    """SQLite deletes its log when the last process closes the file, so it must know that the child has it open."""
     put(store)
     opened, go_on = os.pipe(), os.pipe()
 
@@ -67,7 +67,7 @@ def test_what_a_child_was_answered_is_there_when_its_parent_has_closed(store, op
     assert is_intact(store)
 
 
-def test_changes_are_seen_across_a_fork_in_the_parent(store):
+def test_the_parent_sees_changes_that_a_forked_child_makes(store):
     before = store.changes()
 
     wait(fork_and(lambda: put(store)))

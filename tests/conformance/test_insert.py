@@ -1,4 +1,4 @@
-"""Enqueue: all or none, once per id, and nobody pays for a neighbour."""
+"""Enqueue: all or none, once per id, and an error affects only its own caller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from treadle.outcome import COMPLETED
 from treadle.stores.base import TypePolicy
 
 
-def test_an_inserted_job_reads_back_as_it_was_answered(store):
+def test_get_returns_the_same_job_as_insert(store):
     new = new_job(
         "podcast_import",
         queue="slow",
@@ -60,13 +60,13 @@ def test_a_delay_counts_from_the_databases_now(store, clock):
     assert job == store.get(job.id)
 
 
-def test_a_moment_to_run_at_is_kept_to_the_microsecond(store, clock):
+def test_run_at_is_kept_to_the_microsecond(store, clock):
     job = put(store, run_at=clock() + HOUR + 1)
 
     assert to_datetime(clock() + HOUR + 1) == store.get(job.id).run_at
 
 
-def test_the_answers_come_in_the_order_of_the_questions(store):
+def test_inserted_jobs_are_returned_in_the_order_of_the_request(store):
     new = [new_job(priority=i) for i in (3, 1, 2)]
 
     jobs = store.insert(new)
@@ -74,7 +74,7 @@ def test_the_answers_come_in_the_order_of_the_questions(store):
     assert ids(new) == ids(jobs)
 
 
-def test_inserting_nothing_is_nothing(store):
+def test_inserting_no_jobs_changes_nothing(store):
     assert [] == store.insert([])
     assert [] == store.insert_groups([])
     assert [] == store.counts(("status",)).rows
@@ -98,7 +98,7 @@ def test_the_same_id_twice_is_one_job(store):
     assert [{"count": 1}] == store.counts(()).rows
 
 
-def test_a_repeated_insert_answers_with_the_job_as_it_is_now(store):
+def test_a_repeated_insert_returns_the_current_state_of_the_job(store):
     new = new_job()
     store.insert([new])
     (claimed,) = take(store)
@@ -129,8 +129,8 @@ def test_one_id_twice_in_a_batch_is_one_job(store):
     assert [{"count": 1}] == store.counts(()).rows
 
 
-def test_all_other_groups_are_stored_when_one_cannot_be(store):
-    """Callers who never heard of each other share a commit: only the culprit's may hear of an error."""
+def test_if_one_group_cannot_be_stored_the_others_are(store):
+    """Independent callers share a commit: only the caller with the bad job may get an error."""
     good, bad, late = [new_job(), new_job()], [new_job(), new_job(priority=UNSTORABLE)], [new_job()]
 
     answers = store.insert_groups([good, bad, late])
@@ -150,14 +150,14 @@ def test_all_other_groups_are_stored_when_one_cannot_be(store):
         pytest.param({"delay": 1 << 62}, id="a delay beyond all dates"),
     ],
 )
-def test_a_culprit_of_any_kind_fails_alone(store, culprit):
+def test_a_bad_job_of_any_kind_fails_only_its_own_group(store, culprit):
     answers = store.insert_groups([[new_job()], [new_job(**culprit)], [new_job()]])
 
     assert [list, True, list] == [type(answers[0]), isinstance(answers[1], Exception), type(answers[2])]
     assert [{"count": 2}] == store.counts(()).rows
 
 
-def test_a_group_whose_ids_are_there_already_is_no_culprit(store):
+def test_a_group_whose_ids_are_already_stored_does_not_fail(store):
     there, new = [new_job()], [new_job()]
     store.insert(there)
 
@@ -168,7 +168,7 @@ def test_a_group_whose_ids_are_there_already_is_no_culprit(store):
 
 
 def test_groups_that_meet_a_busy_store_wait_once_together(store, monkeypatch):
-    """Each group for itself would make the last caller wait for the time limits of all."""
+    """If each group waited on its own, the last caller would wait for the time limits of all."""
     tries = []
 
     def busy(*_):
@@ -205,7 +205,7 @@ def test_another_handle_sees_a_job_when_insert_has_returned(open_store):
     assert job == theirs.get(job.id)
 
 
-def test_a_payload_of_one_mebibyte_comes_back_whole(store):
+def test_a_payload_of_one_mebibyte_is_read_back_unchanged(store):
     payload = '{"text":"' + "ü" * ((1 << 19) - 6) + '"}'
 
     put(store, payload=payload)
@@ -213,7 +213,7 @@ def test_a_payload_of_one_mebibyte_comes_back_whole(store):
     assert payload == take(store)[0].payload
 
 
-def test_text_of_every_alphabet_comes_back_as_it_was(store):
+def test_text_of_any_alphabet_is_read_back_unchanged(store):
     words = "naïve 日本語 🦆 'quoted' \"double\" \\ \n {}[]"
     job = put(store, tenant=words, subject=words, type=words, queue=words)
 
@@ -231,7 +231,7 @@ def _waiting(job: Job) -> dict:
     return {name: getattr(job, name) for name in ("status", "attempts", "started_at", "updated_at", "worker_id")}
 
 
-def test_an_id_is_whatever_the_client_made(store):
+def test_the_store_keeps_the_id_that_the_client_made(store):
     id = new_id()
 
     store.insert([NewJob(id=id, type="noop")])
@@ -239,7 +239,7 @@ def test_an_id_is_whatever_the_client_made(store):
     assert (Status.PENDING, 0) == place_of(store, id)
 
 
-def test_what_workers_published_is_known_to_all(open_store):
+def test_published_type_policies_are_visible_on_every_handle(open_store):
     ours, theirs = open_store(), open_store()
     policy = TypePolicy(type="noop", queue="slow", priority=3, max_attempts=9, concurrency=2, timeout=300 * SECOND)
 
@@ -248,7 +248,7 @@ def test_what_workers_published_is_known_to_all(open_store):
     assert {"noop": policy, "other": TypePolicy(type="other")} == theirs.policies()
 
 
-def test_who_publishes_last_wins(store):
+def test_the_policy_published_last_wins(store):
     store.publish([TypePolicy(type="noop", concurrency=1, timeout=5)])
 
     store.publish([TypePolicy(type="noop")])

@@ -1,4 +1,4 @@
-"""The fence: whoever lost the lease changes nothing."""
+"""The fence: a worker that lost its lease changes nothing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ by_kind = pytest.mark.parametrize("outcome", EVERY_OUTCOME, ids=lambda outcome: 
 
 
 def lose(store, **options):
-    """A lease whose worker was buried, and the lease that its job has now."""
+    """A lease whose worker was declared dead, and the lease that its job has now."""
     enlist(store, "dead")
     stale = put_and_take(store, worker="dead", **options)
     store.declare_dead("dead", "stood still")
@@ -79,7 +79,7 @@ def test_a_worker_that_lost_its_lease_cannot_settle_a_deleted_job(store, outcome
     assert [] == store.counts(("status",)).rows
 
 
-def test_what_was_lost_leaves_the_rest_of_the_batch_alone(store):
+def test_a_lost_lease_does_not_affect_the_rest_of_the_batch(store):
     stale, current = lose(store)
     (other,) = [put_and_take(store)]
 
@@ -118,8 +118,8 @@ def test_a_worker_that_lost_its_lease_cannot_extend_it(store):
 
 
 @pytest.mark.parametrize("outcome", FINAL_OUTCOMES, ids=lambda outcome: outcome.kind.value)
-def test_an_outcome_that_was_written_before_is_not_lost(store, outcome):
-    """The reply to the commit got lost, so the worker settles once more."""
+def test_settling_again_an_outcome_that_was_written_is_not_a_lost_lease(store, outcome):
+    """The reply to the commit was lost, so the worker settles again."""
     claimed = put_and_take(store)
     settle_one(store, claimed, outcome)
     before = snapshot(store)
@@ -137,8 +137,8 @@ def test_a_repeated_completion_stores_its_follow_ups_once(store):
     assert [{"type": "next", "count": 1}, {"type": "noop", "count": 1}] == store.counts(("type",)).rows
 
 
-def test_a_job_that_the_rescuer_failed_is_lost_for_its_late_completer(store):
-    """It ended under the very number of the late one, but not by its word."""
+def test_a_late_completion_of_a_job_that_the_rescuer_failed_is_a_lost_lease(store):
+    """The job ended under the same lease number, but with another outcome."""
     enlist(store, "dead")
     stale = put_and_take(store, worker="dead", max_attempts=1)
     store.declare_dead("dead", "stood still")
@@ -148,7 +148,7 @@ def test_a_job_that_the_rescuer_failed_is_lost_for_its_late_completer(store):
     assert Status.FAILED == store.get(stale.id).status
 
 
-def test_an_outcome_written_before_a_manual_retry_is_lost_after_it(store):
+def test_settling_again_after_a_manual_retry_is_a_lost_lease(store):
     claimed = put_and_take(store)
     settle_one(store, claimed, COMPLETED)
     store.retry(claimed.id)
@@ -158,8 +158,8 @@ def test_an_outcome_written_before_a_manual_retry_is_lost_after_it(store):
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, RETRIED, CANCELLED], ids=lambda outcome: outcome.kind.value)
-def test_a_worker_whose_job_was_reconciled_has_lost_it(store, outcome):
-    """Its result and its follow-ups were never written, so it must not be told that they were."""
+def test_a_worker_whose_job_was_reconciled_has_lost_its_lease(store, outcome):
+    """Its result and its follow-ups were never written, so settle must not report that they were."""
     claimed = put_and_take(store)
     store.complete([claimed.id])
     before = snapshot(store)
@@ -168,7 +168,7 @@ def test_a_worker_whose_job_was_reconciled_has_lost_it(store, outcome):
     assert before == snapshot(store)
 
 
-def test_a_late_completer_of_a_job_that_failed_and_was_reconciled_has_lost_it(store):
+def test_a_late_completion_of_a_job_that_failed_and_was_reconciled_is_a_lost_lease(store):
     enlist(store, "dead")
     stale = put_and_take(store, worker="dead", max_attempts=1)
     store.declare_dead("dead", "stood still")
@@ -186,7 +186,7 @@ def test_the_newest_progress_is_shown(store):
     assert [Progress(0.2, "on it"), Progress(0.4, "waiting")] == [store.get(c.id).progress for c in (first, second)]
 
 
-def test_progress_is_gone_when_the_attempt_is(store):
+def test_progress_is_cleared_when_the_attempt_ends(store):
     claimed = put_and_take(store)
     store.save_progress([(claimed, Progress(0.9))])
 
@@ -196,7 +196,7 @@ def test_progress_is_gone_when_the_attempt_is(store):
     assert None is store.get(claimed.id).progress
 
 
-def test_reporting_nothing_is_nothing(store):
+def test_reporting_no_progress_changes_nothing(store):
     store.save_progress([])
     assert not store.settle([]).lost
 
@@ -214,7 +214,7 @@ def test_an_extended_lease_lives_until_its_new_deadline(store, clock):
     assert 1 == store.rescue()
 
 
-def test_an_extended_lease_settles_under_its_number(store):
+def test_an_extended_lease_keeps_its_number(store):
     claimed = put_and_take(store, lease_for=10 * SECOND)
 
     extended = store.extend(claimed, 20 * SECOND)
@@ -231,7 +231,7 @@ def test_a_settled_lease_cannot_be_extended(store):
         store.extend(claimed, SECOND)
 
 
-def test_two_leases_never_share_a_number_whatever_happens_between(store):
+def test_two_leases_never_share_a_number(store):
     numbers = []
     for outcome in EVERY_OUTCOME:
         put_many(store, 2)

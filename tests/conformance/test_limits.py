@@ -1,4 +1,4 @@
-"""Limits are exact over live leases: never one over, a freed slot used at once."""
+"""Limits are exact over live leases: they are never exceeded, and a free slot is used at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from treadle.outcome import COMPLETED
 from treadle.stores.base import TypePolicy
 
 
-def test_no_more_than_the_limit_are_in_hand(open_store):
+def test_no_more_jobs_are_leased_than_the_limit(open_store):
     ours, theirs = open_store(), open_store()
     limit(ours, "noop", 3)
     put_many(ours, 10)
@@ -42,7 +42,7 @@ def test_a_freed_slot_is_used_at_once(store, outcome):
     assert 1 == len(take(store))
 
 
-def test_the_slots_of_a_buried_worker_are_free(store):
+def test_the_slots_of_a_worker_that_was_declared_dead_are_free(store):
     limit(store, "noop", 2)
     enlist(store, "w1")
     put_many(store, 4)
@@ -53,7 +53,7 @@ def test_the_slots_of_a_buried_worker_are_free(store):
     assert 2 == len(take(store))
 
 
-def test_a_type_at_its_limit_costs_the_others_nothing(store):
+def test_a_type_at_its_limit_does_not_hold_up_the_others(store):
     limit(store, "full", 1)
     put_many(store, 5, "full", priority=9)
     others = put_many(store, 3, "free")
@@ -67,7 +67,7 @@ def _processing(store):
     return [row for row in store.counts(("type", "status")).rows if row["status"] == "processing"]
 
 
-def test_the_limit_is_one_over_all_queues(store):
+def test_the_limit_counts_jobs_of_all_queues(store):
     limit(store, "noop", 2)
     for queue in ("a", "b", "c"):
         put_many(store, 2, queue=queue)
@@ -76,7 +76,7 @@ def test_the_limit_is_one_over_all_queues(store):
     assert [] == take(store, queues=("c",))
 
 
-def test_the_limit_is_one_over_all_priorities(store):
+def test_the_limit_counts_jobs_of_all_priorities(store):
     limit(store, "noop", 2)
     for priority in (1, 2, 3):
         put(store, priority=priority)
@@ -91,7 +91,7 @@ def test_a_limit_of_zero_lets_nothing_run(store):
     assert [] == take(store)
 
 
-def test_a_limit_can_be_lifted(store):
+def test_a_limit_can_be_removed(store):
     limit(store, "noop", 1)
     put_many(store, 3)
     take(store)
@@ -101,7 +101,7 @@ def test_a_limit_can_be_lifted(store):
     assert 2 == len(take(store))
 
 
-def test_a_limit_below_what_runs_already_lets_it_run_down(store):
+def test_a_limit_below_the_number_of_running_jobs_lets_them_finish(store):
     put_many(store, 5)
     running = take(store, 4)
 

@@ -1,4 +1,4 @@
-"""What people do to jobs, and what each status allows."""
+"""Management: cancel, retry, delete and run now, and what each status allows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ended = pytest.mark.parametrize("outcome", [COMPLETED, FAILED, CANCELLED], ids=l
 
 
 @pytest.mark.parametrize("verb", ["cancel", "retry", "delete", "run_now"])
-def test_no_job_means_a_typed_answer_that_shows_the_id(store, verb):
+def test_an_unknown_job_raises_an_error_that_shows_the_id(store, verb):
     id = new_id()
 
     with pytest.raises(JobNotFound, match=id):
@@ -59,7 +59,7 @@ def test_a_job_that_waits_for_its_retry_keeps_its_attempts_when_cancelled(store)
     assert (Status.CANCELLED, 1) == place_of(store, claimed.id)
 
 
-def test_a_job_in_hand_is_flagged_and_stays_its_workers(store):
+def test_cancelling_a_leased_job_sets_its_flag_and_its_worker_keeps_it(store):
     claimed = put_and_take(store)
 
     assert Status.PROCESSING == store.cancel(claimed.id).status
@@ -79,7 +79,7 @@ def test_an_ended_job_cannot_be_cancelled(store, outcome):
     assert before == snapshot(store)
 
 
-def test_a_flag_is_gone_with_its_lease(store):
+def test_the_cancel_flag_is_cleared_with_its_lease(store):
     claimed = put_and_take(store)
     store.cancel(claimed.id)
     settle_one(store, claimed, COMPLETED)
@@ -107,7 +107,7 @@ def test_an_ended_job_runs_again_with_all_of_its_attempts(store, clock, outcome)
     assert 1 == take(store)[0].attempt
 
 
-def test_a_retried_job_forgets_its_snoozes(store):
+def test_a_retried_job_has_no_snoozes(store):
     claimed = put_and_take(store)
     settle_one(store, claimed, SNOOZED)
     settle_one(store, take(store)[0], FAILED)
@@ -125,7 +125,7 @@ def test_a_retried_job_keeps_the_records_of_its_failures(store):
     assert [1, 1] == [attempt.attempt for attempt in store.attempts(job.id)]
 
 
-def test_a_retried_job_keeps_what_was_asked_for(store):
+def test_a_retried_job_keeps_the_options_of_its_enqueue(store):
     job = finish(store, FAILED, queue="q", priority=3, tenant="t", subject="s", payload='{"a":1}')
 
     again = store.retry(job.id)
@@ -134,9 +134,9 @@ def test_a_retried_job_keeps_what_was_asked_for(store):
     assert [getattr(job, name) for name in kept] == [getattr(again, name) for name in kept]
 
 
-@pytest.mark.parametrize("in_hand", [False, True], ids=["pending", "processing"])
-def test_a_job_that_has_not_ended_cannot_be_retried(store, in_hand):
-    id = put_and_take(store).id if in_hand else put(store).id
+@pytest.mark.parametrize("leased", [False, True], ids=["pending", "processing"])
+def test_a_job_that_has_not_ended_cannot_be_retried(store, leased):
+    id = put_and_take(store).id if leased else put(store).id
     before = snapshot(store)
 
     with pytest.raises(WrongStatus, match=f"cannot retry job {id}"):
@@ -176,7 +176,7 @@ def test_a_deleted_waiting_job_never_runs(store):
     assert [] == take(store)
 
 
-def test_a_job_in_hand_cannot_be_deleted(store):
+def test_a_leased_job_cannot_be_deleted(store):
     claimed = put_and_take(store)
 
     with pytest.raises(WrongStatus, match=r"cancel it first: td\.cancel"):
@@ -196,7 +196,7 @@ def test_deleting_one_job_leaves_the_others(store):
 # Complete: the work of these jobs exists
 
 
-def test_work_that_exists_completes_jobs_of_every_status(store, clock):
+def test_reconciling_completes_jobs_of_every_status(store, clock):
     pending = put(store, delay=HOUR)
     processing = put_and_take(store)
     failed, cancelled = finish(store, FAILED), finish(store, CANCELLED)
@@ -212,7 +212,7 @@ def test_work_that_exists_completes_jobs_of_every_status(store, clock):
     assert [] == take(store)
 
 
-def test_what_was_completed_before_is_left_as_it_was(store, clock):
+def test_reconciling_leaves_a_completed_job_as_it_was(store, clock):
     job = finish(store, Outcome(OutcomeKind.COMPLETED, result="1"))
     clock.advance(5)
 
@@ -220,13 +220,13 @@ def test_what_was_completed_before_is_left_as_it_was(store, clock):
     assert job == store.get(job.id)
 
 
-def test_one_id_named_twice_is_completed_once(store):
+def test_an_id_that_is_reconciled_twice_in_one_call_is_completed_once(store):
     job = put(store)
 
     assert 1 == store.complete([job.id, job.id])
 
 
-def test_a_completed_job_that_was_reconciled_can_be_retried(store):
+def test_a_reconciled_job_can_be_retried(store):
     claimed = put_and_take(store)
     store.complete([claimed.id])
 
@@ -235,7 +235,7 @@ def test_a_completed_job_that_was_reconciled_can_be_retried(store):
     assert claimed.id == take(store)[0].id
 
 
-def test_reconciling_a_cancelled_run_wins_over_the_flag(store):
+def test_reconciling_wins_over_the_cancel_flag_of_a_running_job(store):
     claimed = put_and_take(store)
     store.cancel(claimed.id)
 
@@ -247,7 +247,7 @@ def test_reconciling_a_cancelled_run_wins_over_the_flag(store):
 # Run now
 
 
-def test_a_job_for_later_runs_now(store, clock):
+def test_run_now_makes_a_scheduled_job_due(store, clock):
     job = put(store, delay=HOUR)
     clock.advance(1)
 
@@ -262,7 +262,7 @@ def test_a_job_for_later_runs_now(store, clock):
     assert [job.id] == [claimed.id for claimed in take(store)]
 
 
-def test_a_job_that_waits_for_its_retry_runs_now_and_keeps_its_attempts(store):
+def test_run_now_makes_a_retrying_job_due_and_keeps_its_attempts(store):
     claimed = put_and_take(store)
     settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, delay=HOUR, error="later"))
 
@@ -270,7 +270,7 @@ def test_a_job_that_waits_for_its_retry_runs_now_and_keeps_its_attempts(store):
     assert 2 == take(store)[0].attempt
 
 
-def test_a_job_that_is_due_keeps_its_place(store, clock):
+def test_run_now_keeps_the_place_of_a_due_job(store, clock):
     first = put(store)
     clock.advance(1)
     second = put(store)
@@ -282,7 +282,7 @@ def test_a_job_that_is_due_keeps_its_place(store, clock):
 
 
 @ended
-def test_an_ended_job_is_not_run_now_but_retried(store, outcome):
+def test_run_now_refuses_an_ended_job_and_names_retry(store, outcome):
     job = finish(store, outcome)
     before = snapshot(store)
 
@@ -292,14 +292,14 @@ def test_an_ended_job_is_not_run_now_but_retried(store, outcome):
     assert before == snapshot(store)
 
 
-def test_a_job_in_hand_runs_already(store):
+def test_run_now_refuses_a_job_that_runs(store):
     claimed = put_and_take(store)
 
     with pytest.raises(WrongStatus, match="it runs already"):
         store.run_now(claimed.id)
 
 
-def test_a_job_that_waits_for_its_retry_is_not_retried_but_run_now(store):
+def test_retry_refuses_a_retrying_job_and_names_run_now(store):
     claimed = put_and_take(store)
     settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, delay=HOUR, error="later"))
 

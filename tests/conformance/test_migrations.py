@@ -35,7 +35,7 @@ def connect(url):
 
 
 def tables(url):
-    """The names of all tables and views that somebody has made there."""
+    """The names of all tables and views of the database, except the system's own."""
     if url.startswith("postgresql"):
         with psycopg.connect(url) as connection:
             names = "SELECT schemaname || '.' || tablename FROM pg_tables UNION SELECT schemaname || '.' || viewname"
@@ -55,7 +55,7 @@ def test_tables_appear_on_first_use(new_store, new_url):
     assert len(tables(new_url)) > 10
 
 
-def test_making_a_handle_touches_nothing(new_url):
+def test_making_a_store_object_does_not_touch_the_database(new_url):
     stores.open_store(new_url)
 
     assert set() == tables(new_url)
@@ -75,8 +75,8 @@ def test_migrations_are_numbered_without_gaps(package):
     assert list(range(1, len(numbers) + 1)) == numbers
 
 
-def test_our_tables_live_beside_the_users(new_store, new_url):
-    """Ours have a prefix in a file and a schema on a server, so that they can be in the user's own database."""
+def test_treadles_tables_can_be_in_the_users_own_database(new_store, new_url):
+    """They have a prefix on SQLite and a schema on PostgreSQL, so their names do not collide with the user's."""
     with closing(connect(new_url)) as users:
         users.execute("CREATE TABLE jobs (id INTEGER)")
         users.execute("INSERT INTO jobs VALUES (7)")
@@ -90,7 +90,7 @@ def test_our_tables_live_beside_the_users(new_store, new_url):
 
 
 def test_two_neighbouring_versions_work_on_one_database(store, by_hand):
-    """A newer treadle has added something: the older one goes on."""
+    """A newer treadle has added something, and the older one keeps working."""
     job = put(store)
     by_hand("UPDATE treadle_meta SET value = value + 1 WHERE key = 'schema'")
     store.close()
@@ -98,7 +98,7 @@ def test_two_neighbouring_versions_work_on_one_database(store, by_hand):
     assert job.id == store.get(job.id).id
 
 
-def test_a_database_that_a_newer_treadle_has_changed_for_good_is_left_alone(store, by_hand):
+def test_a_database_that_a_newer_treadle_has_changed_incompatibly_is_left_alone(store, by_hand):
     job = put(store)
     by_hand("UPDATE treadle_meta SET value = 99 WHERE key IN ('schema', 'oldest')")
     store.close()
@@ -114,7 +114,7 @@ def test_a_database_that_a_newer_treadle_has_changed_for_good_is_left_alone(stor
 
 
 def test_several_that_upgrade_at_the_same_time_apply_a_migration_once(new_url, monkeypatch):
-    """The second of two processes finds it done: the column cannot be added twice."""
+    """The second process finds the migration applied. The column cannot be added twice."""
     first = stores.open_store(new_url)
     job = put(first)
     known = migrate.migrations(PACKAGES[on_postgres(first)])
@@ -132,7 +132,7 @@ def test_several_that_upgrade_at_the_same_time_apply_a_migration_once(new_url, m
         handle.close()
 
 
-# The view that puts the parts together again
+# The view that joins the tables of a job
 
 
 def columns(by_hand, store):
@@ -149,14 +149,14 @@ def view(by_hand, store, id):
 
 
 def moment(store, at):
-    """As the view shows it: a server has a type for it, a file has text."""
+    """A time as the view shows it: a type of its own on PostgreSQL, text on SQLite."""
     if at is None or on_postgres(store):
         return at
     return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03}Z"
 
 
 def value(shown):
-    """JSON, where the driver has not read it already."""
+    """The value of a JSON column, which some drivers have already decoded."""
     return json.loads(shown) if isinstance(shown, str) else shown
 
 
@@ -181,7 +181,7 @@ PLAIN = [
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_view_shows_what_a_job_shows(store, by_hand, clock, case):
+def test_the_view_shows_the_same_values_as_a_job(store, by_hand, clock, case):
     id = make(store, clock, case)
     job, row = store.get(id), view(by_hand, store, id)
 

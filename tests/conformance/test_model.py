@@ -1,4 +1,4 @@
-"""Any sequence of verbs, against a model small enough to be read: one dictionary of jobs."""
+"""Any sequence of store calls, compared with a small model: one dictionary of jobs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.conformance.helpers import (
     DAY,
     EVERY_OUTCOME,
     FakeClock,
-    check_books,
+    check_consistency,
     enlist,
     everything,
     ids,
@@ -48,7 +48,7 @@ OUTCOMES = (
 
 @dataclass(frozen=True)
 class Known:
-    """All that the model knows of a job."""
+    """What the model knows about a job."""
 
     type: str
     queue: str
@@ -72,7 +72,7 @@ class Known:
 class StoreMachine(RuleBasedStateMachine):
     @staticmethod
     def new_url() -> str:
-        """Of a database without jobs."""
+        """The URL of a database without jobs."""
         raise NotImplementedError
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = FakeClock()
         self.store: Any = stores.open_store(self.new_url(), clock=self.clock)
         self.jobs: dict[str, Known] = {}
-        self.leases: list[ClaimedJob] = []  # every one there ever was, stale ones too
+        self.leases: list[ClaimedJob] = []  # every lease that ever existed, stale ones too
         self.workers = {name: name for name in WORKERS}
         self.runs = 0
 
@@ -116,7 +116,7 @@ class StoreMachine(RuleBasedStateMachine):
         return sum(k.type == type and k.status is Status.PROCESSING for k in self.jobs.values())
 
     def end(self, id: str, outcome: Outcome) -> None:
-        """A lease that is held ends so."""
+        """End a held lease with this outcome."""
         k = self.jobs[id]
         stopped = k.cancelled and not outcome.kind.final
         kind = OutcomeKind.CANCELLED if stopped else outcome.kind
@@ -294,12 +294,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert {id: (k.status, k.attempts) for id, k in self.jobs.items()} == stored
 
     @invariant()
-    def the_books_balance(self) -> None:
+    def the_records_are_consistent(self) -> None:
         expected = Counter((k.status, k.type, k.queue) for k in self.jobs.values())
         rows = self.store.counts(("status", "type", "queue")).rows
         tallied = {(row["status"], row["type"], row["queue"]): row["count"] for row in rows}
         assert dict(expected) == tallied
-        check_books(self.store)
+        check_consistency(self.store)
         assert [(self.runs,)] == select(self.store, "SELECT coalesce(sum(runs), 0) FROM treadle.usage")
         failures = {str(id): n for id, n in select(self.store, "SELECT id, count(*) FROM treadle.attempts GROUP BY id")}
         assert {id: k.failures for id, k in self.jobs.items() if k.failures} == failures
@@ -311,10 +311,10 @@ class StoreMachine(RuleBasedStateMachine):
 
 
 EXAMPLES = {"sqlite": 120, "postgresql": 25, "libsql": 12}
-"""A journey to a server takes ten times as long as a call."""
+"""A round trip to a server takes ten times as long as a call."""
 
 
-def test_any_sequence_of_verbs_does_what_the_model_does(which, another):
+def test_any_sequence_of_store_calls_does_what_the_model_does(which, another):
     class Machine(StoreMachine):
         new_url = staticmethod(another)
 

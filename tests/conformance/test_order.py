@@ -1,4 +1,4 @@
-"""Higher priority, then older run_at, then id, across all that may run."""
+"""The order of claims: higher priority, then earlier run_at, then id, across queues and types."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_higher_priority_comes_first_across_types_and_queues(store):
     assert ids([high, middle, low]) == ids(take(store))
 
 
-def test_of_one_priority_the_older_comes_first_across_types(store, clock):
+def test_within_a_priority_the_older_job_comes_first_across_types(store, clock):
     jobs = []
     for type in ("c", "a", "b"):
         jobs.append(put(store, type))
@@ -29,7 +29,7 @@ def test_of_one_priority_the_older_comes_first_across_types(store, clock):
     assert ids(jobs) == ids(take(store))
 
 
-def test_older_means_due_for_longer_not_made_earlier(store, clock):
+def test_older_means_due_for_longer_and_not_created_earlier(store, clock):
     later = put(store, delay=2 * SECOND)
     sooner = put(store, delay=1 * SECOND)
     clock.advance(5)
@@ -37,13 +37,13 @@ def test_older_means_due_for_longer_not_made_earlier(store, clock):
     assert ids([sooner, later]) == ids(take(store))
 
 
-def test_of_one_moment_the_id_decides(store):
+def test_among_jobs_with_the_same_run_at_the_id_decides(store):
     jobs = put_many(store, 10)
 
     assert sorted(ids(jobs)) == ids(take(store))
 
 
-def test_claims_in_small_bites_keep_the_order(store):
+def test_several_small_claims_keep_the_order(store):
     jobs = [put(store, type, priority=p) for p in (1, 0) for type in ("a", "b", "a")]
 
     bites = [take(store, 2) for _ in range(3)]
@@ -51,14 +51,14 @@ def test_claims_in_small_bites_keep_the_order(store):
     assert sorted(ids(jobs[:3])) + sorted(ids(jobs[3:])) == [c.id for bite in bites for c in bite]
 
 
-def test_what_is_not_due_does_not_hold_up_what_is(store):
+def test_scheduled_jobs_do_not_hold_up_due_jobs(store):
     put(store, priority=9, delay=60 * SECOND)
     due = put(store, priority=0)
 
     assert [due.id] == ids(take(store))
 
 
-def test_a_full_type_is_passed_over_and_found_again(store):
+def test_a_type_at_its_limit_is_skipped_and_claimed_later(store):
     limit(store, "full", 1)
     first, second = put_many(store, 2, "full", priority=5)
     other = put(store, "other")
@@ -76,7 +76,7 @@ jobs = st.lists(
         {
             "type": st.sampled_from(TYPES),
             "queue": st.sampled_from(QUEUES),
-            # The last two are the ends of a column on a server; `enqueue` allows far less.
+            # The last two are the limits of the column on PostgreSQL. `enqueue` allows much less.
             "priority": st.integers(-2, 2) | st.sampled_from([-(1 << 31), (1 << 31) - 1]),
             "delay": st.integers(-3, 3),
         }
@@ -95,7 +95,7 @@ claims = st.lists(
 
 
 def expected(waiting, wanted, room, now):
-    """The same claim, as a sort and a loop."""
+    """The same claim, written as a sort and a loop."""
     size, types, queues = wanted
     chosen = []
     for job in sorted(waiting, key=lambda job: (-job.priority, job.run_at, job.id)):
@@ -115,7 +115,7 @@ def test_the_order_of_claims_is_that_of_a_sort(another, jobs, limits, claims):
 
 
 @pytest.mark.only("postgresql", "libsql")
-@settings(max_examples=40)  # a journey to a server takes ten times as long as a call
+@settings(max_examples=40)  # a round trip to a server takes ten times as long as a call
 @given(jobs, limits, claims)
 def test_the_order_of_claims_is_that_of_a_sort_on_a_server(another, jobs, limits, claims):
     check_order(another(), jobs, limits, claims)

@@ -1,4 +1,4 @@
-"""The suite runs against a store that is not ours, as docs/testing.md describes it."""
+"""The suite runs against a store from another project, as docs/testing.md describes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 
-# It shows the contract of a store and nothing else of the one inside.
+# It has the contract of a store, and hides everything else of the store inside.
 STORE = """
 from treadle.stores.base import Engine, Managing, Reading, Schema, WebRecords
 from treadle.stores import open_store
@@ -39,7 +39,7 @@ open_outside, open_forgetful = Outside, Forgetful
 
 
 def run(folder: Path, store: str, *tests: str) -> tuple[int, dict[str, int]]:
-    """The exit code of the suite, and how many tests passed, failed and so on."""
+    """Run the suite. Return its exit code, and how many tests passed, failed and so on."""
     (folder / "outside_store.py").write_text(STORE)
     environment = {**os.environ, "TREADLE_TEST_STORE": f"outside_store:{store}", "PYTHONPATH": f"{folder}:{ROOT}"}
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests]
@@ -48,7 +48,7 @@ def run(folder: Path, store: str, *tests: str) -> tuple[int, dict[str, int]]:
 
 
 @pytest.mark.timeout(180)
-def test_a_store_that_is_not_ours_is_held_to_the_contract(tmp_path: Path) -> None:
+def test_a_store_from_another_project_is_tested_against_the_contract(tmp_path: Path) -> None:
     files = ("claim", "dedupe", "rescue", "manage")
     code, counts = run(tmp_path, "open_outside", *(f"tests/conformance/test_{name}.py" for name in files))
 
@@ -57,7 +57,7 @@ def test_a_store_that_is_not_ours_is_held_to_the_contract(tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(180)
-def test_a_store_that_breaks_the_contract_fails(tmp_path: Path) -> None:
+def test_the_suite_fails_for_a_store_that_breaks_the_contract(tmp_path: Path) -> None:
     code, counts = run(tmp_path, "open_forgetful", "-x", "tests/conformance/test_settle.py")
 
     assert (code, counts["failed"] > 0) == (1, True)

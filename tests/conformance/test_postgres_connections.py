@@ -1,4 +1,4 @@
-"""Connections that the server has ended, as all of them are when it restarts: the next verb works."""
+"""Connections that the server has closed, for example by a restart: the next call works."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ END_OTHERS = (
 
 @pytest.fixture
 def end_all(store):
-    """Ends every session of the database but its own."""
+    """End every other session of the database."""
     with psycopg.connect(store.url, autocommit=True) as connection:
         yield lambda: connection.execute(END_OTHERS, [connection.info.backend_pid])
 
 
-def test_every_verb_works_after_the_server_has_ended_all_sessions(store, end_all):
+def test_every_store_call_works_after_the_server_has_ended_all_sessions(store, end_all):
     worker = enlist(store)
     claimed = put_and_take(store, worker=worker)
 
@@ -44,7 +44,7 @@ def test_every_verb_works_after_the_server_has_ended_all_sessions(store, end_all
 
 
 def test_any_number_of_idle_connections_may_have_been_ended(store, end_all):
-    """The first that is tried tells of the others."""
+    """After the first broken connection, the pool checks the others."""
     at_once(*(lambda: put(store) for _ in range(8)), *(lambda: everything(store) for _ in range(8)))
 
     end_all()
@@ -62,7 +62,7 @@ def cut_store(postgres_proxy):
 
 
 @pytest.mark.parametrize("before", [True, False], ids=["lost", "committed"])
-def test_enqueues_that_share_a_commit_without_an_answer_are_stored_once(cut_store, postgres_proxy, before):
+def test_enqueues_that_share_a_commit_whose_reply_is_lost_are_stored_once(cut_store, postgres_proxy, before):
     groups = [[new_job()], [new_job(), new_job()]]
     postgres_proxy.cut_next_commit(before=before, within="INSERT INTO treadle.jobs")
 
@@ -72,8 +72,8 @@ def test_enqueues_that_share_a_commit_without_an_answer_are_stored_once(cut_stor
     assert 4 == len(everything(cut_store))
 
 
-def test_enqueues_that_share_a_commit_of_which_nothing_can_be_learned_all_say_so(cut_store, postgres_proxy):
-    """Whoever hears that the server is gone would take it that nothing was stored."""
+def test_enqueues_that_share_a_commit_of_unknown_result_all_report_that(cut_store, postgres_proxy):
+    """If a caller got only "server gone", it would conclude that nothing was stored."""
     cut = postgres_proxy.cut_next_commit(within="INSERT INTO treadle.jobs")
     postgres_proxy.refuse()
 

@@ -1,4 +1,4 @@
-"""Claims that begin where the last one ended: what falls behind that is found within the rules of `cursor.py`."""
+"""Claims that continue where the last one ended. Jobs behind that position are found by the rules of `cursor.py`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.only("postgresql")
 
 
 class Time:
-    """Seconds that pass when they are told to."""
+    """A clock whose seconds pass only when a test advances it."""
 
     def __init__(self):
         self.now = 1000.0
@@ -47,14 +47,14 @@ def time(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def looks_that_cost(monkeypatch, cheap_looks):
-    """Enough not to be made before every claim, and not so much that they must be spared."""
+    """Looks cost enough that not every claim makes one, and too little to be rationed."""
     monkeypatch.setattr(cursor, "CHEAP", -1)
     monkeypatch.setattr(cursor, "EXPENSIVE", 1e9)
 
 
 @pytest.fixture
 def begun(open_store, time, clock):
-    """A handle that has claimed two of ten jobs, another handle, the two, and the ids of the others."""
+    """A store that has claimed two of ten jobs, another store, the two jobs, and the ids of the others."""
     ours, theirs = open_store(), open_store()
     jobs = put_many(theirs, 10)
     clock.advance(10)
@@ -63,7 +63,7 @@ def begun(open_store, time, clock):
     return ours, theirs, claimed, ids(jobs[2:])
 
 
-def test_a_claim_goes_on_where_the_last_one_ended(begun):
+def test_a_claim_continues_where_the_last_one_ended(begun):
     ours, _, _, waiting = begun
 
     assert waiting[:3] == ids(take(ours, 3))
@@ -92,7 +92,7 @@ BEHIND = [give_back, put_before, put_more_urgent, run_now]
 
 
 @pytest.mark.parametrize("fall", BEHIND, ids=lambda fall: fall.__name__)
-def test_what_fell_behind_is_found_by_a_claim_that_found_too_little(begun, clock, fall):
+def test_a_job_behind_the_cursor_is_found_by_a_claim_that_found_too_few(begun, clock, fall):
     ours, theirs, claimed, waiting = begun
     behind = fall(theirs, claimed, clock)
 
@@ -101,7 +101,7 @@ def test_what_fell_behind_is_found_by_a_claim_that_found_too_little(begun, clock
 
 
 @pytest.mark.parametrize("fall", BEHIND, ids=lambda fall: fall.__name__)
-def test_what_fell_behind_is_found_within_a_second(begun, clock, time, fall):
+def test_a_job_behind_the_cursor_is_found_within_a_second(begun, clock, time, fall):
     ours, theirs, claimed, waiting = begun
     behind = fall(theirs, claimed, clock)
 
@@ -112,7 +112,7 @@ def test_what_fell_behind_is_found_within_a_second(begun, clock, time, fall):
 
 
 @pytest.mark.parametrize("fall", BEHIND, ids=lambda fall: fall.__name__)
-def test_what_this_process_has_put_behind_is_found_at_once(begun, clock, fall):
+def test_a_job_that_this_process_put_behind_the_cursor_is_found_at_once(begun, clock, fall):
     ours, _, claimed, waiting = begun
 
     behind = fall(ours, claimed, clock)
@@ -121,14 +121,14 @@ def test_what_this_process_has_put_behind_is_found_at_once(begun, clock, fall):
     assert waiting[:1] == ids(take(ours, 1))
 
 
-def test_what_was_retried_comes_after_what_waited_longer(begun):
+def test_a_retried_job_comes_after_jobs_that_waited_longer(begun):
     ours, theirs, claimed, waiting = begun
     assert settle_one(theirs, claimed[0], RETRIED)
 
     assert [*waiting, claimed[0].id] == ids(take(ours))
 
 
-def test_what_an_outcome_put_off_is_found_when_it_is_due(begun, clock):
+def test_a_job_that_an_outcome_delayed_is_found_when_it_is_due(begun, clock):
     ours, theirs, claimed, waiting = begun
     assert settle_one(theirs, claimed[0], Outcome(OutcomeKind.RETRIED, delay=5 * SECOND, error="later"))
     assert waiting == ids(take(ours))
@@ -146,8 +146,8 @@ def test_a_job_that_is_retried_by_hand_is_found(begun):
     assert [*waiting, claimed[0].id] == ids(take(ours))
 
 
-def test_a_job_of_a_lane_without_due_ones_that_is_to_run_now_is_found(open_store, time):
-    """The lane was seen to begin with a job of another time."""
+def test_run_now_is_found_in_a_queue_that_had_no_due_jobs(open_store, time):
+    """The cursor had seen that the first job of the queue is due later."""
     ours, theirs = open_store(), open_store()
     put(theirs, delay=3600 * SECOND)
     job = put(theirs, delay=7200 * SECOND)
@@ -160,7 +160,7 @@ def test_a_job_of_a_lane_without_due_ones_that_is_to_run_now_is_found(open_store
 
 
 def test_a_job_that_is_committed_late_is_found(open_store, clock, time):
-    """It was put before those that were claimed meanwhile."""
+    """It sorts before jobs that were claimed in the meantime."""
     ours, theirs = open_store(), open_store()
     theirs.open()
     with psycopg.connect(theirs.url) as users:
@@ -174,7 +174,7 @@ def test_a_job_that_is_committed_late_is_found(open_store, clock, time):
     assert {late.id, third.id} == set(ids(take(ours, 2)))
 
 
-def test_a_claim_that_was_taken_back_hides_nothing(begun, monkeypatch):
+def test_a_claim_that_was_rolled_back_hides_no_jobs(begun, monkeypatch):
     ours, _, _, waiting = begun
 
     def broken(self, connection):
@@ -188,7 +188,7 @@ def test_a_claim_that_was_taken_back_hides_nothing(begun, monkeypatch):
     assert set(waiting) == set(ids(take(ours)))
 
 
-def test_rows_that_somebody_else_was_about_to_take_are_found_when_he_does_not(begun):
+def test_rows_that_another_claim_locked_and_gave_up_are_found(begun):
     ours, _, _, waiting = begun
     with psycopg.connect(ours.url) as other:
         other.execute("SELECT 1 FROM treadle.ready WHERE id = %s FOR UPDATE", [waiting[0]])
@@ -204,8 +204,8 @@ def test_a_new_type_and_a_new_queue_are_found(begun):
     assert {*waiting, other.id, elsewhere.id} == set(ids(take(ours)))
 
 
-def test_a_limit_holds_though_the_ranges_were_found_before(open_store, time):
-    """A claim from ranges that are known counts again, under the lock of the type."""
+def test_a_limit_holds_in_a_claim_from_known_ranges(open_store, time):
+    """Such a claim counts again, under the lock of the type."""
     ours, theirs = open_store(), open_store()
     limit(ours, "noop", 3)
     put_many(ours, 10)
@@ -217,10 +217,10 @@ def test_a_limit_holds_though_the_ranges_were_found_before(open_store, time):
     assert 1 == len(take(ours))
 
 
-def test_who_listens_and_hears_of_a_commit_looks_again(begun, open_store, clock):
+def test_a_listener_looks_again_after_a_notification(begun, open_store, clock):
     ours, _, claimed, _ = begun
     watch = ours.watch()
-    behind = put_before(open_store(), claimed, clock)  # of a process that has not told of another a moment ago
+    behind = put_before(open_store(), claimed, clock)  # from a process that has not notified a moment ago
 
     while not ours.database.cursors.look_first():
         assert watch.wait(10)
@@ -252,7 +252,7 @@ def test_every_job_is_claimed_once_by_processes_that_each_have_a_cursor(open_sto
         thread.start()
     for thread in threads:
         thread.join()
-    hauls.append(work(handles[0]))  # what the last of them gave back when the others had gone
+    hauls.append(work(handles[0]))  # jobs that the last one gave back when the others were gone
 
     done = [id for haul in hauls for id in haul]
     assert 150 == len(done) == len(set(done))
@@ -269,10 +269,10 @@ def looked(cursors, seconds, time):
     cursors.looked(seconds, [(RANGE, None)], [(0, "")])
 
 
-def test_looks_that_are_dear_take_a_tenth_of_the_time(time, monkeypatch):
+def test_expensive_looks_take_a_tenth_of_the_time(time, monkeypatch):
     monkeypatch.setattr(cursor, "EXPENSIVE", 0.02)
     cursors = Cursors()
-    for _ in range(2):  # one slow look may be anything
+    for _ in range(2):  # a single slow look may be a coincidence
         looked(cursors, 0.5, time)
     began, looks = time.now, 0
 
@@ -286,15 +286,15 @@ def test_looks_that_are_dear_take_a_tenth_of_the_time(time, monkeypatch):
     assert 18 <= looks <= 20
 
 
-def test_looks_that_are_cheap_are_made_before_every_claim(time, monkeypatch):
+def test_cheap_looks_are_made_before_every_claim(time, monkeypatch):
     monkeypatch.setattr(cursor, "CHEAP", 0.002)
     cursors = Cursors()
-    for seconds in (0.001, 5.0):  # one slow look may be anything
+    for seconds in (0.001, 5.0):  # a single slow look may be a coincidence
         looked(cursors, seconds, time)
         assert cursors.look_first()
 
 
-def test_a_position_never_goes_back_but_by_a_look(time):
+def test_only_a_look_moves_the_cursor_back(time):
     cursors = Cursors()
     looked(cursors, 0.5, time)
 

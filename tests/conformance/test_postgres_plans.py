@@ -1,7 +1,7 @@
-"""The plans of the statements whose cost must not grow with what does not concern them, at 200,000 waiting jobs.
+"""The plans of statements whose cost must not grow with unrelated rows, at 200,000 waiting jobs.
 
-A plan is made from statistics, and those may be missing or old when a queue fills up: each statement is looked at with
-fresh ones, with none, and with those of empty tables; and as a prepared statement, whose plan knows no values.
+A plan is made from statistics, which may be missing or old when a queue fills up. Each statement is checked with
+fresh ones, with none, and with those of empty tables; and as a prepared statement, which is planned without values.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ RUNNING = 2_000
 ENDED = 50_000
 BATCH = 50
 MOST = 3 * BATCH
-"""Rows that a statement may read for a batch: the rows themselves, their jobs, and one of something else."""
+"""Rows that a statement may read per job of a batch: the row itself, its job, and one other."""
 
 OURS = ("ready", "leases", "jobs", "finished", "attempts", "dedupe")
 FIRST = 1_790_000_000_000_000
-"""When the first job was made, in microseconds."""
+"""When the first job was created, in microseconds."""
 
-# An id that carries its time, as ours do, and then its number.
+# An id that contains its time, as treadle's ids do, and then its number.
 ID = f"""
 (lpad(to_hex(({FIRST} + n * 1000) / 1000), 12, '0') || '7000' || '8000' || lpad(to_hex(n), 12, '0'))::uuid
 """.strip()
 
-# Of ten types in two queues with three priorities. One type in a hundred jobs is limited.
+# Ten types in two queues with three priorities. One job in a hundred has a limited type.
 FILL = f"""
 CREATE TEMP TABLE made AS
 SELECT n, {ID} AS id, CASE WHEN n % 100 = 0 THEN 'limited' ELSE 'type-' || n % 10 END AS type,
@@ -65,7 +65,7 @@ SELECT id, tenant, n, 1, 'w', at, at, 'retried', 'e', 't' FROM made WHERE n <= {
 INSERT INTO treadle.types VALUES ('limited', 'queue-0', 0, 5, NULL, NULL, 0);
 """
 
-# Statistics are rows of pg_statistic, and what the planner believes of a table's size is in pg_class.
+# Statistics are rows of pg_statistic. The planner's idea of a table's size is in pg_class.
 FORGET = """
 DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'treadle'::regnamespace);
 UPDATE pg_class SET reltuples = {tuples}, relpages = 0, relallvisible = 0
@@ -83,11 +83,11 @@ PLANS = {"custom": "force_custom_plan", "generic": "force_generic_plan"}
 
 @pytest.fixture(scope="module")
 def filled(postgres_databases) -> Iterator[str]:
-    """A database with many jobs, which no test changes for good."""
+    """A database with many jobs. No test commits a change to it."""
     url = postgres_databases.fresh()
     make_tables(url)
     with psycopg.connect(url, autocommit=True) as connection:
-        for table in OURS:  # nobody may come and mend the statistics
+        for table in OURS:  # autovacuum must not refresh the statistics
             connection.execute(f"ALTER TABLE treadle.{table} SET (autovacuum_enabled = false)")
         connection.execute(FILL)
     yield url
@@ -111,7 +111,7 @@ def explain(statistics, request) -> Iterator[Explain]:
 
 
 class Explain:
-    """Runs a statement as a prepared one, and tells how. What it did is taken back after the test."""
+    """Runs a prepared statement and returns its plan. Its changes are rolled back after the test."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
         self.connection = connection
@@ -129,21 +129,21 @@ class Explain:
 
 
 def type_of(value: Any) -> str:
-    """As psycopg sends it: what a text is, is for the server to find out."""
+    """The type that psycopg sends. The server infers the type of a text."""
     if isinstance(value, list):
         return f"{'text' if isinstance(value[0], str) else 'bigint'}[]"
     return "unknown" if isinstance(value, str) else "bigint"
 
 
 class Plan:
-    """What was done, in nodes."""
+    """An executed plan, as nodes."""
 
     def __init__(self, top: dict[str, Any]) -> None:
         self.top = top
         self.nodes = list(self._below(top))
 
     def __repr__(self) -> str:
-        """In lines, for who has to find out what went wrong."""
+        """The plan as lines, for the message of a failed test."""
         lines = [f"{self.rows} rows, {self.sorted} sorted, {self.blocks} blocks"]
         for n in self.nodes:
             names = ("Node Type", "Relation Name", "Index Name", "Index Cond", "Filter", "Actual Loops", *WASTED)
@@ -161,17 +161,17 @@ class Plan:
 
     @property
     def sequential(self) -> list[str]:
-        """Tables that were read from end to end."""
+        """Tables that were read completely."""
         return [n["Relation Name"] for n in self.scans if n["Node Type"] == "Seq Scan" and n["Actual Loops"]]
 
     @property
     def rows(self) -> float:
-        """Rows that were read of our tables, those too that were of no use."""
+        """Rows that were read from treadle's tables, including those that were filtered out."""
         return sum(_rows(n) for n in self.scans)
 
     @property
     def sorted(self) -> float:
-        """The most rows that one step put in order."""
+        """The most rows that one step sorted."""
         return max((_rows(n["Plans"][0]) for n in self.nodes if n["Node Type"] in SORTS), default=0)
 
     def taken(self, table: str) -> float:
@@ -201,7 +201,7 @@ def check(plan: Plan, most: int = MOST) -> None:
 
 
 BLOCKS = 30
-"""Pages that may be touched for one job: three levels of an index and a page of each table and index of ours."""
+"""Pages that may be touched for one job: three levels of an index, and a page of each table and index."""
 
 
 # Claim
@@ -215,12 +215,12 @@ EVERY_RANGE = [(f"queue-{n % 2}", f"type-{n}", 2) for n in range(10)]
 from_where = pytest.mark.parametrize("position", [START, SOMEWHERE], ids=["from the start", "from a cursor"])
 
 
-def test_ranges_are_found_by_jumps_over_the_index(explain):
+def test_ranges_are_found_by_skipping_through_the_index(explain):
     check(explain(sql.READY_RANGES, {"grace": RECLAIM_AFTER, "now": LATER}))
 
 
-def test_a_limited_type_is_counted_in_the_leases_and_nowhere_else(explain):
-    """There are as many of them as jobs are running."""
+def test_a_limited_type_is_counted_in_the_leases_only(explain):
+    """There are as many leases as running jobs."""
     explain.connection.execute("UPDATE treadle.types SET concurrency = 10000")
     for statement, more in ((sql.READY_RANGES, {}), (sql.FREE_SLOTS, {"types": ["limited"]})):
         plan = explain(statement, {"grace": RECLAIM_AFTER, "now": LATER, **more})
@@ -230,19 +230,19 @@ def test_a_limited_type_is_counted_in_the_leases_and_nowhere_else(explain):
 
 
 @from_where
-def test_a_lane_is_read_from_its_start_or_from_a_cursor(explain, position):
+def test_a_range_is_read_from_its_start_or_from_a_cursor(explain, position):
     ranges = json.dumps([(*RANGE, BATCH, *position)])
 
     check(explain(sql.READ_RANGES, {"ranges": ranges, "now": LATER}))
 
 
-def test_several_ranges_are_read_each_for_itself(explain):
+def test_several_ranges_are_read_separately(explain):
     ranges = json.dumps([(*place, BATCH // 10, *START) for place in EVERY_RANGE])
 
     check(explain(sql.READ_RANGES, {"ranges": ranges, "now": LATER}))
 
 
-def test_what_is_not_due_is_not_read(explain):
+def test_jobs_that_are_not_due_are_not_read(explain):
     ranges = json.dumps([(*place, BATCH // 10, *START) for place in EVERY_RANGE])
 
     check(explain(sql.READ_RANGES, {"ranges": ranges, "now": FIRST}), len(EVERY_RANGE) * 3)
@@ -253,14 +253,14 @@ def claim(ranges, now):
 
 
 @from_where
-def test_a_claim_reads_what_it_takes(explain, position):
+def test_a_claim_reads_only_what_it_takes(explain, position):
     plan = explain(sql.INSERT_LEASES, claim([(*RANGE, BATCH, *position)], LATER))
 
     check(plan)
     assert BATCH == plan.taken("ready"), plan
 
 
-def test_a_claim_of_several_ranges_reads_what_it_takes(explain):
+def test_a_claim_of_several_ranges_reads_only_what_it_takes(explain):
     plan = explain(sql.INSERT_LEASES, claim([(*place, BATCH // 10, *START) for place in EVERY_RANGE], LATER))
 
     check(plan)
@@ -272,13 +272,13 @@ def test_a_claim_of_several_ranges_reads_what_it_takes(explain):
 
 @pytest.fixture
 def held(explain):
-    """A batch of leases, of which one is not the caller's any more."""
+    """A batch of leases, one of which the caller has lost."""
     rows = explain.connection.execute(f"SELECT id::text, lease FROM treadle.leases ORDER BY lease LIMIT {BATCH}")
     (*ours, (lost, number)) = rows.fetchall()
     return [*ours, (lost, number + 1_000_000)]
 
 
-def test_a_completion_reads_what_it_ends(explain, held):
+def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
     ids, numbers = [id for id, _ in held], [number for _, number in held]
 
     plan = explain(sql.COMPLETE, {"ids": ids, "numbers": numbers, "now": LATER})
@@ -288,7 +288,7 @@ def test_a_completion_reads_what_it_ends(explain, held):
 
 
 @pytest.mark.parametrize("status", ["failed", None], ids=["ended", "waiting again"])
-def test_a_settlement_reads_what_it_ends(explain, held, status):
+def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
     rows = json.dumps([(id, n, status, 1, None, "e", LATER, 0, None, "failed", "t") for id, n in held])
 
     plan = explain(sql.SETTLE, {"rows": rows, "now": LATER})
@@ -297,7 +297,7 @@ def test_a_settlement_reads_what_it_ends(explain, held, status):
     assert BATCH - 1 == plan.taken("leases"), plan
 
 
-def test_keys_are_given_back_by_their_jobs(explain, held):
+def test_dedupe_keys_are_released_by_job_id(explain, held):
     check(explain(sql.DROP_KEYS, {"ids": json.dumps([id for id, _ in held])}))
 
 
@@ -305,7 +305,7 @@ def test_keys_are_given_back_by_their_jobs(explain, held):
 
 
 class Asking:
-    """Stands where a transaction would, and keeps what it is asked."""
+    """A stand-in for a transaction that records the statements."""
 
     sql = sql
     now = FIRST
@@ -317,7 +317,7 @@ class Asking:
         return nullcontext()
 
     def execute(self, statement: str, parameters: Any = None) -> Found:
-        if parameters and "OFFSET" not in statement:  # how far to search is a walk of that length, in the index
+        if parameters and "OFFSET" not in statement:  # the extent of a search is a walk of that length in the index
             self.asked.append((statement, dict(parameters)))
         return Found()
 
@@ -340,14 +340,14 @@ class Found(list[Any]):
     ids=repr,
 )
 @pytest.mark.parametrize("before", [None, MIDDLE], ids=["first page", "later page"])
-def test_a_page_is_read_in_order_and_no_further(explain, wanted, before):
+def test_a_page_is_read_in_order_and_the_scan_ends_with_it(explain, wanted, before):
     asking = Asking()
     search.jobs(asking, wanted, BATCH - 1, None if before is None else first_id_of(before))
 
     explain.connection.execute(sql.PLAN_BY_INDEX)
     assert asking.asked
     for statement, parameters in asking.asked:
-        check(explain(statement, parameters), 6 * BATCH)  # a job, and up to three places where it might be
+        check(explain(statement, parameters), 6 * BATCH)  # a job, and up to three tables where it may be
 
 
 @pytest.mark.parametrize(
@@ -364,7 +364,7 @@ def test_a_page_is_read_in_order_and_no_further(explain, wanted, before):
         "status:retrying",
     ],
 )
-def test_how_far_a_search_goes_is_a_walk_over_ids(explain, text, monkeypatch):
+def test_the_extent_of_a_search_is_found_by_a_walk_over_ids(explain, text, monkeypatch):
     monkeypatch.setattr(search, "FIRST_LOOK", BATCH)
     walking = Walking()
     search.jobs(walking, parse(text), BATCH - 1, None)
@@ -377,7 +377,7 @@ def test_how_far_a_search_goes_is_a_walk_over_ids(explain, text, monkeypatch):
 
 
 class Walking(Asking):
-    """The same, for how far to search."""
+    """The same, for the extent of a search."""
 
     def execute(self, statement: str, parameters: Any = None) -> Found:
         if "OFFSET" in statement:
@@ -385,17 +385,17 @@ class Walking(Asking):
         return Found()
 
 
-# What people look at
+# Pages and statistics
 
 RANGES = 22
-"""Of which some have jobs."""
+"""Priorities, some of which have jobs."""
 LEVEL_ROWS = 5
-"""That a (queue, type, priority) may cost beside those that are counted."""
+"""The rows that a (queue, type, priority) may cost beside those that are counted."""
 
 
 @pytest.fixture
 def tallied(explain):
-    """What settle and enqueue would have counted."""
+    """The tallies that settle and enqueue would have written."""
     explain.connection.execute(
         "INSERT INTO treadle.tallies (status, type, queue, count)"
         " SELECT 'pending', type, queue, count(*) FROM treadle.ready GROUP BY type, queue"
@@ -415,10 +415,10 @@ def test_queues_are_counted_in_ranges_of_the_index(tallied, now, counted):
     assert [] == plan.sequential, plan
     assert plan.rows <= levels * (counted + LEVEL_ROWS), plan
     assert plan.sorted <= RANGES, plan  # of the tallies
-    assert [] == [n for n in plan.nodes if "Bitmap" in n["Node Type"]], plan  # which would read all of a level
+    assert [] == [n for n in plan.nodes if "Bitmap" in n["Node Type"]], plan  # which would read a whole level
 
 
-def test_retries_are_counted_in_the_index_that_has_just_those(explain):
+def test_retries_are_counted_in_their_partial_index(explain):
     explain.connection.execute(
         f"UPDATE treadle.ready SET attempts = 1 WHERE id IN (SELECT id FROM treadle.ready ORDER BY id LIMIT {BATCH})"
     )
@@ -427,7 +427,7 @@ def test_retries_are_counted_in_the_index_that_has_just_those(explain):
     check(explain(sql.RETRYING, {"now": LATER, "most": BATCH}))
 
 
-def test_a_sample_is_the_end_of_the_table(explain):
+def test_a_sample_is_read_from_the_end_of_the_table(explain):
     check(explain(sql.LATENCY_SAMPLE, {"limit": BATCH, "looked_at": 2 * BATCH}), 2 * BATCH)
 
 
@@ -438,7 +438,7 @@ def test_failures_are_found_by_their_index(explain):
 @pytest.mark.parametrize(
     "statuses", [["completed"], ["failed"], ["completed", "failed", "cancelled"]], ids=lambda names: "+".join(names)
 )
-def test_pruning_reads_old_jobs_only(explain, statuses):
+def test_pruning_reads_only_old_jobs(explain, statuses):
     before = FIRST + 40 * 100 * 1000
     wanted = {"statuses": json.dumps(statuses), "before": before, "oldest": first_id_of(before)}
 
@@ -448,7 +448,7 @@ def test_pruning_reads_old_jobs_only(explain, statuses):
     check(plan, old if statuses == ["failed"] else MOST)
 
 
-def test_erasing_reads_what_it_erases(explain):
+def test_deleting_reads_only_what_it_deletes(explain):
     rows = explain.connection.execute(f"SELECT id::text FROM treadle.finished ORDER BY id LIMIT {BATCH}").fetchall()
     ids = {"ids": json.dumps([id for (id,) in rows])}
 

@@ -1,4 +1,4 @@
-"""The tables on a PostgreSQL server: who may make them, and that an upgrade is somebody's decision."""
+"""The tables on a PostgreSQL server: which roles may create them, and that only a person upgrades them."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ SELECT format('%s.%s %s %s %s', c.relname, a.attname, format_type(a.atttypid, a.
  UNION ALL SELECT format('%s %s', key, value) FROM treadle.meta
  ORDER BY 1
 """
-"""All there is to know of our tables, a line each."""
+"""The definition of treadle's tables, one line per fact."""
 
 
 WAITS_FOR_THE_MAKER = """
@@ -92,8 +92,8 @@ def test_a_database_made_by_the_printed_script_is_used_as_it_is(store, run):
     assert [job] == everything(store)
 
 
-def test_who_comes_while_another_makes_the_tables_waits_and_uses_them(store, run, postgres_url):
-    """He has seen that there are none, and his session remembers it."""
+def test_a_process_that_starts_while_another_creates_the_tables_waits_and_uses_them(store, run, postgres_url):
+    """It has seen that there are none, and its session has cached that."""
     with psycopg.connect(postgres_url) as maker, ThreadPoolExecutor(1) as thread:
         maker.execute(sql.LOCK_UPGRADE)
         opened = thread.submit(put, store)
@@ -107,10 +107,10 @@ def test_who_comes_while_another_makes_the_tables_waits_and_uses_them(store, run
     assert [job] == everything(store)
 
 
-# Who may make the tables
+# Which roles may create the tables
 
 
-def test_a_role_that_may_not_create_is_told_who_could(role, postgres_url):
+def test_the_error_for_a_role_that_may_not_create_a_schema_names_a_role_that_may(role, postgres_url):
     store = PostgresStore(as_role(postgres_url, role))
 
     with pytest.raises(StoreUnusable, match="this role may not create them; have its owner run: treadle db upgrade"):
@@ -120,7 +120,7 @@ def test_a_role_that_may_not_create_is_told_who_could(role, postgres_url):
     store.close()
 
 
-def test_a_role_that_may_create_the_schema_makes_the_tables(role, run, postgres_url):
+def test_a_role_that_may_create_the_schema_creates_the_tables(role, run, postgres_url):
     run(f'GRANT CREATE ON DATABASE "{urlsplit(postgres_url).path[1:]}" TO {role}')
     store = PostgresStore(as_role(postgres_url, role))
 
@@ -128,8 +128,8 @@ def test_a_role_that_may_create_the_schema_makes_the_tables(role, run, postgres_
     store.close()
 
 
-def test_a_role_that_may_create_tables_in_a_schema_made_for_it_makes_them(role, run, postgres_url):
-    """An administrator may make the schema and keep the right to make others."""
+def test_a_role_that_may_create_tables_in_an_existing_schema_creates_them(role, run, postgres_url):
+    """An administrator may create the schema and not grant the right to create others."""
     run(f"CREATE SCHEMA treadle AUTHORIZATION {role}")
     store = PostgresStore(as_role(postgres_url, role))
 
@@ -137,8 +137,8 @@ def test_a_role_that_may_create_tables_in_a_schema_made_for_it_makes_them(role, 
     store.close()
 
 
-def test_a_role_that_may_not_create_in_the_schema_is_told_who_could(role, run, postgres_url):
-    """The schema is there, and empty, and somebody else's."""
+def test_the_error_for_a_role_that_may_not_create_tables_names_a_role_that_may(role, run, postgres_url):
+    """The schema exists, is empty, and belongs to another role."""
     run("CREATE SCHEMA treadle")
     store = PostgresStore(as_role(postgres_url, role))
 
@@ -147,7 +147,7 @@ def test_a_role_that_may_not_create_in_the_schema_is_told_who_could(role, run, p
     store.close()
 
 
-def test_a_role_without_rights_on_the_tables_is_told_what_it_lacks(role, postgres_url):
+def test_the_error_for_a_role_without_rights_on_the_tables_names_the_missing_right(role, postgres_url):
     make_tables(postgres_url)
     store = PostgresStore(as_role(postgres_url, role))
 
@@ -167,12 +167,12 @@ def test_a_role_with_rights_on_the_tables_needs_no_right_to_create(role, run, po
     store.close()
 
 
-# Another schema than ours
+# A schema of another version
 
 
 @pytest.fixture
 def newer(monkeypatch):
-    """A treadle that needs one migration more."""
+    """Pretend that treadle needs one more migration."""
     known = migrate.migrations(PACKAGE)
 
     def add(sql):
@@ -183,8 +183,8 @@ def newer(monkeypatch):
     return add
 
 
-def test_an_older_database_is_left_as_it_is_until_somebody_upgrades_it(store, newer, postgres_url):
-    """An upgrade may lock what others use: it is not for the first who starts to decide."""
+def test_an_older_database_stays_as_it_is_until_a_person_upgrades_it(store, newer, postgres_url):
+    """An upgrade may lock tables that others use, so the first new process must not start it."""
     job = put(store)
     number = newer("ALTER TABLE treadle.jobs ADD COLUMN colour text")
     ours = PostgresStore(postgres_url)

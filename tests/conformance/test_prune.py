@@ -1,4 +1,4 @@
-"""Retention: only what is old, final and asked for, a chunk at a time."""
+"""Retention: prune only old, ended jobs of the requested statuses, a chunk at a time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_only_old_jobs_are_pruned(store, clock):
     assert young == store.get(young.id)
 
 
-def test_a_job_is_as_old_as_its_end(store, clock):
+def test_the_age_of_a_job_counts_from_its_end(store, clock):
     """One that waited for weeks and ended today is not old."""
     slow = put(store)
     clock.now += 30 * DAY
@@ -52,7 +52,7 @@ def test_a_job_is_as_old_as_its_end(store, clock):
 
 
 @pytest.mark.parametrize("wanted", ALL)
-def test_only_the_statuses_asked_for_are_pruned(store, clock, wanted):
+def test_only_the_requested_statuses_are_pruned(store, clock, wanted):
     jobs = {outcome.kind.final: finish(store, outcome) for outcome in (COMPLETED, FAILED, CANCELLED)}
     clock.now += 8 * DAY
 
@@ -61,7 +61,7 @@ def test_only_the_statuses_asked_for_are_pruned(store, clock, wanted):
     assert {wanted} == {status for status, job in jobs.items() if store.get(job.id) is None}
 
 
-def test_what_has_not_ended_is_never_pruned(store, clock):
+def test_a_job_that_has_not_ended_is_never_pruned(store, clock):
     processing = put_and_take(store)
     pending = put(store)
     clock.now += 365 * DAY
@@ -71,7 +71,7 @@ def test_what_has_not_ended_is_never_pruned(store, clock):
     assert {pending.id, processing.id} == set(ids(everything(store)))
 
 
-def test_no_more_than_a_chunk_is_pruned_at_a_time(store, clock):
+def test_at_most_one_chunk_is_pruned_at_a_time(store, clock):
     put_many(store, 7)
     store.settle([(claimed, COMPLETED) for claimed in take(store)])
     clock.now += DAY
@@ -100,7 +100,7 @@ def test_pruning_an_old_job_leaves_the_key_to_its_new_holder(store, clock):
     assert [holder] == store.insert([new_job(dedupe="k")])
 
 
-def test_a_retried_job_is_not_pruned_for_its_first_end(store, clock):
+def test_the_age_of_a_retried_job_does_not_count_from_its_first_end(store, clock):
     job = finish(store, COMPLETED)
     clock.now += 30 * DAY
     store.retry(job.id)
@@ -110,7 +110,7 @@ def test_a_retried_job_is_not_pruned_for_its_first_end(store, clock):
     assert 0 == store.prune(ALL, DAY, 100)
 
 
-def test_pruning_everything_asked_for_nothing_prunes_nothing(store, clock):
+def test_pruning_without_statuses_prunes_nothing(store, clock):
     finish(store, COMPLETED)
     clock.now += DAY
 
@@ -125,7 +125,7 @@ def minutes(by_hand):
 
 @pytest.mark.parametrize("statuses", [ALL, ()])
 def test_the_usage_of_a_minute_is_kept_for_ninety_days(store, clock, by_hand, statuses):
-    """Even of jobs that are pruned sooner, and no longer of those that are kept for ever."""
+    """Also for jobs that are pruned sooner, and not longer for jobs that are kept forever."""
     finish(store, COMPLETED)
     clock.now += DAY
     finish(store, COMPLETED)
@@ -141,7 +141,7 @@ def test_the_usage_of_a_minute_is_kept_for_ninety_days(store, clock, by_hand, st
     assert (0 if statuses else 2) == len(everything(store))
 
 
-def test_no_more_than_a_chunk_of_the_usage_is_pruned_at_a_time(store, clock, by_hand):
+def test_at_most_one_chunk_of_the_usage_is_pruned_at_a_time(store, clock, by_hand):
     for _ in range(25):
         finish(store, COMPLETED)
         clock.now += MINUTE

@@ -1,4 +1,4 @@
-"""Two handles on one database, in threads: nobody gets what another has."""
+"""Races of two stores on one database, in threads: no two callers get the same job."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def test_racing_repeats_of_one_enqueue_make_one_job(open_store):
     assert [{"count": 1}] == handles[0].counts(()).rows
 
 
-def test_of_racing_settlements_each_job_ends_once(open_store):
-    """The worker completes, the rescuer returns, a person cancels: one of them wins, the books balance."""
+def test_each_job_ends_once_when_several_callers_settle_it(open_store):
+    """The worker completes, the rescuer returns, a person cancels: one of them wins, and the records are consistent."""
     ours, theirs = open_store(), open_store()
     for i in range(30):
         worker = enlist(ours, f"w{i}")
@@ -118,25 +118,25 @@ def test_of_racing_settlements_each_job_ends_once(open_store):
         assert isinstance(cancelled, WrongStatus) or cancelled.status is Status.PROCESSING
 
 
-def test_a_worker_that_is_buried_while_it_claims_has_the_jobs_or_learns_of_its_death(open_store):
+def test_a_worker_declared_dead_during_a_claim_either_has_the_jobs_or_gets_an_error(open_store):
     ours, theirs = open_store(), open_store()
     for i in range(30):
         worker = enlist(ours, f"w{i}")
         job = put(ours)
 
-        claimed, buried = at_once(
+        claimed, returned = at_once(
             lambda w=worker: take(ours, worker=w), lambda w=worker: theirs.declare_dead(w, "gone")
         )
 
         if isinstance(claimed, WorkerLost):
-            assert 0 == buried
+            assert 0 == returned
         else:
-            assert ([job.id], 1) == (ids(claimed), buried)
+            assert ([job.id], 1) == (ids(claimed), returned)
         assert Status.PENDING == ours.get(job.id).status
         ours.delete(job.id)
 
 
-def test_verbs_of_all_kinds_in_threads_leave_the_books_in_balance(open_store):
+def test_store_calls_of_all_kinds_in_threads_leave_the_records_consistent(open_store):
     handles = [open_store() for _ in range(2)]
     limit(handles[0], "noop", 8)
     put_many(handles[0], 60, max_attempts=2)
@@ -159,7 +159,7 @@ def test_verbs_of_all_kinds_in_threads_leave_the_books_in_balance(open_store):
     assert {"pending", "completed", "cancelled", "failed"} >= {r["status"] for r in handles[0].counts(("status",)).rows}
 
 
-def test_one_handle_serves_many_threads(store):
+def test_many_threads_can_use_one_store(store):
     def work(i):
         for _ in range(20):
             put(store, f"type-{i}")
@@ -175,8 +175,8 @@ def test_one_handle_serves_many_threads(store):
     assert [{"status": "completed", "count": 80}] == store.counts(("status",)).rows
 
 
-def test_many_who_open_a_new_database_at_once_all_succeed(open_store):
-    """Each of them would like to create the tables."""
+def test_many_stores_that_open_a_new_database_at_once_all_succeed(open_store):
+    """Each of them tries to create the tables."""
     handles = [open_store() for _ in range(8)]
 
     answers = at_once(*(lambda store=store: put(store).status for store in handles))
@@ -185,15 +185,15 @@ def test_many_who_open_a_new_database_at_once_all_succeed(open_store):
     assert 8 == len(everything(handles[0]))
 
 
-def test_a_transaction_shuts_out_those_who_would_take_the_job(open_store):
+def test_an_open_transaction_of_a_job_blocks_callers_that_would_take_the_job(open_store):
     ours, theirs = open_store(), open_store()
     enlist(ours, "w1")
     claimed = put_and_take(ours, worker="w1")
-    inside, buried = threading.Event(), []
+    inside, returned = threading.Event(), []
 
     def declare_dead():
         inside.wait()
-        buried.append(theirs.declare_dead("w1", "stood still"))
+        returned.append(theirs.declare_dead("w1", "stood still"))
 
     rescuer = threading.Thread(target=declare_dead)
     rescuer.start()
@@ -201,11 +201,11 @@ def test_a_transaction_shuts_out_those_who_would_take_the_job(open_store):
         inside.set()
     rescuer.join()
 
-    assert [0] == buried
+    assert [0] == returned
     assert Status.COMPLETED == ours.get(claimed.id).status
 
 
-def test_a_transaction_of_one_who_was_overtaken_is_refused(open_store):
+def test_a_transaction_of_a_worker_that_lost_the_lease_is_refused(open_store):
     ours, theirs = open_store(), open_store()
     claimed = put_and_take(ours)
     theirs.complete([claimed.id])
@@ -221,7 +221,7 @@ def test_a_transaction_of_one_who_was_overtaken_is_refused(open_store):
 
 @pytest.fixture
 def users(open_store):
-    """Somebody's own connection, with a transaction of their own."""
+    """A user's own connection, with an open transaction."""
     store = open_store()
     store.open()
     connection = by_hand(store)
@@ -230,7 +230,7 @@ def users(open_store):
 
 
 def waiting(call):
-    """A thread that has begun the call and cannot end it yet, and where its answer will be."""
+    """Start the call in a thread where it blocks. Return the thread and the list that will get the result."""
     answers: list[Any] = []
     thread = threading.Thread(target=lambda: answers.append(call()))
     thread.start()
@@ -240,7 +240,7 @@ def waiting(call):
 
 
 @pytest.mark.needs("joins_transactions")
-def test_who_wants_a_key_that_an_open_transaction_holds_waits_and_gets_its_holder(open_store, users):
+def test_an_enqueue_with_a_key_that_an_open_transaction_holds_waits_and_gets_its_holder(open_store, users):
     ours, theirs = open_store(), open_store()
     theirs.open()
     (holder,) = ours.insert([new_job(dedupe="k")], users)
@@ -254,7 +254,7 @@ def test_who_wants_a_key_that_an_open_transaction_holds_waits_and_gets_its_holde
 
 
 @pytest.mark.needs("joins_transactions")
-def test_who_wants_a_key_that_an_open_transaction_gives_up_takes_it(open_store, users):
+def test_an_enqueue_with_a_key_that_an_open_transaction_rolls_back_takes_it(open_store, users):
     ours, theirs = open_store(), open_store()
     theirs.open()
     (never,) = ours.insert([new_job(dedupe="k")], users)
@@ -268,7 +268,7 @@ def test_who_wants_a_key_that_an_open_transaction_gives_up_takes_it(open_store, 
 
 
 @pytest.mark.only("postgresql")
-def test_of_two_open_transactions_that_want_a_key_the_second_gets_the_first(open_store, users):
+def test_the_second_of_two_open_transactions_with_one_key_gets_the_job_of_the_first(open_store, users):
     ours, theirs = open_store(), open_store()
     theirs.open()
     (holder,) = ours.insert([new_job(dedupe="k")], users)
@@ -283,8 +283,8 @@ def test_of_two_open_transactions_that_want_a_key_the_second_gets_the_first(open
 
 
 @pytest.mark.only("postgresql")
-def test_who_waits_for_a_key_holds_up_nobody_else_of_its_process(open_store, users):
-    """Else a commit that is shared would take as long as the slowest transaction of anybody."""
+def test_an_enqueue_that_waits_for_a_key_does_not_hold_up_others_of_its_process(open_store, users):
+    """Otherwise, a shared commit would take as long as the slowest transaction of any user."""
     ours = open_store()
     (holder,) = ours.insert([new_job(dedupe="k")], users)
     td = Treadle(ours.url)
@@ -300,7 +300,7 @@ def test_who_waits_for_a_key_holds_up_nobody_else_of_its_process(open_store, use
     assert [holder.id] == ids(answers)
 
 
-def test_racing_enqueues_of_the_same_keys_in_any_order_do_not_wait_for_each_other(open_store):
+def test_racing_enqueues_of_the_same_keys_in_different_orders_do_not_deadlock(open_store):
     handles = [open_store() for _ in range(2)]
     handles[0].open()
     keys = [f"key-{i}" for i in range(20)]
@@ -316,7 +316,7 @@ def test_racing_enqueues_of_the_same_keys_in_any_order_do_not_wait_for_each_othe
 # Limits
 
 
-def test_two_who_claim_at_once_have_a_limit_together(open_store):
+def test_two_claims_at_once_share_a_limit(open_store):
     ours, theirs = open_store(), open_store()
     limit(ours, "noop", 3)
     put_many(ours, 300, queue="q")
@@ -329,7 +329,7 @@ def test_two_who_claim_at_once_have_a_limit_together(open_store):
         ours.settle([(c, COMPLETED) for c in claimed])
 
 
-def test_a_limit_counts_what_others_settle_at_once(open_store):
+def test_a_limit_counts_jobs_that_others_settle_at_the_same_time(open_store):
     ours, theirs = open_store(), open_store()
     limit(ours, "noop", 2)
     put_many(ours, 150)
@@ -343,10 +343,10 @@ def test_a_limit_counts_what_others_settle_at_once(open_store):
         assert 2 == len(held) == len(ours.jobs(Filter(statuses=(Status.PROCESSING,)), 10))
 
 
-# A person and a worker want the same job
+# A person and a worker act on the same job
 
 
-def test_a_job_that_is_cancelled_while_it_is_claimed_is_cancelled_or_told_so(open_store):
+def test_a_job_that_is_cancelled_while_it_is_claimed_is_cancelled_or_flagged(open_store):
     ours, theirs = open_store(), open_store()
     for _ in range(50):
         job = put(ours)
@@ -360,7 +360,7 @@ def test_a_job_that_is_cancelled_while_it_is_claimed_is_cancelled_or_told_so(ope
         assert Status.CANCELLED == ours.get(job.id).status
 
 
-def test_a_job_that_is_deleted_while_it_is_claimed_is_gone_or_in_hand(open_store):
+def test_a_job_that_is_deleted_while_it_is_claimed_is_either_gone_or_leased(open_store):
     ours, theirs = open_store(), open_store()
     for _ in range(50):
         job = put(ours, dedupe="k")
@@ -388,7 +388,7 @@ def test_a_job_that_is_retried_while_others_claim_is_claimed_once(open_store):
         assert Status.PENDING == ours.get(job.id).status
 
 
-def test_a_job_that_is_completed_by_hand_while_it_is_claimed_runs_for_nobody_else(open_store):
+def test_a_job_that_is_reconciled_while_it_is_claimed_stays_completed(open_store):
     ours, theirs = open_store(), open_store()
     for _ in range(50):
         job = put(ours)
@@ -399,7 +399,7 @@ def test_a_job_that_is_completed_by_hand_while_it_is_claimed_runs_for_nobody_els
         assert [] == [c for c in claimed if settle_one(ours, c, COMPLETED)]
 
 
-def test_two_who_prune_at_once_share_the_old_jobs(open_store, clock):
+def test_two_prunes_at_once_share_the_old_jobs(open_store, clock):
     ours, theirs = open_store(), open_store()
     put_many(ours, 40)
     ours.settle([(c, COMPLETED) for c in take(ours)])

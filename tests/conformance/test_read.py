@@ -29,7 +29,7 @@ from treadle.stores.shared import read
 
 def one_of_each(store, **options):
     """A job in each status, by that status."""
-    take(store)  # what others left waiting is not in our way then
+    take(store)  # so that jobs left over from others are not claimed instead
     jobs = {
         Status.COMPLETED: finish(store, Outcome(OutcomeKind.COMPLETED, result='{"n":1}'), **options),
         Status.FAILED: finish(store, FAILED, **options),
@@ -40,13 +40,13 @@ def one_of_each(store, **options):
     return {status: store.get(job.id) for status, job in jobs.items()}
 
 
-def test_an_id_that_nobody_made_is_no_job(store):
+def test_an_unknown_id_is_no_job(store):
     assert None is store.get(new_id())
     assert None is store.get("no id at all")
     assert [] == store.attempts(new_id())
 
 
-def test_each_status_is_shown_as_such(store):
+def test_a_job_shows_its_status(store):
     for status, job in one_of_each(store).items():
         assert status == job.status
 
@@ -62,7 +62,7 @@ def reversed_(things):
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_a_list_by_status_has_just_those_jobs(store, status):
+def test_a_list_by_status_has_only_those_jobs(store, status):
     jobs = one_of_each(store)
 
     assert [jobs[status]] == list(store.jobs(Filter(statuses=(status,)), 10))
@@ -85,14 +85,14 @@ def test_a_status_named_twice_is_listed_once(store):
 
 @pytest.mark.parametrize("column", ["type", "queue", "tenant", "subject"])
 @pytest.mark.parametrize("statuses", [(), (Status.PENDING,), (Status.COMPLETED, Status.PENDING)], ids=len)
-def test_a_list_has_just_the_jobs_that_fit(store, column, statuses):
+def test_a_list_has_only_the_jobs_that_match(store, column, statuses):
     wanted = put(store, **{column: "this"})
     put(store, **{column: "that"})
 
     assert [wanted] == list(store.jobs(Filter(statuses=statuses, **{f"{column}s": ("this",)}), 10))
 
 
-def test_everything_given_must_hold(store):
+def test_all_conditions_of_a_filter_must_match(store):
     wanted = put(store, "a", tenant="t", subject="s", queue="q")
     for other in ({"type": "b"}, {"tenant": "x"}, {"subject": "x"}, {"queue": "x"}):
         put(store, **{"type": "a", "tenant": "t", "subject": "s", "queue": "q", **other})
@@ -110,7 +110,7 @@ def test_a_tenants_jobs_are_listed_by_status(store):
         assert [jobs[status]] == list(store.jobs(Filter(statuses=(status,), tenants=("acme",)), 10))
 
 
-def test_jobs_without_a_tenant_can_be_asked_for(store):
+def test_jobs_without_a_tenant_can_be_listed(store):
     put(store, tenant="acme")
     nobodys = put(store)
 
@@ -122,7 +122,7 @@ def test_jobs_without_a_tenant_can_be_asked_for(store):
     [Filter(), Filter(tenants=("t",)), Filter(subjects=("s",)), Filter(statuses=(Status.PENDING, Status.COMPLETED))],
     ids=["all", "by tenant", "by subject", "by status"],
 )
-def test_pages_follow_each_other_without_gap_or_repeat(store, wanted):
+def test_pages_follow_each_other_without_gaps_or_repeats(store, wanted):
     made = store.insert([new_job(tenant="t", subject="s") for _ in range(7)])
     for claimed in take(store, 3):
         settle_one(store, claimed, COMPLETED)
@@ -140,7 +140,7 @@ def test_pages_follow_each_other_without_gap_or_repeat(store, wanted):
     assert [3, 3, 1] == sizes
 
 
-def test_the_last_page_has_no_next_even_if_it_is_full(store):
+def test_the_last_page_has_no_next_page_even_if_it_is_full(store):
     put_many(store, 4)
 
     first = store.jobs(Filter(), 2)
@@ -149,7 +149,7 @@ def test_the_last_page_has_no_next_even_if_it_is_full(store):
     assert (2, None) == (len(second), second.next)
 
 
-def test_a_job_that_came_since_does_not_disturb_the_pages(store):
+def test_a_new_job_does_not_disturb_the_pages(store):
     made = put_many(store, 4)
     first = store.jobs(Filter(), 2)
 
@@ -158,7 +158,7 @@ def test_a_job_that_came_since_does_not_disturb_the_pages(store):
     assert ids(reversed_(made))[2:] == ids(store.jobs(Filter(), 2, first.next).jobs)
 
 
-def test_counts_are_grouped_by_what_was_asked_for(store):
+def test_counts_are_grouped_by_the_requested_fields(store):
     put_many(store, 3, "a")
     put_many(store, 2, "b", queue="slow")
     settle_one(store, take(store, 1, types={"a": None})[0], COMPLETED)
@@ -195,7 +195,7 @@ def test_counts_show_each_status(store, extra):
     assert {1} == {row["count"] for row in rows}
 
 
-def test_what_is_gone_is_not_counted_as_nothing(store):
+def test_a_count_has_no_row_for_jobs_that_are_gone(store):
     store.delete(put(store).id)
 
     assert [] == store.counts(("status", "type")).rows
@@ -218,7 +218,7 @@ def test_the_last_error_is_shown_while_the_job_waits(store):
     assert "second" == store.jobs(Filter(statuses=(Status.PENDING,)), 1)[0].error
 
 
-def test_a_list_shows_what_get_shows(store):
+def test_a_list_shows_the_same_as_get(store):
     jobs = one_of_each(store, tenant="t", subject="s")
 
     for wanted in (Filter(), Filter(tenants=("t",)), Filter(subjects=("s",)), Filter(statuses=tuple(Status))):
@@ -226,7 +226,7 @@ def test_a_list_shows_what_get_shows(store):
         assert [store.get(job.id) for job in store.jobs(wanted, 10)] == list(store.jobs(wanted, 10))
 
 
-def test_reading_waits_for_no_writer(open_store):
+def test_reading_does_not_wait_for_writers(open_store):
     ours, theirs = open_store(), open_store()
     job = put(ours)
 
@@ -236,7 +236,7 @@ def test_reading_waits_for_no_writer(open_store):
         assert [{"count": 1}] == theirs.counts(()).rows
 
 
-def test_a_list_by_several_statuses_misses_no_job_that_moves_meanwhile(open_store, monkeypatch):
+def test_a_list_by_several_statuses_misses_no_job_whose_status_changes_meanwhile(open_store, monkeypatch):
     ours, theirs = open_store(), open_store()
     ended = finish(ours, COMPLETED)
     moving = put(ours)
@@ -255,7 +255,7 @@ def test_a_list_by_several_statuses_misses_no_job_that_moves_meanwhile(open_stor
 
 
 @pytest.mark.needs("hears_others")
-def test_changes_differ_when_somebody_else_has_committed(open_store):
+def test_changes_differ_after_another_commit(open_store):
     ours, theirs = open_store(), open_store()
     first = ours.changes()
 
@@ -277,11 +277,11 @@ def test_reading_changes_nothing(open_store):
         theirs.policies()
         return before != ours.changes()
 
-    # Nor does anybody else, most of the time: a server tidies up now and then.
+    # Usually nothing else changes either, but a server sometimes cleans up.
     assert not all(changed() for _ in range(10))
 
 
-def test_a_status_for_people_names_the_database_and_its_schema(store):
+def test_the_status_of_a_store_names_the_database_and_its_schema(store):
     put_and_take(store)
 
     status = store.status()
@@ -291,7 +291,7 @@ def test_a_status_for_people_names_the_database_and_its_schema(store):
     assert 1 == status["leases_given"]
 
 
-def test_attempts_of_one_job_are_not_those_of_another(store):
+def test_attempts_are_those_of_the_requested_job(store):
     enlist(store, "w1")
     one = put_and_take(store, worker="w1")
     settle_one(store, one, RETRIED)

@@ -1,4 +1,4 @@
-"""Rescue: jobs that nobody holds any more, or that are long past their deadline, are returned."""
+"""Rescue: jobs without a live worker, or long past their deadline, are returned."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_a_job_may_run_for_hours_while_its_worker_lives(store, clock):
     assert settle_one(store, claimed, COMPLETED)
 
 
-def test_a_stuck_job_is_reclaimed_a_while_after_its_deadline(store, clock):
-    """Its worker has the first word: it may be settling the timeout just now."""
+def test_a_stuck_job_is_rescued_some_time_after_its_deadline(store, clock):
+    """Its worker goes first: it may be settling the timeout just now."""
     enlist(store, "w1")
     put(store)
     (claimed,) = take(store, worker="w1", types={"noop": 300 * SECOND})
@@ -60,7 +60,7 @@ def test_a_stuck_job_is_reclaimed_a_while_after_its_deadline(store, clock):
     assert not settle_one(store, claimed, COMPLETED)
 
 
-def test_a_lease_by_hand_is_over_at_its_deadline(store, clock):
+def test_a_lease_by_hand_ends_at_its_deadline(store, clock):
     claimed = put_and_take(store, lease_for=60 * SECOND)
 
     clock.now = claimed.deadline
@@ -70,7 +70,7 @@ def test_a_lease_by_hand_is_over_at_its_deadline(store, clock):
     assert (Status.PENDING, 1) == place_of(store, claimed.id)
 
 
-def test_a_lease_by_hand_without_a_deadline_is_nobodys_to_rescue(store, clock):
+def test_a_lease_by_hand_without_a_deadline_is_never_rescued(store, clock):
     claimed = put_and_take(store)
     clock.advance(1_000_000)
 
@@ -118,7 +118,7 @@ def test_a_stuck_job_does_not_count_against_its_types_limit(store, clock):
     assert 1 == len(take(store, types={"noop": SECOND}))
 
 
-def test_snoozed_and_retried_jobs_carry_nothing_over_to_the_next_worker(store):
+def test_declaring_a_worker_dead_does_not_touch_jobs_that_it_has_settled(store):
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
     settle_one(store, claimed, SNOOZED)
@@ -129,8 +129,8 @@ def test_snoozed_and_retried_jobs_carry_nothing_over_to_the_next_worker(store):
     assert (Status.PENDING, 1) == place_of(store, claimed.id)
 
 
-def test_the_time_of_a_suspect_does_not_run_while_it_waits_for_a_process_of_its_own(store):
-    """A worker sets the deadline when the handler starts. By hand there is nobody who would."""
+def test_the_deadline_of_a_suspect_does_not_count_while_it_waits_for_its_own_process(store):
+    """A worker sets the deadline when the handler starts. A lease by hand has no worker that would set it."""
     enlist(store, "dead")
     put_many(store, 2)
     take(store, worker="dead", types={"noop": 60 * SECOND})

@@ -45,7 +45,7 @@ def jobs(store, clock):
 
 
 def fields(jobs, clock):
-    """Filters of one field each, of every field there is."""
+    """A filter for every field."""
     for field in ("types", "queues", "tenants", "subjects"):
         yield from (Filter(**{field: (name,)}) for name in (*ODD, "noop", "acme", "", "nobody's"))
         yield from (Filter(**{field: (Prefix(start),)}) for start in ("", "a", "a_", "100%", "send_", "Ü", "😀", "*"))
@@ -71,7 +71,7 @@ def moments(jobs, clock):
 
 
 def by_payload():
-    """Each value of each path that some job has, as it is written and as text; and what none has."""
+    """Each value at each path of a payload, as JSON and as text; and values that no job has."""
     paths = ("n", "n.0", "n.-1", "n.1", "n.0.0", "n.5", "user", "user.id", "user.tags.0", "user.tags.-2", "user.x.y")
     odd = ("a\\b", "é", "%", "-1", "0", "٣", "4294967296", "n.4294967296", "n.٣", "it's", "$", "[0]")
     payloads = [json.loads(payload) for payload in PAYLOADS]
@@ -96,27 +96,27 @@ def check(store, jobs, wanted, clock, *, count=True):
     assert (sum(row["count"] for row in total.rows), total.exact) == (len(expected), True), f"{wanted!r}"
 
 
-def test_every_field_in_every_state_finds_what_it_means(store, jobs, clock):
+def test_a_filter_by_any_field_finds_jobs_in_every_state(store, jobs, clock):
     every = 1 if store.one_machine else 4
     for n, field in enumerate(fields(jobs, clock)):
         for i, statuses in enumerate(STATUSES):
-            if (n + i) % every == 0:  # on a server, a diagonal of all that
+            if (n + i) % every == 0:  # on a server, a sample of the combinations
                 check(store, jobs, field.replace(statuses=statuses), clock, count=n % 3 == 0)
 
 
-def test_every_status_is_found_by_itself(store, jobs, clock):
+def test_every_status_can_be_searched_alone(store, jobs, clock):
     for statuses in STATUSES:
         check(store, jobs, Filter(statuses=statuses), clock)
 
 
-def test_what_stands_in_a_payload_is_found(store, jobs, clock):
+def test_values_in_a_payload_are_found(store, jobs, clock):
     for n, wanted in enumerate(by_payload()):
         check(store, jobs, wanted, clock, count=n % 5 == 0)
         if store.one_machine:
             check(store, jobs, wanted.replace(statuses=STATUSES[n % len(STATUSES)]), clock)
 
 
-def test_several_fields_must_hold_together(store, jobs, clock):
+def test_all_fields_of_a_filter_must_match(store, jobs, clock):
     chance = random.Random(1)
     some = [*fields(jobs, clock), *by_payload()]
     for _ in range(150 if store.one_machine else 40):
@@ -128,7 +128,7 @@ def test_several_fields_must_hold_together(store, jobs, clock):
         check(store, jobs, wanted, clock)
 
 
-def test_a_text_filter_means_the_same_as_its_fields(store, jobs, clock):
+def test_a_filter_as_text_means_the_same_as_its_fields(store, jobs, clock):
     wanted = parse('status:failed,retrying type:noop,send_* attempt:>=1 error:"no use",timeout since:1h')
 
     check(store, jobs, wanted, clock)
@@ -142,7 +142,7 @@ def test_pages_follow_each_other_in_every_state(store, jobs, clock):
 
 
 def walk(store, wanted, limit):
-    """All ids page by page, and how often the search ended before the page was full."""
+    """Read all ids page by page. Return them, and how often the search ended before the page was full."""
     found, cursor, short = [], None, 0
     while True:
         page = store.jobs(wanted, limit, cursor)
@@ -156,7 +156,7 @@ def walk(store, wanted, limit):
             return found, short
 
 
-# What no index serves
+# Searches without an index
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def short_search(monkeypatch):
     ],
     ids=repr,
 )
-def test_a_search_that_ends_early_says_so_and_goes_on_without_gap_or_repeat(store, clock, short_search, wanted):
+def test_a_search_that_ends_early_says_so_and_continues_without_gaps_or_repeats(store, clock, short_search, wanted):
     mixed(store, 60)
     expected = meant(everything(store), wanted, clock(), {})
 
@@ -194,7 +194,7 @@ def test_a_search_that_ends_early_says_so_and_goes_on_without_gap_or_repeat(stor
 
 
 def mixed(store, n):
-    """Jobs that wait, run and have ended, in turns."""
+    """Jobs that wait, run and have ended, alternating."""
     for i in range(n):
         rare = {"type": "rare" if i % 9 == 0 else "noop", "tenant": "acme" if i % 2 else ""}
         put(store, **rare, payload=f'{{"n":{i % 7}}}')
@@ -203,7 +203,7 @@ def mixed(store, n):
     store.settle([(claimed, outcome) for claimed, outcome in ended if outcome])
 
 
-def test_only_so_many_rows_are_counted(store, short_search):
+def test_a_count_stops_at_its_limit(store, short_search):
     put_many(store, 3, "rare")
     put_many(store, 10)
     wanted = Filter(types=("rare",), tenants=("",))
@@ -214,7 +214,7 @@ def test_only_so_many_rows_are_counted(store, short_search):
     assert store.counts((), wanted, None) == ([{"count": 3}], True)
 
 
-# Rows that somebody broke by hand
+# Rows that were broken by hand
 
 
 @pytest.mark.by_hand
@@ -254,7 +254,7 @@ def expected_counts(jobs, by, now):
     ],
     ids=repr,
 )
-def test_counts_are_those_of_a_loop_in_python(store, jobs, clock, wanted):
+def test_counts_equal_those_of_a_loop_in_python(store, jobs, clock, wanted):
     those = [job for job in jobs if job.id in meant(jobs, wanted, clock(), NAMES)]
     for by in (("status",), ("state",), ("type", "state"), ("tenant", "status"), ("queue",), ("subject", "type")):
         for most in (None, 1000):
@@ -262,7 +262,7 @@ def test_counts_are_those_of_a_loop_in_python(store, jobs, clock, wanted):
             assert (counted.rows, counted.exact) == (expected_counts(those, by, clock()), True), by
 
 
-def test_what_waits_is_told_from_what_is_for_later_only_if_that_is_asked(store, clock):
+def test_queued_and_scheduled_jobs_are_counted_separately_only_on_request(store, clock):
     put(store), put(store, delay=60 * SECOND)
 
     assert store.counts(("status",)).rows == [{"status": "pending", "count": 2}]
@@ -272,7 +272,7 @@ def test_what_waits_is_told_from_what_is_for_later_only_if_that_is_asked(store, 
     assert store.counts(("state",)).rows == [{"state": "queued", "count": 2}]
 
 
-def test_a_count_of_what_is_for_later_that_stops_early_is_not_exact(store, monkeypatch):
+def test_a_count_of_scheduled_jobs_that_stops_early_is_not_exact(store, monkeypatch):
     monkeypatch.setattr(stats, "MOST_COUNTED", 5)
     put_many(store, 4, "few", delay=HOUR)
     assert store.counts(("state",)).exact
@@ -283,8 +283,8 @@ def test_a_count_of_what_is_for_later_that_stops_early_is_not_exact(store, monke
     assert store.counts(("status",)) == ([{"status": "pending", "count": 9}], True)
 
 
-def test_a_count_of_retries_in_several_lanes_that_stops_early_is_not_exact(store, monkeypatch):
-    """The newest so many are looked at, whichever lane they are in."""
+def test_a_count_of_retries_in_several_queues_that_stops_early_is_not_exact(store, monkeypatch):
+    """The count looks at the newest retries, whatever their queue and type."""
     monkeypatch.setattr(stats, "MOST_COUNTED", 5)
     for type in ("a", "b"):
         put_many(store, 3, type)
@@ -304,7 +304,7 @@ def test_a_count_over_too_many_priorities_is_not_exact(store, monkeypatch):
     assert not store.counts(("state",)).exact
 
 
-def test_a_job_that_waits_after_a_failure_and_is_due_is_queued(store, clock):
+def test_a_due_job_that_has_failed_before_counts_as_queued(store, clock):
     put(store)
     settle_one(store, take(store)[0], RETRIED)
 

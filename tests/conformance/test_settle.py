@@ -1,4 +1,4 @@
-"""Settle: how an attempt ended, written down once, with all that follows from it."""
+"""Settle: the outcome of an attempt is written once, with all its consequences."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_completed_job_keeps_its_result(store, clock):
 
 
 @pytest.mark.parametrize("result", [None, "null", '"text"', "0", "false", "[]", '"\\"quoted\\""', '"日本"'])
-def test_every_kind_of_result_comes_back(store, result):
+def test_every_kind_of_result_is_stored_and_read_back(store, result):
     job = finish(store, Outcome(OutcomeKind.COMPLETED, result=result))
 
     expected = {None: None, "null": None, "0": 0, "false": False, "[]": []}
@@ -61,7 +61,7 @@ def test_a_completed_job_counts_its_attempt_and_leaves_no_record_of_failure(stor
     assert [] == store.attempts(job.id)
 
 
-def test_a_failed_attempt_waits_for_its_delay_and_is_spent(store, clock):
+def test_a_failed_attempt_counts_and_the_job_waits_for_its_delay(store, clock):
     claimed = put_and_take(store)
 
     settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, delay=30 * SECOND, error="boom"))
@@ -75,8 +75,8 @@ def test_a_failed_attempt_waits_for_its_delay_and_is_spent(store, clock):
     assert 2 == take(store)[0].attempt
 
 
-def test_a_job_keeps_its_urgency_when_it_waits_again(store):
-    """Its priority is in what was asked for; where it waits is built anew."""
+def test_a_job_keeps_its_priority_when_it_waits_again(store):
+    """The priority is in `jobs`. The row in `ready` is written again."""
     urgent = put_and_take(store, priority=5)
     settle_one(store, urgent, RETRIED)
     put(store, priority=4)
@@ -110,14 +110,14 @@ def test_each_unsuccessful_attempt_leaves_a_record(store, clock):
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, SNOOZED, CANCELLED, RELEASED], ids=lambda o: o.kind.value)
-def test_what_is_no_failure_leaves_no_record(store, outcome):
+def test_an_outcome_that_is_not_a_failure_leaves_no_record(store, outcome):
     job = finish(store, outcome)
 
     assert [] == store.attempts(job.id)
 
 
 @pytest.mark.parametrize("outcome", [SNOOZED, RELEASED, CANCELLED], ids=lambda o: o.kind.value)
-def test_a_given_back_attempt_is_not_spent(store, outcome):
+def test_an_attempt_that_is_not_charged_does_not_count(store, outcome):
     claimed = put_and_take(store)
     settle_one(store, claimed, RETRIED)
     (claimed,) = take(store)
@@ -162,7 +162,7 @@ def test_a_job_shows_how_often_it_was_snoozed(store, by_hand, outcome):
     assert (1, 1, 1) == shown()
 
 
-def test_failures_leave_the_count_of_snoozes_alone(store):
+def test_a_failure_does_not_change_the_count_of_snoozes(store):
     claimed = put_and_take(store)
     settle_one(store, claimed, SNOOZED)
     settle_one(store, take(store)[0], RETRIED)
@@ -173,8 +173,8 @@ def test_failures_leave_the_count_of_snoozes_alone(store):
     assert (2, 1) == (claimed.attempt, claimed.snoozes)
 
 
-def test_a_released_job_has_its_old_place_in_the_line(store, clock):
-    """Shutting a worker down must not send its jobs to the back."""
+def test_a_released_job_has_its_old_place_in_the_queue(store, clock):
+    """Stopping a worker must not send its jobs to the end of the queue."""
     claimed = put_and_take(store)
     clock.advance(1)
     younger = put(store)
@@ -184,7 +184,7 @@ def test_a_released_job_has_its_old_place_in_the_line(store, clock):
     assert [claimed.id, younger.id] == ids(take(store))
 
 
-def test_suspicion_is_kept_unless_the_outcome_says_otherwise(store):
+def test_suspicion_is_kept_unless_the_outcome_clears_it(store):
     claimed = put_and_take(store)
     settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, suspicion=Suspicion.GUILTY))
     for outcome in (RETRIED, SNOOZED, RELEASED):
@@ -238,7 +238,7 @@ def test_a_cancelled_job_does_not_go_back_to_wait(store, outcome):
 
 
 @pytest.mark.parametrize("outcome", [COMPLETED, FAILED], ids=lambda o: o.kind.value)
-def test_an_end_that_came_first_wins_over_a_cancellation(store, outcome):
+def test_a_final_outcome_wins_over_a_cancel_request(store, outcome):
     claimed = put_and_take(store)
     store.cancel(claimed.id)
 
@@ -277,7 +277,7 @@ def test_a_follow_up_takes_the_key_that_its_own_parent_held(store):
     assert Status.PENDING == store.get(follow_up.id).status
 
 
-def test_a_settlement_that_cannot_be_written_leaves_everything_in_hand(store):
+def test_a_settle_that_cannot_be_written_leaves_all_jobs_leased(store):
     put_many(store, 2)
     first, second = take(store)
     broken = Outcome(OutcomeKind.COMPLETED, follow_ups=(new_job(priority=UNSTORABLE),))
@@ -289,7 +289,7 @@ def test_a_settlement_that_cannot_be_written_leaves_everything_in_hand(store):
     assert not store.settle([(first, COMPLETED), (second, COMPLETED)]).lost
 
 
-def test_a_settlement_says_what_it_wrote_and_when(store, clock):
+def test_settle_returns_what_it_wrote_and_when(store, clock):
     put_many(store, 2)
     kept, cancelled = take(store)
     store.cancel(cancelled.id)
@@ -307,7 +307,7 @@ def test_a_settlement_says_what_it_wrote_and_when(store, clock):
 
 
 @pytest.mark.parametrize("outcome", FINAL_OUTCOMES, ids=lambda outcome: outcome.kind.value)
-def test_a_settlement_that_is_repeated_says_again_what_it_wrote(store, outcome):
+def test_a_repeated_settle_returns_the_same_as_the_first(store, outcome):
     claimed = put_and_take(store)
     store.settle([(claimed, outcome)])
 
@@ -315,7 +315,7 @@ def test_a_settlement_that_is_repeated_says_again_what_it_wrote(store, outcome):
 
 
 def usage(by_hand):
-    """What the rows add up to: a store may append, and add up later."""
+    """The sum of the rows of usage: a store may append rows and compact them later."""
     place = "minute, type, queue, tenant"
     sums = ", ".join(f"CAST(sum({name}) AS bigint)" for name in ("runs", "completed", "failures", "busy", "waiting"))
     return by_hand(f"SELECT {place}, {sums} FROM treadle_usage GROUP BY {place} ORDER BY {place}")
@@ -335,7 +335,7 @@ def test_usage_adds_up_runs_failures_and_time(store, clock, by_hand):
     assert [(minute, "noop", "default", "acme", 2, 1, 1, 8 * SECOND, 2 * SECOND)] == usage(by_hand)
 
 
-def test_usage_is_kept_apart_by_minute_type_queue_and_tenant(store, clock, by_hand):
+def test_usage_is_counted_by_minute_type_queue_and_tenant(store, clock, by_hand):
     minute = clock() // SECOND
     for options in ({}, {"type": "b"}, {"queue": "q"}, {"tenant": "t"}):
         finish(store, COMPLETED, **options)
@@ -353,7 +353,7 @@ def test_usage_is_kept_apart_by_minute_type_queue_and_tenant(store, clock, by_ha
     assert [1] * 5 == [row[4] for row in usage(by_hand)]
 
 
-def test_a_release_is_no_run(store, by_hand):
+def test_a_release_does_not_count_as_a_run(store, by_hand):
     finish(store, RELEASED)
 
     assert [] == usage(by_hand)
@@ -378,8 +378,8 @@ def test_usage_never_goes_down_when_the_clock_steps_back(store, clock, by_hand):
     assert [(1, 1, 0, 0, 0)] == [row[4:] for row in usage(by_hand)]
 
 
-def test_a_result_of_every_alphabet_comes_back_as_it_was(store):
-    """A NUL too: JSON has a way to write it."""
+def test_a_result_with_text_of_any_alphabet_is_read_back_unchanged(store):
+    """Even a NUL character, which JSON can escape."""
     text = "naïve 日本語 🦆 'quoted' \\ \x00 \x1b"
     claimed = put_and_take(store, payload=json.dumps({"a": text}))
 

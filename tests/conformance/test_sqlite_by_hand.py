@@ -1,4 +1,4 @@
-"""Values that only SQLite lets somebody put into a row by hand: that job alone is hurt."""
+"""Values that only SQLite lets you put into a row by hand: only that job is affected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BROKEN = {
 
 @pytest.fixture
 def by_hand_as_it_is(by_hand):
-    """Puts an expression where the tests for all stores have a value."""
+    """Run SQL with an expression where the tests for all stores have a value."""
 
     def execute(sql, payload, *parameters):
         return by_hand(sql.replace("?", payload, 1), *parameters)
@@ -31,12 +31,12 @@ def by_hand_as_it_is(by_hand):
 
 
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
-def test_a_payload_that_is_no_json_is_claimed_and_its_neighbours_run(store, by_hand_as_it_is, payload):
-    test_by_hand.test_a_broken_payload_is_claimed_and_its_neighbours_run(store, by_hand_as_it_is, payload)
+def test_a_payload_that_is_not_json_is_claimed_and_other_jobs_run(store, by_hand_as_it_is, payload):
+    test_by_hand.test_a_broken_payload_is_claimed_and_other_jobs_run(store, by_hand_as_it_is, payload)
 
 
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
-def test_a_payload_that_is_no_json_is_shown_as_it_is(store, by_hand_as_it_is, payload):
+def test_a_payload_that_is_not_json_is_shown_as_it_is(store, by_hand_as_it_is, payload):
     test_by_hand.test_a_broken_payload_is_shown_as_it_is(store, by_hand_as_it_is, payload)
 
 

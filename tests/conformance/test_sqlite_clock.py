@@ -1,6 +1,6 @@
-"""The clock of the machine steps back: an immediate job is never delayed.
+"""If the clock of the machine steps back, an immediate job is not delayed.
 
-Of SQLite, whose clock is the machine's. On a server, the server's clock decides for all, and nothing is guarded.
+Only for SQLite, which uses the clock of the machine. On a server, the server's clock decides for all callers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def test_an_immediate_job_runs_though_the_clock_stepped_back(store, clock):
     assert [job.id] == ids(take(store))
 
 
-def test_what_was_enqueued_before_and_after_a_step_back_runs(store, clock):
+def test_jobs_enqueued_before_and_after_a_clock_step_back_run(store, clock):
     before = put(store)
     clock.step_back(3600)
     after = put(store)
@@ -31,8 +31,8 @@ def test_what_was_enqueued_before_and_after_a_step_back_runs(store, clock):
     assert {before.id, after.id} == set(ids(take(store)))
 
 
-def test_due_tells_of_an_immediate_job_though_the_clock_stepped_back(store, clock):
-    """A worker that looks before it claims would wait for an hour."""
+def test_due_reports_an_immediate_job_after_the_clock_stepped_back(store, clock):
+    """Otherwise, a worker that calls due before it claims would wait for an hour."""
     put(store)
     clock.step_back(3600)
 
@@ -50,7 +50,7 @@ def test_a_retried_job_runs_though_the_clock_stepped_back(store, clock):
 
 
 @pytest.mark.parametrize("outcome", [RETRIED, SNOOZED, RELEASED], ids=lambda outcome: outcome.kind.value)
-def test_a_job_that_came_back_at_once_runs_though_the_clock_stepped_back(store, clock, outcome):
+def test_a_job_that_was_returned_at_once_runs_though_the_clock_stepped_back(store, clock, outcome):
     claimed = put_and_take(store)
     clock.advance(7200)
     settle_one(store, claimed, outcome)
@@ -60,7 +60,7 @@ def test_a_job_that_came_back_at_once_runs_though_the_clock_stepped_back(store, 
     assert [claimed.id] == ids(take(store))
 
 
-def test_a_released_job_runs_though_the_clock_stepped_back_while_it_was_in_hand(store, clock):
+def test_a_released_job_runs_though_the_clock_stepped_back_while_it_was_leased(store, clock):
     put(store, delay=10 * SECOND)
     clock.advance(10)
     (claimed,) = take(store)
@@ -82,7 +82,7 @@ def test_a_rescued_job_runs_though_the_clock_stepped_back(store, clock):
     assert [claimed.id] == ids(take(store))
 
 
-def test_a_step_back_is_minded_on_every_handle(open_store, clock):
+def test_a_clock_step_back_is_corrected_in_every_store_of_the_file(open_store, clock):
     ours, theirs = open_store(), open_store()
     job = put(ours)
 
@@ -91,14 +91,14 @@ def test_a_step_back_is_minded_on_every_handle(open_store, clock):
     assert [job.id] == ids(take(theirs))
 
 
-def test_two_steps_back_are_minded_both(store, clock):
+def test_two_clock_steps_back_are_both_corrected(store, clock):
     for _ in range(2):
         job = put(store)
         clock.step_back(600)
         assert [job.id] == ids(take(store))
 
 
-def test_order_is_kept_among_jobs_that_a_step_back_made_due(store, clock):
+def test_jobs_that_a_clock_step_back_made_due_keep_their_order(store, clock):
     retried = finish(store, COMPLETED)
     clock.advance(1)
     put_first = put(store)

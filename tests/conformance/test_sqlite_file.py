@@ -1,4 +1,4 @@
-"""The SQLite file itself: where it may live, who may wait for it, and what a fork does."""
+"""The SQLite file: where it can be, how callers wait for it, and what a fork does."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def url(path):
     return f"sqlite:///{path}"
 
 
-# Settings that the promises stand on
+# Settings that the guarantees depend on
 
 
 def connections(store):
-    """One of each kind that the store uses."""
+    """One connection of each kind that the store uses."""
     reader = store.database.read("read", lambda tx: tx.connection)
     with store.database.writing() as tx:
         yield from (reader, tx.connection, store.database.connect())
 
 
 def test_every_connection_syncs_each_commit_to_the_disk(store):
-    """2 is FULL: what was answered survives a power cut."""
+    """2 is FULL: a commit that returned survives a power cut."""
     assert [2] * 3 == [c.execute("PRAGMA synchronous").fetchone()[0] for c in connections(store)]
     assert ("FULL", "wal") == (store.status()["synchronous"], store.status()["journal_mode"])
 
@@ -69,7 +69,7 @@ def test_a_reader_cannot_write(store):
 # Files that cannot be a store
 
 
-def test_a_missing_folder_is_named_with_the_way_out(folder):
+def test_the_error_for_a_missing_folder_names_it_and_the_fix(folder):
     path = folder / "missing" / "jobs.db"
 
     text = f"{path}: its folder does not exist; create it first: mkdir -p {path.parent}"
@@ -79,12 +79,12 @@ def test_a_missing_folder_is_named_with_the_way_out(folder):
     assert not path.parent.exists()
 
 
-def test_a_folder_is_no_store(folder):
+def test_a_folder_cannot_be_a_store(folder):
     with pytest.raises(StoreUnusable, match=f"{folder}: it is a folder; name a file in it"):
         put(SQLiteStore(url(folder)))
 
 
-def test_a_file_that_is_no_database_is_left_as_it_was(folder):
+def test_a_file_that_is_not_a_database_is_left_as_it_was(folder):
     path = folder / "notes.txt"
     path.write_text("dear diary, " * 100)
 
@@ -95,7 +95,7 @@ def test_a_file_that_is_no_database_is_left_as_it_was(folder):
 
 
 def in_a_child(work):
-    """What `work` returned or raised, as text, in a forked child that is not root."""
+    """Run `work` in a forked child that is not root. Return its result or error as text."""
     reader, writer = os.pipe()
     if pid := os.fork():
         os.close(writer)
@@ -117,13 +117,13 @@ def in_a_child(work):
 
 @pytest.fixture
 def public():
-    """A folder that a child which is not root can reach, as pytest's own are private."""
+    """A folder that a child can reach when it is not root. The folders of pytest are private."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
 
 
-def test_an_unwritable_folder_is_named_with_the_way_out(public):
+def test_the_error_for_a_read_only_folder_names_it_and_the_fix(public):
     os.chmod(public, 0o555)
 
     answer = in_a_child(lambda: put(SQLiteStore(url(public / "jobs.db"))))
@@ -132,7 +132,7 @@ def test_an_unwritable_folder_is_named_with_the_way_out(public):
     assert "the file and its folder must be writable" in answer
 
 
-def test_an_unwritable_file_is_named_with_the_way_out(public):
+def test_the_error_for_a_read_only_file_names_it_and_the_fix(public):
     store = SQLiteStore(url(public / "jobs.db"))
     put(store)
     store.close()
@@ -154,7 +154,7 @@ def test_a_store_that_could_not_be_opened_can_be_opened_later(folder):
     store.close()
 
 
-def test_two_names_of_one_file_are_one_store(open_store, folder):
+def test_two_paths_of_one_file_are_one_store(open_store, folder):
     store = open_store()
     job = put(store)
     (folder / "link").symlink_to(folder)
@@ -168,7 +168,7 @@ def test_two_names_of_one_file_are_one_store(open_store, folder):
 # Waiting
 
 
-def test_a_busy_store_gives_up_after_the_time_limit_and_asks_the_right_question(open_store):
+def test_a_busy_store_raises_after_the_time_limit_and_suggests_the_cause(open_store):
     ours, theirs = open_store(), open_store()
     theirs.open()
 
@@ -180,7 +180,7 @@ def test_a_busy_store_gives_up_after_the_time_limit_and_asks_the_right_question(
     assert Status.PENDING == put(theirs).status
 
 
-def test_threads_of_one_handle_give_up_after_the_time_limit_too(store):
+def test_threads_that_share_a_store_also_give_up_after_the_time_limit(store):
     store.open()
 
     with (
@@ -204,7 +204,7 @@ def test_the_users_own_open_transaction_makes_the_store_busy(store, by_hand):
     assert Status.PENDING == put(store).status
 
 
-def test_who_waits_goes_on_when_the_other_has_committed(open_store):
+def test_a_waiting_writer_continues_when_the_other_has_committed(open_store):
     ours, theirs = open_store(), open_store()
     theirs.open()
     waiting = threading.Thread(target=put, args=(theirs,))
@@ -216,8 +216,8 @@ def test_who_waits_goes_on_when_the_other_has_committed(open_store):
     assert 1 == len(everything(ours))
 
 
-def test_opening_waits_for_one_who_is_making_the_file(folder, open_store):
-    """SQLite answers at once that it is locked while somebody turns a new file to WAL."""
+def test_opening_waits_for_a_process_that_is_creating_the_file(folder, open_store):
+    """SQLite returns "locked" without waiting while another process switches a new file to WAL."""
     other = sqlite3.connect(folder / "jobs.db", isolation_level=None, check_same_thread=False)
     other.execute("CREATE TABLE users (id)")
     other.execute("BEGIN EXCLUSIVE")
@@ -236,7 +236,7 @@ def test_opening_waits_for_one_who_is_making_the_file(folder, open_store):
 # The log
 
 
-def test_the_log_is_moved_back_when_it_is_long(store, monkeypatch):
+def test_the_log_is_checkpointed_when_it_is_long(store, monkeypatch):
     monkeypatch.setattr(checkpoint, "LONG", 1 << 16)
     monkeypatch.setattr(checkpoint, "PAUSE", 0)
 
@@ -247,8 +247,8 @@ def test_the_log_is_moved_back_when_it_is_long(store, monkeypatch):
     assert ("ok", 400) == (store.check(), len(everything(store)))
 
 
-def test_a_commit_is_good_though_the_log_cannot_be_moved_back(store, folder, monkeypatch):
-    """The caller was promised durability, and has it: the next commit may have better luck."""
+def test_a_commit_succeeds_even_if_the_checkpoint_fails(store, folder, monkeypatch):
+    """The commit is durable anyway. The next one tries the checkpoint again."""
     monkeypatch.setattr(checkpoint, "LONG", 0)
     (folder / "jobs.db-checkpoint").mkdir()
 
@@ -257,8 +257,8 @@ def test_a_commit_is_good_though_the_log_cannot_be_moved_back(store, folder, mon
     assert job == store.get(job.id)
 
 
-def test_one_who_checkpoints_elsewhere_is_not_waited_for(store, folder, monkeypatch):
-    """Two at once could corrupt the database, so there is one, and the others go on."""
+def test_a_commit_does_not_wait_for_a_checkpoint_of_another_process(store, folder, monkeypatch):
+    """Two checkpoints at once could corrupt the database, so there is only one, and the others continue."""
     checkpoints = []
     monkeypatch.setattr(checkpoint, "LONG", 0)
     monkeypatch.setattr(checkpoint, "PAUSE", 0)
@@ -278,7 +278,7 @@ def test_one_who_checkpoints_elsewhere_is_not_waited_for(store, folder, monkeypa
 
 
 def test_a_fork_waits_for_a_thread_that_writes(store):
-    """In the child that thread would never end its transaction."""
+    """In the child, that thread would never end its transaction."""
     inside = threading.Event()
 
     def hold():
@@ -296,8 +296,8 @@ def test_a_fork_waits_for_a_thread_that_writes(store):
     assert 1 == len(everything(store))
 
 
-def test_a_child_forked_inside_a_transaction_must_do_without_the_store(store):
-    """It has inherited a connection that it can neither use nor close."""
+def test_a_child_forked_inside_a_transaction_cannot_use_the_store(store):
+    """It has inherited a connection that it must not use or close."""
     claimed = put_and_take(store)
 
     def work():
@@ -314,8 +314,8 @@ def test_a_child_forked_inside_a_transaction_must_do_without_the_store(store):
     assert 0 == wait(fork_and(lambda: put(store)))
 
 
-def test_a_statement_that_was_left_half_read_does_not_lock_us_out(open_store):
-    """An exception keeps the frames it went through, and with them a cursor, for as long as somebody keeps it."""
+def test_a_statement_whose_rows_were_not_all_read_does_not_block_writers(open_store):
+    """An exception keeps its frames alive, and with them an open cursor, as long as the caller keeps the exception."""
     ours, theirs = open_store(), open_store()
     enlist(ours), enlist(ours, "w2"), enlist(ours, "w3")
     with ours.database.writing() as tx:
@@ -329,7 +329,7 @@ def test_a_statement_that_was_left_half_read_does_not_lock_us_out(open_store):
     del half_read
 
 
-def test_a_beat_of_the_dead_leaves_nothing_open(open_store):
+def test_a_beat_of_a_dead_worker_leaves_no_statement_open(open_store):
     ours, theirs = open_store(), open_store()
     enlist(ours, "w2"), enlist(ours, "w3")
     with pytest.raises(WorkerLost) as kept:
@@ -355,8 +355,8 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-def test_a_file_whose_maker_was_killed_can_be_looked_at(tmp_path):
-    """Before the file is in WAL mode, what is half written is undone by whoever opens it next; so a reader writes."""
+def test_a_file_whose_creator_was_killed_can_be_opened_for_reading(tmp_path):
+    """Before the file is in WAL mode, the next process that opens it undoes a partial write. So a reader writes too."""
     path = tmp_path / "jobs.db"
     subprocess.run([sys.executable, "-c", KILLED_WHILE_WRITING, str(path)], check=False)
     assert (tmp_path / "jobs.db-journal").exists()

@@ -1,4 +1,4 @@
-"""The plans of the statements whose cost must not grow with what does not concern them."""
+"""The plans of statements whose cost must not grow with unrelated rows."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def statements_of(store, call):
     store.open()
     reader = store.database.read("read", lambda tx: tx.connection)
     reader.set_trace_callback(seen.append)
-    call()  # it is given the same reader, which was put back last
+    call()  # it gets the same reader, which was returned last
     reader.set_trace_callback(None)
     return [statement for statement in seen if statement.lstrip().startswith("SELECT")]
 
@@ -47,8 +47,8 @@ def test_a_claim_reads_ranges_of_the_index(store):
     assert not [line for line in plan(store, sql.READ_RANGES, PLACE) if "TEMP B-TREE" in line]
 
 
-def test_ranges_are_found_by_jumps_over_the_index(store):
-    """The first is where the index begins: its SCAN is one step, as it ends at LIMIT 1. The others are searched."""
+def test_ranges_are_found_by_skipping_through_the_index(store):
+    """The first range is at the start of the index: its SCAN ends after one step (LIMIT 1). The others are searched."""
     lines = plan(store, sql.READY_RANGES)
     ready = of_table(lines, "treadle_ready", "r", "n")
 
@@ -61,7 +61,7 @@ def test_ranges_are_found_by_jumps_over_the_index(store):
 
 
 def steps_of_a_claim(store, **wanted):
-    """How many steps SQLite's machine makes for a claim: a measure that no busy machine disturbs."""
+    """How many steps SQLite's virtual machine makes for a claim. This does not depend on the load of the machine."""
     steps = 0
 
     def count():
@@ -114,7 +114,7 @@ def fill_with_due_jobs_behind(store, n):
     ],
     ids=lambda f: f.__name__,
 )
-def test_a_backlog_costs_the_others_nothing(open_store, fill):
+def test_a_backlog_does_not_slow_down_other_claims(open_store, fill):
     store = open_store()
     steps = []
     for n in (20, 1500):
@@ -149,8 +149,8 @@ def test_a_list_uses_the_index_made_for_it(store, wanted, index, before):
 
 
 @pytest.mark.parametrize("status", list(Status))
-def test_a_list_by_status_is_read_in_order_from_the_table_that_has_it(store, status):
-    """In order: so that a page ends after its last row, however many there are."""
+def test_a_list_by_status_is_read_in_order_from_the_table_of_that_status(store, status):
+    """Because of the order, the scan ends with the last row of the page, however many rows there are."""
     (statement,) = statements_of(store, lambda: store.jobs(Filter(statuses=(status,)), 10, "0190"))
 
     lines = plan(store, statement)
@@ -169,13 +169,13 @@ def test_everything_is_listed_in_order_without_a_sort(store):
     assert "treadle_ready" not in lines[0]
 
 
-def test_counts_by_status_type_and_queue_look_at_no_job(store):
+def test_counts_by_status_type_and_queue_read_no_jobs(store):
     (statement,) = statements_of(store, lambda: store.counts(("status", "type", "queue")).rows)
 
     assert ["SCAN treadle_tallies"] == plan(store, statement)
 
 
-# What people look at
+# Pages and statistics
 
 
 def no_sort_of_a_table(lines):
@@ -191,14 +191,14 @@ def test_queues_are_counted_in_ranges_of_the_index(store):
     assert no_sort_of_a_table(lines)
 
 
-def test_retries_are_counted_in_the_index_that_has_just_those(store):
+def test_retries_are_counted_in_their_partial_index(store):
     lines = plan(store, sql.RETRYING, {"now": 1, "most": 5})
 
     assert ["SCAN treadle_ready USING INDEX treadle_ready_again"] == of_table(lines, "treadle_ready")
-    assert ["USE TEMP B-TREE FOR GROUP BY"] == [line for line in lines if "TEMP B-TREE" in line]  # of so many at most
+    assert ["USE TEMP B-TREE FOR GROUP BY"] == [line for line in lines if "TEMP B-TREE" in line]  # of limited rows
 
 
-def test_a_sample_is_the_end_of_the_table(store):
+def test_a_sample_is_read_from_the_end_of_the_table(store):
     lines = plan(store, sql.LATENCY_SAMPLE, {"limit": 5, "looked_at": 10})
 
     assert ["SCAN treadle_finished"] == of_table(lines, "treadle_finished")  # in the order of its ids, until LIMIT
@@ -212,7 +212,7 @@ def test_failures_are_found_by_their_index(store):
     assert [used] == of_table(lines, "treadle_finished")
     assert ["SCAN r USING INDEX treadle_ready_again"] == of_table(lines, "r")
     sorts = {line for line in lines if "TEMP B-TREE" in line}
-    assert {"USE TEMP B-TREE FOR GROUP BY", "USE TEMP B-TREE FOR ORDER BY"} >= sorts  # of so many at most
+    assert {"USE TEMP B-TREE FOR GROUP BY", "USE TEMP B-TREE FOR ORDER BY"} >= sorts  # of limited rows
 
 
 @pytest.mark.parametrize(
@@ -229,8 +229,8 @@ def test_failures_are_found_by_their_index(store):
         ("type:a status:completed", "SCAN f"),
     ],
 )
-def test_how_far_a_search_goes_is_a_walk_over_ids(store, text, walk):
-    """In the order of the ids, without a sort and without a job: it ends after so many."""
+def test_the_extent_of_a_search_is_found_by_a_walk_over_ids(store, text, walk):
+    """The walk is in the order of ids, without a sort and without reading jobs. It ends at its limit."""
     walks = [s for s in statements_of(store, lambda: store.jobs(parse(text), 10)) if "OFFSET" in s]
 
     assert walks
@@ -238,7 +238,7 @@ def test_how_far_a_search_goes_is_a_walk_over_ids(store, text, walk):
         assert [walk] == plan(store, statement)
 
 
-def test_pruning_looks_at_old_jobs_only(store, clock):
+def test_pruning_reads_only_old_jobs(store, clock):
     finish(store, CANCELLED)
     clock.now += DAY
 
@@ -248,7 +248,7 @@ def test_pruning_looks_at_old_jobs_only(store, clock):
     assert [] == [line for line in lines if "TEMP B-TREE" in line]
 
 
-def test_pruning_the_usage_reads_only_what_is_old(store):
+def test_pruning_the_usage_reads_only_old_rows(store):
     lines = plan(store, sql.PRUNE_USAGE, {"before": 1, "limit": 5})
 
     assert [line for line in lines if line.startswith("SEARCH treadle_usage USING PRIMARY KEY (minute<?)")]
@@ -264,7 +264,7 @@ def test_pruning_the_usage_reads_only_what_is_old(store):
         "SELECT status FROM treadle_job WHERE subject = 'x' AND subject <> ''",
     ],
 )
-def test_the_view_reads_the_jobs_that_are_joined_and_no_others(store, query):
+def test_the_view_reads_only_the_jobs_that_are_joined(store, query):
     store.open()
     with store.database.writing() as tx:
         tx.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, job TEXT NOT NULL)")

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.only("sqlite")
 PACKAGE = "treadle.stores.sqlite"
 
 
-def test_making_a_handle_makes_no_file(open_store):
+def test_making_a_store_object_creates_no_file(open_store):
     assert not open_store().path.exists()
 
 

@@ -1,4 +1,4 @@
-"""All jobs together: lanes, usage, speed, failures, and what workers do."""
+"""Statistics over all jobs: queues, usage, latency, failures, and what workers do."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ LATER = Outcome(OutcomeKind.RETRIED, error="TimeoutError: no answer", delay=600 
 
 
 @pytest.fixture
-def desk(store, clock):
-    """The same database, as people ask."""
+def td(store, clock):
+    """An app on the same database."""
     app = Treadle(store.url, clock=clock)
     yield app
     app.close()
 
 
-# Lanes
+# Queues
 
 
-def lane_of(store, queue, type):
-    [lane] = [lane for lane in store.queue_stats() if (lane.queue, lane.type) == (queue, type)]
-    return lane
+def stats_of(store, queue, type):
+    [row] = [row for row in store.queue_stats() if (row.queue, row.type) == (queue, type)]
+    return row
 
 
-def test_without_jobs_there_are_no_lanes(store):
+def test_without_jobs_there_are_no_queue_stats(store):
     assert [] == store.queue_stats()
 
 
-def test_a_lane_has_what_waits_runs_and_has_ended(store):
+def test_queue_stats_count_jobs_that_wait_run_and_have_ended(store):
     for outcome in (COMPLETED, COMPLETED, FAILED, CANCELLED, LATER):
         claimed = [put(store, "mail", queue="q"), *take(store)][1]
         assert settle_one(store, claimed, outcome)
@@ -47,23 +47,23 @@ def test_a_lane_has_what_waits_runs_and_has_ended(store):
     take(store, 1)
     put_many(store, 4, "mail", queue="q", delay=HOUR)
 
-    lane = lane_of(store, "q", "mail")
+    row = stats_of(store, "q", "mail")
 
-    assert (2, 4, 1) == (lane.counts["queued"], lane.counts["scheduled"], lane.counts["retrying"])
+    assert (2, 4, 1) == (row.counts["queued"], row.counts["scheduled"], row.counts["retrying"])
     assert (1, 2, 1, 1) == (
-        lane.counts["processing"],
-        lane.counts["completed"],
-        lane.counts["failed"],
-        lane.counts["cancelled"],
+        row.counts["processing"],
+        row.counts["completed"],
+        row.counts["failed"],
+        row.counts["cancelled"],
     )
-    assert (None, True) == (lane.limit, lane.exact)
+    assert (None, True) == (row.limit, row.exact)
 
 
-def test_lanes_are_by_queue_and_type(store):
+def test_queue_stats_are_by_queue_and_type(store):
     for queue, type in (("b", "x"), ("a", "y"), ("a", "x")):
         put(store, type, queue=queue)
 
-    assert [("a", "x"), ("a", "y"), ("b", "x")] == [(lane.queue, lane.type) for lane in store.queue_stats()]
+    assert [("a", "x"), ("a", "y"), ("b", "x")] == [(row.queue, row.type) for row in store.queue_stats()]
 
 
 def test_the_oldest_and_the_next_are_found_at_every_priority(store, clock):
@@ -75,46 +75,46 @@ def test_the_oldest_and_the_next_are_found_at_every_priority(store, clock):
         put(store, priority=priority, run_at=now + HOUR)
     put(store, priority=9, run_at=now + 25 * SECOND)
 
-    lane = lane_of(store, "default", "noop")
+    row = stats_of(store, "default", "noop")
 
-    assert (now - 30 * SECOND, now + 20 * SECOND) == (lane.oldest_due, lane.next_due)
-    assert (6, 7) == (lane.counts["queued"], lane.counts["scheduled"])
+    assert (now - 30 * SECOND, now + 20 * SECOND) == (row.oldest_due, row.next_due)
+    assert (6, 7) == (row.counts["queued"], row.counts["scheduled"])
 
 
-def test_what_is_due_this_very_moment_is_queued(store, clock):
+def test_a_job_that_is_due_now_counts_as_queued(store, clock):
     put(store, run_at=clock())
     put(store, run_at=clock() + 1)
 
-    lane = lane_of(store, "default", "noop")
+    row = stats_of(store, "default", "noop")
 
     assert (1, 1, clock(), clock() + 1) == (
-        lane.counts["queued"],
-        lane.counts["scheduled"],
-        lane.oldest_due,
-        lane.next_due,
+        row.counts["queued"],
+        row.counts["scheduled"],
+        row.oldest_due,
+        row.next_due,
     )
 
 
-def test_a_lane_knows_the_limit_of_its_type(store):
+def test_queue_stats_show_the_limit_of_the_type(store):
     limit(store, "noop", 3)
     put(store)
 
-    assert 3 == lane_of(store, "default", "noop").limit
+    assert 3 == stats_of(store, "default", "noop").limit
 
 
-def test_a_lane_in_which_nothing_waits_has_no_oldest(store):
+def test_queue_stats_without_waiting_jobs_have_no_oldest_job(store):
     finish(store, COMPLETED)
 
-    lane = lane_of(store, "default", "noop")
+    row = stats_of(store, "default", "noop")
 
-    assert (0, None, None) == (lane.counts["queued"], lane.oldest_due, lane.next_due)
+    assert (0, None, None) == (row.counts["queued"], row.oldest_due, row.next_due)
 
 
 # Usage
 
 
 def journal(store, clock, runs):
-    """Runs in many minutes, and what they are: (second, type, queue, tenant, outcome, busy, waiting)."""
+    """Make runs in many minutes. Return them: (second, type, queue, tenant, outcome, busy, waiting)."""
     chance, written = random.Random(7), []
     for _ in range(runs):
         place = {name: chance.choice(("a", "b")) for name in ("type", "queue")} | {"tenant": chance.choice(("", "t"))}
@@ -141,31 +141,31 @@ def summed(written, by, step):
     return [(key, *numbers) for key, numbers in sorted(sums.items())]
 
 
-def told(usage):
+def by_key(usage):
     return [((int(u.at.timestamp()), *u.key), u.runs, u.completed, u.failures, u.busy, u.waiting) for u in usage]
 
 
-def test_usage_adds_up_to_a_journal_of_the_runs(store, clock):
+def test_usage_equals_the_sums_of_all_runs(store, clock):
     written = journal(store, clock, 60)
     first, last = written[0][0] // 60 * 60, clock() // SECOND + 1
 
     for by in ((), ("type",), ("queue", "type"), ("tenant", "type", "queue")):
         for step in (60, 300, 3600):
-            assert told(store.usage(first, last, step, by)) == summed(written, by, step), (by, step)
+            assert by_key(store.usage(first, last, step, by)) == summed(written, by, step), (by, step)
     of_t = [run for run in written if run[3] == "t"]
-    assert told(store.usage(first, last, 60, ("type",), "t")) == summed(of_t, ("type",), 60)
+    assert by_key(store.usage(first, last, 60, ("type",), "t")) == summed(of_t, ("type",), 60)
     assert [] == store.usage(first, last, 60, ("type",), "nobody")
 
 
-def test_what_was_given_back_is_no_run(store):
+def test_a_released_job_does_not_count_as_a_run(store):
     put(store)
     settle_one(store, take(store)[0], RELEASED)
 
     assert [] == store.usage(0, 1 << 40, 60, ("type",))
 
 
-def test_a_stretch_of_usage_has_its_start_and_not_its_end(store, clock, desk):
-    """So that one hour after the other counts each run once."""
+def test_a_range_of_usage_includes_its_start_and_excludes_its_end(store, clock, td):
+    """So the usage of consecutive hours counts each run once."""
     start = to_datetime(clock())
     for _ in range(4):
         finish(store, COMPLETED)
@@ -173,35 +173,35 @@ def test_a_stretch_of_usage_has_its_start_and_not_its_end(store, clock, desk):
     minute = timedelta(minutes=1)
 
     def runs(since, until):
-        return sum(used.runs for used in desk.usage(since, until))
+        return sum(used.runs for used in td.usage(since, until))
 
     assert 1 == runs(start, start + minute)
     assert 2 == runs(start + minute, start + 3 * minute)
     assert 4 == runs(start, start + 4 * minute)
-    assert 2 == runs(start + minute / 2, start + minute * 1.5)  # a minute is counted as a whole
+    assert 2 == runs(start + minute / 2, start + minute * 1.5)  # a minute always counts as a whole
     assert 0 == runs(start - minute, start)
 
 
-def test_usage_up_to_now_has_what_ended_just_now(store, clock, desk):
+def test_usage_up_to_now_includes_runs_that_ended_just_now(store, clock, td):
     finish(store, COMPLETED)
 
-    assert 1 == sum(used.runs for used in desk.usage())
+    assert 1 == sum(used.runs for used in td.usage())
     clock.advance(3600)
-    assert 1 == sum(used.runs for used in desk.usage(timedelta(hours=1)))
+    assert 1 == sum(used.runs for used in td.usage(timedelta(hours=1)))
     clock.advance(60)
-    assert 0 == sum(used.runs for used in desk.usage(timedelta(hours=1)))
+    assert 0 == sum(used.runs for used in td.usage(timedelta(hours=1)))
 
 
 @pytest.mark.parametrize("wrong", [{"by": ("colour",)}, {"by": "status"}, {"step": 30}, {"step": 90}, {"step": 0}])
-def test_usage_by_something_else_is_refused(desk, wrong):
+def test_usage_by_an_unknown_field_is_refused(td, wrong):
     with pytest.raises(BadOption):
-        desk.usage(**wrong)
+        td.usage(**wrong)
 
 
 # Speed, failures, problems
 
 
-def test_the_newest_jobs_tell_how_long_they_waited_and_ran(store, clock, desk):
+def test_latency_is_measured_over_the_newest_jobs(store, clock, td):
     for ran in (1, 2, 3):
         put(store, "mail", queue="q")
         clock.advance(5)
@@ -212,11 +212,11 @@ def test_the_newest_jobs_tell_how_long_they_waited_and_ran(store, clock, desk):
 
     assert [("mail", "q", 5 * SECOND, ran * SECOND) for ran in (3, 2, 1)] == store.latency_sample()
     assert (3, 5.0, 2.0, 3.0) == tuple(
-        getattr(desk.latency()["mail"], n) for n in ("jobs", "wait_p50", "run_p50", "run_p95")
+        getattr(td.latency()["mail"], n) for n in ("jobs", "wait_p50", "run_p50", "run_p95")
     )
 
 
-def test_many_that_never_ran_are_not_all_read_to_find_one_that_did(store, monkeypatch):
+def test_latency_does_not_read_many_jobs_that_never_ran(store, monkeypatch):
     monkeypatch.setattr(stats, "SAMPLED_FROM", 5)
     finish(store, COMPLETED)
     for _ in range(4):
@@ -227,7 +227,7 @@ def test_many_that_never_ran_are_not_all_read_to_find_one_that_did(store, monkey
     assert [] == store.latency_sample()
 
 
-def test_failures_are_grouped_by_type_and_error_the_latest_first(store, clock, desk):
+def test_failures_are_grouped_by_type_and_error_with_the_latest_first(store, clock, td):
     errors = ("KeyError: 'a'", "KeyError: 'b'", "Boom", None, "ValueError: x: y")
     made = {}
     for type in ("mail", "resize"):
@@ -237,7 +237,7 @@ def test_failures_are_grouped_by_type_and_error_the_latest_first(store, clock, d
     finish(store, COMPLETED), finish(store, CANCELLED)
     settle_one(store, [put(store), *take(store)][1], RETRIED)
 
-    groups = [group for group in desk.failures() if group.count]
+    groups = [group for group in td.failures() if group.count]
 
     last, first = made["mail", "KeyError: 'b'"], made["mail", "KeyError: 'a'"]
     assert [("resize", e, n) for e, n in (("ValueError", 1), ("", 1), ("Boom", 1), ("KeyError", 2))] == [
@@ -247,8 +247,8 @@ def test_failures_are_grouped_by_type_and_error_the_latest_first(store, clock, d
     assert 10 == sum(group.count for group in groups)
 
 
-def test_errors_of_jobs_that_wait_for_a_retry_are_among_the_failures(store, clock, desk):
-    """They are counted apart: they may still complete."""
+def test_errors_of_jobs_that_wait_for_a_retry_are_among_the_failures(store, clock, td):
+    """They are counted separately, because they may still complete."""
     boom = Outcome(OutcomeKind.RETRIED, delay=HOUR, error="KeyError: 'a'")
     put_many(store, 2)
     for claimed in take(store, 2):
@@ -256,7 +256,7 @@ def test_errors_of_jobs_that_wait_for_a_retry_are_among_the_failures(store, cloc
     failed = finish(store, Outcome(OutcomeKind.FAILED, error="KeyError: 'b'"))
     put(store, delay=HOUR)  # scheduled: it has no error
 
-    [group] = desk.failures()
+    [group] = td.failures()
 
     assert ("noop", "KeyError", 1, 2, failed.id) == (
         group.type,
@@ -266,22 +266,22 @@ def test_errors_of_jobs_that_wait_for_a_retry_are_among_the_failures(store, cloc
         group.sample,
     )
     clock.advance(2 * 3600)  # due again: no longer waiting for a time
-    assert [(1, 0)] == [(group.count, group.retrying) for group in desk.failures()]
+    assert [(1, 0)] == [(group.count, group.retrying) for group in td.failures()]
 
 
-def test_failures_around_midnight_are_one_problem(store, clock, desk):
+def test_failures_around_midnight_are_one_problem(store, clock, td):
     day = 24 * HOUR
     clock.now = clock() // day * day + day - 30 * SECOND
     for _ in range(6):
         finish(store, FAILED)
         clock.advance(10)
 
-    [problem] = desk.problems()
+    [problem] = td.problems()
 
     assert ("failing", '6 of 6 runs of type "noop" failed in the last 15 minutes') == (problem.code, problem.text)
 
 
-def test_a_worker_does_what_it_has_in_hand(store, clock):
+def test_a_worker_shows_the_jobs_that_it_runs(store, clock):
     enlist(store, "w1"), enlist(store, "w2")
     put_many(store, 2, "mail")
     put(store, "resize")
@@ -296,42 +296,42 @@ def test_a_worker_does_what_it_has_in_hand(store, clock):
     assert (3, (), 0) == (busy.leases, idle.doing, idle.leases)
 
 
-# Counts for people
+# Counts with a limit
 
 
-def test_a_count_beyond_what_was_asked_for_says_at_least(store, desk):
+def test_a_count_that_reaches_its_limit_is_shown_with_a_plus(store, td):
     put_many(store, 6)
 
-    assert Count(6, True) == desk.count()
-    assert Count(5, False) == desk.count(at_most=5)
-    assert ("6", "5+", "10,000+") == (str(desk.count()), str(desk.count(at_most=5)), str(Count(10_000, False)))
+    assert Count(6, True) == td.count()
+    assert Count(5, False) == td.count(at_most=5)
+    assert ("6", "5+", "10,000+") == (str(td.count()), str(td.count(at_most=5)), str(Count(10_000, False)))
 
 
-def test_a_search_that_is_cut_short_counts_at_least_so_many(store, desk, monkeypatch):
+def test_a_count_of_a_search_that_ends_early_is_not_exact(store, td, monkeypatch):
     monkeypatch.setattr("treadle.management.SEARCHED", 3)
     put_many(store, 5, payload='{"n":1}')
 
-    assert Count(3, False) == desk.count("payload.n:1")
+    assert Count(3, False) == td.count("payload.n:1")
 
 
-def test_tabs_count_every_state_whatever_the_filter_says_of_it(store, clock, desk):
+def test_tabs_count_every_state_whatever_state_the_filter_names(store, clock, td):
     finish(store, FAILED, type="other"), put_many(store, 2), put(store, delay=HOUR)
 
     for filter in (None, "status:failed", "since:1h"):
-        tabs = desk.counts_by_state(filter)
+        tabs = td.counts_by_state(filter)
         assert {"all": 4, "queued": 2, "scheduled": 1, "failed": 1} == {k: c.value for k, c in tabs.items() if c.value}
-    assert {"all": 1, "failed": 1} == {k: c.value for k, c in desk.counts_by_state("type:other").items() if c.value}
-    assert Count(1, False) == desk.counts_by_state(at_most=1)["queued"]
+    assert {"all": 1, "failed": 1} == {k: c.value for k, c in td.counts_by_state("type:other").items() if c.value}
+    assert Count(1, False) == td.counts_by_state(at_most=1)["queued"]
     assert ["all", "queued", "scheduled", "retrying", "processing", "completed", "failed", "cancelled"] == list(tabs)
 
 
-def test_a_filter_and_an_option_cannot_say_the_same_thing_twice(desk):
+def test_a_filter_and_an_option_cannot_say_the_same_thing_twice(td):
     with pytest.raises(BadOption, match="say it once"):
-        desk.jobs("type:a", type="b")
+        td.jobs("type:a", type="b")
 
 
-def test_minutes_are_those_of_the_clock(store, clock):
-    """A run that ends in the last microsecond of a minute is that minute's."""
+def test_usage_counts_by_minutes_of_the_clock(store, clock):
+    """A run that ends in the last microsecond of a minute belongs to that minute."""
     put(store)
     [claimed] = take(store)
     clock.now = clock.start + MINUTE - 1

@@ -1,4 +1,4 @@
-"""Complete in a transaction: the user's rows, the follow-ups and the job's end, together or not at all."""
+"""Complete in a transaction: the user's rows, the follow-ups and the completion commit together or not at all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_users_rows_and_the_completion_are_committed_together(store, users):
     assert Status.PENDING == store.get(follow_up.id).status
 
 
-def test_the_outcome_is_asked_for_when_the_block_is_over(store):
+def test_the_outcome_is_computed_when_the_block_ends(store):
     claimed = put_and_take(store)
     result = []
 
@@ -66,8 +66,8 @@ def test_nothing_is_written_if_the_block_raises(store, users):
     assert settle_one(store, claimed, COMPLETED)
 
 
-def test_the_users_own_error_comes_out_as_it_was(store):
-    """Their code may know what to do about a table that is not there."""
+def test_an_error_of_the_users_code_is_raised_unchanged(store):
+    """The user's code may handle it, for example a missing table."""
     claimed = put_and_take(store)
 
     no_table = pytest.raises((sqlite3.OperationalError, psycopg.errors.UndefinedTable), match="missing")
@@ -75,7 +75,7 @@ def test_the_users_own_error_comes_out_as_it_was(store):
         connection.execute("INSERT INTO missing VALUES (1)")
 
 
-def test_nothing_is_written_if_the_outcome_cannot_be_told(store, users):
+def test_nothing_is_written_if_computing_the_outcome_raises(store, users):
     claimed = put_and_take(store)
 
     def outcome():
@@ -87,7 +87,7 @@ def test_nothing_is_written_if_the_outcome_cannot_be_told(store, users):
     assert ([], Status.PROCESSING) == (orders(store), store.get(claimed.id).status)
 
 
-def lost_by_burial(store, claimed):
+def lost_by_declare_dead(store, claimed):
     store.declare_dead("w1", "stood still")
 
 
@@ -110,11 +110,11 @@ def lost_to_its_own_completion(store, claimed):
 
 @pytest.mark.parametrize(
     "lose",
-    [lost_by_burial, lost_to_another, lost_to_reconciliation, lost_by_release, lost_to_its_own_completion],
+    [lost_by_declare_dead, lost_to_another, lost_to_reconciliation, lost_by_release, lost_to_its_own_completion],
     ids=lambda f: f.__name__,
 )
-def test_nothing_is_written_by_one_who_lost_the_lease(store, users, lose):
-    """The effect is exactly once: whoever holds the job now will have it, or it was had already."""
+def test_nothing_is_written_by_a_worker_that_lost_the_lease(store, users, lose):
+    """The effect happens exactly once: another run will cause it, or has already."""
     enlist(store, "w1")
     claimed = put_and_take(store, worker="w1")
     lose(store, claimed)
@@ -128,7 +128,7 @@ def test_nothing_is_written_by_one_who_lost_the_lease(store, users, lose):
 
 @pytest.mark.parametrize("end", ["commit", "rollback"])
 def test_a_block_that_ends_the_transaction_itself_does_not_complete_the_job(store, users, end):
-    """What it did is no longer one with the completion, so it must hear of it."""
+    """Its writes no longer commit with the completion, so it gets an error."""
     claimed = put_and_take(store)
 
     def work():
@@ -162,7 +162,7 @@ def test_a_block_that_holds_the_only_writer_for_too_long_is_cut_off(store, users
 
 @pytest.mark.only("sqlite")
 def test_others_can_write_while_a_block_that_was_cut_off_has_not_come_back(store, users, monkeypatch):
-    """Nor can it write any more, when it does: its rows would be committed one by one."""
+    """When the block returns, it cannot write any more: its rows would be committed one by one."""
     written, cut_off = threading.Event(), sqlite_store._cut_off
     monkeypatch.setattr(sqlite_store, "TRANSACTION_SECONDS", 0.02)
     monkeypatch.setattr(sqlite_store, "_cut_off", lambda connection: (written.wait(), cut_off(connection)))
@@ -173,7 +173,7 @@ def test_others_can_write_while_a_block_that_was_cut_off_has_not_come_back(store
         with store.transaction(claimed, lambda: COMPLETED) as connection:
             connection.execute("INSERT INTO orders VALUES (1)")
             written.set()
-            put(store)  # waits until the block was cut off
+            put(store)  # waits until the block is cut off
             try:
                 connection.execute("INSERT INTO orders VALUES (2)")
             except sqlite3.OperationalError as error:
@@ -188,7 +188,7 @@ def test_others_can_write_while_a_block_that_was_cut_off_has_not_come_back(store
 
 @pytest.mark.only("postgresql")
 def test_others_work_while_a_block_has_its_transaction_open(open_store, users):
-    """It has a connection of its own, and has locked nothing but what it wrote."""
+    """It has its own connection, and has locked only the rows that it wrote."""
     ours, theirs = open_store(), open_store()
     claimed = put_and_take(ours)
 
@@ -202,7 +202,7 @@ def test_others_work_while_a_block_has_its_transaction_open(open_store, users):
 
 
 @pytest.mark.only("postgresql")
-def test_a_block_has_the_limits_of_the_users_own_database_and_leaves_none_behind(store, by_hand):
+def test_a_block_has_the_timeouts_of_the_users_database_and_leaves_no_settings_on_the_connection(store, by_hand):
     claimed = put_and_take(store)
     (limits,) = by_hand("SELECT current_setting('lock_timeout'), current_setting('statement_timeout')")
 
@@ -226,7 +226,7 @@ def test_a_cancelled_job_that_completes_in_its_transaction_is_completed(store):
     assert Status.COMPLETED == store.get(claimed.id).status
 
 
-def test_the_store_goes_on_after_each_way_out_of_a_transaction(store):
+def test_the_store_works_after_each_way_to_end_a_transaction(store):
     claimed = put_and_take(store)
     with pytest.raises(KeyboardInterrupt), store.transaction(claimed, lambda: COMPLETED):
         raise KeyboardInterrupt

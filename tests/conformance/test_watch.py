@@ -1,4 +1,4 @@
-"""Waiting for commits: a hint that comes at once, from any process."""
+"""Waiting for commits: a notification comes at once, from any process."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.conformance.helpers import RETRIED, finish, put, put_and_take, settle
 from treadle.outcome import COMPLETED
 
 LONG = 20
-"""Seconds that no test waits, unless something is broken."""
+"""Seconds. A test waits this long only if something is broken."""
 
 
 @pytest.fixture
 def watch(store):
-    """Of somebody who has nothing to hear any more."""
+    """A watch without pending notifications."""
     store.open()
     watch = store.watch()
     quiet(watch)
@@ -30,56 +30,56 @@ def quiet(watch):
         pass
 
 
-def heard(watch):
-    """Whether it comes at once, and not at the end of a long wait."""
+def notified(watch):
+    """Whether a notification comes at once, and not at the end of a long wait."""
     began = time.monotonic()
     return watch.wait(LONG) and time.monotonic() - began < LONG / 2
 
 
-def test_nothing_is_heard_when_nobody_commits(store, watch):
+def test_there_is_no_notification_without_a_commit(store, watch):
     store.counts(())
 
     assert not watch.wait(0.02)
 
 
 @pytest.mark.needs("hears_others")
-def test_a_job_that_somebody_puts_is_heard_of(watch, open_store):
+def test_an_enqueue_notifies(watch, open_store):
     put(open_store())
 
-    assert heard(watch)
+    assert notified(watch)
 
 
 @pytest.mark.needs("hears_others")
-def test_a_job_that_another_process_puts_is_heard_of(watch, store):
+def test_an_enqueue_of_another_process_notifies(watch, store):
     assert 0 == wait(fork_and(lambda: put(store)))
 
-    assert heard(watch)
+    assert notified(watch)
 
 
 @pytest.mark.needs("hears_others")
-def test_a_job_that_waits_again_is_heard_of(watch, open_store):
+def test_a_job_that_waits_again_notifies(watch, open_store):
     theirs = open_store()
     claimed = put_and_take(theirs)
     quiet(watch)
 
     settle_one(theirs, claimed, RETRIED)
 
-    assert heard(watch)
+    assert notified(watch)
 
 
 @pytest.mark.needs("hears_others")
-def test_a_job_that_is_retried_by_hand_is_heard_of(watch, open_store):
+def test_a_manual_retry_notifies(watch, open_store):
     theirs = open_store()
     job = finish(theirs, COMPLETED)
     quiet(watch)
 
     theirs.retry(job.id)
 
-    assert heard(watch)
+    assert notified(watch)
 
 
 @pytest.mark.needs("hears_others")
-def test_each_of_many_who_watch_hears_of_a_job(open_store):
+def test_each_of_many_watches_is_notified(open_store):
     handles = [open_store() for _ in range(3)]
     handles[0].open()
     watches = [handle.watch() for handle in handles]
@@ -88,14 +88,14 @@ def test_each_of_many_who_watch_hears_of_a_job(open_store):
 
     put(handles[0])
 
-    assert [True] * 3 == [heard(watch) for watch in watches]
+    assert [True] * 3 == [notified(watch) for watch in watches]
     for watch in watches:
         watch.close()
 
 
 @pytest.mark.needs("hears_others")
-def test_who_begins_to_listen_between_two_commits_hears_of_the_second(open_store):
-    """Who has told of one job a moment ago does not tell of the next."""
+def test_a_watch_that_starts_between_two_commits_is_notified_of_the_second(open_store):
+    """A process that has just notified does not notify again for the next job."""
     ours, theirs = open_store(), open_store()
     ours.open()
     put(theirs)
@@ -103,7 +103,7 @@ def test_who_begins_to_listen_between_two_commits_hears_of_the_second(open_store
 
     put(theirs)
 
-    assert heard(watch)
+    assert notified(watch)
     watch.close()
 
 

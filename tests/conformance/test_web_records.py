@@ -1,4 +1,4 @@
-"""The books of the HTTP API: who changed what, who may, what is under way, and what was answered before."""
+"""The records of the HTTP API: audit, tokens, operations and idempotent requests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treadle.stores.shared import manage
 
 
 def later(clock, days):
-    """A while later. Ids carry the time too, so that rows are made old by a clock that goes on."""
+    """Advance the clock. Ids contain the time too, so rows become old only if the clock moves."""
     clock.now += days * DAY
 
 
@@ -67,7 +67,7 @@ def test_a_name_is_given_once(store):
     assert ["hash-of-ci"] == [each.hash for each in store.tokens()]
 
 
-def test_a_token_that_is_dropped_is_gone(store):
+def test_a_deleted_token_is_gone(store):
     store.add_token(token())
 
     assert store.drop_token("ci")
@@ -86,8 +86,8 @@ def begun(store, **fields):
     return operation.id
 
 
-def test_an_operation_knows_from_the_start_which_jobs_came_too_late(store):
-    """Who goes on with it, if its process dies before the first batch, must not take those that came meanwhile."""
+def test_an_operation_records_at_its_start_which_jobs_are_too_new(store):
+    """If its process dies before the first batch, the process that resumes it must not include newer jobs."""
     position = new_id()
 
     assert position == store.operation(begun(store, position=position)).position
@@ -96,7 +96,7 @@ def test_an_operation_knows_from_the_start_which_jobs_came_too_late(store):
 PENDING = Filter(statuses=(Status.PENDING,))
 
 
-def test_a_batch_is_booked_with_what_it_did(store, clock):
+def test_a_batch_is_recorded_together_with_its_changes(store, clock):
     made, start = [put(store) for _ in range(5)], clock()
     id = begun(store, action="cancel", position=new_id())
     clock.advance(1)
@@ -114,8 +114,8 @@ def test_a_batch_is_booked_with_what_it_did(store, clock):
     assert Batch(0, 0, None) == store.batch("cancel", PENDING, None, 3, id)
 
 
-def test_an_operation_is_where_its_books_say_whoever_goes_on(store, open_store):
-    """Two may think that it is theirs. Each job has its turn once."""
+def test_an_operation_continues_at_its_recorded_position_in_any_process(store, open_store):
+    """Even if two processes carry it out, each job is changed once."""
     for _ in range(8):
         put(store)
     start = new_id()
@@ -128,7 +128,7 @@ def test_an_operation_is_where_its_books_say_whoever_goes_on(store, open_store):
     assert (8, 0) == (store.operation(id).done, store.operation(id).skipped)
 
 
-def test_a_batch_that_fails_is_not_booked(store, monkeypatch):
+def test_a_batch_that_fails_is_not_recorded(store, monkeypatch):
     put(store)
     id = begun(store, action="cancel", position=new_id())
 
@@ -142,7 +142,7 @@ def test_a_batch_that_fails_is_not_booked(store, monkeypatch):
     assert (0, None) == (store.operation(id).done, store.operation(id).ended_at)
 
 
-def test_one_of_those_who_see_an_operation_stand_still_goes_on_with_it(store, open_store, clock):
+def test_only_one_process_resumes_an_operation_that_stands_still(store, open_store, clock):
     seen = store.operation(begun(store, position=new_id()))
     clock.advance(60)
 
@@ -151,7 +151,7 @@ def test_one_of_those_who_see_an_operation_stand_still_goes_on_with_it(store, op
     assert clock() == store.operation(seen.id).updated_at
 
 
-def test_an_operation_that_was_given_up_has_ended(store, clock):
+def test_an_operation_that_failed_has_ended(store, clock):
     id = begun(store, position=new_id())
     position = store.operation(id).position
 
@@ -178,7 +178,7 @@ def once(store, jobs, key="k", hash="h", tenant=""):
     return store.insert_once(tenant, key, hash, jobs)
 
 
-def test_a_request_that_comes_again_gets_the_jobs_of_the_first(store):
+def test_a_repeated_request_gets_the_jobs_of_the_first(store):
     first, again = [new_job(), new_job()], [new_job(), new_job()]
 
     stored, new = once(store, first)
@@ -189,7 +189,7 @@ def test_a_request_that_comes_again_gets_the_jobs_of_the_first(store):
     assert set(ids(first)) == set(ids(everything(store)))
 
 
-def test_another_request_with_the_same_key_is_refused(store):
+def test_a_different_request_with_the_same_key_is_refused(store):
     once(store, [new_job()])
 
     with pytest.raises(RequestDiffers, match="another request used the key 'k'"):
@@ -198,14 +198,14 @@ def test_another_request_with_the_same_key_is_refused(store):
     assert 1 == len(everything(store))
 
 
-def test_keys_are_those_of_a_tenant(store):
+def test_two_tenants_can_use_the_same_idempotency_key(store):
     for tenant in ("", "acme"):
         _, new = once(store, [new_job(tenant=tenant)], tenant=tenant, hash=tenant)
         assert new
     assert 2 == len(everything(store))
 
 
-def test_a_request_whose_dedupe_key_is_held_remembers_the_holder(store):
+def test_a_request_whose_dedupe_key_is_in_use_records_the_holder(store):
     holder = put(store, dedupe="d")
 
     stored, new = once(store, [new_job(dedupe="d")])
@@ -224,14 +224,14 @@ def test_a_request_whose_jobs_are_stored_already_finds_them(store):
     assert (job.id, True, 2) == (stored[0].id, new, len(everything(store)))
 
 
-def test_a_request_whose_jobs_are_gone_has_none(store):
+def test_a_repeated_request_whose_jobs_are_gone_returns_none(store):
     [job], _ = once(store, [new_job()])
     store.delete(job.id)
 
     assert ([], False) == once(store, [new_job()])
 
 
-def test_a_request_that_cannot_be_stored_takes_no_key(store):
+def test_a_request_that_cannot_be_stored_does_not_use_up_its_key(store):
     with pytest.raises(CANNOT_BE_STORED):
         once(store, [new_job(priority=UNSTORABLE)])
 
@@ -239,7 +239,7 @@ def test_a_request_that_cannot_be_stored_takes_no_key(store):
     assert new
 
 
-def test_a_request_that_comes_twice_at_once_is_carried_out_once(open_store):
+def test_a_request_that_is_sent_twice_at_once_is_carried_out_once(open_store):
     handles = [open_store() for _ in range(4)]
 
     answers = at_once(*(lambda store=store: once(store, [new_job(), new_job()]) for store in handles))
@@ -249,7 +249,7 @@ def test_a_request_that_comes_twice_at_once_is_carried_out_once(open_store):
     assert 2 == len(everything(handles[0]))
 
 
-# They are not kept for ever
+# Retention
 
 
 def test_old_entries_are_pruned_and_others_stay(store, clock):
@@ -272,7 +272,7 @@ def test_old_entries_are_pruned_and_others_stay(store, clock):
 
     later(clock, 340)
     store.prune((), 0, 10)
-    assert ([], 1) == (store.audits(9), len(store.tokens()))  # after a year, but for who may do what
+    assert ([], 1) == (store.audits(9), len(store.tokens()))  # after a year, except tokens
 
 
 def test_pruning_jobs_leaves_new_entries(store, clock):

@@ -1,4 +1,4 @@
-"""Why a job is not running: for every reason a situation in which it is the true one."""
+"""Why a job is not running: for every reason, a situation in which it applies."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def a_worker(store, name="w1", *, types=("noop",), **options):
     return enlist(store, name, types=types, **options)
 
 
-def test_nothing_is_in_its_way(store):
+def test_nothing_blocks_the_job(store):
     a_worker(store)
     job = put(store)
 
@@ -130,7 +130,7 @@ def test_jobs_come_first(store):
     a_worker(store, types=("noop", "other"))
     put_many(store, 3, priority=5)
     put_many(store, 2, "other")
-    put_many(store, 4, "stranger", priority=9)  # nobody takes them, so that they are in nobody's way
+    put_many(store, 4, "stranger", priority=9)  # no worker takes them, so they block nothing
     put(store, priority=5, delay=MINUTE)  # not due
     job = put(store)
     put_many(store, 2)  # behind it
@@ -228,7 +228,7 @@ def test_it_has_ended(store, outcome):
     assert outcome.kind in deciding(store, job.id).text
 
 
-def test_all_that_holds_is_told_the_deciding_one_first(store):
+def test_all_reasons_are_listed_with_the_deciding_one_first(store):
     worker = a_worker(store)
     limit(store, "noop", 1)
     put(store)
@@ -238,12 +238,12 @@ def test_all_that_holds_is_told_the_deciding_one_first(store):
     assert [Code.NOT_DUE, Code.LIMIT_FULL] == codes(store, job.id)
 
 
-def test_an_unknown_job_has_no_situation(store):
+def test_an_unknown_job_has_no_reasons(store):
     assert store.job_facts(new_id()) is None
     assert store.job_facts("no id") is None
 
 
-def test_the_answer_is_data(store):
+def test_the_answer_can_be_written_as_json(store):
     job = put(store)
 
     answer = msgspec.json.decode(msgspec.json.encode(why(store, job.id)))

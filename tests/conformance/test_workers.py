@@ -1,4 +1,4 @@
-"""Workers as the others see them: rows, beats, and the leases that a worker does not know that it has."""
+"""Workers as others see them: rows, beats, and leases that a worker does not know about."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def numbers(claimed):
     return {c.number for c in claimed}
 
 
-def test_a_registered_worker_is_seen_by_all(open_store, clock):
+def test_a_registered_worker_is_visible_to_all(open_store, clock):
     ours, theirs = open_store(), open_store()
 
     enlist(ours, "w1", queues=("a", "b"), types=("noop",), host={"pid": 7, "boot": "x"}, version="1.2")
@@ -39,7 +39,7 @@ def test_a_registered_worker_is_seen_by_all(open_store, clock):
     assert (clock(), clock()) == (worker.started_at, worker.seen_at)
 
 
-def test_workers_are_listed_oldest_first_with_what_they_hold(store, clock):
+def test_workers_are_listed_oldest_first_with_their_leases(store, clock):
     enlist(store, "old")
     clock.advance(1)
     enlist(store, "new")
@@ -49,7 +49,7 @@ def test_workers_are_listed_oldest_first_with_what_they_hold(store, clock):
     assert [("old", 0), ("new", 2)] == [(w.id, w.leases) for w in store.workers()]
 
 
-def test_a_beat_counts_up_and_shows_everybodys_count(store, clock):
+def test_a_beat_counts_up_and_returns_the_counts_of_all_workers(store, clock):
     enlist(store, "w1")
     enlist(store, "w2")
 
@@ -59,7 +59,7 @@ def test_a_beat_counts_up_and_shows_everybodys_count(store, clock):
     assert [clock(), clock() - 5 * SECOND] == [w.seen_at for w in store.workers()]
 
 
-def test_a_beat_tells_which_leases_are_in_ones_name_and_which_were_cancelled(store):
+def test_a_beat_returns_the_leases_of_the_worker_and_which_are_cancelled(store):
     enlist(store, "w1")
     enlist(store, "w2")
     kept, cancelled = put_and_take(store, worker="w1"), put_and_take(store, worker="w1")
@@ -69,7 +69,7 @@ def test_a_beat_tells_which_leases_are_in_ones_name_and_which_were_cancelled(sto
     assert {kept.number: False, cancelled.number: True} == store.beat("w1").leases
 
 
-def test_cancelled_leases_are_told_without_a_lock(open_store):
+def test_cancelled_leases_are_read_without_a_lock(open_store):
     ours, theirs = open_store(), open_store()
     enlist(ours, "w1")
     enlist(ours, "w2")
@@ -83,7 +83,7 @@ def test_cancelled_leases_are_told_without_a_lock(open_store):
         assert [] == ours.cancelled("nobody")
 
 
-def test_a_worker_that_was_declared_dead_learns_it_when_it_beats(store):
+def test_a_beat_of_a_worker_that_was_declared_dead_says_so(store):
     enlist(store, "w1")
     store.declare_dead("w1", "stood still")
 
@@ -94,8 +94,8 @@ def test_a_worker_that_was_declared_dead_learns_it_when_it_beats(store):
     assert [] == store.workers()
 
 
-def test_leases_that_a_worker_does_not_know_of_are_given_back_without_charge(store):
-    """The reply to its claim got lost: the jobs are in its name, and it will never run them."""
+def test_leases_that_a_worker_does_not_know_are_returned_without_charge(store):
+    """The reply to its claim was lost: the leases name this worker, but it will never run the jobs."""
     enlist(store, "w1")
     put_many(store, 3)
     known, *unknown = take(store, worker="w1")
@@ -106,7 +106,7 @@ def test_leases_that_a_worker_does_not_know_of_are_given_back_without_charge(sto
     assert (Status.PROCESSING, 1) == place_of(store, known.id)
 
 
-def test_leases_of_another_worker_are_not_given_back(store):
+def test_leases_of_another_worker_are_not_returned(store):
     enlist(store, "w1")
     enlist(store, "w2")
     theirs = put_and_take(store, worker="w2")

@@ -1,4 +1,4 @@
-"""OpenTelemetry, with the real SDK: one trace from the enqueue to the run and on, and metrics of what was committed."""
+"""OpenTelemetry, with the real SDK: one trace of enqueue, run and follow-ups, and metrics of committed outcomes."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def is_child(span: ReadableSpan, parent: ReadableSpan) -> bool:
 
 
 def declare(td: Treadle, kind: str) -> None:
-    """A job `first` that hands on to `second`."""
+    """Declare a job `first` that enqueues `second`."""
     if kind == "plain":
 
         @td.job
@@ -96,7 +96,7 @@ def declare(td: Treadle, kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async", "transaction"])
-def test_one_trace_leads_from_the_caller_to_the_follow_up(traced: Treadle, seen: Seen, kind: str) -> None:
+def test_one_trace_connects_the_caller_and_the_follow_up(traced: Treadle, seen: Seen, kind: str) -> None:
     declare(traced, kind)
     with seen.tracers.get_tracer("test").start_as_current_span("request"):
         job = traced.enqueue("first", tenant="acme", subject="call-7")
@@ -147,7 +147,7 @@ def test_a_bulk_enqueue_is_one_span_and_every_run_is_its_child(traced: Treadle, 
     assert all(is_child(run, enqueue) for run in runs)
 
 
-def test_failures_are_recorded_and_snoozes_are_none(traced: Treadle, seen: Seen) -> None:
+def test_failures_are_recorded_as_errors_and_snoozes_are_not(traced: Treadle, seen: Seen) -> None:
     @traced.job(max_attempts=2, backoff=60)
     def breaks() -> None:
         raise ValueError("one line\nand: another")
@@ -180,7 +180,7 @@ def test_failures_are_recorded_and_snoozes_are_none(traced: Treadle, seen: Seen)
     assert outcomes == ["retried", "failed", "snoozed"]
 
 
-def test_an_enqueue_that_is_refused_by_the_store_is_an_error_of_its_span(
+def test_an_enqueue_that_the_store_refuses_is_an_error_of_its_span(
     traced: Treadle, seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(*_: Any) -> None:
@@ -221,7 +221,7 @@ def in_children(treadle_url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_handlers_in_child_processes_are_part_of_the_trace(in_children: Treadle, seen: Seen) -> None:
-    """The worker makes their spans, so that there is one of a child that died."""
+    """The worker makes their spans, so that a child that died has one too."""
     job = traced_jobs.current_span.enqueue()
     traced_jobs.complain.enqueue()
     traced_jobs.die.enqueue()
@@ -240,7 +240,7 @@ def test_handlers_in_child_processes_are_part_of_the_trace(in_children: Treadle,
 
 
 @pytest.mark.sqlite_only
-def test_a_handler_that_is_stopped_says_so(traced: Treadle, seen: Seen) -> None:
+def test_the_span_of_a_handler_that_was_stopped_says_so(traced: Treadle, seen: Seen) -> None:
     started = threading.Event()
 
     @traced.job
@@ -258,7 +258,7 @@ def test_a_handler_that_is_stopped_says_so(traced: Treadle, seen: Seen) -> None:
 
 
 @pytest.mark.sqlite_only
-def test_a_worker_inside_a_traced_program_starts_no_run_under_its_span(traced: Treadle, seen: Seen) -> None:
+def test_a_worker_in_a_traced_program_does_not_make_its_runs_children_of_that_span(traced: Treadle, seen: Seen) -> None:
     @traced.job
     async def quick() -> None: ...
 
@@ -286,7 +286,7 @@ def test_without_a_provider_everything_works_and_nothing_is_stored(td: Treadle, 
 
 
 @pytest.mark.sqlite_only
-def test_bad_arguments_stay_what_they_are_and_a_second_instrument_is_refused(traced: Treadle) -> None:
+def test_bad_arguments_raise_the_same_errors_and_a_second_instrument_is_refused(traced: Treadle) -> None:
     @traced.job
     def takes(n: int) -> None: ...
 
@@ -319,6 +319,6 @@ except treadle.errors.MissingExtra as error:
     ],
     ids=["missing", "not asked for"],
 )
-def test_only_those_who_ask_for_it_need_it(code: str, printed: str) -> None:
+def test_opentelemetry_is_imported_only_on_request(code: str, printed: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert done.stdout.strip() == printed

@@ -1,4 +1,4 @@
-"""The code blocks of a page, in order. What a reader sees is what runs; setup for it hides in HTML comments."""
+"""The code blocks of a page, in order. The blocks run as the reader sees them. HTML comments contain their setup."""
 
 from __future__ import annotations
 

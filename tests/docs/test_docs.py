@@ -18,7 +18,7 @@ from tests.servers.postgres import Server
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "UPGRADING.md")]
 OTHERS += sorted((ROOT / "examples").glob("**/*.md"))
 LIBSQL = "libsql+http://127.0.0.1:8080"
-"""Where the docs have their server. The tests' own has another port, as that one may be taken."""
+"""The server's address in the docs. The tests' own server has another port, because that one may be in use."""
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
 
@@ -28,7 +28,7 @@ def _name(page: Path) -> str:
 
 @pytest.fixture
 def shop(monkeypatch: pytest.MonkeyPatch, make_postgres: Callable[..., Server]) -> None:
-    """A server of the page's own, for its roles too, with the database that `postgresql:///shop` leads to."""
+    """A server for this page and its roles, with the database that `postgresql:///shop` means."""
     server = make_postgres()
     server.create_database("shop_test")
     place = urlsplit(server.create_database("shop"))
@@ -61,7 +61,7 @@ def test_every_block_runs_as_printed(
 
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=_name)
 def test_indented_blocks_are_commands_of_the_repository(page: Path) -> None:
-    """They are not run here, as they install and test everything; so they must be there, and nothing else may be."""
+    """They are not run here, because they install and test everything. This checks that they exist."""
     for paragraph in re.split(r"\n\s*\n", prose_of(page)):
         lines = paragraph.strip("\n").split("\n")
         if all(line.startswith("    ") for line in lines):
@@ -93,7 +93,7 @@ def test_the_pages_are_plain(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [*PAGES, *OTHERS], ids=_name)
 def test_the_pages_use_plain_words(page: Path) -> None:
-    """Words that a reader has to read twice; CONTRIBUTING.md shows what to write instead."""
+    """Words that are old or private; CONTRIBUTING.md shows what to write instead."""
     prose = re.sub(r"`[^`]*`", "", prose_of(page)) if page.name != "CONTRIBUTING.md" else ""
     assert (
         re.findall(r"\b(?:mends?|mended|befell|whom|told|so many|for want of|our mistake|journeys?|for ever)\b", prose)

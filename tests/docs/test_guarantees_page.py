@@ -1,4 +1,4 @@
-"""docs/guarantees.md: behind every promise stands a test that exists."""
+"""docs/guarantees.md: every promise names a test that exists."""
 
 from __future__ import annotations
 

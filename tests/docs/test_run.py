@@ -1,4 +1,4 @@
-"""The runner of the docs notices what it should: a page that is wrong must not pass."""
+"""The runner of the docs fails a page that is wrong."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_command_that_fails_is_refused(page: Page) -> None:
         page.run(Block("console", 1, "$ exit 3"))
 
 
-def test_a_block_that_raises_says_where_it_stands(page: Page) -> None:
+def test_the_error_of_a_block_that_raises_has_its_line(page: Page) -> None:
     with pytest.raises(ZeroDivisionError) as raised:
         page.run(Block("python", 7, "1 / 0"))
     assert raised.value.__notes__ == ["in the block at page.md:7"]

@@ -13,7 +13,7 @@ from tests.test_architecture import MIDDLE, PURE
 from treadle import Treadle
 
 SMALL = {"codec.py", "ids.py", "clock.py", "job.py", "tracing.py"}
-"""Called from everywhere, and each a topic of its own: not counted."""
+"""Modules that are called from everywhere, and are separate topics. They are not counted."""
 BESIDE = ("chores", "heartbeat", "watch")
 """Files and threads of a worker that are not on the path of a job."""
 

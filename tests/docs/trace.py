@@ -1,4 +1,4 @@
-"""Which functions of treadle are called, and by which, while a job is enqueued or run."""
+"""Record which functions of treadle call each other while a job is enqueued or run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Function(NamedTuple):
 class Call(NamedTuple):
     function: Function
     caller: Function | None
-    """The nearest function of treadle that waits for it in the same thread."""
+    """The nearest caller in treadle, in the same thread."""
     thread: str
 
 

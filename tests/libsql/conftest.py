@@ -1,4 +1,4 @@
-"""libSQL servers of the tests' own, to stop and to kill, and tokens for one that wants them."""
+"""libSQL servers that a test may stop and kill, and tokens for a server that needs them."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def make_server() -> Iterator[Callable[..., LibSQLServer]]:
 
 @pytest.fixture
 def own_server(make_server: Callable[..., LibSQLServer]) -> LibSQLServer:
-    """May be stopped."""
+    """A server that a test may stop."""
     return make_server()
 
 
 class Keys:
-    """Who may give out tokens."""
+    """The keys that sign tokens."""
 
     def __init__(self, folder: Path) -> None:
         self._key = Ed25519PrivateKey.generate()

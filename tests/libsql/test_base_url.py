@@ -1,4 +1,4 @@
-"""A server may send a stream on to another address: behind a balancer, only one of several knows its transaction."""
+"""A server may redirect a stream to another address: behind a load balancer, only one server has its transaction."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treadle.stores.libsql.url import read
 
 
 def leading_to(base):
-    """Change answers so that the stream goes on there."""
+    """Change responses so that the stream continues at this address."""
 
     def change(body: bytes, answer: bytes) -> bytes:
         return json.dumps({**json.loads(answer), "base_url": base}).encode()
@@ -28,14 +28,14 @@ def leading_to(base):
 
 @pytest.fixture
 def second(libsql_server, libsql_url) -> Iterator[Front]:
-    """Knows the streams."""
+    """The server that has the streams."""
     with Front(libsql_server.port) as second:
         yield second
 
 
 @pytest.fixture
 def first(libsql_server, second) -> Iterator[Front]:
-    """Where the URL leads, and where only the first request of a stream goes."""
+    """The server of the URL, which gets only the first request of a stream."""
     with Front(libsql_server.port, change=leading_to(f"http://127.0.0.1:{second.port}/node/7/")) as first:
         yield first
 
@@ -44,7 +44,7 @@ def goes_on(asked) -> bool:
     return json.loads(asked.body)["baton"] is not None
 
 
-def test_a_stream_goes_on_where_the_server_says(first, second):
+def test_a_stream_continues_at_the_address_that_the_server_returns(first, second):
     store = LibSQLStore(f"libsql+http://127.0.0.1:{first.port}?authToken=t")
     put_many(store, 5)
     for claimed in take(store, 5):
@@ -57,7 +57,7 @@ def test_a_stream_goes_on_where_the_server_says(first, second):
     assert {("/node/7/v2/pipeline", "Bearer t")} == {(a.path, a.headers["Authorization"]) for a in second.asked}
 
 
-def test_the_url_that_a_real_server_calls_its_own_is_followed(make_server):
+def test_the_base_url_of_a_real_server_is_followed(make_server):
     with Front(0) as node:
         server = make_server("--http-self-url", f"http://127.0.0.1:{node.port}")
         node.target = server.port
@@ -69,7 +69,7 @@ def test_the_url_that_a_real_server_calls_its_own_is_followed(make_server):
         assert all(map(goes_on, node.asked))
 
 
-def test_it_stays_there_until_told_otherwise_and_the_next_stream_begins_at_home(first, second):
+def test_a_stream_stays_at_its_address_and_the_next_stream_starts_at_the_url(first, second):
     server = Server(read(f"libsql+http://127.0.0.1:{first.port}"), seconds=15)
     for _ in range(2):
         stream = Stream(server)
@@ -82,16 +82,16 @@ def test_it_stays_there_until_told_otherwise_and_the_next_stream_begins_at_home(
 
 
 @pytest.mark.parametrize("base", ["http://10.255.255.1:8080", "http://jobs.example", "ftp://127.0.0.1", "http://a:b"])
-def test_nobody_is_sent_a_token_without_tls_or_led_nowhere(libsql_server, libsql_url, base):
+def test_a_redirect_without_tls_or_without_a_host_is_refused(libsql_server, libsql_url, base):
     with Front(libsql_server.port, change=leading_to(base)) as front:
         store = LibSQLStore(f"libsql+http://127.0.0.1:{front.port}?authToken=t")
 
         with pytest.raises(StoreUnusable, match=f"it sends us on to '?{base}"):
             store.open()
-        assert b'{"type":"close"}' in front.asked[-1].body  # so that the writer is free at once
+        assert b'{"type":"close"}' in front.asked[-1].body  # so that the write lock is free at once
 
 
-def test_what_came_by_tls_does_not_go_on_without():
+def test_a_stream_over_tls_is_not_redirected_to_plain_http():
     server = Server(read("libsql://jobs.example"), seconds=15)
 
     with pytest.raises(Untrusted, match="without TLS"):

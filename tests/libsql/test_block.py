@@ -1,4 +1,4 @@
-"""The connection of `ctx.transaction()`: a transaction on a server that nobody else gets into."""
+"""The connection of `ctx.transaction()`: a transaction on a server that belongs to one caller."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.conformance.helpers import (
     CANNOT_BE_STORED,
     UNSTORABLE,
-    check_books,
+    check_consistency,
     everything,
     new_job,
     put,
@@ -36,7 +36,7 @@ def orders(store):
     return ByHand(store.url).execute("SELECT id, what FROM orders ORDER BY id").fetchall()
 
 
-def test_parameters_are_given_by_place_or_by_name_and_every_value_comes_back(store):
+def test_parameters_are_positional_or_named_and_values_are_read_back_unchanged(store):
     with store.transaction(put_and_take(store), lambda: COMPLETED) as connection:
         connection.execute("INSERT INTO orders VALUES (?, ?)", (1, b"\x00\xff?"))
         connection.execute("INSERT INTO orders VALUES (:id, @what)", {"id": 2, "what": None})
@@ -74,7 +74,7 @@ def test_a_block_that_ends_the_transaction_by_sql_does_not_complete_the_job(stor
     assert settle_one(store, claimed, COMPLETED)
 
 
-def test_a_job_joins_it_and_one_that_cannot_be_stored_leaves_nothing(store):
+def test_an_enqueue_joins_the_transaction_and_one_that_fails_leaves_nothing(store):
     with store.transaction(put_and_take(store), lambda: COMPLETED) as connection:
         (kept,) = store.insert([new_job(dedupe="kept")], connection)
         with pytest.raises(CANNOT_BE_STORED):
@@ -83,11 +83,11 @@ def test_a_job_joins_it_and_one_that_cannot_be_stored_leaves_nothing(store):
 
     assert kept == store.get(kept.id)
     assert 2 == len(everything(store))
-    check_books(store)
+    check_consistency(store)
 
 
-def test_nothing_can_be_added_when_it_is_over(store):
-    """The server would take each statement for a transaction of its own."""
+def test_nothing_can_be_written_after_the_transaction_has_ended(store):
+    """The server would commit each statement on its own."""
     with store.transaction(put_and_take(store), lambda: COMPLETED) as connection:
         pass
 
@@ -97,7 +97,7 @@ def test_nothing_can_be_added_when_it_is_over(store):
     assert 1 == len(everything(store))
 
 
-def test_who_holds_the_writer_for_five_seconds_makes_room_and_stores_nothing_more(store):
+def test_a_block_that_holds_the_write_lock_for_five_seconds_loses_it_and_stores_nothing_more(store):
     claimed = put_and_take(store)
     others = threading.Thread(target=lambda: put(store))
 
@@ -105,9 +105,9 @@ def test_who_holds_the_writer_for_five_seconds_makes_room_and_stores_nothing_mor
         with store.transaction(claimed, lambda: COMPLETED) as connection:
             connection.execute("INSERT INTO orders VALUES (1, NULL)")
             others.start()
-            others.join()  # it has waited until the server let it in
+            others.join()  # it has waited for the write lock
             for id in (2, 3):
-                with suppress(TransactionOver):  # as a handler would that catches everything
+                with suppress(TransactionOver):  # like a handler that catches every exception
                     connection.execute("INSERT INTO orders VALUES (?, NULL)", (id,))
 
     with pytest.raises(TransactionOver):
@@ -115,7 +115,7 @@ def test_who_holds_the_writer_for_five_seconds_makes_room_and_stores_nothing_mor
     assert ([], Status.PROCESSING, 2) == (orders(store), store.get(claimed.id).status, len(everything(store)))
 
 
-def test_a_server_that_dies_under_a_block_is_told_of(own_server):
+def test_a_server_that_dies_during_a_block_is_reported(own_server):
     store = LibSQLStore(own_server.url)
     claimed = put_and_take(store)
 

@@ -1,4 +1,4 @@
-"""Commits whose answer is lost: they have happened, and nobody knows. Fifty of each kind."""
+"""Commits whose reply is lost: they have happened, but the caller cannot know. Fifty of each kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.conformance.helpers import check_books, enlist, everything, put, put_many, select, take
+from tests.conformance.helpers import check_consistency, enlist, everything, put, put_many, select, take
 from tests.servers.front import Front
 from tests.servers.libsql import LibSQLServer
 from treadle import Context, Treadle
@@ -22,13 +22,13 @@ from treadle.worker import settler, worker
 
 MANY = 50
 JOBS = MANY + 10
-"""Each is claimed alone and settled alone, and for each answer that arrives one is lost."""
+"""Each job is claimed and settled alone. For each reply that arrives, one is lost."""
 BEAT = 1.0
-"""Slow enough for a busy machine: a worker whose heart is late three times is dead to the others."""
+"""Seconds. Slow enough for a busy machine: others declare a worker dead after three missed beats."""
 
 
 class Losses:
-    """Answers that get lost: of the commits of one verb, every second one, as long as `left` says."""
+    """Loses every second reply to the commits of one store call, until `left` is 0."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.left: Counter[str] = Counter()
@@ -68,15 +68,15 @@ def losses(monkeypatch: pytest.MonkeyPatch) -> Losses:
 
 @pytest.fixture
 def td(own_server: LibSQLServer) -> Iterator[Treadle]:
-    """On a server of its own: workers that are cut off by a failure ask nobody else's."""
+    """An app on its own server, so that a failure does not affect other tests."""
     app = Treadle(own_server.url)
     app.store.open()
     yield app
-    check_books(app.store)
+    check_consistency(app.store)
     app.close()
 
 
-def test_an_enqueue_is_looked_up_and_is_one_job(td, losses):
+def test_an_enqueue_whose_reply_is_lost_is_looked_up_and_makes_one_job(td, losses):
     losses.left["insert"] = MANY
 
     stored = [put(td.store, dedupe=str(n)) for n in range(MANY)]
@@ -85,7 +85,7 @@ def test_an_enqueue_is_looked_up_and_is_one_job(td, losses):
     assert sorted(job.id for job in stored) == sorted(job.id for job in everything(td.store))
 
 
-def test_of_an_enqueue_that_cannot_be_looked_up_it_is_told_that_it_may_have_happened(own_server, monkeypatch):
+def test_an_enqueue_that_cannot_be_looked_up_reports_that_it_may_have_happened(own_server, monkeypatch):
     store = LibSQLStore(own_server.url)
     store.open()
     post = Server.post
@@ -103,8 +103,8 @@ def test_of_an_enqueue_that_cannot_be_looked_up_it_is_told_that_it_may_have_happ
     assert 1 == len(everything(store))
 
 
-def test_an_answer_lost_within_a_transaction_costs_the_servers_patience_but_no_job(own_server):
-    """The server keeps the writer for who is gone: 5 s, if somebody waits for it. Nobody else can end that stream."""
+def test_a_reply_lost_within_a_transaction_costs_a_server_timeout_but_no_job(own_server):
+    """The server keeps the lost client's write lock for 5 s if another client waits. No other client can end it."""
     lost = []
 
     def once(body: bytes, answer: bytes) -> bytes | None:
@@ -121,7 +121,7 @@ def test_an_answer_lost_within_a_transaction_costs_the_servers_patience_but_no_j
 
         assert 3 == len(take(store, 3, worker=worker))
         assert lost
-        check_books(store)
+        check_consistency(store)
 
 
 def unended(td):
@@ -129,7 +129,7 @@ def unended(td):
 
 
 @pytest.mark.parametrize("verb", ["claim", "settle"])
-def test_a_worker_runs_each_job_once_and_no_lease_is_left_behind(td, losses, verb, monkeypatch):
+def test_a_worker_runs_each_job_once_and_leaves_no_lease(td, losses, verb, monkeypatch):
     monkeypatch.setattr(worker, "PAUSE", 0.01)
     monkeypatch.setattr(settler, "PAUSE", 0.01)
     runs: Counter[int] = Counter()

@@ -1,4 +1,4 @@
-"""Wrong token, wrong host, server gone: each error is typed, never shows the token, and names the way out."""
+"""Wrong token, wrong host, server gone: each error is typed, never shows the token, and names the fix."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SECRET = "eyJhbGciOi.secret.signature"
         ("libsql+http://[::1]:8080/", "::1", 8080, False),
     ],
 )
-def test_a_url_says_where_and_how(url, host, port, tls):
+def test_a_url_names_the_host_port_and_scheme(url, host, port, tls):
     assert (host, port, tls) == read_url(url)[:3]
 
 
@@ -48,7 +48,7 @@ def test_a_url_says_where_and_how(url, host, port, tls):
         f"libsql://host?authtoken={SECRET}",
     ],
 )
-def test_a_url_that_cannot_be_meant_is_refused_without_showing_a_token(url):
+def test_a_wrong_url_is_refused_without_showing_a_token(url):
     with pytest.raises(BadURL) as refused:
         read_url(url)
 
@@ -57,7 +57,7 @@ def test_a_url_that_cannot_be_meant_is_refused_without_showing_a_token(url):
 
 
 @pytest.mark.parametrize("variable", TOKEN_VARIABLES)
-def test_a_token_comes_by_the_environment_or_by_the_url_which_wins(monkeypatch, variable):
+def test_a_token_in_the_url_wins_over_the_environment(monkeypatch, variable):
     monkeypatch.setenv(variable, "environment")
 
     assert "environment" == read_url("libsql://host").token
@@ -81,7 +81,7 @@ def test_a_token_from_a_file_has_a_line_break_at_its_end(monkeypatch):
 
 
 @pytest.mark.parametrize("token", [f"{SECRET}\nHost: other", f"{SECRET} ", f"{SECRET}é", f"Bearer {SECRET}"])
-def test_what_cannot_be_a_token_is_refused_without_showing_it(monkeypatch, token):
+def test_an_invalid_token_is_refused_without_showing_it(monkeypatch, token):
     monkeypatch.setenv("TREADLE_LIBSQL_TOKEN", f"{token}.")
 
     with pytest.raises(BadURL, match="copy it again") as refused:
@@ -101,14 +101,14 @@ def test_the_right_token_opens_and_a_wrong_one_or_none_does_not(make_server, key
             LibSQLStore(server.url).open()
 
 
-def test_a_server_that_is_not_there_is_named_with_the_way_out():
+def test_the_error_for_an_unreachable_server_names_it_and_the_fix():
     store = LibSQLStore(f"libsql+http://127.0.0.1:{free_port()}")
 
     with pytest.raises(StoreUnusable, match=r"libsql\+http://127.0.0.1:\d+: no answer .* is the server up"):
         store.open()
 
 
-def test_who_answers_but_is_no_libsql_server_is_told_apart(postgres_server):
+def test_a_server_that_is_not_a_libsql_server_is_recognized(postgres_server):
     from urllib.parse import urlsplit
 
     port = urlsplit(postgres_server.url()).port
@@ -118,7 +118,7 @@ def test_who_answers_but_is_no_libsql_server_is_told_apart(postgres_server):
 
 
 @pytest.mark.parametrize("page", [b"<p>\nhello</p>", b'{"hello": 1}'])
-def test_a_web_server_is_told_from_a_libsql_server(libsql_server, page):
+def test_a_web_server_is_recognized(libsql_server, page):
     with (
         Front(libsql_server.port, change=lambda *_: page) as front,
         pytest.raises(StoreUnusable, match=r"it answered 200 \(.*hello.*\); is it a libSQL server\?$"),
@@ -126,7 +126,7 @@ def test_a_web_server_is_told_from_a_libsql_server(libsql_server, page):
         LibSQLStore(f"libsql+http://127.0.0.1:{front.port}").open()
 
 
-def test_an_answer_to_a_commit_that_nobody_understands_says_nothing_of_it(libsql_server, libsql_url):
+def test_an_unreadable_reply_to_a_commit_means_that_the_result_is_unknown(libsql_server, libsql_url):
     with Front(libsql_server.port) as front:
         store = LibSQLStore(f"libsql+http://127.0.0.1:{front.port}")
         store.open()
@@ -137,7 +137,7 @@ def test_an_answer_to_a_commit_that_nobody_understands_says_nothing_of_it(libsql
     assert 1 == len(everything(LibSQLStore(libsql_url)))
 
 
-def test_a_server_that_is_too_old_is_told_what_it_needs(libsql_server, libsql_url):
+def test_the_error_for_a_server_that_is_too_old_names_the_needed_version(libsql_server, libsql_url):
     def older(body: bytes, answer: bytes) -> bytes:
         return re.sub(rb"3\.\d+\.\d+", b"3.37.2", answer) if b"sqlite_version" in body else answer
 
@@ -149,12 +149,12 @@ def test_a_server_that_is_too_old_is_told_what_it_needs(libsql_server, libsql_ur
     assert [] == ByHand(libsql_url).execute(WHAT_IS_THERE).fetchall()
 
 
-def test_a_server_that_goes_and_comes_back_is_used_again(own_server):
+def test_a_server_that_stops_and_returns_is_used_again(own_server):
     store = LibSQLStore(own_server.url)
     put_many(store, 3)
     (claimed, *_) = take(store)
     own_server.kill()
-    store.database._measured = float("-inf")  # a minute is over: the clock is compared again
+    store.database._measured = float("-inf")  # after a minute, the clock is compared again
 
     for call in (lambda: put(store), lambda: take(store), lambda: settle_one(store, claimed, COMPLETED), store.now):
         with pytest.raises(StoreUnusable):
@@ -168,7 +168,7 @@ def test_a_server_that_goes_and_comes_back_is_used_again(own_server):
 
 
 @pytest.mark.parametrize("code", ["SQLITE_BUSY", "TRANSACTION_BUSY"])
-def test_a_busy_server_does_not_suggest_what_it_refuses(libsql_url, code):
+def test_the_error_of_a_busy_server_suggests_nothing_that_the_server_refuses(libsql_url, code):
     busy = LibSQLStore(libsql_url).database.translated(Failed("database is locked", code))
 
     assert isinstance(busy, StoreBusy)
@@ -192,7 +192,7 @@ def test_a_foreign_connection_is_refused(libsql_url):
     assert [{"count": 1}] == td.counts(())
 
 
-def test_no_test_empties_a_server(libsql_url):
+def test_temporary_does_not_empty_a_server_that_has_jobs(libsql_url):
     td = Treadle(libsql_url)
     td.enqueue("noop")
 

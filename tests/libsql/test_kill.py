@@ -1,4 +1,4 @@
-"""Two thousand jobs, three worker processes, a kill -9 each second, and a server that crashes twice on top."""
+"""Two thousand jobs, three worker processes, a kill -9 each second, and a server that crashes twice."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from tests.servers.libsql import LibSQLServer
 from treadle.errors import StoreUnusable
 
 SECONDS = 0.12
-"""Of each job: long enough for the storm to last through both crashes."""
+"""Seconds that each job takes: long enough for the storm to include both crashes."""
 CRASHES = (3.0, 6.0)
 """Seconds after the start."""
 
 
-def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(own_server: LibSQLServer, tmp_path: Path) -> None:
+def test_no_job_is_lost_or_ends_twice_and_every_run_is_recorded(own_server: LibSQLServer, tmp_path: Path) -> None:
     n = size("LIBSQL", 2_000)
     with Place(tmp_path, own_server.url) as place:
         supervisor = place.worker(processes=3, concurrency=10, beat=1.0)
@@ -32,13 +32,13 @@ def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(own_server:
 
         assert end(supervisor) == 0
         found = history.History([job.id for job in acked], place.runs(), dict(kills), history.read(place.url))
-        print(history.told(found))
+        print(history.summary(found))
         assert history.breaches(found) == []
         assert td.workers() == []
 
 
 def living(place: Place) -> list[int]:
-    """None while there is no server to ask."""
+    """The live workers; none while the server is down."""
     try:
         return place.worker_pids()
     except StoreUnusable:

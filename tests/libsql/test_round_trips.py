@@ -1,4 +1,4 @@
-"""A remote statement is a journey: what is asked together travels together."""
+"""The number of round trips: statements that belong together are sent together."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ def store(libsql_url):
     return store
 
 
-def journeys(store, call):
+def round_trips(store, call):
     before = store.database.requests
     answer = call()
     return store.database.requests - before, answer
 
 
-def test_a_bulk_enqueue_is_one_journey(store):
-    assert 1 == journeys(store, lambda: store.insert([new_job() for _ in range(1000)]))[0]
+def test_a_bulk_enqueue_takes_one_round_trip(store):
+    assert 1 == round_trips(store, lambda: store.insert([new_job() for _ in range(1000)]))[0]
 
 
-def test_a_group_of_callers_is_one_journey(store):
-    assert 1 == journeys(store, lambda: store.insert_groups([[new_job()] for _ in range(64)]))[0]
+def test_enqueues_that_share_a_commit_take_one_round_trip(store):
+    assert 1 == round_trips(store, lambda: store.insert_groups([[new_job()] for _ in range(64)]))[0]
 
 
-def test_a_claim_is_four(store):
-    """Look; read the ranges; move the rows and read them; count and commit."""
+def test_a_claim_takes_four_round_trips(store):
+    """They look, read the ranges, move the rows and read them, and count and commit."""
     put_many(store, 500)
     worker = enlist(store)
 
-    n, claimed = journeys(store, lambda: take(store, 500, worker=worker))
+    n, claimed = round_trips(store, lambda: take(store, 500, worker=worker))
 
     assert (4, 500) == (n, len(claimed))
 
 
-def test_a_settle_is_two(store):
+def test_a_settle_takes_two_round_trips(store):
     put_many(store, 500)
     claimed = take(store, 500)
 
-    assert (2, []) == journeys(store, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
+    assert (2, []) == round_trips(store, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)
 
 
-def test_a_look_of_an_idle_worker_is_one_and_a_beat_is_two(store):
+def test_an_idle_worker_looks_in_one_round_trip_and_beats_in_two(store):
     worker = enlist(store)
 
-    assert 1 == journeys(store, lambda: store.due(ClaimRequest(limit=1)))[0]
-    assert 1 == journeys(store, lambda: store.cancelled(worker))[0]
-    assert 1 == journeys(store, lambda: store.counts(("status",)).rows)[0]
-    assert 2 == journeys(store, lambda: store.beat(worker))[0]
+    assert 1 == round_trips(store, lambda: store.due(ClaimRequest(limit=1)))[0]
+    assert 1 == round_trips(store, lambda: store.cancelled(worker))[0]
+    assert 1 == round_trips(store, lambda: store.counts(("status",)).rows)[0]
+    assert 2 == round_trips(store, lambda: store.beat(worker))[0]
 
 
-def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url, monkeypatch):
-    """Handlers that a busy machine makes slow are claimed in smaller lots, and beats come with time: neither here."""
+def test_a_drain_moves_at_least_fifty_jobs_per_round_trip(libsql_url, monkeypatch):
+    """The settings exclude effects of a busy machine: smaller claims for slow handlers, and heartbeats."""
     monkeypatch.setattr(AsyncSlots, "YIELD_AFTER", 60)
     td = Treadle(libsql_url)
 
@@ -77,14 +77,14 @@ def test_a_drain_moves_at_least_fifty_jobs_per_journey(libsql_url, monkeypatch):
         async with td.worker(concurrency=500, beat=60) as worker:
             await worker.drained()
 
-    n, _ = journeys(td.store, lambda: asyncio.run(drain()))
+    n, _ = round_trips(td.store, lambda: asyncio.run(drain()))
 
     assert [{"status": "completed", "count": 5000}] == td.counts()
     assert 5000 / n >= 50
 
 
-def test_nothing_is_left_open_by_a_list(store):
-    """A list reads in a transaction, for one moment; an open one would hold the server's log."""
+def test_a_list_leaves_no_transaction_open(store):
+    """A list reads in one transaction. If it stayed open, the server could not checkpoint its log."""
     put_many(store, 3)
     from treadle.filters import Filter
 

@@ -1,4 +1,4 @@
-"""TLS before a real server: who is trusted, and what is said of who is not."""
+"""TLS in front of a real server: which certificates are trusted, and the errors for others."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def trusted(authority: Authority, monkeypatch: pytest.MonkeyPatch) -> Authority:
-    """As a user does it."""
+    """Trust the authority, as a user does."""
     monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
     return authority
 
 
 @pytest.fixture
 def front(libsql_server: LibSQLServer, libsql_url: str) -> Iterator[Callable[[ssl.SSLContext], Front]]:
-    """Makes the server one with TLS."""
+    """Put TLS in front of the server."""
     with ExitStack() as stack:
         yield lambda context: stack.enter_context(Front(libsql_server.port, context=context))
 
 
 @pytest.mark.parametrize("scheme", ["libsql", "libsql+https"])
-def test_jobs_are_enqueued_and_worked_by_tls_with_an_authority_of_ones_own(front, trusted, scheme):
+def test_jobs_are_enqueued_and_run_over_tls_with_a_private_authority(front, trusted, scheme):
     secure = front(trusted.context())
     td = Treadle(f"{scheme}://localhost:{secure.port}?authToken={TOKEN}")
 
@@ -63,7 +63,7 @@ def test_jobs_are_enqueued_and_worked_by_tls_with_an_authority_of_ones_own(front
     assert {f"Bearer {TOKEN}"} == {asked.headers.get("Authorization") for asked in secure.asked}
 
 
-def test_a_token_opens_by_tls(make_server, keys, trusted):
+def test_a_token_works_over_tls(make_server, keys, trusted):
     server = make_server("--auth-jwt-key-file", str(keys.file))
     with Front(server.port, context=trusted.context()) as secure:
         url = f"libsql://localhost:{secure.port}"
@@ -80,36 +80,36 @@ def test_a_token_opens_by_tls(make_server, keys, trusted):
         ("jobs.example", 1, "localhost", "write a name in the URL that the certificate has"),
     ],
 )
-def test_a_certificate_that_is_not_valid_is_told_with_the_way_out(front, trusted, host, days, problem, way_out):
+def test_the_error_for_an_invalid_certificate_names_the_fix(front, trusted, host, days, problem, way_out):
     secure = front(trusted.context(host, days=days))
 
-    told = refused(f"libsql://localhost:{secure.port}?authToken={TOKEN}")
+    message = refused(f"libsql://localhost:{secure.port}?authToken={TOKEN}")
 
-    assert f"libsql://localhost:{secure.port}: its certificate is not to be trusted" in told
-    assert problem in told
-    assert told.endswith(way_out)
+    assert f"libsql://localhost:{secure.port}: its certificate is not to be trusted" in message
+    assert problem in message
+    assert message.endswith(way_out)
     assert [] == secure.asked
 
 
-def test_an_authority_that_nobody_knows_is_told_with_the_way_out(front, authority, monkeypatch):
+def test_the_error_for_an_unknown_authority_names_the_fix(front, authority, monkeypatch):
     monkeypatch.delenv("SSL_CERT_FILE", raising=False)
     secure = front(authority.context())
 
-    told = refused(f"libsql://localhost:{secure.port}?authToken={TOKEN}")
+    message = refused(f"libsql://localhost:{secure.port}?authToken={TOKEN}")
 
-    assert "its certificate is not to be trusted (unable to get local issuer certificate)" in told
-    assert told.endswith("put the CA's file in $SSL_CERT_FILE")
+    assert "its certificate is not to be trusted (unable to get local issuer certificate)" in message
+    assert message.endswith("put the CA's file in $SSL_CERT_FILE")
     assert [] == secure.asked
 
 
-def test_a_server_without_tls_is_told_apart(libsql_server):
-    told = refused(f"libsql://127.0.0.1:{libsql_server.port}?authToken={TOKEN}")
+def test_a_server_without_tls_is_recognized(libsql_server):
+    message = refused(f"libsql://127.0.0.1:{libsql_server.port}?authToken={TOKEN}")
 
-    assert told.endswith("it does not speak TLS; write libsql+http:// for a server without")
+    assert message.endswith("it does not speak TLS; write libsql+http:// for a server without")
 
 
 def refused(url: str) -> str:
-    """What a user is told."""
+    """The error that a user gets."""
     store = LibSQLStore(url)
     with pytest.raises(StoreUnusable) as error:
         store.open()

@@ -1,4 +1,4 @@
-"""What breaks things while a test runs, in a thread of its own."""
+"""Faults that a thread injects while a test runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LISTENERS = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LIST
 
 @contextmanager
 def every(seconds: float, strike: Callable[[], object]) -> Generator[list[int]]:
-    """Repeat the fault during the block. Yields the moments at which each was over."""
+    """Repeat the fault during the block. Yields the times at which each was over."""
     stop = threading.Event()
     strikes: list[int] = []
     errors: list[BaseException] = []

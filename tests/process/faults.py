@@ -31,7 +31,7 @@ def with_options(url: str, **options: object) -> str:
 def check(place: Place, jobs: Sequence[Job], kills: Sequence[Kill] = ()) -> history.History:
     """Nothing lost, nothing ended twice, and every run accounted for."""
     found = history.History([job.id for job in jobs], place.runs(), dict(kills), history.read(place.url))
-    print(history.told(found))
+    print(history.summary(found))
     assert history.breaches(found) == []
     return found
 
@@ -56,5 +56,5 @@ def count(place: Place, *statuses: str) -> int:
         return -1
 
 
-def told(seconds: Sequence[float]) -> str:
+def summary(seconds: Sequence[float]) -> str:
     return f"{min(seconds):.2f} / {statistics.median(seconds):.2f} / {max(seconds):.2f} s (min / median / max)"

@@ -31,11 +31,11 @@ def main() -> None:
     enqueue()
     stop = threading.Event()
 
-    def enqueue_on_and_on() -> None:
+    def enqueue_repeatedly() -> None:
         while not stop.is_set():
             enqueue()
 
-    threads = [threading.Thread(target=enqueue_on_and_on) for _ in range(3)]
+    threads = [threading.Thread(target=enqueue_repeatedly) for _ in range(3)]
     for thread in threads:
         thread.start()
     codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in fork(20)]

@@ -15,10 +15,10 @@ def enqueue() -> None:
 
 def note_sessions() -> None:
     store = td.store
-    note("sessions", *(store.database.read(lane, lambda tx: tx.value("SELECT pg_backend_pid()")) for lane in LANES))
+    note("sessions", *(store.database.read(pool, lambda tx: tx.value("SELECT pg_backend_pid()")) for pool in POOLS))
 
 
-LANES = ("insert", "read")
+POOLS = ("insert", "read")
 
 
 def main() -> None:

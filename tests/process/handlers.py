@@ -1,4 +1,4 @@
-"""The handlers of these tests, in the workers' processes. Each writes into the journal that it runs."""
+"""The handlers of these tests, in the workers' processes. Each records its runs in the journal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def storm_slow(ctx: Context, seconds: float) -> str:
     return token
 
 
-# Zombies: the first worker waits at one gate, the one that takes over at another
+# Zombies: the first worker waits at one gate, its successor at another
 
 
 class Role:
@@ -66,7 +66,7 @@ class Role:
 
 @td.job
 async def zombie(ctx: Context, how: str, waits: bool) -> str:
-    """The victim goes on after it was declared dead, and would settle a job that another worker has now."""
+    """The victim continues after it was declared dead, and tries to settle a job that another worker has now."""
     note("start", ctx.id, ctx.attempt, f"{Role.name}:{ctx.id}")
     if Role.is_victim:
         await through("victim")
@@ -97,7 +97,7 @@ def zombie_in_a_transaction(ctx: Context, how: str, waits: bool) -> str:
 
 
 @td.job(queue="victim")
-async def whose_are_you() -> str:
+async def which_worker_runs_this() -> str:
     return Role.name
 
 
@@ -146,7 +146,7 @@ def waits_at_a_gate_in_a_thread(ctx: Context, gate: str) -> None:
 
 @td.job
 def counts_until_stopped(ctx: Context, rows: int) -> int:
-    """The idiom of the guide."""
+    """The pattern that the guide recommends."""
     done = 0
     with journalled(ctx):
         while done < rows and not ctx.cancelled:
@@ -195,7 +195,7 @@ def dose_process(ctx: Context, poison: str, seconds: float = 0.05) -> None:
         die(poison)
 
 
-# Poison that works when its handler has returned
+# Poison that kills after its handler has returned
 
 
 def leave_a_thread_behind() -> None:

@@ -34,7 +34,7 @@ STUCK = 60
 """Seconds without progress after which something is broken, not slow."""
 
 LAST = 60
-"""Lines of the processes' output that are shown when a test fails."""
+"""How many lines of the processes' output a failed test shows."""
 
 IN_MIDDLE = "xact_start IS NOT NULL AND pid <> pg_backend_pid()"
 """The condition that a session of PostgreSQL is in a transaction."""
@@ -134,7 +134,7 @@ class Place:
         return stores.rows(self.url, query)
 
     def is_sound(self) -> bool:
-        """Whether the database's own check passes. A server has no file that we could break."""
+        """Whether SQLite's own check of the file passes. A server always counts as sound."""
         return self.is_postgres or self.store.check() == "ok"
 
     def open_gate(self, name: str) -> None:
@@ -158,22 +158,22 @@ class Place:
         """The processes of the workers in the database."""
         return [row.host["pid"] for row in td.workers()]
 
-    def staffed(self, n: int) -> None:
-        """Wait until this many workers have registered. A first one that cannot reach its database exits with an
-        error, as it should: no fault may begin before."""
+    def wait_for_workers(self, n: int) -> None:
+        """Wait until this many workers have registered. A worker that cannot reach its database at its start exits with
+        an error, as it should. So no fault may begin before."""
         eventually(lambda: len(td.workers()) == n)
 
-    def stop_apart_from_the_writer(self, pids: list[int]) -> None:
+    def stop_unless_writing(self, pids: list[int]) -> None:
         """SIGSTOP, but not while one of them holds the database's only write lock: then all others would stop too."""
         while True:
             for pid in pids:
                 os.kill(pid, signal.SIGSTOP)
-            if not self._somebody_holds_the_lock():
+            if not self._lock_is_held():
                 return
             for pid in pids:
                 os.kill(pid, signal.SIGCONT)
 
-    def _somebody_holds_the_lock(self) -> bool:
+    def _lock_is_held(self) -> bool:
         if self.is_postgres:  # no single lock there, but a session that holds one may block others
             return bool(self.sql("SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND " + IN_MIDDLE))
         with contextlib.closing(sqlite3.connect(self.store.where, timeout=0.2, isolation_level=None)) as connection:

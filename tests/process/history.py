@@ -16,7 +16,7 @@ from tests.process.journal import Run
 
 SQLITE = "BEGIN", "result ->> '$'", "SELECT value FROM treadle_meta WHERE key = 'lease'"
 POSTGRES = "BEGIN ISOLATION LEVEL REPEATABLE READ", "result #>> '{}'", "SELECT last_value FROM treadle_lease"
-"""How to see one moment, the text of a result, and the number of the last lease."""
+"""How to begin a snapshot, the SQL for the text of a result, and the SQL for the number of the last lease."""
 
 
 class Ended(NamedTuple):
@@ -39,12 +39,12 @@ class Lost(NamedTuple):
     error: str
 
 
-class Books(NamedTuple):
+class Records(NamedTuple):
     """All that the database contains, read at one moment."""
 
     jobs: list[str]
     waiting: list[str]
-    in_hand: list[str]
+    leased: list[str]
     ended: list[Ended]
     lost: list[Lost]
     tallies: dict[str, int]
@@ -62,10 +62,10 @@ class History(NamedTuple):
     """In the order in which they started."""
     kills: Mapping[int, int]
     """The processes killed, and when."""
-    books: Books
+    records: Records
 
 
-def read(url: str) -> Books:
+def read(url: str) -> Records:
     """The records of a database."""
     begin, text_of_result, last_lease = POSTGRES if stores.is_postgres(url) else SQLITE
 
@@ -76,10 +76,10 @@ def read(url: str) -> Books:
 
         connection.execute(begin)
         runs, failures = rows("SELECT coalesce(sum(runs), 0), coalesce(sum(failures), 0) FROM treadle_usage")[0]
-        return Books(
+        return Records(
             jobs=[str(id) for (id,) in rows("SELECT id FROM treadle_jobs")],
             waiting=[str(id) for (id,) in rows("SELECT id FROM treadle_ready")],
-            in_hand=[str(id) for (id,) in rows("SELECT id FROM treadle_leases")],
+            leased=[str(id) for (id,) in rows("SELECT id FROM treadle_leases")],
             ended=[
                 Ended(str(id), *row)
                 for id, *row in rows(f"SELECT id, lease, status, attempts, {text_of_result} FROM treadle_finished")
@@ -106,7 +106,7 @@ def breaches(history: History) -> list[str]:
 
 def none_lost(h: History) -> Iterator[str]:
     """Every job that was enqueued exists, and has completed."""
-    there, ended = set(h.books.jobs), {row.id: row for row in h.books.ended}
+    there, ended = set(h.records.jobs), {row.id: row for row in h.records.ended}
     for id in h.acked:
         if id not in there:
             yield f"{id} was enqueued, and there is no row of it"
@@ -116,24 +116,24 @@ def none_lost(h: History) -> Iterator[str]:
             yield f"{id} is {ended[id].status}"
 
 
-def none_made_up(h: History) -> Iterator[str]:
+def none_invented(h: History) -> Iterator[str]:
     """No job exists or ran that was not enqueued."""
     asked = set(h.acked)
-    yield from (f"{id} was never enqueued" for id in h.books.jobs if id not in asked)
+    yield from (f"{id} was never enqueued" for id in h.records.jobs if id not in asked)
     yield from (f"{run.token} ran {run.id}, which was never enqueued" for run in h.runs if run.id not in asked)
 
 
 def in_one_place(h: History) -> Iterator[str]:
     """A job waits, is leased, or has ended: exactly one of these."""
-    places = Counter([*h.books.waiting, *h.books.in_hand, *(row.id for row in h.books.ended)])
-    yield from (f"{id} is in {places[id]} places" for id in h.books.jobs if places[id] != 1)
-    yield from (f"{id} has a place but no job" for id in places.keys() - set(h.books.jobs))
+    places = Counter([*h.records.waiting, *h.records.leased, *(row.id for row in h.records.ended)])
+    yield from (f"{id} is in {places[id]} places" for id in h.records.jobs if places[id] != 1)
+    yield from (f"{id} has a place but no job" for id in places.keys() - set(h.records.jobs))
 
 
 def ended_by_a_run(h: History) -> Iterator[str]:
     """The stored result is that of a run that finished, and the attempts are counted up to that run."""
     runs = {run.token: run for run in h.runs}
-    for row in h.books.ended:
+    for row in h.records.ended:
         run = runs.get(row.result or "")
         if run is None or run.id != row.id:
             yield f"{row.id} has the result {row.result!r}, and no run of it has that"
@@ -143,10 +143,10 @@ def ended_by_a_run(h: History) -> Iterator[str]:
             yield f"{row.id} ended with {row.attempts} attempts, by the run of attempt {run.attempt}"
 
 
-def every_run_accounted_for(h: History) -> Iterator[str]:
+def every_run_is_recorded(h: History) -> Iterator[str]:
     """A run has completed its job, or it died before that was committed and is among the attempts."""
-    completing = {row.result for row in h.books.ended}
-    lost = Counter((row.id, row.attempt) for row in h.books.lost)
+    completing = {row.result for row in h.records.ended}
+    lost = Counter((row.id, row.attempt) for row in h.records.lost)
     for run in h.runs:
         if run.token in completing:
             continue
@@ -160,25 +160,25 @@ def every_run_accounted_for(h: History) -> Iterator[str]:
                 yield f"{run.token} of {run.id} was killed in attempt {run.attempt}, and nothing says so"
 
 
-def every_loss_has_a_death(h: History) -> Iterator[str]:
+def every_lost_attempt_has_a_kill(h: History) -> Iterator[str]:
     """An attempt that is recorded as lost was lost with a process; and it is counted."""
-    ended = {row.id: row for row in h.books.ended}
-    for row in h.books.lost:
+    ended = {row.id: row for row in h.records.ended}
+    for row in h.records.lost:
         if row.outcome != "retried" or "killed by SIGKILL" not in row.error:
             yield f"attempt {row.attempt} of {row.id} was {row.outcome}: {row.error}"
-    for id, n in Counter(row.id for row in h.books.lost).items():
+    for id, n in Counter(row.id for row in h.records.lost).items():
         if id in ended and ended[id].attempts != n + 1:
             yield f"{id} lost {n} attempts and completed in attempt {ended[id].attempts}"
 
 
 def one_lease_one_number(h: History) -> Iterator[str]:
     """No two leases share a number, and the one that ended the job is its newest."""
-    numbers = Counter(row.lease for row in (*h.books.ended, *h.books.lost))
+    numbers = Counter(row.lease for row in (*h.records.ended, *h.records.lost))
     for number, n in numbers.items():
-        if n > 1 or not 0 < number <= h.books.last_lease:
-            yield f"lease {number} is in the books {n} times, and the counter at {h.books.last_lease}"
-    newest = {row.id: row.lease for row in h.books.ended}
-    for row in h.books.lost:
+        if n > 1 or not 0 < number <= h.records.last_lease:
+            yield f"lease {number} is recorded {n} times, and the counter at {h.records.last_lease}"
+    newest = {row.id: row.lease for row in h.records.ended}
+    for row in h.records.lost:
         if row.lease > newest.get(row.id, row.lease):
             yield f"{row.id} ended by lease {newest[row.id]}, after lease {row.lease} had been given"
 
@@ -195,38 +195,38 @@ def one_at_a_time(h: History) -> Iterator[str]:
                 yield f"{id} ran as {after.token} while {before.token} was running"
 
 
-def books_balance(h: History) -> Iterator[str]:
+def counts_add_up(h: History) -> Iterator[str]:
     """Tallies and usage equal a count of the rows."""
-    counted = Counter(row.status for row in h.books.ended)
-    counted.update({"pending": len(h.books.waiting), "processing": len(h.books.in_hand)})
-    if +counted != h.books.tallies:
-        yield f"the tallies are {h.books.tallies}, a count gives {dict(+counted)}"
-    retried = sum(row.outcome == "retried" for row in h.books.lost)
-    if (h.books.runs, h.books.failures) != (len(h.books.ended) + retried, len(h.books.lost)):
-        booked = f"usage has {h.books.runs} runs, {h.books.failures} failures"
-        yield f"{booked}: {len(h.books.ended)} ended, {retried} retried"
+    counted = Counter(row.status for row in h.records.ended)
+    counted.update({"pending": len(h.records.waiting), "processing": len(h.records.leased)})
+    if +counted != h.records.tallies:
+        yield f"the tallies are {h.records.tallies}, a count gives {dict(+counted)}"
+    retried = sum(row.outcome == "retried" for row in h.records.lost)
+    if (h.records.runs, h.records.failures) != (len(h.records.ended) + retried, len(h.records.lost)):
+        recorded = f"usage has {h.records.runs} runs, {h.records.failures} failures"
+        yield f"{recorded}: {len(h.records.ended)} ended, {retried} retried"
 
 
 SHUDDER = 1_000_000_000
-"""Nanoseconds that a process may live on after the kill: one that waits for the disk dies when the disk answers."""
+"""Nanoseconds that a process may live after the kill: one that waits for the disk dies when the disk responds."""
 
 RULES: Sequence[Callable[[History], Iterator[str]]] = (
     none_lost,
-    none_made_up,
+    none_invented,
     in_one_place,
     ended_by_a_run,
-    every_run_accounted_for,
-    every_loss_has_a_death,
+    every_run_is_recorded,
+    every_lost_attempt_has_a_kill,
     one_lease_one_number,
     one_at_a_time,
-    books_balance,
+    counts_add_up,
 )
 
 
-def told(h: History) -> str:
-    """The figures. A claim of 'none lost' rests on those in flight at a kill."""
+def summary(h: History) -> str:
+    """The figures. "None lost" is meaningful only if runs were in flight at a kill."""
     unfinished = sum(run.ended is None for run in h.runs)
     return (
         f"{len(h.acked)} jobs, {len(h.kills)} kills, {len(h.runs)} runs: {unfinished} killed on the way, "
-        f"{len(h.runs) - len(h.acked) - unfinished} done but not settled; {len(h.books.lost)} attempts charged"
+        f"{len(h.runs) - len(h.acked) - unfinished} done but not settled; {len(h.records.lost)} attempts charged"
     )

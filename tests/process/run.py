@@ -24,7 +24,7 @@ OPTIONS = "TREADLE_TEST_WORKER"
 
 
 class DeafWorker(Worker):
-    """Registers again only when all that it held has been settled, so that every stale write reaches the store."""
+    """Registers again only when all its jobs are settled, so that every stale write reaches the store."""
 
     async def _register_again(self, worker: str) -> None:
         from tests.process.journal import note

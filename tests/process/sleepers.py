@@ -1,4 +1,4 @@
-"""Workers that are stopped while the other tests run, so that their minute of sleep costs no time."""
+"""Workers that are stopped while other tests run, so that their minute of sleep costs no extra time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Sleepers(NamedTuple):
     guarding: subprocess.Popen[bytes]
 
     def wake_after(self, seconds: float) -> None:
-        """Let them go on when they have slept this long."""
+        """Resume them when they have been stopped for this long."""
         time.sleep(max(0.0, self.since + seconds - time.monotonic()))
         for process in self.everybody:
             process.resume()

@@ -58,7 +58,7 @@ def test_a_worker_that_cannot_be_imported_ends_the_supervisor_with_its_exit_code
     assert place.worker(processes=2, module="tests.process.broken_app").wait(60) == 3
 
 
-@pytest.mark.sqlite_only  # it is about threads, whatever the store
+@pytest.mark.sqlite_only  # it tests threads, independent of the store
 def test_a_process_whose_threads_are_stuck_is_replaced(place: Place) -> None:
     jobs = td.enqueue_many([stuck.request(seconds=120) for _ in range(2)])
     supervisor = place.worker(processes=1, concurrency=2)
@@ -70,8 +70,8 @@ def test_a_process_whose_threads_are_stuck_is_replaced(place: Place) -> None:
     assert end(supervisor) == 0
 
 
-@pytest.mark.sqlite_only  # it is about threads, whatever the store
-def test_it_is_replaced_even_if_the_threads_end_while_it_stops(place: Place) -> None:
+@pytest.mark.sqlite_only  # it tests threads, independent of the store
+def test_a_process_with_stuck_threads_is_replaced_even_if_they_end_while_it_stops(place: Place) -> None:
     td.enqueue_many([stuck.request(seconds=6), stuck.request(seconds=6), slow_async.request(seconds=9)])
     supervisor = place.worker(processes=1, concurrency=3)
     eventually(lambda: place.count("completed") == 3)
@@ -79,12 +79,12 @@ def test_it_is_replaced_even_if_the_threads_end_while_it_stops(place: Place) -> 
     assert end(supervisor) == 0
 
 
-def test_a_handler_that_blocks_the_loop_is_not_taken_for_dead(place: Place) -> None:
+def test_a_worker_whose_loop_is_blocked_by_a_handler_is_not_declared_dead(place: Place) -> None:
     """The handler takes ten beats, while more jobs are claimed and settled."""
     beat = 0.8
     place.worker(beat=beat, concurrency=4)
     place.worker(beat=beat, concurrency=4)
-    place.staffed(2)
+    place.wait_for_workers(2)
     workers = {row.id for row in td.workers()}
     blocker = blocks_the_loop.request(seconds=10 * beat)
     jobs = td.enqueue_many([blocker, *(quick.request() for _ in range(3000))])
@@ -94,12 +94,12 @@ def test_a_handler_that_blocks_the_loop_is_not_taken_for_dead(place: Place) -> N
     assert place.sql("SELECT * FROM treadle_attempts") == []
 
 
-def test_one_that_holds_the_interpreter_is_taken_for_dead_and_then_runs_where_it_harms_nobody(place: Place) -> None:
-    """No thread of that process can beat then. The job's next attempt runs in a process of its own."""
+def test_a_job_that_holds_the_interpreter_lock_is_declared_dead_and_then_runs_in_a_child(place: Place) -> None:
+    """No thread of that process can beat meanwhile. The next attempt of the job runs in its own process."""
     beat = 0.4
     place.worker(beat=beat, concurrency=1)
     place.worker(beat=beat, concurrency=1)
-    place.staffed(2)
+    place.wait_for_workers(2)
     job = holds_the_interpreter.enqueue(seconds=8 * beat)
     assert td.result(job.id) is None
     # If it stopped a thread in the middle of a transaction, no other worker could write: then none is declared dead.

@@ -1,4 +1,4 @@
-"""Every enqueue is stored once, wherever it is made: in forked children, in threads, on a loop, at exit."""
+"""Every enqueue is stored once: in forked children, in threads, on an event loop and at exit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def free_port() -> int:
         return listener.getsockname()[1]
 
 
-def test_under_gunicorn_that_loads_the_app_and_then_forks(place: Place) -> None:
+def test_enqueues_under_gunicorn_that_loads_the_app_and_then_forks(place: Place) -> None:
     requests = size("REQUESTS", 200)
     port = free_port()
     options = "--preload", "--workers", "4", "--worker-tmp-dir", str(place.folder), "--bind", f"127.0.0.1:{port}"
@@ -53,7 +53,7 @@ def test_under_gunicorn_that_loads_the_app_and_then_forks(place: Place) -> None:
     assert assert_each_is_stored_once(place) == 1 + len(ids) + 4  # one by the parent, one by each child at its exit
 
 
-def test_in_children_forked_while_threads_enqueue(place: Place) -> None:
+def test_enqueues_in_children_forked_while_threads_enqueue(place: Place) -> None:
     script = place.python("-m", "tests.process.fork_app")
     assert script.wait(100) == 0, place.log.read_text()
     stored = assert_each_is_stored_once(place)

@@ -7,7 +7,7 @@ from tests.process.handlers import storm_async, storm_thread, td
 from tests.process.harness import Place, end, kill_every, size
 
 
-def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(place: Place) -> None:
+def test_no_job_is_lost_or_ends_twice_and_every_run_is_recorded(place: Place) -> None:
     n = size("STORM", 2_000 if place.is_postgres else 10_000)
     acked = td.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
     supervisor = place.worker(processes=4, beat=1.0)
@@ -16,7 +16,7 @@ def test_none_is_lost_none_ends_twice_and_every_run_is_accounted_for(place: Plac
 
     assert end(supervisor) == 0
     found = history.History([job.id for job in acked], place.runs(), dict(kills), history.read(place.url))
-    print(history.told(found))
+    print(history.summary(found))
     assert history.breaches(found) == []
     assert td.workers() == []
     assert place.is_sound()

@@ -7,12 +7,12 @@ from tests.process.harness import Place, end, kill_every, size
 from tests.process.usage import LIMIT, most_at_once, used
 
 
-def test_there_are_never_four_at_once_and_the_slots_are_in_use_between_the_kills(place: Place) -> None:
+def test_a_limit_of_three_is_never_exceeded_and_all_slots_are_in_use_between_kills(place: Place) -> None:
     """Between two runs in a slot are two commits, which wait for the disk or make a dozen round trips to the server.
     The jobs take long compared with that."""
     n, seconds = (size("LIMITS", 60), 1.0) if place.is_postgres else (size("LIMITS", 1000), 0.25)
     supervisor = place.worker(processes=4, beat=1.0)
-    place.staffed(4)
+    place.wait_for_workers(4)
     td.enqueue_many([three_at_once.request(seconds=seconds) for _ in range(n)])
     kills = dict(kill_every(2.0, place.worker_pids, lambda: n - place.count("completed")))
     assert end(supervisor) == 0

@@ -25,7 +25,7 @@ def test_sixteen_processes_enqueue_and_work_and_no_error_reaches_a_caller(
     assert place.log.read_text() == ""
 
     monkeypatch.setenv(FOLDER, str(place.journals))
-    assert td.tick(max_jobs=100_000, max_seconds=60).next_due_at is None  # what the last producer left
+    assert td.tick(max_jobs=100_000, max_seconds=60).next_due_at is None  # jobs that the last producer left
     acked = [words[2] for words in place.noted("acked")]
     slowest = sorted(float(words[2]) for words in place.noted("slowest"))
     print(f"{len(acked)} jobs, {len(acked) / seconds:.0f}/s; the slowest enqueue took {slowest[-1]:.2f} s")
@@ -36,11 +36,11 @@ def test_sixteen_processes_enqueue_and_work_and_no_error_reaches_a_caller(
 
 
 @pytest.mark.sqlite_only
-def test_a_stop_of_everything_rescues_nothing_that_still_lives(place: Place) -> None:
-    """As when a laptop sleeps: for twelve beats no worker beats, and then all go on."""
+def test_no_job_is_rescued_when_all_workers_are_suspended_for_a_while(place: Place) -> None:
+    """As when a laptop sleeps: no worker beats for twelve beats, and then all continue."""
     beat = 1.0
     supervisors = [place.worker(processes=2, concurrency=10, beat=beat) for _ in range(2)]
-    place.staffed(4)
+    place.wait_for_workers(4)
     jobs = td.enqueue_many([handler.request(seconds=4) for handler in (slow, slow_async) for _ in range(20)])
     eventually(lambda: len(place.noted("start")) == len(jobs))
     before = {row.id for row in td.workers()}
@@ -62,10 +62,10 @@ def test_a_stop_of_everything_rescues_nothing_that_still_lives(place: Place) -> 
     assert [end(supervisor) for supervisor in supervisors] == [0, 0]
 
 
-def test_many_async_transactions_at_once_do_not_keep_each_other_from_ending(place: Place) -> None:
+def test_many_concurrent_async_transactions_all_end(place: Place) -> None:
     place.sql("CREATE TABLE effects (id TEXT)")
     worker = place.worker(concurrency=50)
-    place.staffed(1)
+    place.wait_for_workers(1)
     jobs = td.enqueue_many([ends_in_a_transaction.request() for _ in range(50)])
     eventually(lambda: place.count("completed") == len(jobs))
     assert sorted(place.sql("SELECT id FROM effects")) == sorted((job.id,) for job in jobs)

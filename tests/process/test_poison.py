@@ -48,7 +48,7 @@ def all_ended(place: Place, jobs: list[Job]) -> bool:
 
 
 @pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
-def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(place: Place, dose: Any) -> None:
+def test_each_poison_job_fails_after_exactly_its_attempts_and_no_other_job_fails(place: Place, dose: Any) -> None:
     poisons = [kind if i == 3 else "" for kind in KINDS for i in range(21)]
     jobs = td.enqueue_many([dose.request(poison=poison) for poison in poisons])
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
@@ -58,7 +58,7 @@ def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(p
 
 
 def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
-    """It runs in a process of its own by then, and so cannot have killed the worker."""
+    """It runs in its own process by then, so it cannot have killed the worker."""
     poisons = ["", "", "", "", "exit 1", "exit 1", "exit 1"]
     slow = [dose_async.request(poison="", seconds=1.0) for _ in range(4)]
     one_after_the_other = [dose_async.using(delay=i).request(poison="exit 1") for i in range(3)]
@@ -69,10 +69,10 @@ def test_a_suspect_is_not_charged_for_the_next_poison(place: Place) -> None:
     check(place, jobs, poisons)
 
 
-@pytest.mark.sqlite_only  # it is about the worker, whatever the store, and takes as long as the others together
+@pytest.mark.sqlite_only  # it tests the worker, independent of the store, and takes as long as the others together
 @pytest.mark.parametrize("leaver", LEAVERS, ids=lambda leaver: leaver.job_type.name)
 def test_a_job_is_charged_for_what_it_leaves_behind(place: Place, leaver: Any) -> None:
-    """The process dies each time when its handler has returned and nothing of that is committed yet."""
+    """Each time, the process dies after the handler has returned and before its outcome is committed."""
     poison = leaver.enqueue()
     innocents = td.enqueue_many([dose_async.request(poison="", seconds=0) for _ in range(5)])
     supervisor = place.worker(processes=1, concurrency=10, beat=1.0)
@@ -105,8 +105,8 @@ def little_memory() -> Iterator[Path]:
 
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
-def test_one_that_takes_all_memory_is_found_out(little_memory: Path, place: Place, dose: Any) -> None:
-    """One, and not two: a job in a child dies with its worker, and would run once more for the other's crash."""
+def test_a_job_that_uses_all_memory_is_found_and_fails(little_memory: Path, place: Place, dose: Any) -> None:
+    """One such job, and not two: a job in a child dies with its worker, and would run again after the other's crash."""
     poisons = ["all memory" if i == 3 else "" for i in range(22)]
     supervisor = place.worker(processes=1, concurrency=4, beat=1.0)
     (little_memory / "cgroup.procs").write_text(str(supervisor.pid))  # its children will be in it too

@@ -26,7 +26,7 @@ def cut_app(postgres_proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[
     app.close()
 
 
-def test_an_enqueue_whose_commit_has_no_answer_makes_one_job(cut_app: Treadle, postgres_proxy: Proxy) -> None:
+def test_an_enqueue_whose_commit_gets_no_reply_makes_one_job(cut_app: Treadle, postgres_proxy: Proxy) -> None:
     n = size("CUTS", 100)
     cut_app.store.open()
     jobs = []
@@ -38,10 +38,10 @@ def test_an_enqueue_whose_commit_has_no_answer_makes_one_job(cut_app: Treadle, p
     assert found == [(job.id, i) for i, job in enumerate(jobs)]
 
 
-def test_an_enqueue_of_which_nothing_can_be_learned_says_so(cut_app: Treadle, postgres_proxy: Proxy) -> None:
+def test_an_enqueue_of_unknown_result_says_so(cut_app: Treadle, postgres_proxy: Proxy) -> None:
     cut_app.enqueue("work")
     cut = postgres_proxy.cut_next_commit(within="INSERT INTO treadle.jobs")
-    postgres_proxy.refuse()  # what is connected goes on
+    postgres_proxy.refuse()  # existing connections continue
     with pytest.raises(CommitUnknown, match="check whether it happened"):
         cut_app.enqueue("work")
     cut.wait()
@@ -50,10 +50,10 @@ def test_an_enqueue_of_which_nothing_can_be_learned_says_so(cut_app: Treadle, po
 
 
 @pytest.mark.parametrize("step", ["INSERT INTO treadle.leases", "DELETE FROM treadle.leases"], ids=["claim", "settle"])
-def test_a_worker_whose_commits_have_no_answer_runs_each_job_once(
+def test_a_worker_whose_commits_get_no_reply_runs_each_job_once(
     cut_app: Treadle, postgres_proxy: Proxy, step: str
 ) -> None:
-    """Leases that it does not know of are released at the beats, uncharged; an outcome is written once."""
+    """The heartbeat releases leases that the worker does not know, without charge. An outcome is written once."""
     runs: Counter[str] = Counter()
 
     @cut_app.job(max_attempts=1)

@@ -36,14 +36,14 @@ def kill_one(place_url: str, proxy: Proxy) -> Callable[[], None]:
 
 
 @pytest.mark.parametrize(("fault", "seconds"), [(kill_one, 0.1), (drop_all, 0.5)], ids=["killed", "dropped"])
-def test_workers_whose_connections_are_broken_again_and_again_lose_nothing(
+def test_workers_whose_connections_break_repeatedly_lose_no_job(
     postgres_url: str, postgres_proxy: Proxy, tmp_path: Path, fault: Any, seconds: float
 ) -> None:
     n = 100 * size("FAULT_SECONDS", 3)
     with Place(tmp_path, postgres_url) as place:
         url = {"TREADLE_URL": postgres_proxy.url()}
         supervisors = [place.worker(processes=1, concurrency=6, beat=1.0, env=url) for _ in range(2)]
-        place.staffed(2)
+        place.wait_for_workers(2)
         jobs = td.enqueue_many([storm_slow.request(seconds=0.1) for _ in range(n)])
         eventually(lambda: len({run.pid for run in place.runs()}) == 2)
         workers = {row.id for row in td.workers()}
@@ -71,7 +71,7 @@ def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
 
         network.hosts[0].cut_off()
         other = place.worker(concurrency=4, beat=0.5, host=network.hosts[1], env={"TREADLE_URL": url})
-        eventually(lambda: len(place.runs()) > len(jobs))  # the other has them now: suspects, a few at a time
+        eventually(lambda: len(place.runs()) > len(jobs))  # the other host has them now: suspects run a few at a time
         eventually(lambda: place.said("no heartbeat"))
         place.open_gate("open")  # for both: the isolated one ends its runs too, and cannot report it
         eventually(lambda: place.count("completed") == len(jobs))
@@ -90,7 +90,7 @@ def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
         assert [end(lonely), end(other)] == [0, 0]
 
 
-def test_who_is_answered_by_nobody_does_not_wait_for_ever(
+def test_a_worker_that_gets_no_reply_does_not_wait_forever(
     postgres_proxy: Proxy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A middlebox acknowledges all data and forwards none, so that TCP sees no fault."""
@@ -115,7 +115,9 @@ def test_who_is_answered_by_nobody_does_not_wait_for_ever(
     app.close()
 
 
-def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_hangs_in_a_transaction_loses_its_locks(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that is stopped while it claims may hold the lock of a limited type."""
     assert "'15s'" in sql.BEGIN
     monkeypatch.setattr(sql, "BEGIN", sql.BEGIN.replace("'15s'", "'1s'"))
@@ -137,11 +139,11 @@ def test_who_falls_silent_in_a_transaction_loses_its_locks(postgres_url: str, mo
             assert stopped.wait(30)
             assert app.store.database.write("claim", lambda tx: tx.value(sql.LOCK_TYPES, {"types": ["work"]})) or True
             goes_on.set()
-            assert silent.result(30) == 7  # taken again, as after any break before the commit
+            assert silent.result(30) == 7  # claimed again, as after any break before the commit
         assert len(tries) == 2
 
 
-def test_a_server_without_a_free_connection_is_waited_for(make_postgres: MakePostgres) -> None:
+def test_a_worker_waits_for_a_server_without_a_free_connection(make_postgres: MakePostgres) -> None:
     server = make_postgres(options={"max_connections": 20, "superuser_reserved_connections": 0})
     with closing(Treadle(server.url())) as app:
 
@@ -165,7 +167,7 @@ def test_a_server_without_a_free_connection_is_waited_for(make_postgres: MakePos
 
 
 def hog(hogs: list[psycopg.Connection[Any]], url: str) -> None:
-    """Take every connection that there is."""
+    """Take every free connection."""
     with suppress(psycopg.OperationalError):
         while True:
             hogs.append(psycopg.connect(url, autocommit=True, application_name="hog"))
@@ -182,7 +184,7 @@ def eventually_enqueued(work: Any) -> Job:
     return eventually(try_it)
 
 
-def test_more_threads_than_a_lane_has_connections_wait_for_each_other(postgres_url: str) -> None:
+def test_more_threads_than_connections_in_a_pool_wait_for_each_other(postgres_url: str) -> None:
     with closing(Treadle(postgres_url)) as app, ThreadPoolExecutor(60) as threads:
         keys = [f"key {i % 50}" for i in range(300)]
         jobs = list(threads.map(lambda key: app.enqueue("work", dedupe=key), keys))
@@ -194,7 +196,7 @@ def test_more_threads_than_a_lane_has_connections_wait_for_each_other(postgres_u
         assert execute(postgres_url, query)[0][0] <= sum(POOLS.values())
 
 
-def test_of_several_hosts_in_the_url_the_one_that_is_up_is_used(make_postgres: MakePostgres, tmp_path: Path) -> None:
+def test_a_url_with_several_hosts_uses_the_one_that_is_up(make_postgres: MakePostgres, tmp_path: Path) -> None:
     server = make_postgres()
     hosts = f"127.0.0.1:{free_port()},127.0.0.1:{server.port}"
     url = with_options(server.url().replace(f"127.0.0.1:{server.port}", hosts), target_session_attrs="read-write")

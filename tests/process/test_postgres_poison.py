@@ -37,7 +37,7 @@ def cut_short(runs: Sequence[Run], killers: set[str]) -> Counter[str]:
 
 @pytest.mark.torture
 @pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
-def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
+def test_each_poison_job_fails_after_exactly_its_attempts_and_no_other_job_fails(
     server: Server, network: Network, tmp_path: Path, dose: Any
 ) -> None:
     """Each attempt has its run, and each run its attempt, except those that another job's crash cut short."""
@@ -46,7 +46,7 @@ def test_each_poison_fails_after_exactly_its_attempts_and_no_innocent_one_does(
     with Place(tmp_path, server.url(host=network.address)) as place:
         asked = [dose.request(poison=poison, seconds=random.uniform(0.1, 1.0)) for poison in poisons]
         supervisors = [place.worker(processes=1, concurrency=10, beat=1.0, host=host) for host in network.hosts]
-        place.staffed(2)
+        place.wait_for_workers(2)
         jobs = td.enqueue_many(asked)
         with crashing(server) as restarts:
             eventually(lambda: count(place, "completed", "failed") == len(jobs) and restarts, within=180)

@@ -23,7 +23,7 @@ from tests.servers.postgres import Server
 from treadle import Treadle
 
 
-def test_an_outage_takes_no_job_from_a_living_worker(server: Server, tmp_path: Path) -> None:
+def test_an_outage_takes_no_job_from_a_live_worker(server: Server, tmp_path: Path) -> None:
     """For twelve beats no worker can beat, so none is declared dead."""
     beat, seconds = 1.0, size("OUTAGE", 12)
     with Place(tmp_path, server.url()) as place:
@@ -61,10 +61,10 @@ def by_command(place: Place) -> subprocess.Popen[bytes]:
 
 
 @pytest.mark.parametrize("start", [with_options, by_command])
-def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_returns_its_jobs(
+def test_a_supervisor_that_loses_a_worker_in_an_outage_replaces_it_and_returns_its_jobs(
     server: Server, tmp_path: Path, start: Callable[[Place], subprocess.Popen[bytes]]
 ) -> None:
-    """As at any other time: only what had started is charged, and the new worker starts by itself."""
+    """As at any other time: only jobs that had started are charged, and the new worker starts automatically."""
     with Place(tmp_path, server.url()) as place:
         started = td.enqueue_many([waits_at_a_gate.request(gate="later") for _ in range(3)])
         supervisor = start(place)
@@ -87,7 +87,7 @@ def test_a_supervisor_that_loses_a_worker_in_an_outage_fills_its_seat_and_return
         assert end(supervisor) == 0
 
 
-def test_a_restart_of_the_server_is_not_seen_by_callers(make_postgres: MakePostgres) -> None:
+def test_callers_do_not_notice_a_restart_of_the_server(make_postgres: MakePostgres) -> None:
     """Even though every connection in their pools is broken."""
     server = make_postgres()
     with closing(Treadle(server.url())) as app, ThreadPoolExecutor(4) as threads:

@@ -42,15 +42,15 @@ def test_short_jobs_finish_and_long_ones_are_released_uncharged(place: Place, pr
     assert nothing_is_left(place)
 
 
-def test_a_second_signal_hurries(place: Place) -> None:
+def test_a_second_signal_ends_the_grace_period(place: Place) -> None:
     long = enqueue(seconds=120)
     worker = place.worker(processes=2, grace=120)
     eventually(lambda: len(place.runs()) == 3)
     began = time.monotonic()
     worker.send_signal(signal.SIGTERM)
     with pytest.raises(subprocess.TimeoutExpired):
-        worker.wait(1.5)  # sooner it would count as the same one
-    while worker.poll() is None:  # the first may have been taken late
+        worker.wait(1.5)  # an earlier one would count as the same signal
+    while worker.poll() is None:  # the first may have been handled late
         worker.send_signal(signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             worker.wait(5)
@@ -69,7 +69,7 @@ def test_a_thread_that_stops_at_its_flag_is_released_uncharged(place: Place) -> 
     assert places([job]) == {(Status.PENDING, 0)}
 
 
-def test_what_a_handler_left_in_the_thread_pool_does_not_delay_the_end(place: Place) -> None:
+def test_work_that_a_handler_left_in_the_thread_pool_does_not_delay_the_exit(place: Place) -> None:
     job = slow_in_a_pool.enqueue(seconds=120)
     worker = place.worker(processes=1, grace=0)
     eventually(place.runs)
@@ -79,7 +79,7 @@ def test_what_a_handler_left_in_the_thread_pool_does_not_delay_the_end(place: Pl
     assert time.monotonic() - began < 60
 
 
-def test_a_worker_that_is_told_to_end_while_it_starts_ends(place: Place) -> None:
+def test_a_worker_that_gets_sigterm_while_it_starts_ends(place: Place) -> None:
     for _ in range(5):
         worker = place.worker(processes=2)
         eventually(lambda: len(place.processes()) > 1)

@@ -1,4 +1,4 @@
-"""Everything is stopped for a minute, as when a laptop sleeps, and then goes on. At the usual beat."""
+"""All processes are suspended for a minute, as when a laptop sleeps, and then continue. With the default heartbeat."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from tests.process.harness import end
 from tests.process.sleepers import Sleepers
 
 
-def test_a_stop_of_everything_for_a_minute_rescues_nothing_that_still_lives(sleepers: Sleepers) -> None:
+def test_no_job_is_rescued_when_all_workers_are_suspended_for_a_minute(sleepers: Sleepers) -> None:
     place, n = sleepers.place, len(sleepers.jobs)
 
     def beats() -> dict[str, int]:

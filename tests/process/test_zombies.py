@@ -1,4 +1,4 @@
-"""A worker that is stopped until it is declared dead, and then goes on, changes nothing."""
+"""A worker that is suspended until it is declared dead, and then continues, changes nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.eventually import eventually
-from tests.process.handlers import td, whose_are_you, zombie, zombie_in_a_transaction
+from tests.process.handlers import td, which_worker_runs_this, zombie, zombie_in_a_transaction
 from tests.process.harness import Place, end, size
 from treadle import Job
 
@@ -23,7 +23,7 @@ def rows_of(place: Place, jobs: list[Job]) -> dict[str, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize("deaf", [True, False], ids=["that tries everything", "as it is"])
-def test_a_zombie_changes_nothing_and_works_on_under_a_new_id(place: Place, deaf: bool) -> None:
+def test_a_zombie_changes_nothing_and_continues_under_a_new_id(place: Place, deaf: bool) -> None:
     n = size("ZOMBIES", 50)
     place.sql("CREATE TABLE effects (id TEXT)")
     # When the victim wakes up, half of its jobs have ended and the other worker runs half.
@@ -34,11 +34,11 @@ def test_a_zombie_changes_nothing_and_works_on_under_a_new_id(place: Place, deaf
     eventually(lambda: len(place.noted("start")) == len(jobs))
     [first] = td.workers()
 
-    place.stop_apart_from_the_writer([victim.pid])
+    place.stop_unless_writing([victim.pid])
     second = place.worker(concurrency=len(jobs), beat=1.0, queues=["default"], env={"TREADLE_TEST_ROLE": "second"})
     eventually(lambda: place.count("completed") == place.count("processing") == len(jobs) // 2)
     eventually(lambda: first.id not in {row.id for row in td.workers()})
-    left_to_claim = td.enqueue_many([whose_are_you.request() for _ in range(10)])
+    left_to_claim = td.enqueue_many([which_worker_runs_this.request() for _ in range(10)])
     before = rows_of(place, jobs)
 
     place.open_gate("victim")

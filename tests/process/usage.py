@@ -1,4 +1,4 @@
-"""How full the slots of a limited type were, by the handlers' journals."""
+"""How many slots of a limited type were in use, from the handlers' journals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LIMIT = 3
 
 
 class Spell(NamedTuple):
-    """A stretch of time, in nanoseconds."""
+    """A period of time, in nanoseconds."""
 
     start: int
     end: int
@@ -28,12 +28,12 @@ def over(run: Run, kills: Mapping[int, int]) -> int:
 
 
 def changes(runs: Sequence[Run], kills: Mapping[int, int]) -> list[tuple[int, int]]:
-    """The moments at which there is one live run more, or one less."""
+    """The times at which a run starts (+1) or ends (-1)."""
     return sorted([(run.started, 1) for run in runs] + [(over(run, kills), -1) for run in runs])
 
 
 def levels(runs: Sequence[Run], kills: Mapping[int, int]) -> Iterator[tuple[int, int]]:
-    """How many there were from each moment on."""
+    """How many runs there were from each time on."""
     live = 0
     for at, by in changes(runs, kills):
         live += by

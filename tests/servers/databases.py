@@ -1,6 +1,6 @@
-"""A database for every test, at a price that a thousand tests can pay.
+"""A database for every test, cheap enough for a thousand tests.
 
-Milliseconds for one test beside what it takes itself: PostgreSQL 15 / 18 in memory, 2 busy cores, eleven tables with
+Overhead of one test in milliseconds: PostgreSQL 15 / 18 in memory, 2 busy cores, eleven tables with
 two indexes each.
 
     76 / 69   a new database, its tables made, dropped
@@ -8,8 +8,8 @@ two indexes each.
     42 / 38   a new database from a template that has the tables, dropped
     22 / 13   one database, its rows put back as they were
 
-So most tests take the last (`reused`), and those that look at the first use or at the schema take the first
-(`fresh`). Copying a template's files takes 12, where PostgreSQL's own default of logging every page takes 19.
+So most tests use the last (`reused`), and those that check the first use or the schema use the first
+(`fresh`). Copying a template's files takes 12, and PostgreSQL's default of logging every page takes 19.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import psycopg
 from tests.eventually import eventually
 
 Prepare = Callable[[str], object]
-"""Makes the tables in the database of a URL."""
+"""A function that makes the tables in the database of a URL."""
 
 OURS = "'pg_catalog', 'information_schema', 'pg_toast'"
 
@@ -33,7 +33,7 @@ def with_database(url: str, name: str) -> str:
 
 
 def create_database(admin: str, name: str, template: str = "template1") -> str:
-    """Make a database on the server of a URL. Its own URL."""
+    """Make a database on the server of a URL. Return its URL."""
     with psycopg.connect(admin, autocommit=True) as connection:
         # Copying the files takes two checkpoints, which cost nothing when nothing waits for the disk.
         connection.execute(f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY file_copy')
@@ -41,7 +41,7 @@ def create_database(admin: str, name: str, template: str = "template1") -> str:
 
 
 def drop_database(admin: str, name: str) -> None:
-    """Whoever is still connected to it, is not afterwards."""
+    """Drop a database, and end the sessions that are connected to it."""
     with psycopg.connect(admin, autocommit=True) as connection:
         _end_sessions(connection, name)
         connection.execute(f'DROP DATABASE IF EXISTS "{name}" WITH (FORCE)')
@@ -56,17 +56,17 @@ class Databases:
 
     def fresh(self) -> str:
         """The URL of an empty database. Drop it afterwards: each is 8 MB."""
-        # Somebody else's tests may be on the same server.
+        # Tests of another project may use the same server.
         return create_database(self.admin, f"treadle_test_{secrets.token_hex(6)}")
 
     def drop(self, url: str) -> None:
         drop_database(self.admin, urlsplit(url).path[1:])
 
     def reused(self, prepare: Prepare) -> str:
-        """The URL of a database that is as `prepare` left it, and that the tests before may have used too.
+        """The URL of a database in the state in which `prepare` left it. Earlier tests may have used it.
 
-        It is one database: ask again only when what the last one was for is over. Not for a test that looks at
-        query plans, since deleted rows are still there, or that sets something for the whole database.
+        It is one database: ask again only when its last use is over. Do not use it for a test of query plans,
+        because deleted rows are still there, or for one that changes settings of the whole database.
         """
         reused = self._reused.get(prepare)
         if reused is not None and not reused.reset():
@@ -83,7 +83,7 @@ class Databases:
 
 
 class Reused:
-    """One database, and how to make it what it was."""
+    """One database, and how to restore its first state."""
 
     def __init__(self, url: str, prepare: Prepare) -> None:
         self.url = url
@@ -93,7 +93,7 @@ class Reused:
             self._schema = _schema(connection)
 
     def reset(self) -> bool:
-        """Put back the rows. False if the tables are not what they were, which this cannot mend."""
+        """Restore the rows. Return False if the schema has changed, which this cannot undo."""
         with psycopg.connect(self.url, autocommit=True) as connection:
             _end_sessions(connection, connection.info.dbname)
             if _schema(connection) != self._schema:
@@ -102,11 +102,11 @@ class Reused:
         return True
 
     def _save(self, connection: psycopg.Connection) -> str:
-        """Copies of the rows that there are, and a script that brings them back."""
+        """Make copies of all rows, and a script that restores them."""
         tables = [row[0] for row in connection.execute(TABLES)]
         filled = [table for table in tables if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()]
         sequences = connection.execute(SEQUENCES).fetchall()
-        # No triggers and no foreign keys meanwhile: the order would matter, and listeners would hear of it.
+        # Without triggers and foreign keys: with them the order would matter, and listeners would be notified.
         script = ["BEGIN", "SET LOCAL session_replication_role = replica"]
         script += [f"DELETE FROM {table}" for table in tables]
         connection.execute("CREATE SCHEMA treadle_test_saved")
@@ -143,7 +143,7 @@ SELECT md5(string_agg(line, ' ' ORDER BY line)) FROM (
     UNION ALL SELECT format('r %s %s', oid, xmin) FROM pg_rewrite WHERE oid >= 16384
 ) AS lines
 """
-"""Any change of the schema gives a row of these a new xmin. Objects of ours have numbers from 16384 on."""
+"""Any change of the schema gives a row of these a new xmin. Objects of users have numbers from 16384 on."""
 
 
 def _schema(connection: psycopg.Connection) -> str:
@@ -151,5 +151,5 @@ def _schema(connection: psycopg.Connection) -> str:
 
 
 def _end_sessions(connection: psycopg.Connection, database: str) -> None:
-    """A session that a test has left open may hold locks. PostgreSQL's own ways to wait for its end take 100 ms."""
+    """End sessions that a test left open: they may hold locks. PostgreSQL's own ways to wait for it take 100 ms."""
     eventually(lambda: not connection.execute(END_SESSIONS, [database]).fetchall(), 10, every=0.002)

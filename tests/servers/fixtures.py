@@ -1,4 +1,4 @@
-"""The PostgreSQL of the tests: `postgres_url` and what it is made of. Known to all tests by `tests/conftest.py`."""
+"""The PostgreSQL server of the tests: `postgres_url` and related fixtures. `tests/conftest.py` exports them."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tests.servers.postgres import Elsewhere, Server
 from tests.servers.proxy import Proxy
 
 URL = "TREADLE_TEST_POSTGRES"
-"""A database of somebody's server, whose user may create databases and end sessions."""
+"""The URL of an existing server, whose user may create databases and end sessions."""
 VERSION = "TREADLE_TEST_POSTGRES_VERSION"
-"""`system`, `packaged` or a number such as 16; else the first there is."""
+"""`system`, `packaged` or a version such as 16. Default: the first that is found."""
 
 
 def cannot(why: str) -> NoReturn:
-    """A laptop may lack something. CI may not: a test that never runs there proves nothing."""
+    """Skip the test on a laptop that lacks something. Fail it in CI: a test that never runs proves nothing."""
     if os.environ.get("CI") == "true":
         pytest.fail(why)
     pytest.skip(why)
 
 
 def new_server(which: str | None = None, **options: Any) -> Server:
-    """Not started yet."""
+    """A server that is not started yet."""
     try:
         return Server(which or os.environ.get(VERSION, "any"), **options)
     except NoBinaries as error:
@@ -38,7 +38,7 @@ def new_server(which: str | None = None, **options: Any) -> Server:
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Elsewhere]:
-    """A server that all tests share. Do not stop it: a test that does makes its own, by `make_postgres`."""
+    """A server that all tests share. Do not stop it: a test that stops a server makes its own with `make_postgres`."""
     if admin := os.environ.get(URL):
         yield Elsewhere(admin)
         return
@@ -48,7 +48,7 @@ def postgres_server() -> Iterator[Elsewhere]:
 
 @pytest.fixture(scope="session", params=sources())
 def each_postgres_server(request: pytest.FixtureRequest) -> Iterator[Server]:
-    """For a test that has to run on the system's server and on the packaged one, which is newer."""
+    """The system's server and the packaged one, which is newer, for tests that must run on both."""
     with new_server(request.param) as server:
         yield server
 
@@ -62,7 +62,7 @@ def postgres_databases(postgres_server: Elsewhere) -> Iterator[Databases]:
 
 @pytest.fixture
 def postgres_url(postgres_databases: Databases) -> Iterator[str]:
-    """An empty database, gone afterwards."""
+    """The URL of an empty database, which is dropped afterwards."""
     url = postgres_databases.fresh()
     yield url
     postgres_databases.drop(url)
@@ -70,7 +70,7 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
 
 @pytest.fixture
 def make_postgres() -> Iterator[Callable[..., Server]]:
-    """Servers of the test's own, to stop and to kill: `make_postgres(durable=True)`."""
+    """Make servers that a test may stop and kill: `make_postgres(durable=True)`."""
     made: list[Server] = []
 
     def make(which: str | None = None, **options: Any) -> Server:
@@ -92,7 +92,7 @@ def postgres_proxy(postgres_url: str) -> Iterator[Proxy]:
 
 @pytest.fixture
 def network() -> Iterator[Network]:
-    """Two hosts, each cut off and plugged in at will."""
+    """A network of two hosts. A test can disconnect and reconnect each."""
     if why := obstacle():
         cannot(why)
     with Network() as network:
@@ -112,6 +112,6 @@ def libsql_server() -> Iterator[LibSQLServer]:
 
 @pytest.fixture
 def libsql_url(libsql_server: LibSQLServer) -> str:
-    """A server without tables."""
+    """The URL of a server without tables."""
     libsql_server.empty()
     return libsql_server.url

@@ -1,4 +1,4 @@
-"""A real HTTP server before a real one: by TLS if it has a certificate, and it may change, note or swallow answers."""
+"""An HTTP proxy in front of a real server: with TLS if it has a certificate. It can change or drop responses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
 Change = Callable[[bytes, bytes], bytes | None]
-"""What the client gets, by what it has asked and what the server has answered. None: the connection ends."""
+"""The response that the client gets, from its request and the server's response. None: the connection ends."""
 
 
 class Asked(NamedTuple):
@@ -28,7 +28,7 @@ class Front:
         self.asked: list[Asked] = []
         self._http = _HTTP(self)
         if context is not None:
-            # Each handshake in the thread of its connection: a client that is silent holds up no other.
+            # Each handshake runs in the thread of its connection, so a silent client holds up no other.
             self._http.socket = context.wrap_socket(self._http.socket, server_side=True, do_handshake_on_connect=False)
         self.port: int = self._http.server_address[1]
 
@@ -52,7 +52,7 @@ class _HTTP(ThreadingHTTPServer):
         self.front = front
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that does not trust us hangs up. That is what this is for."""
+        """Ignore errors: a client that does not trust the certificate hangs up, and tests want that."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -82,4 +82,4 @@ class _Handler(BaseHTTPRequestHandler):
         return response.status, answer
 
     def log_message(self, *_: object) -> None:
-        """Tests tell what went wrong by themselves."""
+        """Log nothing: failed tests show enough."""

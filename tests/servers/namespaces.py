@@ -1,4 +1,4 @@
-"""Hosts of a network of their own, on one machine: `ip netns`. For root on Linux only."""
+"""Hosts in a network of their own, on one machine, with `ip netns`. Only for root on Linux."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from tests.servers.watch import Watch
 
-RANDOM = random.SystemRandom()  # hypothesis seeds the other, and then every run makes the same network
+RANDOM = random.SystemRandom()  # hypothesis seeds the default generator, and then every run would make the same network
 
 REMOVE = """
 cat
@@ -25,7 +25,7 @@ ip link delete "$bridge"
 
 
 def obstacle() -> str | None:
-    """Why there can be none here."""
+    """Why networks are not possible on this machine, or an empty text."""
     if sys.platform != "linux":
         return "network namespaces are Linux's"
     if os.geteuid() != 0:
@@ -40,7 +40,7 @@ def obstacle() -> str | None:
 
 
 class Host:
-    """A namespace with one cable."""
+    """A network namespace with one cable."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
@@ -48,7 +48,7 @@ class Host:
         self.cable = f"v{name}"
 
     def command(self, *command: str) -> list[str]:
-        """The same, to be run on this host."""
+        """The command that runs `arguments` on this host."""
         return ["ip", "netns", "exec", self.name, *command]
 
     def popen(self, *command: str, **options: Any) -> subprocess.Popen[Any]:
@@ -66,7 +66,7 @@ class Network:
     """`with Network() as network:` has hosts that reach this machine, and so a server on it, at `network.address`."""
 
     def __init__(self, hosts: int = 2) -> None:
-        # Other tests may be making networks at the same time. 10.x is ours to take on a machine for tests.
+        # Other tests may make networks at the same time. On a test machine, 10.x is free to use.
         tag = _name("td")
         subnet = f"10.{RANDOM.randrange(100, 250)}.{RANDOM.randrange(1, 250)}"
         self.bridge = f"b{tag}"
@@ -105,7 +105,7 @@ class Network:
 
 
 def _name(prefix: str) -> str:
-    """Short: the name of a link has 15 letters."""
+    """A short name: the name of a link has at most 15 letters."""
     return f"{prefix}{RANDOM.randrange(16**6):06x}"
 
 

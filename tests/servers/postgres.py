@@ -1,4 +1,4 @@
-"""A real PostgreSQL server in a folder of its own, which nothing outlives."""
+"""A real PostgreSQL server in a folder of its own. Nothing of it remains after the tests."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.servers.databases import create_database, drop_database, with_databas
 from tests.servers.watch import Watch
 
 MODES = {"immediate": signal.SIGQUIT, "fast": signal.SIGINT}
-"""`immediate` is a crash: what was open is gone, and the next start recovers from the log."""
+"""`immediate` is a crash: open transactions are lost, and the next start recovers from the log."""
 
 PLENTY = 2 << 30
-"""Bytes free. A container's /dev/shm of 64 MB would be full after some tests."""
+"""Free bytes that it needs. A container's /dev/shm of 64 MB would be full after some tests."""
 
 WATCH = """
 while read -r line; do pid=$line; done
@@ -35,7 +35,7 @@ if [ -n "$pid" ]; then
 fi
 rm -rf "$0"
 """
-"""The last line it reads is whom to end."""
+"""The last line that it reads is the pid of the process to end."""
 
 
 class ServerFailed(Exception):
@@ -43,7 +43,7 @@ class ServerFailed(Exception):
 
 
 class Elsewhere:
-    """Somebody's server: ours to make databases on, not to stop."""
+    """An existing server: tests may create databases on it, but not stop it."""
 
     def __init__(self, admin: str) -> None:
         self._admin = admin
@@ -52,7 +52,7 @@ class Elsewhere:
         return with_database(self._admin, database) if database else self._admin
 
     def create_database(self, name: str) -> str:
-        """Its URL."""
+        """Make a database, and return its URL."""
         return create_database(self.url(), name)
 
     def drop(self, name: str) -> None:
@@ -60,10 +60,10 @@ class Elsewhere:
 
 
 class Server(Elsewhere):
-    """`with Server() as server:` starts it and leaves nothing.
+    """`with Server() as server:` starts a server, and removes it afterwards.
 
-    Without `durable` it does not wait for the disk, and lives in memory where it can. What is committed outlives
-    a crash of the server even so; not one of the machine, which nobody tests here. `everywhere` makes it listen on
+    Without `durable` it does not wait for the disk, and its files are in memory if possible. Commits survive
+    a crash of the server, but not of the machine, which is not tested here. `everywhere` makes it listen on
     all addresses and trust the private ones, for clients in other network namespaces.
     """
 
@@ -87,7 +87,7 @@ class Server(Elsewhere):
             "full_page_writes": "on" if durable else "off",
             "max_wal_size": "256MB",
             "jit": "off",
-            "dynamic_shared_memory_type": "mmap",  # in its folder, and so gone with it even after a kill -9
+            "dynamic_shared_memory_type": "mmap",  # in its folder, and so removed with it even after a kill -9
             **(options or {}),
         }
         self._process: subprocess.Popen[bytes] | None = None
@@ -109,12 +109,12 @@ class Server(Elsewhere):
     # Life
 
     def start(self) -> None:
-        """Start it, on the port it had before; return when it answers."""
+        """Start it on the same port as before. Return when it accepts connections."""
         if self.folder is None:
             self._make()
         deadline = time.monotonic() + 60
         while not self._started(deadline):
-            # After a kill -9, its children may take a moment to find out, and a new one waits for them.
+            # After a kill -9, its children may take a moment to notice, and a new server waits for them.
             if time.monotonic() > deadline or "shared memory" not in self._last_words():
                 raise ServerFailed(f"PostgreSQL does not start:\n{self._last_words()}")
             time.sleep(0.05)
@@ -127,14 +127,14 @@ class Server(Elsewhere):
         self.start()
 
     def kill(self) -> None:
-        """kill -9 of the postmaster. Its children go when they notice."""
+        """kill -9 the postmaster. Its children end when they notice."""
         self._end(signal.SIGKILL)
         self._killed = True
 
     def remove(self) -> None:
         """Stop it and remove its folder."""
         if self._killed:
-            self.start()  # which frees the shared memory that the killed one could not
+            self.start()  # this frees the shared memory that the killed server could not
         self.stop("immediate")
         if self._watch is not None:
             self._watch.finish()
@@ -163,13 +163,13 @@ class Server(Elsewhere):
         self.port = free_port()
 
     def _give_away(self) -> None:
-        """PostgreSQL refuses to be run by root."""
+        """Change the owner of the folder: PostgreSQL refuses to run as root."""
         if identity := _identity():
             for path in (self.folder, *self.folder.rglob("*")):
                 os.chown(path, identity["user"], identity["group"], follow_symlinks=False)
 
     def _within_reach(self, binaries: Binaries) -> Binaries:
-        """A plain user cannot look into the home of root, where a virtual environment may be."""
+        """Copy the binaries if needed: a plain user cannot read root's home, where a virtual environment may be."""
         try:
             self._run(binaries.folder / "postgres", "--version")
         except PermissionError:
@@ -215,10 +215,10 @@ class Server(Elsewhere):
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,  # Ctrl-C is for the tests; they end it afterwards
+                start_new_session=True,  # Ctrl-C is for the tests, which then end the server
                 **_identity(),
             )
-        self._watch.tell(str(self._process.pid))
+        self._watch.send(str(self._process.pid))
         while self._process.poll() is None and time.monotonic() < deadline:
             with contextlib.suppress(psycopg.OperationalError):
                 psycopg.connect(self.url(), connect_timeout=5).close()
@@ -241,11 +241,11 @@ class Server(Elsewhere):
             self._process.kill()
             self._process.wait()
         self._process = None
-        self._watch.tell("")
+        self._watch.send("")
 
 
 def _copy(programs: Path, to: Path) -> Path:
-    """Of a wheel, with the libraries that it keeps beside its package: the programs look for them there."""
+    """Copy a wheel with the libraries next to its package, where the programs look for them."""
     package = programs.parents[1]
     libraries = package.with_name(f"{package.name}.libs")
     if libraries.exists():
@@ -256,7 +256,7 @@ def _copy(programs: Path, to: Path) -> Path:
 
 
 def free_port() -> int:
-    """Below those that the system gives to clients, one of which could take it while the server restarts."""
+    """A port below the system's range for clients: a client could take one of those while the server restarts."""
     while True:
         port = random.SystemRandom().randrange(15_000, 32_000)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -265,7 +265,7 @@ def free_port() -> int:
 
 
 def _identity() -> dict[str, Any]:
-    """Options for subprocess that make it a plain user's, if we are root."""
+    """Options of subprocess to run as a plain user, if this process is root."""
     if os.geteuid() != 0:
         return {}
     import pwd
@@ -281,7 +281,7 @@ def _memory() -> str | None:
 
 
 def _locale() -> str:
-    """C.UTF-8 where the system has it. macOS before 15 has not."""
+    """C.UTF-8 if the system has it. macOS before 15 does not."""
     import locale
 
     before = locale.setlocale(locale.LC_CTYPE)

@@ -1,4 +1,4 @@
-"""A TCP proxy in front of PostgreSQL that breaks connections where it hurts."""
+"""A TCP proxy in front of PostgreSQL that breaks connections at chosen statements."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.servers.wire import CANCEL, GSS, SSL, Answers, Message, Statements, i
 
 
 class Cut:
-    """One connection that ends at a statement of its choice."""
+    """One connection that ends at a chosen statement."""
 
     def __init__(self, match: Callable[[str], bool], nth: int, before: bool, within: str) -> None:
         self.match = match
@@ -24,7 +24,7 @@ class Cut:
         self._done = threading.Event()
 
     def wait(self, timeout: float = 30) -> None:
-        """Until it has happened and the server knows: nothing of the connection's goes on."""
+        """Wait until the cut has happened and the server has noticed: nothing of the connection still runs."""
         assert self._done.wait(timeout), f"no connection was cut within {timeout:g} s"
 
     @property
@@ -39,7 +39,7 @@ class Cut:
             self.sql = sql
         return not self._left
 
-    def tell(self) -> None:
+    def report(self) -> None:
         self._done.set()
 
 
@@ -68,7 +68,7 @@ class Proxy:
         self.thaw()
 
     def url(self, url: str | None = None) -> str:
-        """A URL of the server's, by way of this proxy."""
+        """A URL of the server that leads through this proxy."""
         parts = urlsplit(url or self.target)
         user, at, _ = parts.netloc.rpartition("@")
         return urlunsplit(parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}"))
@@ -78,7 +78,7 @@ class Proxy:
     def cut_next_commit(
         self, *, nth: int = 1, before: bool = False, match: Callable[[str], bool] = is_commit, within: str = ""
     ) -> Cut:
-        """Let a COMMIT through, wait until the server has done it, and end the connection without the answer.
+        """Forward a COMMIT, wait until the server has done it, and end the connection without the reply.
 
         With `before`, end it instead of sending the COMMIT: the server rolls back. To the client both look the same.
         `match` chooses other statements, such as one that commits by itself. `within` chooses transactions: those with
@@ -90,17 +90,17 @@ class Proxy:
         return cut
 
     def drop_all(self) -> None:
-        """End every connection, as a server that crashes."""
+        """End every connection, as in a crash of the server."""
         with self._lock:
             links = list(self._links)
         for link in links:
             link.end()
 
     def freeze(self) -> None:
-        """Send nothing on, in either direction, and end nothing.
+        """Forward nothing in either direction, and keep the connections open.
 
-        Our side of the connection still acknowledges what it gets: keepalives and `tcp_user_timeout` see no fault, so
-        that only a deadline of the client's own helps. For a peer that is silent on TCP too, see `namespaces.py`.
+        The proxy's side of the connection still acknowledges data. Keepalives and `tcp_user_timeout` see no fault, so
+        that only the client's own deadline helps. For a peer that is silent on TCP too, see `namespaces.py`.
         """
         self.flowing.clear()
 
@@ -108,18 +108,18 @@ class Proxy:
         self.flowing.set()
 
     def refuse(self) -> None:
-        """New connections are refused by the system, as when nobody listens."""
+        """Let the system refuse new connections, as if no server listened."""
         listener, self._listener = self._listener, None
         if listener is not None:
             with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the accepting thread
             self._accepting.join()
             listener.close()
 
     def accept(self) -> None:
         if self._listener is None:
             self._listener = socket.create_server(("127.0.0.1", self.port), backlog=256)
-            self._listener.settimeout(0.2)  # where a shutdown does not wake
+            self._listener.settimeout(0.2)  # for systems on which a shutdown does not wake it
             self._accepting = threading.Thread(target=self._accept, args=[self._listener], daemon=True)
             self._accepting.start()
 
@@ -153,7 +153,7 @@ class Proxy:
                 self._links.discard(link)
 
     def from_server(self, message: Message) -> Message | None:
-        """What reaches the client of a message of the server's. For proxies that change or swallow some."""
+        """What the client gets for a message of the server. Subclasses can change or drop messages."""
         return message
 
     def cut_for(self, sql: str, before: Collection[str]) -> Cut | None:
@@ -166,7 +166,7 @@ class Proxy:
 
 
 class Link:
-    """One client's connection and the one to the server for it."""
+    """A connection of a client, and the one to the server that belongs to it."""
 
     def __init__(self, proxy: Proxy, client: socket.socket, server: socket.socket) -> None:
         self.proxy = proxy
@@ -186,12 +186,12 @@ class Link:
         self._pump(self._to_server)
         back.join()
         if self.cut is not None:
-            self.cut.tell()
+            self.cut.report()
         self.client.close()
         self.server.close()
 
     def end(self) -> None:
-        """The client is gone at once. The server hangs up by itself, when it has rolled back."""
+        """Close the client's side at once. The server closes its side when it has rolled back."""
         for end, how in ((self.client, socket.SHUT_RDWR), (self.server, socket.SHUT_WR)):
             with contextlib.suppress(OSError):
                 end.shutdown(how)
@@ -200,7 +200,7 @@ class Link:
         try:
             way()
         except OSError:
-            pass  # either side may go at any time; that is what this is for
+            pass  # either side may close at any time; tests want that
         finally:
             self.end()
 
@@ -224,7 +224,7 @@ class Link:
         return cut
 
     def _greet(self, stream) -> bool:
-        """Encryption is refused, since then nobody could read along."""
+        """Refuse encryption, because the proxy could not read it."""
         while first := read_startup(stream):
             self.proxy.flowing.wait()
             code, message = first

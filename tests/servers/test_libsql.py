@@ -1,4 +1,4 @@
-"""The libSQL server of the tests: a run that counts does not do without it."""
+"""The libSQL server of the tests: CI must have it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.servers.fixtures import cannot
 
 
 @pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
-def test_where_it_cannot_be_had_ci_fails_and_a_laptop_skips(monkeypatch, tmp_path, ci, outcome):
+def test_without_the_server_ci_fails_and_a_laptop_skips(monkeypatch, tmp_path, ci, outcome):
     monkeypatch.setenv("CI", ci)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv(libsql.BINARY, raising=False)

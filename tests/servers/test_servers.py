@@ -1,4 +1,4 @@
-"""The servers, faults and networks that other tests are built on do what they say."""
+"""The servers, faults and networks that other tests use work as described."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def table(postgres_url: str) -> str:
 # Servers
 
 
-def test_both_servers_answer(each_postgres_server):
+def test_both_servers_accept_connections(each_postgres_server):
     url = each_postgres_server.create_database("hello")
 
     assert [(each_postgres_server.binaries.major,)] == execute(
@@ -89,7 +89,7 @@ def test_a_version_is_found_by_its_number():
         find_binaries("newest")
 
 
-def test_what_is_committed_outlives_the_server(make_postgres):
+def test_commits_survive_a_crash_of_the_server(make_postgres):
     server = make_postgres(durable=True)
     execute(server.url(), "CREATE TABLE t (n int)")
 
@@ -111,7 +111,7 @@ def test_what_is_committed_outlives_the_server(make_postgres):
 
 
 def test_a_killed_server_waits_for_its_last_child(make_postgres):
-    """Which would else write beside the new ones."""
+    """Otherwise, that child would write at the same time as the new ones."""
     server = make_postgres()
     execute(server.url(), "CREATE TABLE t (n int); INSERT INTO t VALUES (1)")
     client = psycopg.connect(server.url())
@@ -133,7 +133,7 @@ def test_a_server_that_does_not_start_says_why(make_postgres):
         make_postgres(options={"no_such_option": 1})
 
 
-def test_nothing_outlives_tests_that_are_killed():
+def test_no_server_remains_after_tests_are_killed():
     tests = subprocess.Popen(
         [sys.executable, "-c", HOLD], cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -168,7 +168,7 @@ def databases(postgres_server):
     databases.close()
 
 
-def test_a_reused_database_is_as_it_was(databases):
+def test_a_reused_database_is_in_its_first_state(databases):
     url = databases.reused(make_tables)
     left_open = psycopg.connect(url)
     left_open.execute("INSERT INTO jobs DEFAULT VALUES; INSERT INTO attempts SELECT id FROM jobs; COMMIT")
@@ -208,12 +208,12 @@ def test_every_test_has_an_empty_database(postgres_url):
 
 
 @pytest.mark.parametrize("sql", ["COMMIT", "commit;", "END", "COMMIT WORK", "INSERT INTO t VALUES (1); COMMIT"])
-def test_a_commit_is_known(sql):
+def test_a_commit_is_recognized(sql):
     assert is_commit(sql)
 
 
 @pytest.mark.parametrize("sql", ["BEGIN", "ROLLBACK", "INSERT INTO t VALUES ('COMMIT')", "COMMIT PREPARED 'x'", ""])
-def test_what_is_no_commit_is_known(sql):
+def test_other_statements_are_not_taken_for_a_commit(sql):
     assert not is_commit(sql)
 
 
@@ -239,8 +239,8 @@ WAYS = [commit, commit_in_a_pipeline, commit_prepared]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("before", [False, True])
-def test_a_commit_without_an_answer(table, postgres_proxy, way, before):
-    """The client cannot know: it sees the same, whether the server has done it or not."""
+def test_a_commit_without_a_reply(table, postgres_proxy, way, before):
+    """The client sees the same, whether the server has committed or not."""
     cut = postgres_proxy.cut_next_commit(before=before)
 
     with pytest.raises(psycopg.OperationalError, match="closed the connection"):
@@ -254,7 +254,7 @@ def test_a_commit_without_an_answer(table, postgres_proxy, way, before):
 
 
 @pytest.mark.parametrize("before", [False, True])
-def test_a_statement_that_commits_by_itself_without_an_answer(table, postgres_proxy, before):
+def test_an_autocommit_statement_without_a_reply(table, postgres_proxy, before):
     cut = postgres_proxy.cut_next_commit(before=before, match=lambda sql: sql.startswith("INSERT"))
 
     with (
@@ -312,8 +312,8 @@ def test_dropped_connections(table, postgres_proxy):
     assert 0 == rows(postgres_proxy.url())
 
 
-def test_a_frozen_connection_is_silent_and_goes_on_when_thawed(table, postgres_proxy):
-    """Even a client with TCP's timeouts hears nothing: somebody acknowledges."""
+def test_a_frozen_connection_is_silent_and_continues_when_thawed(table, postgres_proxy):
+    """Even a client with TCP timeouts sees no fault, because the proxy acknowledges its data."""
     client = psycopg.connect(
         postgres_proxy.url(), autocommit=True, tcp_user_timeout=300, keepalives_idle=1, keepalives_interval=1
     )
@@ -351,7 +351,7 @@ def test_refused_connections(table, postgres_proxy):
     assert 0 == rows(postgres_proxy.url())
 
 
-def test_a_proxy_outlives_a_restart_of_its_server(make_postgres):
+def test_a_proxy_survives_a_restart_of_its_server(make_postgres):
     server = make_postgres()
     with Proxy(server.url()) as proxy:
         client = psycopg.connect(proxy.url(), autocommit=True)
@@ -386,7 +386,7 @@ def test_a_query_is_cancelled_through_a_proxy(postgres_url, postgres_proxy):
 # Networks
 
 
-def test_a_host_that_is_cut_off_hears_nothing_and_notices_by_timeouts(make_postgres, network):
+def test_a_disconnected_host_receives_nothing_and_notices_by_timeouts(make_postgres, network):
     server = make_postgres(everywhere=True)
     url = server.url(host=network.address)
     options = "?tcp_user_timeout=1000&keepalives_idle=1&keepalives_interval=1&keepalives_count=2"
@@ -415,7 +415,7 @@ def test_a_host_that_is_cut_off_hears_nothing_and_notices_by_timeouts(make_postg
         process.wait()
 
 
-def test_nothing_is_left_of_a_network(network):
+def test_a_network_is_removed_completely(network):
     names = subprocess.run(["ip", "netns"], capture_output=True, text=True, check=True).stdout
     assert network.hosts[0].name in names
 

@@ -1,4 +1,4 @@
-"""What has to happen when the tests are dead, however they died."""
+"""Clean up when the tests have ended, even by kill -9."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import subprocess
 
 
 class Watch:
-    """A shell script that reads lines from us. Their end is ours: then it cleans up."""
+    """A shell script that reads lines from the tests. When its input closes, the tests have ended, and it cleans up."""
 
     def __init__(self, script: str, *arguments: str) -> None:
-        # A session of its own, so that what ends our whole process group does not end it too.
+        # In its own session, so that a signal to the tests' process group does not end it.
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", script, *arguments],
             stdin=subprocess.PIPE,
@@ -23,7 +23,7 @@ class Watch:
     def pid(self) -> int:
         return self._process.pid
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(f"{line}\n".encode())
         self._process.stdin.flush()

@@ -1,4 +1,4 @@
-"""As much of PostgreSQL's protocol as is needed to know which answer belongs to which statement."""
+"""The part of PostgreSQL's protocol that matches replies to statements."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _read_body(stream: BinaryIO) -> bytes | None:
 
 
 class Statements:
-    """What a client runs. An Execute names a portal, a portal a statement, and only a statement has the SQL."""
+    """The SQL that a client runs. An Execute names a portal, a portal a statement, and only a statement has SQL."""
 
     def __init__(self) -> None:
         self._prepared: dict[bytes, str] = {}
@@ -70,26 +70,26 @@ class Statements:
 
 class Answer(NamedTuple):
     end: bytes
-    """`Z`: it ends with ReadyForQuery. `C`: with the end of one statement of several."""
+    """`Z`: the reply ends with ReadyForQuery. `C`: it ends with the end of one of several statements."""
     hold: bool = False
-    """Nothing from here on reaches the client."""
+    """The client gets nothing from here on."""
     cut: bool = False
     """When it is complete, the connection ends."""
 
 
 class Answers:
-    """The answers that a client waits for, in order. One thread adds, another takes: a deque bears that."""
+    """The replies that a client waits for, in order. One thread adds and another takes, which a deque allows."""
 
     def __init__(self) -> None:
         self._expected: deque[Answer] = deque()
         self._cut_at_sync = False
 
     def expect(self, message: Message, sql: str | None, cut: bool) -> None:
-        """To be called before the message is sent on, since the answer may be quick."""
+        """Call this before the message is forwarded, because the reply may be fast."""
         if message.kind in b"QF":
             self._expected.append(Answer(b"Z", hold=cut, cut=cut))
         elif message.kind == b"E":
-            # An explicit COMMIT has happened when it is answered; anything else may be committed by the Sync.
+            # An explicit COMMIT has happened when its reply comes. Anything else may be committed by the Sync.
             explicit = cut and is_commit(sql or "")
             self._expected.append(Answer(b"C", hold=cut, cut=explicit))
             self._cut_at_sync |= cut and not explicit
@@ -102,12 +102,12 @@ class Answers:
         return bool(self._expected) and self._expected[0].hold
 
     def complete(self, message: Message) -> bool:
-        """Take what this message completes. True if the connection has to end with it."""
+        """Remove the reply that this message completes. Return whether the connection has to end with it."""
         cut = False
         if message.kind in b"CIs" and self._expected and self._expected[0].end == b"C":
             cut = self._expected.popleft().cut
         elif message.kind == b"Z":
-            # After an error the server skips all up to the Sync.
+            # After an error, the server skips everything up to the Sync.
             while self._expected:
                 answer = self._expected.popleft()
                 cut |= answer.cut

@@ -18,7 +18,7 @@ NUMBERS = {
     "bytes": "<bytes>",
     "log_bytes": "<bytes>",
 }
-"""Only if they are numbers: a text in their place is a difference."""
+"""Replaced only if they are numbers: a text in their place is a difference."""
 FACTS = {"sqlite_version": "<version>", "file_system": "<file system>"}
 ID = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b")
 SPAN = r"\d+(?:\.\d+)? ?(?:ms|s|min|m|h|d)\b(?: \d+[smh]\b)?"
@@ -34,7 +34,7 @@ TEXTS: list[tuple[str, str]] = [
     (r"\bSQLite 3\.\d+\.\d+", "SQLite <version>"),
     (r"local file system \(.*\)|file system: the system does not tell", "local file system (<file system>)"),
     (r"\btd_[\w-]{43}", "td_<secret>"),
-    # Where Python looks for modules depends on the machine.
+    # Python's module path depends on the machine.
     (r"(?m)(^  /.*\.py(\n|\Z))+", "  <path>\n"),
     # In a traceback, only the user's own lines count.
     (r'(  File "/.*\n(    .*\n)+)+', '  File "<path>"\n'),

@@ -1,4 +1,4 @@
-"""What users and programs rely on, as it was recorded: the HTTP API's document, the tables, the JSON of commands."""
+"""Compare with recorded snapshots: the OpenAPI document, the tables, and the JSON of commands."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_is_as_it_was_recorded(name: str, folder: Path) -> None:
+def test_the_output_equals_its_snapshot(name: str, folder: Path) -> None:
     path, made = DATA / name, _made(name, folder)
     if UPDATE:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def _made(name: str, folder: Path) -> str:
 
 
 def _openapi(folder: Path) -> Any:
-    """As an authorized program gets it."""
+    """The document that an authorized program gets."""
     td = Treadle(f"sqlite:///{folder}/jobs.db")
     served = client_of(td, "read").get("/api/openapi.json")
     td.close()
@@ -85,7 +85,7 @@ def _openapi(folder: Path) -> Any:
 
 def _runs(commands: list[str], folder: Path) -> list[dict[str, Any]]:
     """One command after the other, on one database."""
-    ids, normal = world.furnish(folder), Normal(folder)
+    ids, normal = world.create_world(folder), Normal(folder)
     return [_run(command.format(**ids, newest=world.newest(folder)), normal) for command in commands]
 
 

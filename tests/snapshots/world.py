@@ -27,7 +27,7 @@ def boom():
 HOUR = 3600
 
 
-def furnish(folder: Path) -> dict[str, str]:
+def create_world(folder: Path) -> dict[str, str]:
     """Create everything that a command may find in its working directory; returns the ids of the jobs by name."""
     (folder / "shop.py").write_text(APP)
     (folder / "broken.py").write_text("import nothing_of_that_name\n")
@@ -35,7 +35,7 @@ def furnish(folder: Path) -> dict[str, str]:
     td = Treadle(f"sqlite:///{folder}/treadle.db")
     td.store.open()
     td.store.publish([TypePolicy(type="resize", queue="images", concurrency=1)])
-    ids = {**_ended(td), **_in_hand(td), **_waiting(td)}
+    ids = {**_ended(td), **_leased(td), **_waiting(td)}
     td.close()
     return ids
 
@@ -59,8 +59,8 @@ def _ended(td: Treadle) -> dict[str, str]:
     return {"completed": done.id, "failed": failed.id, "cancelled": cancelled.id}
 
 
-def _in_hand(td: Treadle) -> dict[str, str]:
-    """One that the worker runs, and one that was claimed by hand."""
+def _leased(td: Treadle) -> dict[str, str]:
+    """A job that the worker runs, and one that was claimed by hand."""
     worker = enlist(td, "host-1", "mail", "report", "resize", version=treadle.__version__)
     processing = td.enqueue("resize", {"image": "1.png"}, queue="images")
     [held] = td.store.claim(worker.id, ClaimRequest(limit=1, types={"resize": None}))

@@ -17,7 +17,7 @@ def test_exponential_doubles_up_to_its_cap():
 
 
 @given(st.integers(1, 10**9), st.floats(0, 1e6), st.floats(0, 1e9))
-def test_exponential_never_exceeds_its_cap_nor_overflows(failures, base, cap):
+def test_exponential_never_exceeds_its_cap_or_overflows(failures, base, cap):
     assert 0 <= exponential(base, cap)(failures) <= cap
 
 
@@ -30,12 +30,12 @@ def test_jitter_stays_within_its_share(failures, jitter):
     assert exact * (1 - jitter) - 1e-9 <= delay <= exact * (1 + jitter) + 1e-9
 
 
-def test_there_is_no_jitter_unless_asked_for():
+def test_there_is_no_jitter_by_default():
     assert 1 == len({exponential(7, 600)(3) for _ in range(20)})
     assert 1 < len({exponential(7, 600, jitter=0.5)(3) for _ in range(20)})
 
 
-def test_a_list_is_taken_in_order_and_its_last_from_then_on():
+def test_a_list_is_used_in_order_and_its_last_value_is_repeated():
     policy = listed([1, 5, 60])
 
     assert [1, 5, 60, 60, 60] == [policy(n) for n in range(1, 6)]
@@ -45,7 +45,7 @@ def test_fixed_is_the_same_every_time():
     assert [3, 3, 3] == [fixed(3)(n) for n in (1, 2, 99)]
 
 
-def test_every_way_to_say_a_policy():
+def test_every_way_to_write_a_policy():
     own = lambda failures: failures * 2.0  # noqa: E731
 
     assert DEFAULT is to_backoff(None)
@@ -56,7 +56,7 @@ def test_every_way_to_say_a_policy():
 
 
 @pytest.mark.parametrize("policy", ["fast", True, object(), {"base": 1}])
-def test_what_is_no_policy_is_refused_and_shown(policy):
+def test_a_value_that_is_not_a_policy_is_refused_and_shown(policy):
     with pytest.raises(BadOption, match="pass exponential") as error:
         to_backoff(policy)
 
@@ -64,13 +64,13 @@ def test_what_is_no_policy_is_refused_and_shown(policy):
 
 
 @pytest.mark.parametrize("policy", [[], (), [1, -1], -1, ["a"], [None]])
-def test_delays_that_cannot_be_are_refused(policy):
+def test_invalid_delays_are_refused(policy):
     with pytest.raises(BadOption):
         to_backoff(policy)
 
 
 @pytest.mark.parametrize("options", [{"base": -1}, {"cap": -1}, {"jitter": 1.1}, {"jitter": -0.1}])
-def test_an_exponential_that_cannot_be_is_refused(options):
+def test_invalid_arguments_of_exponential_are_refused(options):
     with pytest.raises(BadOption):
         exponential(**options)
 

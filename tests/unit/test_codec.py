@@ -1,4 +1,4 @@
-"""A stored value comes back unchanged, or is refused before it is stored."""
+"""A stored value is read back unchanged, or it is refused before it is stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ json = st.recursive(
 
 
 @given(json)
-def test_json_comes_back_as_it_was(value):
+def test_json_is_read_back_unchanged(value):
     text = codec.to_json_exact(value, "noop", "x")
 
     assert value == codec.decode(text)
@@ -50,7 +50,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("value", REFUSED.values(), ids=REFUSED)
-def test_what_would_not_come_back_is_refused_and_shown(value):
+def test_a_value_that_would_not_round_trip_is_refused_and_shown(value):
     with pytest.raises(NotJSON, match=r"^x=") as error:
         codec.to_json_exact(value, "noop", "x")
 
@@ -58,7 +58,7 @@ def test_what_would_not_come_back_is_refused_and_shown(value):
 
 
 @pytest.mark.parametrize("number", [2**63, 2**64, -(2**64), 10**400], ids=str)
-def test_a_number_of_any_size_comes_back_as_it_was(number):
+def test_a_number_of_any_size_is_read_back_unchanged(number):
     assert number == codec.decode(codec.to_json_exact(number, "noop", "x"))
 
 
@@ -89,7 +89,7 @@ def nested(depth, kind):
 
 
 @pytest.mark.parametrize("kind", [list, dict])
-def test_the_deepest_is_accepted_and_one_more_is_not(kind):
+def test_the_deepest_nesting_is_accepted_and_one_more_level_is_not(kind):
     deepest = nested(codec.MAX_DEPTH, kind)
 
     assert deepest == codec.decode(codec.to_json(deepest, "noop", "x"))
@@ -99,7 +99,7 @@ def test_the_deepest_is_accepted_and_one_more_is_not(kind):
 
 @pytest.mark.parametrize("kind", [list, dict])
 @pytest.mark.parametrize("depth", [300, 480, 700, 900, 950, 990, 1500, 10_000, 100_000])
-def test_however_deep_the_answer_is_a_typed_error(kind, depth):
+def test_any_deeper_nesting_is_a_typed_error(kind, depth):
     with pytest.raises(PayloadTooDeep):
         codec.to_json(nested(depth, kind), "noop", "x")
 
@@ -123,17 +123,17 @@ def test_brackets_in_text_are_not_deep():
 
 
 @pytest.mark.parametrize("value", [10**5000, b"\xff", "a\0", "\ud800"], ids=["10**5000", "bytes", "NUL", "surrogate"])
-def test_every_refusal_is_a_bad_payload_with_a_way_out(value):
+def test_every_refusal_is_a_bad_payload_with_the_fix(value):
     with pytest.raises(BadPayload, match=r": .*(pass|remove|convert)"):
         codec.to_json_exact(value, "noop", "x")
 
 
-def test_a_result_may_be_nothing():
+def test_a_result_may_be_none():
     assert None is codec.result_to_json(None, "noop")
     assert '{"a":[1,2]}' == codec.result_to_json({"a": (1, 2)}, "noop")
 
 
-def test_a_result_that_is_no_json_is_refused_by_name():
+def test_a_result_that_is_not_json_is_refused_and_named():
     with pytest.raises(NotJSON, match="the result="):
         codec.result_to_json(object(), "noop")
 

@@ -41,18 +41,18 @@ def test_different_payloads_have_different_keys(one, other):
 
 
 def repr_of(value):
-    """Equal for equal JSON: Python's own == takes True for 1."""
+    """Equal for equal JSON: in Python, True == 1."""
     if isinstance(value, dict):
         return {key: repr_of(inner) for key, inner in value.items()}
     return [repr_of(inner) for inner in value] if isinstance(value, list) else (type(value), value)
 
 
 @pytest.mark.parametrize("dedupe", [None, False])
-def test_no_key_is_made_unless_asked_for(dedupe):
+def test_there_is_no_key_by_default(dedupe):
     assert None is key_for(dedupe, "t", "", {})
 
 
-def test_true_asks_for_type_tenant_and_payload():
+def test_true_makes_a_key_from_type_tenant_and_payload():
     assert make_dedupe_key("t", "acme", {"a": 1}) == key_for(True, "t", "acme", {"a": 1})
 
 
@@ -68,12 +68,12 @@ def test_a_text_is_the_key():
     assert "nightly" == key_for("nightly", "t", "acme", {"a": 1})
 
 
-def test_a_function_makes_the_key_of_the_arguments():
+def test_a_function_makes_the_key_from_the_arguments():
     assert "video-7" == key_for(lambda video, quality: f"video-{video}", "t", "", {"video": 7, "quality": "hd"})
 
 
 @pytest.mark.parametrize("key", ["", "a\0b", 7, None, b"k", "\ud800", "x" * 513, "é" * 257], ids=repr)
-def test_what_cannot_be_a_key_is_refused(key):
+def test_an_invalid_key_is_refused(key):
     with pytest.raises(BadOption, match="dedupe="):
         key_for(lambda: key, "t", "", {})
 

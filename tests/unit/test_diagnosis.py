@@ -18,7 +18,7 @@ from treadle.stores.rows import QueueStats, Sampled
 NOW = 1_800_000_000 * SECOND
 
 
-def lane(
+def stats(
     queued: int = 1,
     waited: float = 1,
     queue: str = "default",
@@ -54,32 +54,32 @@ def test_snoozed_runs_do_not_hide_that_most_others_fail() -> None:
     assert '9 of 10 runs of type "mail" failed' in problem.text
 
 
-def found(*lanes: QueueStats, workers: Any = (), lately: Any = ()) -> list[Problem]:
-    every = problems(lanes, workers, lately, NOW)
+def found(*rows: QueueStats, workers: Any = (), lately: Any = ()) -> list[Problem]:
+    every = problems(rows, workers, lately, NOW)
     for problem in every:
         assert problem.next
         parse(problem.filter)  # it can be opened
     return every
 
 
-def test_all_is_well() -> None:
+def test_a_healthy_queue_has_no_problems() -> None:
     assert found() == []
-    assert found(lane(), lane(0), workers=[worker()], lately=[used(10, 1)]) == []
+    assert found(stats(), stats(0), workers=[worker()], lately=[used(10, 1)]) == []
 
 
-def test_jobs_for_later_need_no_worker_yet() -> None:
-    assert found(lane(0, scheduled=5, retrying=1)) == []
+def test_scheduled_jobs_need_no_worker_yet() -> None:
+    assert found(stats(0, scheduled=5, retrying=1)) == []
 
 
-def test_jobs_wait_and_nobody_is_there() -> None:
-    [problem] = found(lane(2), lane(3, type="resize"))
+def test_waiting_jobs_without_any_worker_are_a_problem() -> None:
+    [problem] = found(stats(2), stats(3, type="resize"))
 
     assert (problem.code, problem.text) == ("no_worker", "5 jobs wait and no worker is running")
     assert problem.filter == "status:queued"
 
 
-def test_one_job_waits() -> None:
-    [problem] = found(lane(1))
+def test_the_text_for_one_waiting_job_is_singular() -> None:
+    [problem] = found(stats(1))
 
     assert problem.text == "1 job waits and no worker is running"
 
@@ -87,15 +87,15 @@ def test_one_job_waits() -> None:
 @pytest.mark.parametrize(
     ("one", "who", "text"),
     [
-        (lane(212, type="resize"), worker(), '212 jobs of type "resize" wait and no live worker handles it'),
+        (stats(212, type="resize"), worker(), '212 jobs of type "resize" wait and no live worker handles it'),
         (
-            lane(1, queue="img"),
+            stats(1, queue="img"),
             worker(queues=("a",)),
             '1 job of type "mail" in queue "img" waits and no live worker handles it',
         ),
     ],
 )
-def test_nobody_handles_it(one: QueueStats, who: WorkerRow, text: str) -> None:
+def test_a_type_or_queue_that_no_worker_handles_is_a_problem(one: QueueStats, who: WorkerRow, text: str) -> None:
     [problem] = found(one, workers=[who])
 
     assert (problem.code, problem.text) == ("unhandled", text)
@@ -112,20 +112,20 @@ def test_a_lost_worker_is_named_with_what_it_holds() -> None:
 
 
 def test_a_lost_worker_handles_nothing() -> None:
-    assert [p.code for p in found(lane(), workers=[worker(silent=92)])] == ["lost_worker", "no_worker"]
+    assert [p.code for p in found(stats(), workers=[worker(silent=92)])] == ["lost_worker", "no_worker"]
 
 
-def test_it_takes_too_long() -> None:
-    assert found(lane(waited=LONG), workers=[worker()]) == []
+def test_jobs_that_wait_too_long_are_a_problem() -> None:
+    assert found(stats(waited=LONG), workers=[worker()]) == []
 
-    [problem] = found(lane(7, waited=LONG + 242), workers=[worker()])
+    [problem] = found(stats(7, waited=LONG + 242), workers=[worker()])
 
     assert (problem.code, problem.text) == ("slow", '7 jobs of type "mail" wait, the oldest for 9m 2s')
     assert "more workers" in problem.next
 
 
-def test_it_takes_too_long_because_its_limit_is_full() -> None:
-    [problem] = found(lane(waited=900, limit=3, processing=3), workers=[worker()])
+def test_jobs_that_wait_too_long_because_of_a_limit_name_the_limit() -> None:
+    [problem] = found(stats(waited=900, limit=3, processing=3), workers=[worker()])
 
     assert "its limit of 3 is full" in problem.next
 
@@ -133,19 +133,19 @@ def test_it_takes_too_long_because_its_limit_is_full() -> None:
 @pytest.mark.parametrize(
     ("runs", "failures", "bad"), [(OFTEN, OFTEN, True), (10, 5, True), (11, 5, False), (4, 4, False), (100, 49, False)]
 )
-def test_it_fails_often(runs: int, failures: int, bad: bool) -> None:
+def test_a_type_that_fails_often_is_a_problem(runs: int, failures: int, bad: bool) -> None:
     codes = [problem.code for problem in found(lately=[used(runs, failures)])]
 
     assert codes == (["failing"] if bad else [])
 
 
 def test_odd_names_make_filters_that_can_be_read() -> None:
-    [problem] = found(lane(type='a "b", *', queue="c d"), workers=[worker()])
+    [problem] = found(stats(type='a "b", *', queue="c d"), workers=[worker()])
 
     assert parse(problem.filter).types == ('a "b", *',)
 
 
-def test_who_lives_is_a_matter_of_heartbeats() -> None:
+def test_a_worker_is_alive_if_its_heartbeat_is_recent() -> None:
     assert is_alive(worker(silent=SILENT), NOW)
     assert not is_alive(worker(silent=SILENT + 0.1), NOW)
     assert silence(worker(silent=-5), NOW) == 0.0
@@ -156,7 +156,7 @@ def test_a_worker_handles_its_types_in_its_queues() -> None:
     assert not handles(worker("w", "a"), "any", "b")
     assert not handles(worker("w", "a", queues=("q",)), "r", "a")
     rows = [{"status": s, "type": "b", "queue": "q", "count": 2} for s in ("pending", "failed")]
-    assert [lane.pending for lane in unhandled(rows, [worker("w", "a")])] == [2]
+    assert [stats.pending for stats in unhandled(rows, [worker("w", "a")])] == [2]
 
 
 # How fast

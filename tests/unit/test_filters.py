@@ -125,12 +125,12 @@ def test_an_error_shows_the_term_and_not_the_whole_filter() -> None:
     assert str(raised.value).startswith("cannot read 'tpye:a': ")
 
 
-def test_a_filter_may_come_as_text_as_itself_or_not_at_all() -> None:
+def test_a_filter_may_be_text_a_filter_or_none() -> None:
     assert to_filter("status:failed") == to_filter(Filter(statuses=("failed",)))
     assert to_filter(None) == to_filter("") == EVERYTHING
 
 
-def test_terms_are_for_people() -> None:
+def test_terms_are_readable() -> None:
     found = parse('since:90m attempt:>=3 payload.a.b:"x y" error:boom type:send_* status:failed,queued').terms()
 
     assert found == [
@@ -157,7 +157,7 @@ def test_terms_are_for_people() -> None:
         ('type:"plain"', "type:plain"),
     ],
 )
-def test_it_is_written_in_one_way(text: str, shown: str) -> None:
+def test_equal_filters_have_one_text(text: str, shown: str) -> None:
     assert str(parse(text)) == shown
     assert repr(parse(text)) == f"Filter({shown!r})"
 
@@ -170,7 +170,7 @@ def test_matching_a_name() -> None:
     assert not matches("a", (Prefix("ab"),))
 
 
-# Every filter that there can be
+# Every possible filter
 
 texts = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=6)
 names = texts | st.builds(Prefix, texts)
@@ -208,12 +208,12 @@ every_filter = st.builds(
 
 
 @given(every_filter)
-def test_what_is_written_is_read_as_the_same_filter(wanted: Filter) -> None:
+def test_the_text_of_a_filter_is_read_as_the_same_filter(wanted: Filter) -> None:
     assert parse(str(wanted)) == wanted
 
 
 @given(texts, texts)
-def test_a_text_is_read_or_refused_in_words(key: str, value: str) -> None:
+def test_any_text_is_either_read_or_refused_with_a_message(key: str, value: str) -> None:
     for text in (key, f"{key}:{value}", f"type:{value}", f"payload.{key}:{value}", f"since:{value}"):
         with suppress(BadFilter):
             found = parse(text)
@@ -221,6 +221,6 @@ def test_a_text_is_read_or_refused_in_words(key: str, value: str) -> None:
 
 
 @given(st.lists(texts, min_size=2, max_size=6))
-def test_a_prefix_has_all_that_starts_so(words: list[str]) -> None:
+def test_a_prefix_matches_all_names_that_start_with_it(words: list[str]) -> None:
     for one, other in pairwise(words):
         assert matches(one + other, (Prefix(one),))

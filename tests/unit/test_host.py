@@ -46,7 +46,7 @@ def test_the_counters_of_a_process_are_those_of_its_control_group(groups: str, c
         ({}, None),
     ],
 )
-def test_what_the_control_group_counts_goes_before_what_the_machine_does(
+def test_the_counter_of_the_control_group_is_preferred_to_that_of_the_machine(
     monkeypatch: pytest.MonkeyPatch, files: dict[str, str], kills: int | None
 ) -> None:
     monkeypatch.setattr(host, "_read", lambda path: files.get(path, ""))

@@ -51,7 +51,7 @@ def test_ids_of_many_threads_are_all_different():
 
 
 def test_forked_siblings_make_different_ids():
-    """Both go on from what their parent knew, in the same millisecond."""
+    """Both continue from the state of their parent, in the same millisecond."""
     new_id()
     pipes = [os.pipe() for _ in range(3)]
     for reader, writer in pipes:
@@ -79,7 +79,7 @@ def test_a_child_forked_while_a_thread_makes_an_id_can_make_its_own():
     assert 0 == os.waitpid(pid, 0)[1]
 
 
-def test_an_id_is_known_as_one():
+def test_an_id_is_recognized():
     assert is_id(new_id())
 
 
@@ -89,5 +89,5 @@ ID = "01a1e107-e5dd-70e7-a57f-41525eb93b7c"
 @pytest.mark.parametrize(
     "text", ["", "p1", "0190", ID.upper(), ID[:-1], f"{ID}0", f"{{{ID}}}", ID.replace("-", ""), None, 7]
 )
-def test_what_is_no_id_is_known_as_none(text):
+def test_a_text_that_is_not_an_id_is_not_recognized(text):
     assert not is_id(text)

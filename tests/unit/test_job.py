@@ -22,7 +22,7 @@ from treadle.job import Page, Status, can_retry
         ("completed", 0, False),
     ],
 )
-def test_a_job_can_be_retried_if_it_is_not_running_not_completed_and_not_spent(status, attempts, answer):
+def test_a_job_can_be_retried_if_it_is_not_running_or_completed_and_has_attempts_left(status, attempts, answer):
     assert answer is can_retry(status, attempts, 5)
     assert answer is can_retry(Status(status), attempts)
 
@@ -31,7 +31,7 @@ def test_three_statuses_are_final():
     assert ["completed", "failed", "cancelled"] == [status for status in Status if status.is_final]
 
 
-def test_a_status_is_its_word():
+def test_a_status_is_a_string():
     assert "pending" == Status.PENDING == f"{Status.PENDING}"
 
 

@@ -53,11 +53,11 @@ def raised(error):
         (OutcomeKind.RELEASED, None),
     ],
 )
-def test_each_kind_knows_whether_it_is_the_end(kind, final):
+def test_each_kind_says_whether_it_is_final(kind, final):
     assert final == kind.final
 
 
-def test_only_what_ran_to_an_end_of_its_own_is_charged():
+def test_only_an_attempt_that_ended_by_itself_is_charged():
     assert [1, 0, 0] == [COMPLETED.charged, RELEASED.charged, CANCELLED.charged]
 
 
@@ -104,8 +104,8 @@ def test_a_delay_below_zero_is_now():
 
 
 @pytest.mark.parametrize("seconds", [float("inf"), 1e300, 1e15, float("nan")])
-def test_a_delay_beyond_all_calendars_is_still_a_delay(seconds):
-    """A number that no database stores would keep the worker from settling anything."""
+def test_a_delay_beyond_all_dates_is_clipped(seconds):
+    """A number that no database can store would prevent the worker from settling anything."""
     delay = decide(claimed(), ValueError(), lambda failures: seconds).delay
 
     assert 0 <= delay <= LONGEST * SECOND
@@ -113,7 +113,7 @@ def test_a_delay_beyond_all_calendars_is_still_a_delay(seconds):
 
 @pytest.mark.parametrize("seconds", [float("inf"), 1e15, float("nan"), -1])
 @pytest.mark.parametrize("make", [Snooze, lambda seconds: Retry(delay=seconds)], ids=["Snooze", "Retry"])
-def test_a_delay_that_cannot_be_is_refused_where_it_is_asked_for(make, seconds):
+def test_an_invalid_delay_is_refused_where_it_is_written(make, seconds):
     with pytest.raises(BadOption, match="a delay is 0 seconds or more, and finite"):
         make(seconds)
 
@@ -125,7 +125,7 @@ def test_a_backoff_that_raises_does_not_cost_the_job_its_retry():
     assert outcome.delay > 0
 
 
-def test_a_snooze_burns_no_attempt():
+def test_a_snooze_costs_no_attempt():
     outcome = decide(claimed(attempt=3, max_attempts=3), Snooze(20), fixed(1))
 
     assert (OutcomeKind.SNOOZED, 20 * SECOND, 0, None) == (outcome.kind, outcome.delay, outcome.charged, outcome.error)
@@ -150,11 +150,11 @@ def test_after_its_last_snooze_a_job_fails():
         (KeyboardInterrupt(), "KeyboardInterrupt"),
     ],
 )
-def test_an_error_is_told_in_one_line(error, text):
+def test_an_error_is_one_line(error, text):
     assert text == decide(claimed(), error, fixed(1)).error
 
 
-def test_the_traceback_shows_where():
+def test_the_traceback_shows_where_the_error_was_raised():
     outcome = decide(claimed(), raised(ValueError("no")), fixed(1))
 
     assert "in raised" in outcome.traceback
@@ -169,7 +169,7 @@ class Unprintable(Exception):
     __repr__ = __str__
 
 
-def test_an_error_that_cannot_be_printed_is_an_error_all_the_same():
+def test_an_error_that_cannot_be_printed_is_still_an_error():
     outcome = decide(claimed(), raised(Unprintable()), fixed(1))
 
     assert "Unprintable: <unprintable>" == outcome.error
@@ -185,7 +185,7 @@ def test_every_error_text_can_be_stored(message):
         assert codec.decode(codec.encode(text)) == text
 
 
-def test_an_endless_error_text_is_clipped():
+def test_a_very_long_error_text_is_clipped():
     outcome = decide(claimed(), raised(ValueError("x" * 1_000_000)), fixed(1))
 
     assert codec.MAX_ERROR + 1 == len(outcome.error) == len(outcome.traceback)
@@ -205,14 +205,14 @@ def test_a_job_that_ran_alone_is_guilty_and_charged():
     )
 
 
-def test_one_of_several_is_suspected_and_not_charged():
+def test_one_of_several_running_jobs_is_suspected_and_not_charged():
     outcome = after_crash(claimed(attempt=3, max_attempts=3), "died", alone=False)
 
     assert (OutcomeKind.RETRIED, Suspicion.SUSPECTED, 0) == (outcome.kind, outcome.suspicion, outcome.charged)
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_a_suspect_that_crashes_again_pays_for_both(alone):
+def test_a_suspect_that_crashes_again_is_charged_for_both_crashes(alone):
     outcome = after_crash(claimed(attempt=1, max_attempts=3, suspicion=Suspicion.SUSPECTED), "died", alone=alone)
 
     assert (OutcomeKind.RETRIED, Suspicion.GUILTY, 2) == (outcome.kind, outcome.suspicion, outcome.charged)
@@ -226,7 +226,7 @@ def test_both_crashes_count_towards_the_last_attempt(attempt, kind):
 
 
 @pytest.mark.parametrize("alone", [True, False])
-def test_the_guilty_is_charged_once_for_each_crash(alone):
+def test_a_job_known_to_crash_is_charged_once_for_each_crash(alone):
     outcome = after_crash(claimed(attempt=3, max_attempts=3, suspicion=Suspicion.GUILTY), "died", alone=alone)
 
     assert (OutcomeKind.FAILED, 1) == (outcome.kind, outcome.charged)
@@ -240,8 +240,8 @@ def test_a_crash_from_outside_costs_an_attempt_and_changes_no_suspicion(suspicio
 
 
 @given(st.integers(1, 10), st.lists(st.booleans(), min_size=30))
-def test_nothing_that_crashes_loops_for_ever(max_attempts, company):
-    """However it is mixed with others, it has failed after two crashes per attempt at most."""
+def test_a_job_that_crashes_does_not_loop_forever(max_attempts, company):
+    """Whatever runs at the same time, it fails after at most two crashes per attempt."""
     attempts, suspicion = 0, Suspicion.NONE
     crashes = 0
     for alone in company:

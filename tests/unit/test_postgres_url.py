@@ -1,4 +1,4 @@
-"""URLs of PostgreSQL: what they connect to, and what is shown of them."""
+"""URLs of PostgreSQL: what they connect to, and that secrets are not shown."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def test_secrets_that_only_a_newer_libpq_knows_are_not_shown(name):
         "postgresql://me:sec@ret@db/shop",
     ],
 )
-def test_an_error_does_not_show_it_either(url):
+def test_an_error_does_not_show_the_password(url):
     with pytest.raises(BadURL) as raised:
         postgres_url.read(url)
     assert "sec" not in str(raised.value)
 
 
-def test_what_the_url_says_wins_over_our_defaults():
+def test_options_of_the_url_win_over_treadles_defaults():
     assert "connect_timeout=60" in postgres_url.read("postgresql://db/shop?connect_timeout=60")[0]

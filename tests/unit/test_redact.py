@@ -14,11 +14,11 @@ from treadle.views import HIDDEN, redact, redact_text
             "apikey", "apiKey", "api-key", "card", "card_number"],
 )  # fmt: skip
 @pytest.mark.parametrize("value", ["hunter2", 42, None, ["hunter2"], {"x": "hunter2"}], ids=str)
-def test_a_key_that_tells_of_a_secret_hides_its_value(key: str, value: Any) -> None:
+def test_the_value_of_a_key_that_names_a_secret_is_hidden(key: str, value: Any) -> None:
     assert redact({key: value, "other": 1}) == {key: HIDDEN, "other": 1}
 
 
-def test_it_does_so_at_any_depth_and_leaves_the_rest_as_it_is() -> None:
+def test_secrets_are_hidden_at_any_depth_and_other_values_stay() -> None:
     given = {"user": {"name": "ada", "password": "x"}, "list": [{"token": "x"}, 9007199254740993, None, True, 1.5]}
     expected = {"user": {"name": "ada", "password": HIDDEN}, "list": [{"token": HIDDEN}, *given["list"][1:]]}
     assert redact(given) == expected
@@ -38,7 +38,7 @@ def test_it_does_so_at_any_depth_and_leaves_the_rest_as_it_is() -> None:
         "card_number: hunter2",
     ],
 )
-def test_a_text_does_not_say_it_either(text: str) -> None:
+def test_secrets_are_hidden_in_texts(text: str) -> None:
     shown = redact_text(text)
     assert "hunter2" not in shown
     assert HIDDEN in shown

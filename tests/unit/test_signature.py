@@ -22,10 +22,10 @@ from treadle.signature import Signature
 
 
 class Context:
-    """Stands for the injected one."""
+    """A stand-in for treadle's Context."""
 
 
-class Colour(enum.Enum):
+class Color(enum.Enum):
     RED = "red"
     BLUE = "blue"
 
@@ -47,7 +47,7 @@ def signature(handler):
 
 
 def of(hint):
-    """The signature of a handler with one parameter, annotated so."""
+    """The signature of a handler with one parameter of this annotation."""
 
     def handler(x): ...
 
@@ -55,7 +55,7 @@ def of(hint):
     return signature(handler)
 
 
-# What is accepted comes back equal
+# Accepted values are read back equal
 
 storable = st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 texts = st.text(storable, max_size=20)
@@ -79,7 +79,7 @@ HINTS = {
     "timedelta": (datetime.timedelta, st.timedeltas(datetime.timedelta(-9999), datetime.timedelta(9999))),
     "uuid": (uuid.UUID, st.uuids()),
     "decimal": (decimal.Decimal, st.decimals(allow_nan=False, allow_infinity=False)),
-    "enum": (Colour, st.sampled_from(Colour)),
+    "enum": (Color, st.sampled_from(Color)),
     "literal": (Literal["a", "b"], st.sampled_from(["a", "b"])),
     "optional": (int | None, st.none() | ints),
     "list": (list[int], st.lists(ints)),
@@ -94,7 +94,7 @@ HINTS = {
 
 
 @pytest.mark.parametrize("name", HINTS)
-def test_what_is_accepted_comes_back_equal(name):
+def test_an_accepted_value_is_read_back_equal(name):
     hint, values = HINTS[name]
     fits = of(hint)
 
@@ -113,7 +113,7 @@ anything = st.recursive(
     | st.text(st.characters())
     | st.binary()
     | moments
-    | st.sampled_from(Colour),
+    | st.sampled_from(Color),
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.tuples(inner, inner)
@@ -126,8 +126,8 @@ anything = st.recursive(
 @pytest.mark.parametrize(
     "hint", [Any, str, int, float, list[Any], dict[str, Any], datetime.datetime, int | None], ids=str
 )
-def test_any_value_comes_back_equal_or_is_refused(hint):
-    """Never a third thing: stored, and something else when it is run."""
+def test_any_value_is_read_back_equal_or_is_refused(hint):
+    """A value is never stored and then different when the job runs."""
     fits = of(hint)
 
     @given(anything)
@@ -171,14 +171,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("hint", "value"), REFUSED.values(), ids=REFUSED)
-def test_what_would_not_come_back_is_refused_by_name(hint, value):
+def test_a_value_that_would_not_round_trip_is_refused_and_named(hint, value):
     with pytest.raises(NotJSON, match=r"^handler: x=") as error:
         of(hint).encode({"x": value})
 
     assert value is error.value.value
 
 
-def test_the_culprit_among_several_is_named():
+def test_the_refused_argument_among_several_is_named():
     def handler(good: int, bad: int, fine: str): ...
 
     with pytest.raises(NotJSON, match=r"^handler: bad='x'"):
@@ -195,7 +195,7 @@ def test_exactly_the_limit_is_accepted_and_one_byte_more_is_not():
 
 
 @pytest.mark.parametrize("depth", [codec.MAX_DEPTH, 300, 480, 900, 950, 10_000])
-def test_what_is_nested_too_deep_is_refused(depth):
+def test_a_value_nested_too_deep_is_refused(depth):
     value = 0
     for _ in range(depth):
         value = [value]
@@ -210,7 +210,7 @@ def test_what_is_nested_too_deep_is_refused(depth):
 def typed(ctx: Context, a: int, b: str = "x", *, c: list[int] | None = None): ...
 
 
-def test_the_context_is_injected_and_no_part_of_the_payload():
+def test_the_context_is_injected_and_not_part_of_the_payload():
     takes = signature(typed)
 
     assert (True, ("a", "b", "c")) == (takes.takes_context, takes.names)
@@ -226,7 +226,7 @@ def test_positional_arguments_are_bound_as_a_call_would():
     assert {"a": 1, "b": "y", "c": [2]} == signature(typed).bind((1, "y"), {"c": [2]})
 
 
-def test_what_was_not_given_is_left_to_the_handlers_default():
+def test_arguments_that_were_not_given_are_left_to_the_handlers_default():
     takes = signature(typed)
 
     assert '{"a":1}' == takes.encode({"a": 1})
@@ -309,7 +309,7 @@ def test_parameters_that_a_json_object_cannot_fill_are_refused():
             signature(handler)
 
 
-def test_an_annotation_that_json_cannot_carry_is_refused():
+def test_an_annotation_that_json_cannot_represent_is_refused():
     with pytest.raises(BadHandler, match="annotate its parameters with types that JSON can represent"):
         of(str | datetime.datetime)
 
@@ -333,7 +333,7 @@ def test_a_name_inside_an_annotation_that_cannot_be_resolved_is_a_typed_error_or
     assert {"x": [1]} == takes.decode(takes.encode({"x": [1]}))
 
 
-def test_a_wrapped_handler_is_seen_through():
+def test_the_signature_of_a_wrapped_handler_is_that_of_the_handler():
     import functools
 
     @functools.wraps(typed)

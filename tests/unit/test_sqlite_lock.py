@@ -17,17 +17,17 @@ def pauses() -> list[tuple[float, float]]:
     return looks
 
 
-def test_who_waits_for_a_moment_looks_less_and_less_often() -> None:
+def test_during_the_first_second_a_waiting_caller_checks_less_and_less_often() -> None:
     young = [pause for waited, pause in pauses() if waited < 1]
     assert all(before <= after for before, after in pairwise(young))
     assert young[-1] == LONGEST_PAUSE
 
 
-def test_who_has_waited_for_seconds_looks_more_often_than_all_who_came_later() -> None:
+def test_a_caller_that_has_waited_for_seconds_checks_more_often_than_later_callers() -> None:
     old = [pause for waited, pause in pauses() if waited >= 1]
     assert all(before > after for before, after in pairwise(old))
     assert old[-1] < LONGEST_PAUSE / 9
 
 
-def test_a_wait_takes_no_processor_for_itself() -> None:
+def test_a_long_wait_makes_few_checks() -> None:
     assert len(pauses()) < 10_000

@@ -1,4 +1,4 @@
-"""URLs of SQLite: which file they name, and where a file may be."""
+"""URLs of SQLite: which file they name, and on which file systems it can be."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_three_slashes_are_relative_and_four_absolute(tmp_path, monkeypatch):
     assert Path("/var/lib/app/jobs.db") == path_of("sqlite:////var/lib/app/jobs.db")
 
 
-def test_a_path_does_not_move_with_the_process(tmp_path, monkeypatch):
+def test_a_relative_path_does_not_change_with_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = path_of("sqlite:///jobs.db")
 
@@ -51,7 +51,7 @@ def test_spaces_and_dots_are_part_of_a_name():
     ],
 )
 def test_a_url_that_names_no_file_is_refused_and_shown(url):
-    """A plain path would be taken as relative to wherever the process happens to be."""
+    """A plain path would be relative to the working directory of each process."""
     with pytest.raises(BadURL) as error:
         path_of(url)
 
@@ -59,7 +59,7 @@ def test_a_url_that_names_no_file_is_refused_and_shown(url):
     assert "sqlite:///jobs.db for a file here, sqlite:////var/lib/app/jobs.db for an absolute path" in str(error.value)
 
 
-def test_a_password_is_not_shown_however_long_it_is():
+def test_a_password_of_any_length_is_not_shown():
     with pytest.raises(BadURL, match=r"mysql://joe:\*\*\*@host/db") as error:
         path_of(f"mysql://joe:{'secret' * 50}@host/db")
 
@@ -102,7 +102,7 @@ def test_a_mount_point_with_a_space_is_found(tmp_path):
     assert "cifs" == file_system(Path("/my share/jobs.db"), mounts)
 
 
-def test_a_link_into_a_network_file_system_is_seen_through(tmp_path):
+def test_a_link_into_a_network_file_system_is_resolved(tmp_path):
     share = tmp_path / "share"
     share.mkdir()
     (tmp_path / "link").symlink_to(share)
@@ -111,13 +111,13 @@ def test_a_link_into_a_network_file_system_is_seen_through(tmp_path):
     assert "nfs" == file_system(tmp_path / "link" / "jobs.db", mounts)
 
 
-def test_where_the_system_does_not_say_nothing_is_refused(tmp_path):
+def test_if_the_file_system_is_unknown_the_file_is_accepted(tmp_path):
     assert None is file_system(tmp_path / "jobs.db", str(tmp_path / "missing"))
     check(tmp_path / "jobs.db", str(tmp_path / "missing"))
 
 
 @pytest.mark.parametrize("kind", sorted(NETWORK_FILE_SYSTEMS))
-def test_a_network_file_system_is_refused_with_the_way_out(tmp_path, kind):
+def test_a_network_file_system_is_refused_with_the_fix(tmp_path, kind):
     mounts = mountinfo(tmp_path, ("/", kind))
 
     with pytest.raises(StoreUnusable) as error:
@@ -133,7 +133,7 @@ def test_a_local_file_system_is_fine(tmp_path, kind):
     check(tmp_path / "jobs.db", mountinfo(tmp_path, ("/", kind)))
 
 
-def test_lines_that_say_nothing_are_passed_over(tmp_path):
+def test_lines_of_an_unknown_format_are_skipped(tmp_path):
     file = tmp_path / "mountinfo"
     file.write_text("\ngarbage\n1 1 0:1 / / rw - ext4 source rw\n")
 

@@ -18,7 +18,7 @@ from treadle.job import FINAL, STATE_NAMES, STATE_OF, STATES, WAITING, Status
 SOURCE = Path(__file__).parents[2] / "src" / "treadle"
 NAMES = {*STATE_NAMES, *(status.value for status in Status)}
 MANY = 4
-"""Names of states in one literal or class are a list of states."""
+"""This many names of states in one literal or class are a list of states."""
 ROW = '    State("blocked", Status.BLOCKED, "Blocked", "calm", "◇"),\n'
 LOOK = """
 import json, sys
@@ -58,7 +58,7 @@ def test_every_status_has_a_state_and_every_name_is_found() -> None:
 
 
 def spelled(node: ast.AST) -> set[str]:
-    """The names of states that a literal holds or a class has as fields."""
+    """The names of states in a literal, or among the fields of a class."""
     if isinstance(node, ast.ClassDef):
         return {n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
     parts = [*node.keys, *node.values] if isinstance(node, ast.Dict) else getattr(node, "elts", [])
@@ -72,7 +72,7 @@ def test_no_other_module_lists_the_states(path: Path) -> None:
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.ClassDef | ast.Tuple | ast.List | ast.Set | ast.Dict):
             found = spelled(node) & NAMES
-            # `filter_sql` says by which rows each state is recognized; a tile's note is a sentence of its own.
+            # `filter_sql` has the condition of each state, and the tiles have a note for each.
             allowed = path.name in ("filter_sql.py", "overview.py") and isinstance(node, ast.Dict)
             assert len(found) < MANY or allowed, f"{path}:{getattr(node, 'lineno', 0)}: derive it from job.STATES"
 

@@ -12,7 +12,7 @@ from treadle import Job, Treadle
 
 
 class Mine(Treadle):
-    """Notes the thread in which a job was looked up."""
+    """Records the thread in which `get` was called."""
 
     looked_in: threading.Thread | None = None
 

@@ -1,4 +1,4 @@
-"""Connections of the user, as far as no server is needed."""
+"""Connections of the user: the parts that need no server."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Pool:
         ("host=db password=secret user=joe", "'host=db password=*** user=joe'", "pass one of psycopg"),
     ],
 )
-def test_what_is_no_connection_is_shown_without_its_password(given, shown, way_out):
+def test_the_error_for_a_value_that_is_not_a_connection_hides_its_password(given, shown, way_out):
     with pytest.raises(BadConnection) as raised:
         wrap(given)
 
@@ -103,7 +103,7 @@ def test_an_error_undoes_what_came_after_the_savepoint():
     assert ["SAVEPOINT treadle", "INSERT", "ROLLBACK TO SAVEPOINT treadle", "RELEASE SAVEPOINT treadle"] == spy.seen
 
 
-def test_of_two_errors_the_first_is_raised():
+def test_the_first_of_two_errors_is_raised():
     spy = Spy("INSERT", "ROLLBACK TO SAVEPOINT treadle")
 
     with pytest.raises(OSError, match="INSERT"), savepoint(spy):

@@ -1,4 +1,4 @@
-"""Databases with a table of the user's, on the server that all tests share."""
+"""Databases with a table of the user, on the server that all tests share."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ def postgres_url(postgres_databases) -> str:
 
 @pytest.fixture
 def other_url(postgres_databases) -> str:
-    """Another database of the same server."""
+    """The URL of another database on the same server."""
     return postgres_databases.reused(other_with_orders)
 
 
 @pytest.fixture
 def jobs_url(postgres_databases) -> str:
-    """A database that has our tables too."""
+    """The URL of a database that has treadle's tables too."""
     return postgres_databases.reused(with_orders_and_jobs)

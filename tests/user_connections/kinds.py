@@ -1,4 +1,4 @@
-"""Every kind of connection that a user may pass, and how its user works with it."""
+"""Every kind of connection that a user may pass, and how to use it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from sqlalchemy.ext import asyncio as sqlalchemy_asyncio
 
 from treadle.stores.user_connections import is_async, run_on_async, wrap
 
-os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # all tests run on a loop
+os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # all tests run on an event loop
 if not settings.configured:
     settings.configure(DATABASES={}, USE_TZ=True)
     django.setup()
@@ -35,7 +35,7 @@ if not settings.configured:
 
 @dataclass
 class User:
-    """Somebody with a transaction. What is called may be awaitable, as it is for the kind."""
+    """A user with a transaction. For async kinds, the calls return awaitables."""
 
     connection: Any
     run: Callable[[str], Any]
@@ -47,7 +47,7 @@ class User:
         await done(self.run(sql))
 
     async def work(self, work: Callable[[Any], Any]) -> Any:
-        """As `enqueue` and `aenqueue` do."""
+        """Run `work` in the transaction, as `enqueue` and `aenqueue` do."""
         if is_async(self.connection):
             return await run_on_async(self.connection, work)
         return work(wrap(self.connection))
@@ -80,7 +80,7 @@ async def with_psycopg(url, **options):
 
 @asynccontextmanager
 async def with_psycopg_dicts(url, **options):
-    """Rows are dicts, and its cursors do not know `%(name)s`."""
+    """Rows are dicts, and the cursors do not support `%(name)s`."""
     async with with_psycopg(url, row_factory=dict_row, cursor_factory=psycopg.RawCursor, **options) as user:
         yield user
 
@@ -109,7 +109,7 @@ async def with_psycopg2_dicts(url, **options):
 
 
 def of_asyncpg(connection, close, autocommit):
-    """asyncpg has no transaction unless one is asked for."""
+    """asyncpg has no transaction unless you begin one."""
     theirs = connection.transaction()
     begun = []
 
@@ -149,7 +149,7 @@ def level(autocommit):
 
 
 def run_of(connection):
-    """Its statements are not streamed, even if that is what it does by itself."""
+    """Run a statement without streaming, even on a connection that streams by default."""
     whole = {"stream_results": False, "yield_per": None}
     return lambda sql: connection.execute(sqlalchemy.text(sql), execution_options=whole)
 
@@ -229,7 +229,7 @@ async def with_django(url, autocommit=False, proxy=False):
 
 @asynccontextmanager
 async def with_django_proxy(url, autocommit=False):
-    """What `django.db.connection` is."""
+    """Like `django.db.connection`, which is a proxy."""
     async with with_django(url, autocommit, proxy=True) as user:
         yield user
 

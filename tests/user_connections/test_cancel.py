@@ -1,4 +1,4 @@
-"""A caller who is cancelled while a thread works on their connection."""
+"""A caller that is cancelled while a thread uses its connection."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tests.user_connections.test_drivers import INSERT, on_a_loop, orders
 from treadle.stores.user_connections import run_on_async, savepoint
 
 KEPT_TO_A_TASK = "async_scoped_session, asyncpg"
-"""Another task would have another session."""
+"""Each task has its own session."""
 LENT = [name for name in ASYNC if name != KEPT_TO_A_TASK]
 NATIVE = ["async psycopg", "asyncpg", "asyncpg, pool"]
 
 
 class Slow:
-    """Work that writes a row and then waits for a lock; on another thread, so that it can be waited for."""
+    """Work that writes a row and then waits for a lock. It runs in another thread, so that a test can wait for it."""
 
     def __init__(self) -> None:
         self.writing, self.ended = asyncio.Event(), False
@@ -42,7 +42,7 @@ def locked(postgres_url):
 
 
 async def waits_for_the_lock(url):
-    """No event tells that a statement waits, so one asks."""
+    """Poll until the statement waits for the lock: there is no event for that."""
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
         while not await (await connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted")).fetchone():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -61,7 +61,7 @@ async def cancel_within(user, url):
 
 @pytest.mark.parametrize("kind", NATIVE)
 @on_a_loop
-async def test_nothing_of_it_stays_and_the_transaction_goes_on(kind, postgres_url, locked):
+async def test_a_cancelled_call_leaves_nothing_and_the_transaction_stays_usable(kind, postgres_url, locked):
     async with KINDS[kind](postgres_url) as user:
         await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
         await cancel_within(user, postgres_url)
@@ -73,8 +73,8 @@ async def test_nothing_of_it_stays_and_the_transaction_goes_on(kind, postgres_ur
 
 @pytest.mark.parametrize("kind", [name for name in LENT if name not in NATIVE])
 @on_a_loop
-async def test_sqlalchemy_gives_up_a_connection_whose_statement_was_cancelled(kind, postgres_url, locked):
-    """As it does for statements of the user's own."""
+async def test_sqlalchemy_discards_a_connection_whose_statement_was_cancelled(kind, postgres_url, locked):
+    """SQLAlchemy does the same for the user's own statements."""
     async with KINDS[kind](postgres_url) as user:
         await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
         await cancel_within(user, postgres_url)
@@ -87,7 +87,7 @@ async def test_sqlalchemy_gives_up_a_connection_whose_statement_was_cancelled(ki
 
 @pytest.mark.parametrize("kind", LENT)
 @on_a_loop
-async def test_a_statement_that_is_still_to_come_is_not_sent(kind, postgres_url):
+async def test_after_a_cancel_the_next_statement_is_not_sent(kind, postgres_url):
     """The thread is between two statements when the caller is cancelled."""
     loop, between, cancelled = asyncio.get_running_loop(), asyncio.Event(), asyncio.Event()
 
@@ -103,7 +103,7 @@ async def test_a_statement_that_is_still_to_come_is_not_sent(kind, postgres_url)
         await between.wait()
         task.cancel()
         loop.call_later(0.05, cancelled.set)
-        task_again = loop.call_later(0.01, task.cancel)  # and once more, while it waits for the thread
+        task_again = loop.call_later(0.01, task.cancel)  # and again, while it waits for the thread
         with pytest.raises(asyncio.CancelledError):
             await task
         task_again.cancel()

@@ -1,4 +1,4 @@
-"""Statements of ours in a transaction of theirs: what holds for every kind of connection."""
+"""treadle's statements in the user's transaction, for every kind of connection."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def on_a_loop(test):
 
 
 def insert(id):
-    """Work of a store."""
+    """Work as a store does it."""
 
     def work(connection):
         with savepoint(connection):
@@ -56,7 +56,7 @@ def orders(url):
 
 @every_kind
 @on_a_loop
-async def test_a_row_exists_once_the_users_transaction_commits(kind, postgres_url):
+async def test_a_row_exists_when_the_users_transaction_has_committed(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
         assert [(2, "ours")] == await user.work(insert(2))
@@ -70,7 +70,7 @@ async def test_a_row_exists_once_the_users_transaction_commits(kind, postgres_ur
 
 @every_kind
 @on_a_loop
-async def test_a_row_never_existed_if_the_users_transaction_rolls_back(kind, postgres_url):
+async def test_a_row_does_not_exist_if_the_users_transaction_rolls_back(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
         await user.work(insert(2))
@@ -82,7 +82,7 @@ async def test_a_row_never_existed_if_the_users_transaction_rolls_back(kind, pos
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if not name.startswith(("asyncpg", "Django"))])
 @on_a_loop
-async def test_the_first_statement_begins_the_transaction_where_theirs_would(kind, postgres_url):
+async def test_the_first_statement_begins_a_transaction_if_the_users_own_would(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         await user.work(insert(1))
         assert [] == orders(postgres_url)
@@ -93,7 +93,7 @@ async def test_the_first_statement_begins_the_transaction_where_theirs_would(kin
 
 @every_kind
 @on_a_loop
-async def test_if_ours_fails_nothing_of_it_stays_and_theirs_goes_on(kind, postgres_url):
+async def test_work_that_fails_leaves_nothing_and_the_users_transaction_stays_usable(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
         with pytest.raises(Exception) as raised:  # noqa: PT011 - each driver has its own
@@ -109,7 +109,7 @@ async def test_if_ours_fails_nothing_of_it_stays_and_theirs_goes_on(kind, postgr
 
 @every_kind
 @on_a_loop
-async def test_nothing_is_left_on_the_connection(kind, postgres_url):
+async def test_no_setting_is_left_on_the_connection(kind, postgres_url):
     def look(connection):
         return connection.execute("SELECT count(*) FROM pg_cursors WHERE position('pg_cursors' IN statement) = 0", {})
 
@@ -146,7 +146,7 @@ async def test_values_arrive_as_they_were_sent(kind, postgres_url):
 
 @every_kind
 @on_a_loop
-async def test_a_statement_without_rows_gives_none(kind, postgres_url):
+async def test_a_statement_without_rows_returns_none(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         await user.execute("SELECT 1")
         assert [] == await user.work(lambda b: b.execute("UPDATE orders SET note = CAST(%(n)s AS text)", {"n": "x"}))
@@ -158,7 +158,7 @@ async def test_a_statement_without_rows_gives_none(kind, postgres_url):
 
 @every_kind
 @on_a_loop
-async def test_two_databases_are_told_apart(kind, postgres_url, other_url):
+async def test_two_databases_are_distinguished(kind, postgres_url, other_url):
     with psycopg.connect(postgres_url) as here, psycopg.connect(other_url) as there:
         here.execute("SET timezone = 'Asia/Kolkata'")
         here.execute("SET datestyle = 'German'")
@@ -170,7 +170,7 @@ async def test_two_databases_are_told_apart(kind, postgres_url, other_url):
         assert identity(wrap(there)) != theirs
 
 
-def test_any_role_may_ask_which_database_it_is(postgres_url):
+def test_any_role_can_query_the_identity_of_the_database(postgres_url):
     with psycopg.connect(postgres_url) as connection:
         connection.execute("CREATE ROLE nobody_special")
         connection.execute("SET ROLE nobody_special")
@@ -196,7 +196,7 @@ async def test_a_connection_without_a_transaction_is_refused(kind, postgres_url)
 
 @pytest.mark.parametrize("kind", ["psycopg", "psycopg2", "async psycopg"])
 @on_a_loop
-async def test_a_transaction_begun_by_hand_is_one(kind, postgres_url):
+async def test_a_transaction_begun_by_hand_is_accepted(kind, postgres_url):
     async with KINDS[kind](postgres_url, autocommit=True) as user:
         await user.execute("BEGIN")
         await user.work(insert(1))
@@ -217,7 +217,7 @@ async def test_a_failed_transaction_is_refused(kind, postgres_url):
             await user.work(insert(1))
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS if "ession" not in name])  # a Session opens again
+@pytest.mark.parametrize("kind", [name for name in KINDS if "ession" not in name])  # a Session reopens
 @on_a_loop
 async def test_a_closed_connection_is_refused(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
@@ -239,7 +239,7 @@ async def test_an_async_connection_is_refused_by_sync_code(kind, postgres_url):
 
 @pytest.mark.parametrize("kind", [name for name in KINDS if name not in ASYNC])
 @on_a_loop
-async def test_a_sync_connection_is_no_async_one(kind, postgres_url):
+async def test_a_sync_connection_is_not_taken_for_an_async_one(kind, postgres_url):
     async with KINDS[kind](postgres_url) as user:
         assert not is_async(user.connection)
         assert (connection := wrap(user.connection)) is wrap(connection)

@@ -1,4 +1,4 @@
-"""`using(connection=…)` with every kind of connection: a job is part of the user's transaction, and told of with it."""
+"""`using(connection=…)` with every kind of connection: a commit of the user stores and announces the job."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def ship(td):
 
 @pytest.fixture
 def worker(jobs_url):
-    """Somebody else, who looks for work and listens."""
+    """Another store, which listens for jobs."""
     store = open_store(jobs_url)
     yield store
     store.close()
@@ -48,7 +48,7 @@ def claim(store):
 
 @every_kind
 @on_a_loop
-async def test_a_job_is_there_to_be_claimed_once_the_users_transaction_commits(kind, td, ship, worker, jobs_url):
+async def test_a_job_can_be_claimed_when_the_users_transaction_has_committed(kind, td, ship, worker, jobs_url):
     async with KINDS[kind](jobs_url) as user:
         await user.execute(ORDER)
         job = await enqueue(ship, kind, user, 1)
@@ -64,7 +64,7 @@ async def test_a_job_is_there_to_be_claimed_once_the_users_transaction_commits(k
 
 @every_kind
 @on_a_loop
-async def test_a_job_was_never_there_if_the_users_transaction_rolls_back(kind, ship, worker, jobs_url):
+async def test_there_is_no_job_if_the_users_transaction_rolls_back(kind, ship, worker, jobs_url):
     async with KINDS[kind](jobs_url) as user:
         await user.execute(ORDER)
         await enqueue(ship, kind, user, 1, dedupe="k")
@@ -77,11 +77,11 @@ async def test_a_job_was_never_there_if_the_users_transaction_rolls_back(kind, s
 
 @every_kind
 @on_a_loop
-async def test_who_listens_hears_of_the_job_when_the_users_transaction_commits(kind, ship, worker, jobs_url):
+async def test_listeners_are_notified_when_the_users_transaction_commits(kind, ship, worker, jobs_url):
     worker.open()
     watch = worker.watch()
     while watch.wait(0.1):
-        pass  # it looks a few times when it has begun to listen
+        pass  # a new listener looks a few times at first
     async with KINDS[kind](jobs_url) as user:
         await user.execute(ORDER)
         job = await enqueue(ship, kind, user, 1)
@@ -96,7 +96,7 @@ async def test_who_listens_hears_of_the_job_when_the_users_transaction_commits(k
 
 @every_kind
 @on_a_loop
-async def test_a_held_key_answers_with_its_holder(kind, td, ship, jobs_url):
+async def test_a_key_in_use_returns_its_holder(kind, td, ship, jobs_url):
     holder = await ship.using(dedupe="k").aenqueue(1)
     async with KINDS[kind](jobs_url) as user:
         await user.execute(ORDER)

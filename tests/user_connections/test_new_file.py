@@ -1,4 +1,4 @@
-"""The first enqueue in a transaction of the user's on a new SQLite file: our tables are created in that transaction."""
+"""The first enqueue in the user's transaction on a new SQLite file creates the tables in that transaction."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def by_name(td):
 
 
 def elsewhere(td):
-    """A producer without the handler's code asks the file for the policies of the type."""
+    """A producer without the handler's code reads the policies of the type from the file."""
     return lambda connection: Treadle(td.store.url).enqueue("mail", {"to": "ann"}, connection=connection)
 
 
@@ -72,14 +72,14 @@ def test_the_first_job_of_a_new_file_is_part_of_the_users_transaction(td, driver
     job = driver(td, enqueue(td), commit=True)
     assert time.monotonic() - began < 5
 
-    again = driver(td, enqueue(td), commit=True)  # the tables are there, and the journal is still SQLite's default
+    again = driver(td, enqueue(td), commit=True)  # the tables exist, and the journal mode is still SQLite's default
     assert {job.id, again.id} == {job.id for job in td.jobs()}
     assert td.store.status()["journal_mode"] == "wal"
 
 
 @pytest.mark.parametrize("enqueue", [by_name, elsewhere])
 @pytest.mark.parametrize("driver", DRIVERS)
-def test_a_rollback_takes_the_tables_with_it(td, driver, enqueue):
+def test_a_rollback_removes_the_tables_too(td, driver, enqueue):
     driver(td, enqueue(td), commit=False)
     assert td.store.schema() == 0
 
@@ -87,7 +87,7 @@ def test_a_rollback_takes_the_tables_with_it(td, driver, enqueue):
     assert [job.id] == [job.id for job in td.jobs()]
 
 
-def test_an_open_transaction_of_the_users_lets_others_read(td):
+def test_others_can_read_during_the_users_open_transaction(td):
     with closing(sqlite3.connect(td.store.path)) as connection:
         connection.execute("CREATE TABLE orders (id INTEGER)")
         td.enqueue("mail", {"to": "ann"}, connection=connection)

@@ -1,4 +1,4 @@
-"""What only one kind of connection can do."""
+"""Behavior of single kinds of connections."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_psycopg_in_nested_transactions(autocommit, postgres_url):
 
 @on_a_loop
 async def test_psycopg2_after_a_commit_sent_as_text(postgres_url):
-    """psycopg2 thinks that its transaction goes on; each of our statements would be a commit of its own."""
+    """psycopg2 assumes that its transaction is still open, but each further statement would commit on its own."""
     async with with_psycopg2(postgres_url) as user:
         await user.execute("INSERT INTO orders VALUES (1, 'theirs')")
         await user.execute("COMMIT")
@@ -87,7 +87,7 @@ async def test_an_atomic_block_that_django_has_marked_for_rollback(postgres_url)
 
 
 @on_a_loop
-async def test_asyncpg_with_codecs_of_the_users(postgres_url):
+async def test_asyncpg_with_the_users_own_codecs(postgres_url):
     async with with_asyncpg(postgres_url) as user:
         for type in ("json", "jsonb"):
             await user.connection.set_type_codec(type, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
@@ -96,7 +96,7 @@ async def test_asyncpg_with_codecs_of_the_users(postgres_url):
 
 
 @on_a_loop
-async def test_an_asyncpg_connection_that_went_back_to_its_pool(postgres_url):
+async def test_an_asyncpg_connection_that_was_returned_to_its_pool(postgres_url):
     async with asyncpg.create_pool(postgres_url, min_size=1, max_size=1) as pool:
         async with pool.acquire() as connection:
             pass
@@ -123,7 +123,7 @@ def engine(postgres_url):
     engine.dispose()
 
 
-def test_a_session_with_objects_and_savepoints_of_its_own(engine, postgres_url):
+def test_a_session_with_its_own_objects_and_savepoints(engine, postgres_url):
     with orm.Session(engine) as session, session.begin():
         session.add(Order(id=1, note="theirs"))
         with session.begin_nested():
@@ -150,7 +150,7 @@ def test_a_session_without_a_bind():
         insert(1)(wrap(orm.Session()))
 
 
-def test_an_engine_is_no_connection(engine):
+def test_an_engine_is_not_a_connection(engine):
     with pytest.raises(BadConnection, match="pass a connection of it"):
         wrap(engine)
 

@@ -1,4 +1,4 @@
-"""SQLAlchemy and Django over SQLite: the sqlite3 connection inside, in their transaction."""
+"""SQLAlchemy and Django on SQLite: treadle uses the sqlite3 connection inside, in their transaction."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def djangos(store):
 
 
 @pytest.mark.parametrize("holder", [sqlalchemy.Engine.connect, orm.Session, kinds.scoped])
-def test_sqlalchemy_commits_and_rolls_back_what_is_done_inside(holder, engine, store):
+def test_sqlalchemy_commits_and_rolls_back_work_on_its_sqlite3_connection(holder, engine, store):
     with closing(holder(engine)) as connection:
         [kept] = store.insert([new_job()], unwrap(connection))
         assert None is store.get(kept.id)
@@ -63,7 +63,7 @@ def test_sqlalchemy_commits_and_rolls_back_what_is_done_inside(holder, engine, s
     assert None is store.get(dropped.id)
 
 
-def test_it_joins_what_sqlalchemy_has_begun(engine, store):
+def test_it_joins_the_transaction_that_sqlalchemy_has_begun(engine, store):
     with engine.begin() as connection:
         connection.execute(sqlalchemy.text("CREATE TABLE orders (id INTEGER)"))
         connection.execute(sqlalchemy.text("INSERT INTO orders VALUES (1)"))
@@ -72,7 +72,7 @@ def test_it_joins_what_sqlalchemy_has_begun(engine, store):
     assert job == store.get(job.id)
 
 
-def test_django_commits_and_rolls_back_what_is_done_inside(djangos, store):
+def test_django_commits_and_rolls_back_work_on_its_sqlite3_connection(djangos, store):
     with transaction.atomic(using=djangos.alias):
         assert isinstance(unwrap(djangos), sqlite3.Connection)
         [kept] = store.insert([new_job()], unwrap(djangos))

@@ -1,4 +1,4 @@
-"""A mount of the test's own, and clients for it."""
+"""A mount for each test, and clients for it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from treadle.web import SCOPES, Principal
 HERE = "http://localhost"
 EVERYTHING = " ".join(SCOPES)
 OURS = {"Sec-Fetch-Site": "same-origin"}
-"""What a browser sends with a form of our own pages."""
+"""The headers that a browser sends with a form of the dashboard."""
 
 
 def by_header(request: Request) -> Principal | None:
@@ -40,7 +40,7 @@ Connect = Callable[..., TestClient]
 
 
 def client_of(td: Treadle, who: str | None, **options: Any) -> TestClient:
-    """A client that calls from our own pages, with these scopes."""
+    """A client that sends requests as the dashboard's pages do, with these scopes."""
     web = td.asgi(auth=by_header, **options)
     headers = OURS if who is None else {**OURS, "X-Who": who}
     return TestClient(web, base_url=HERE, headers=headers, raise_server_exceptions=False)
@@ -48,11 +48,11 @@ def client_of(td: Treadle, who: str | None, **options: Any) -> TestClient:
 
 @pytest.fixture
 def connect(td: Treadle) -> Connect:
-    """A client that is let in with these scopes: `connect("read @acme")`."""
+    """A client with these scopes: `connect("read @acme")`."""
     return lambda who=EVERYTHING, **options: client_of(td, who, **options)
 
 
 @pytest.fixture
 def client(connect: Connect) -> TestClient:
-    """One that may do everything."""
+    """A client with all scopes."""
     return connect()

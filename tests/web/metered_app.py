@@ -1,4 +1,4 @@
-"""Handlers that keep a journal of their own: what was run, whatever the database says."""
+"""Handlers that keep their own journal of what ran, independent of the database."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def quick(ctx: Context) -> None:
 
 @td.job(max_attempts=3, backoff=0)
 async def shaky(ctx: Context) -> None:
-    """Fails twice, then not."""
+    """Fails twice, then completes."""
     with journalled(ctx, "shaky"):
         if ctx.attempt < 3:
             raise ConnectionError("not yet")
@@ -51,7 +51,7 @@ async def hopeless(ctx: Context) -> None:
 
 @td.job(max_attempts=5, backoff=0)
 async def deadly(ctx: Context) -> None:
-    """Takes its whole process with it, the first time."""
+    """Kills its process the first time."""
     with journalled(ctx, "deadly"):
         if ctx.attempt == 1:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -30,7 +30,7 @@ class Dashboard:
 
     @property
     def url(self) -> str:
-        """Where it is, without a slash at the end."""
+        """Its URL, without a slash at the end."""
         return re.sub(r"/\?login=.*", "", self.login)
 
     @property
@@ -38,7 +38,7 @@ class Dashboard:
         return urlsplit(self.login).port or 0
 
     def stop(self, how: signal.Signals = signal.SIGTERM) -> int:
-        """The exit code."""
+        """Stop it, and return the exit code."""
         self.process.send_signal(how)
         return self.process.wait(SECONDS)
 

@@ -1,4 +1,4 @@
-"""Who may do what: every route, called by every kind of caller."""
+"""Authorization: every route, called by every kind of caller."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from treadle.web.route import Route
 NEEDING = [route for route in ROUTES if route.scope is not None]
 OPEN = [route for route in ROUTES if route.scope is None]
 FINITE = [route for route in NEEDING if not route.stream]
-"""A stream never ends by itself: test_events.py tests who gets one."""
+"""A stream never ends by itself. test_events.py tests which callers get one."""
 REFUSED = (401, 403)
 
 
@@ -40,7 +40,7 @@ def call(client: TestClient, route: Route, id: str) -> int:
 
 @pytest.fixture(scope="module")
 def td(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Treadle]:
-    """One for all tests: the caller decides the result, not the data."""
+    """One app for all tests: the result depends on the caller, not on the data."""
     app = Treadle(f"sqlite:///{tmp_path_factory.mktemp('matrix')}/jobs.db")
     yield app
     app.close()
@@ -57,7 +57,7 @@ def test_there_are_routes_of_every_scope() -> None:
 
 
 @pytest.mark.parametrize("route", NEEDING, ids=name)
-def test_without_anything_nobody_is_let_in(route: Route, connect: Connect, id: str) -> None:
+def test_a_caller_without_credentials_is_refused(route: Route, connect: Connect, id: str) -> None:
     assert call(connect(None), route, id) == 401
 
 
@@ -75,7 +75,7 @@ def test_a_scope_opens_its_own_routes_and_manage_opens_all(route: Route, scope: 
 
 
 @pytest.mark.parametrize("route", FINITE, ids=name)
-def test_those_bound_to_another_tenant_see_nothing_of_this_one(route: Route, connect: Connect, id: str) -> None:
+def test_a_caller_bound_to_another_tenant_sees_nothing_of_this_one(route: Route, connect: Connect, id: str) -> None:
     status = call(connect("manage @umbrella"), route, id)
     if not route.for_tenants:
         assert status == 403
@@ -93,7 +93,7 @@ def test_a_stream_needs_its_scope_too(route: Route, scope: str, connect: Connect
 
 @pytest.fixture
 def by_token(td: Treadle) -> Iterator[TestClient]:
-    """A mount that lets in tokens only."""
+    """A mount that accepts only tokens."""
     with TestClient(td.asgi(auth=nobody), base_url=HERE, headers=OURS) as client:
         yield client
 
@@ -108,7 +108,7 @@ def give_out(td: Treadle, name: str, *scopes: str, tenant: str = "", expires_in:
 
 
 @pytest.mark.parametrize("route", NEEDING, ids=name)
-def test_a_token_that_is_wrong_expired_or_revoked_opens_nothing(
+def test_a_token_that_is_wrong_expired_or_revoked_is_refused(
     route: Route, by_token: TestClient, td: Treadle, id: str
 ) -> None:
     expired, revoked = give_out(td, new_id(), "manage", expires_in=-1), give_out(td, "taken away", "manage")
@@ -138,7 +138,7 @@ def test_a_revoked_token_is_refused_within_a_second(by_token: TestClient, td: Tr
         asked = time.monotonic()
 
 
-def test_a_secret_is_kept_nowhere(td: Treadle) -> None:
+def test_a_secret_is_not_stored(td: Treadle) -> None:
     secret = give_out(td, "another reader", "read")
     td.close()
     place = Path(td.store.where)

@@ -1,4 +1,4 @@
-"""One thing done to many jobs: stated first, done in the background, seen from everywhere."""
+"""Bulk operations: previewed first, done in the background, visible in every process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treadle.web.api import bulk as bulk_runner
 
 
 def ended(client: TestClient, id: str) -> dict[str, Any]:
-    """The operation, when it is."""
+    """The operation, once it has ended."""
 
     def look() -> dict[str, Any] | None:
         found: dict[str, Any] = client.get(f"/api/operations/{id}").json()
@@ -34,7 +34,7 @@ def cancelled(td: Treadle, n: int, type: str = "a") -> list[str]:
     return [td.cancel(job.id).id for job in jobs]
 
 
-def test_all_that_match_are_retried(client: TestClient, td: Treadle) -> None:
+def test_all_matching_jobs_are_retried(client: TestClient, td: Treadle) -> None:
     cancelled(td, 137)
     cancelled(td, 1, "b")
     asked = {"action": "retry", "filter": "status:cancelled type:a"}
@@ -54,7 +54,7 @@ def test_all_that_match_are_retried(client: TestClient, td: Treadle) -> None:
     assert (noted["action"], noted["what"], noted["count"]) == ("retry", "status:cancelled type:a", 137)
 
 
-def test_if_the_count_has_moved_nothing_is_done(client: TestClient, td: Treadle) -> None:
+def test_if_the_count_has_changed_nothing_is_done(client: TestClient, td: Treadle) -> None:
     cancelled(td, 3)
     said = problem(
         client.post("/api/jobs/bulk", json={"action": "delete", "filter": "status:cancelled", "expected_count": 2}),
@@ -66,7 +66,7 @@ def test_if_the_count_has_moved_nothing_is_done(client: TestClient, td: Treadle)
     assert client.get("/api/audit").json()["items"] == []
 
 
-def test_jobs_can_be_named(client: TestClient, td: Treadle) -> None:
+def test_jobs_can_be_selected_by_id(client: TestClient, td: Treadle) -> None:
     ids = cancelled(td, 55)
     started = client.post("/api/jobs/bulk", json={"action": "delete", "ids": ids[:50], "expected_count": 50}).json()
     assert ended(client, started["operation_id"])["done"] == 50
@@ -74,7 +74,7 @@ def test_jobs_can_be_named(client: TestClient, td: Treadle) -> None:
     problem(client.post("/api/jobs/bulk", json={"action": "delete", "ids": ids}), 400, "bad-request")
 
 
-def test_what_cannot_be_done_to_a_job_is_skipped(client: TestClient, td: Treadle) -> None:
+def test_jobs_that_do_not_allow_the_action_are_skipped(client: TestClient, td: Treadle) -> None:
     ids = [*cancelled(td, 2), td.enqueue("a").id]
     started = client.post("/api/jobs/bulk", json={"action": "cancel", "ids": ids}).json()
     found = ended(client, started["operation_id"])
@@ -95,13 +95,15 @@ def test_what_cannot_be_done_to_a_job_is_skipped(client: TestClient, td: Treadle
     ],
     ids=str,
 )
-def test_what_does_not_say_which_jobs_is_refused(client: TestClient, td: Treadle, asked: dict[str, Any]) -> None:
+def test_a_request_that_selects_no_jobs_is_refused(client: TestClient, td: Treadle, asked: dict[str, Any]) -> None:
     td.enqueue("a")
     answer = client.post("/api/jobs/bulk", json=asked)
     assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
 
 
-def test_another_process_sees_it_and_another_tenant_does_not(connect: Connect, client: TestClient, td: Treadle) -> None:
+def test_an_operation_is_visible_in_another_process_but_not_to_another_tenant(
+    connect: Connect, client: TestClient, td: Treadle
+) -> None:
     td.enqueue("a", tenant="acme")
     mine = connect("manage @acme")
     id = mine.post("/api/jobs/bulk", json={"action": "cancel", "filter": "status:pending"}).json()["operation_id"]
@@ -113,7 +115,7 @@ def test_another_process_sees_it_and_another_tenant_does_not(connect: Connect, c
     problem(client.get("/api/operations/none"), 404, "not-found")
 
 
-def test_an_operation_whose_process_died_is_gone_on_with(
+def test_an_operation_whose_process_died_is_resumed(
     client: TestClient, td: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancelled(td, 120)
@@ -129,6 +131,6 @@ def test_an_operation_whose_process_died_is_gone_on_with(
     assert ended(client, operation.id)["done"] == 120
 
 
-def test_since_means_since_the_operation_began(td: Treadle) -> None:
+def test_a_relative_time_in_a_filter_counts_from_the_start_of_the_operation(td: Treadle) -> None:
     fixed = bulk_runner.fix_times(bulk_runner.filters.parse("since:1h status:failed"), 3_600_000_000)
     assert str(fixed) == "status:failed since:1970-01-01T00:00:00Z"

@@ -1,4 +1,4 @@
-"""The cache of a mount: many readers at once cost no more than one."""
+"""The cache of a mount: many concurrent readers cost as much as one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def web_of(td: Treadle) -> WebApp:
     return td.asgi(auth=lambda request: "read")
 
 
-def test_what_many_ask_for_at_once_is_made_once(td: Treadle) -> None:
+def test_a_value_that_many_request_at_once_is_computed_once(td: Treadle) -> None:
     web, made, go = web_of(td), [], threading.Event()
 
     def make() -> int:
@@ -31,7 +31,7 @@ def test_what_many_ask_for_at_once_is_made_once(td: Treadle) -> None:
     assert web.cached("other", 60, make) == 2
 
 
-def test_what_is_old_is_made_again_and_what_was_dear_is_kept_longer(td: Treadle) -> None:
+def test_an_old_value_is_computed_again_and_an_expensive_one_is_kept_longer(td: Treadle) -> None:
     web, made = web_of(td), []
 
     def make() -> int:
@@ -43,7 +43,7 @@ def test_what_is_old_is_made_again_and_what_was_dear_is_kept_longer(td: Treadle)
     assert [web.cached("dear", 0, make, share=0.001) for _ in range(2)] == [3, 3]
 
 
-def test_what_could_not_be_made_is_tried_again(td: Treadle) -> None:
+def test_a_value_whose_computation_failed_is_tried_again(td: Treadle) -> None:
     web, answers = web_of(td), iter([RuntimeError("no"), "yes"])
 
     def make() -> str:
@@ -58,19 +58,19 @@ def test_what_could_not_be_made_is_tried_again(td: Treadle) -> None:
         assert web.cached("key", 60, make) == "yes"
 
 
-def test_keys_that_come_from_requests_do_not_pile_up(td: Treadle) -> None:
+def test_the_cache_of_keys_from_requests_is_bounded(td: Treadle) -> None:
     web = web_of(td)
     for n in range(5_000):
         web.cached(n, 60, lambda: None)
     assert len(web._cached) <= 1_001
 
 
-def test_a_page_that_got_what_is_kept_is_told_when_it_can_be_made_anew(td: Treadle) -> None:
+def test_a_page_from_the_cache_says_when_it_can_be_refreshed(td: Treadle) -> None:
     web = web_of(td)
-    longer_than_hints_are_told_again = 2.5
+    longer_than_hints_are_repeated = 2.5
 
     def shown() -> int:
-        return int(web.cached("jobs", longer_than_hints_are_told_again, lambda: td.count().value))
+        return int(web.cached("jobs", longer_than_hints_are_repeated, lambda: td.count().value))
 
     async def look() -> None:
         page = web.broadcaster.subscribe()

@@ -22,7 +22,7 @@ def heights(svg: str, tone: str) -> list[float]:
     ]
 
 
-def test_bars_are_as_high_as_their_share_of_the_axis_and_stand_on_each_other() -> None:
+def test_bars_are_as_high_as_their_share_of_the_axis_and_are_stacked() -> None:
     series = (Series("fine", "ok", [8, 0, 4]), Series("failed", "bad", [2, 0, 0]))
     chart = charts.bars(["a", "b", "c"], series, COUNT, "Runs")
     assert chart.ys == ["10", "5", "0"]
@@ -31,7 +31,7 @@ def test_bars_are_as_high_as_their_share_of_the_axis_and_stand_on_each_other() -
     assert (failed.get("height"), failed.get("y")) == ("20", "0"), "it ends where the axis does"
 
 
-def test_each_column_tells_its_numbers_and_the_table_has_them_all() -> None:
+def test_each_column_shows_its_numbers_and_the_table_has_them_all() -> None:
     series = (Series("fine", "ok", [8, 0, 4]), Series("failed", "bad", [2, 0, 0]))
     chart = charts.bars(["a", "b", "c"], series, COUNT, "Runs")
     titles = [title.text for title in ElementTree.fromstring(chart.svg).iter("title")]
@@ -46,19 +46,19 @@ def test_a_value_that_is_not_known_leaves_a_gap() -> None:
     assert chart.rows == [("d", ["1"]), ("b", ["2"]), ("a", ["1"])]
 
 
-def test_nothing_at_all_is_said_to_be_so() -> None:
+def test_a_chart_without_data_says_so() -> None:
     assert charts.bars(["a"], (Series("runs", "ok", [0]),), COUNT, "Runs").empty
     assert charts.lines(["a"], (Series("mean", "ok", [None]),), COUNT, "Wait").empty
     assert charts.bars([], (), COUNT, "Runs").empty
 
 
-def test_something_small_is_never_nothing() -> None:
+def test_a_small_value_is_never_invisible() -> None:
     chart = charts.bars(["a", "b"], (Series("runs", "ok", [100_000, 1]),), COUNT, "Runs")
     assert min(heights(chart.svg, "c-ok")) >= 1
     assert heights(charts.spark([1000, 1, 0], "Runs"), "c-ok") == [100, 1.5]
 
 
-def test_names_cannot_break_out_of_a_drawing() -> None:
+def test_names_are_escaped_in_a_chart() -> None:
     evil = '"><script>alert(1)</script>'
     for svg in (
         charts.bars([evil], (Series(evil, "ok", [1]),), COUNT, evil).svg,
@@ -69,12 +69,12 @@ def test_names_cannot_break_out_of_a_drawing() -> None:
         assert "<script" not in svg
 
 
-def test_there_is_no_style_in_a_drawing() -> None:
+def test_a_chart_has_no_inline_style() -> None:
     chart = charts.bars(["a"], (Series("runs", "ok", [1]),), COUNT, "Runs")
     assert not re.search(r"\sstyle=|<style", chart.svg + charts.ribbon([("ok", "a", 1)], "b"))
 
 
-def test_a_ribbon_fills_its_width_in_order_and_shows_what_is_short() -> None:
+def test_a_timeline_ribbon_fills_its_width_in_order_and_shows_short_parts() -> None:
     parts = [("none", "waited", 1000.0), ("bad", "ran", 0.001), ("none", "waited", 1000.0)]
     boxes = list(ElementTree.fromstring(charts.ribbon(parts, "Life")).iter("rect"))
     widths = [float(box.get("width", "0")) for box in boxes]
@@ -91,7 +91,7 @@ def test_axes_end_at_round_numbers(value: float, top: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "text"),
     [
         (0.03, "40ms"),
         (0.8, "800ms"),
@@ -103,18 +103,18 @@ def test_axes_end_at_round_numbers(value: float, top: float) -> None:
         (800_000, "10d"),
     ],
 )
-def test_axes_of_durations_end_at_round_durations(value: float, told: str) -> None:
-    assert format_duration(charts.nice_seconds(value)) == told
+def test_axes_of_durations_end_at_round_durations(value: float, text: str) -> None:
+    assert format_duration(charts.nice_seconds(value)) == text
 
 
 @given(st.floats(min_value=1e-6, max_value=1e12))
-def test_an_axis_is_never_lower_than_what_it_shows_and_not_much_higher(value: float) -> None:
+def test_an_axis_is_at_least_as_high_as_its_values_and_not_much_higher(value: float) -> None:
     for nice, most in ((charts.nice, 2.6), (charts.nice_seconds, 3.1)):
         assert value * (1 - 1e-6) <= nice(value) <= value * most
 
 
 @given(st.lists(st.floats(min_value=0, max_value=1e9) | st.none(), max_size=50))
-def test_any_numbers_make_a_drawing(values: list[float | None]) -> None:
+def test_any_numbers_make_a_chart(values: list[float | None]) -> None:
     labels = [str(n) for n in range(len(values))]
     for draw in (charts.bars, charts.lines):
         chart = draw(labels, (Series("a", "ok", values),), COUNT, "A")

@@ -1,4 +1,4 @@
-"""`treadle dashboard`: who is let in, and how it starts and stops."""
+"""`treadle dashboard`: how users sign in, and how it starts and stops."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.web.served import SECONDS, Dashboard, start
 from treadle import Treadle
 
 
-def test_the_link_lets_one_in_once_and_the_cookie_from_then_on(tmp_path: Path) -> None:
+def test_the_link_signs_in_once_and_the_cookie_from_then_on(tmp_path: Path) -> None:
     with Dashboard(tmp_path) as served:
         with httpx2.Client(base_url=served.url, timeout=SECONDS) as stranger:
             assert stranger.get("/api/stats").status_code == 401
@@ -38,7 +38,7 @@ def test_the_link_lets_one_in_once_and_the_cookie_from_then_on(tmp_path: Path) -
         assert httpx2.get(served.login, timeout=SECONDS).status_code == 403
 
 
-def test_a_session_outlives_a_restart_and_can_be_revoked(tmp_path: Path) -> None:
+def test_a_session_survives_a_restart_and_can_be_revoked(tmp_path: Path) -> None:
     with httpx2.Client(timeout=SECONDS) as me:
         with Dashboard(tmp_path) as served:
             me.get(served.login)
@@ -56,7 +56,7 @@ def test_a_session_outlives_a_restart_and_can_be_revoked(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])
-def test_others_are_not_let_in_unless_they_can_be_told_apart(tmp_path: Path, host: str) -> None:
+def test_a_public_address_needs_a_way_to_authenticate(tmp_path: Path, host: str) -> None:
     process = start(tmp_path, "--host", host, "--port", "0")
     out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, out) == (2, "")
@@ -65,7 +65,7 @@ def test_others_are_not_let_in_unless_they_can_be_told_apart(tmp_path: Path, hos
     assert "td.asgi(auth=" in err
 
 
-def test_a_password_lets_in_from_elsewhere(tmp_path: Path) -> None:
+def test_a_password_signs_in_from_another_machine(tmp_path: Path) -> None:
     known = {"TREADLE_WEB_USER": "ada", "TREADLE_WEB_PASSWORD": "lövelace"}
     with Dashboard(tmp_path, "--host", "0.0.0.0", **known) as served:
         url = f"{served.url}/api/stats"
@@ -77,7 +77,7 @@ def test_a_password_lets_in_from_elsewhere(tmp_path: Path) -> None:
         assert httpx2.get(url, auth=("ada", "lövelace"), timeout=SECONDS).status_code == 429
 
 
-def test_a_token_lets_programs_in(tmp_path: Path) -> None:
+def test_a_program_can_use_a_token(tmp_path: Path) -> None:
     with Dashboard(tmp_path) as served:
         made = start_tokens(tmp_path, "create", "ci", "--scope", "enqueue", "--scope", "read")
         headers = {"Authorization": f"Bearer {made}"}
@@ -90,7 +90,7 @@ def test_a_token_lets_programs_in(tmp_path: Path) -> None:
         assert cancel.status_code == 403
 
 
-def test_an_app_can_be_ticked(tmp_path: Path) -> None:
+def test_the_dashboard_of_an_app_accepts_ticks(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text("from treadle import Treadle\ntd = Treadle()\n@td.job\ndef hi(): return 'hi'\n")
     with (
         Dashboard(tmp_path, "app:td") as served,
@@ -115,13 +115,13 @@ def test_a_prefix_and_read_only(tmp_path: Path) -> None:
             assert me.get("/api/openapi.json").json()["servers"] == [{"url": "/jobs"}]
 
 
-def test_other_names_are_refused(tmp_path: Path) -> None:
+def test_other_host_names_are_refused(tmp_path: Path) -> None:
     with Dashboard(tmp_path, "--allow-host", "jobs.example") as served:
         for host, status in (("evil.example", 421), ("jobs.example", 200), ("localhost", 200)):
             assert httpx2.get(f"{served.url}/healthz", headers={"Host": host}, timeout=SECONDS).status_code == status
 
 
-def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+def test_a_missing_database_is_not_created(tmp_path: Path) -> None:
     process = start(tmp_path, "--port", "0")
     out, err = process.communicate(timeout=SECONDS)
     assert (process.returncode, out) == (3, "")
@@ -141,7 +141,7 @@ def test_a_port_that_is_taken_is_exit_code_2(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT], ids=lambda how: how.name)
-def test_it_stops_when_it_is_told_to_even_if_pages_listen(tmp_path: Path, how: signal.Signals) -> None:
+def test_it_stops_on_sigterm_even_if_pages_are_connected(tmp_path: Path, how: signal.Signals) -> None:
     with Dashboard(tmp_path) as served, httpx2.Client(base_url=served.url, timeout=SECONDS) as me:
         me.get(served.login)
         with me.stream("GET", "/api/events") as stream:
@@ -150,6 +150,6 @@ def test_it_stops_when_it_is_told_to_even_if_pages_listen(tmp_path: Path, how: s
 
 
 def start_tokens(folder: Path, *words: str) -> str:
-    """What `treadle tokens …` prints."""
+    """Run `treadle tokens …` and return what it prints."""
     command = [sys.executable, "-m", "treadle", "tokens", *words, "--db", f"sqlite:///{folder}/jobs.db"]
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=SECONDS).stdout.strip()

@@ -1,4 +1,4 @@
-"""Live pages: hints that something has changed, from whichever process."""
+"""Live pages: hints that something has changed, from any process."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def served(folder: Path) -> Iterator[Dashboard]:
 
 @pytest.fixture
 def td(folder: Path, served: Dashboard) -> Iterator[Treadle]:
-    """Another process on the same database, without jobs."""
+    """An app on the same database, in another process than the server. The database is empty."""
     app = Treadle(f"sqlite:///{folder}/jobs.db")
     yield app
     for job in app.jobs(limit=200):
@@ -58,7 +58,7 @@ def token(td: Treadle, **more: Any) -> dict[str, str]:
 
 @contextmanager
 def stream(served: Dashboard, headers: dict[str, str]) -> Iterator[Iterator[dict[str, Any]]]:
-    """What the hints say, one after the other."""
+    """The data of the hints, in order."""
     with httpx2.stream("GET", f"{served.url}/api/events", headers=headers, timeout=20) as response:
         assert response.status_code == 200
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -66,11 +66,11 @@ def stream(served: Dashboard, headers: dict[str, str]) -> Iterator[Iterator[dict
         yield (json.loads(line[6:]) for line in response.iter_lines() if line.startswith("data: "))
 
 
-def test_a_page_hears_of_what_another_process_does(served: Dashboard, td: Treadle) -> None:
+def test_a_page_gets_a_hint_of_changes_by_another_process(served: Dashboard, td: Treadle) -> None:
     with stream(served, token(td)) as hints:
         assert not any(next(hints)["counts"].values())
         times = []
-        for pending in (50, 100, 150):  # the best of them: the machine has other things to do
+        for pending in (50, 100, 150):  # the best of them, because the machine is shared
             td.enqueue_many([td.request("a") for _ in range(50)])
             began = time.monotonic()
             while next(hints)["counts"].get("pending") != pending:
@@ -79,20 +79,20 @@ def test_a_page_hears_of_what_another_process_does(served: Dashboard, td: Treadl
         assert min(times) < SOON
 
 
-def test_many_changes_are_few_hints_and_the_last_one_is_right(served: Dashboard, td: Treadle) -> None:
+def test_many_changes_make_few_hints_and_the_last_hint_is_right(served: Dashboard, td: Treadle) -> None:
     with stream(served, token(td)) as hints:
         next(hints)
         began = time.monotonic()
         for _ in range(100):
             td.enqueue("a")
-        heard = 1
+        received = 1
         while next(hints)["counts"].get("pending") != 100:
-            heard += 1
-        others = 4  # when the stream opened and when the watch began, and what was under way then
-        assert heard <= (time.monotonic() - began) / 0.25 + others
+            received += 1
+        others = 4  # hints for the opening of the stream, the start of the watch, and changes under way then
+        assert received <= (time.monotonic() - began) / 0.25 + others
 
 
-def test_many_pages_hear_the_same(served: Dashboard, td: Treadle) -> None:
+def test_many_pages_get_the_same_hints(served: Dashboard, td: Treadle) -> None:
     headers = token(td)
 
     def listen(n: int) -> bool:
@@ -100,12 +100,12 @@ def test_many_pages_hear_the_same(served: Dashboard, td: Treadle) -> None:
             return any(hint["counts"].get("pending") == 1 for hint in hints)
 
     with ThreadPoolExecutor(5) as pool:
-        heard = pool.map(listen, range(5))
+        received = pool.map(listen, range(5))
         td.enqueue("a")
-        assert all(heard)
+        assert all(received)
 
 
-def test_those_bound_to_a_tenant_hear_that_and_not_what(served: Dashboard, td: Treadle) -> None:
+def test_a_caller_bound_to_a_tenant_gets_hints_without_details(served: Dashboard, td: Treadle) -> None:
     with stream(served, token(td, tenant="acme")) as hints:
         assert next(hints) == {}
         td.enqueue("a")
@@ -127,7 +127,7 @@ def test_without_a_token_there_is_no_stream(served: Dashboard) -> None:
     assert httpx2.get(f"{served.url}/api/events").status_code == 401
 
 
-def test_a_silent_stream_says_that_it_is_alive(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_stream_sends_keepalives(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broadcaster, "KEEPALIVE", 0.01)
     td = Treadle(f"sqlite:///{folder}/silent.db")
     web = td.asgi(auth=lambda request: "read")

@@ -1,4 +1,4 @@
-"""How pages say things: times, numbers, JSON, tracebacks, a job's life."""
+"""How pages format times, numbers, JSON, tracebacks and a job's timeline."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def an_attempt(n: int, start: float, end: float, outcome: str = "retried") -> At
     )
 
 
-def test_a_moment_is_told_in_the_readers_zone_with_its_offset() -> None:
+def test_a_time_is_shown_in_the_readers_zone_with_its_offset() -> None:
     tokyo = Formatter(NOON, zone="Asia/Tokyo")
     assert tokyo.at(NOON) == (
         '<time datetime="2026-07-01T21:00:00.000+09:00" title="2026-07-01T21:00:00.000+09:00" data-abs>'
@@ -75,17 +75,17 @@ def test_a_moment_is_told_in_the_readers_zone_with_its_offset() -> None:
         ("read the log.", "Read the log."),
     ],
 )
-def test_a_sentence_ends_with_one_mark(text: str, shown: str) -> None:
+def test_a_sentence_ends_with_one_punctuation_mark(text: str, shown: str) -> None:
     assert formatting.sentence(text) == shown
 
 
-def test_a_filter_error_on_a_page_ends_with_one_mark(client: TestClient) -> None:
+def test_a_filter_error_on_a_page_ends_with_one_punctuation_mark(client: TestClient) -> None:
     assert "did you mean status?</p>" in client.get("/jobs?q=staus:failed").text
 
 
-def test_times_within_sentences_are_told_in_the_readers_zone_and_the_rest_is_escaped() -> None:
-    told = Formatter(NOON, zone="Asia/Tokyo").localized("it failed at 2026-07-01 12:00:00 UTC: <b>")
-    assert "2026-07-01 21:00:00</time> JST: &lt;b&gt;" in told
+def test_times_within_sentences_are_in_the_readers_zone_and_the_rest_is_escaped() -> None:
+    text = Formatter(NOON, zone="Asia/Tokyo").localized("it failed at 2026-07-01 12:00:00 UTC: <b>")
+    assert "2026-07-01 21:00:00</time> JST: &lt;b&gt;" in text
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_the_zone_comes_from_a_cookie_that_is_not_trusted(
     assert "data-theme" not in page.text.split(">")[1]
 
 
-def test_a_choice_is_kept_in_a_cookie_and_leads_back_to_pages_of_ours_only(client: TestClient) -> None:
+def test_a_choice_is_kept_in_a_cookie_and_redirects_only_within_the_dashboard(client: TestClient) -> None:
     saved = client.get("/settings/save?zone=Asia/Tokyo&back=/jobs?q=status:failed", follow_redirects=False)
     assert (saved.status_code, saved.headers["location"]) == (303, "/jobs?q=status:failed")
     assert saved.headers["set-cookie"].startswith("treadle_zone=Asia/Tokyo; Path=/;")
@@ -135,7 +135,7 @@ def test_a_state_is_finer_than_a_status(fields: dict[str, Any], state: str) -> N
 
 
 @pytest.mark.parametrize(
-    ("part", "whole", "told"),
+    ("part", "whole", "text"),
     [
         (0, 0, "\u2013"),
         (3, 4, "75 %"),
@@ -145,17 +145,17 @@ def test_a_state_is_finer_than_a_status(fields: dict[str, Any], state: str) -> N
         (0, 7, "0 %"),
     ],
 )
-def test_a_share_is_all_or_nothing_only_if_it_is(part: int, whole: int, told: str) -> None:
-    assert formatting.share(part, whole) == told
+def test_a_share_is_shown_as_0_or_100_percent_only_if_it_is_exact(part: int, whole: int, text: str) -> None:
+    assert formatting.share(part, whole) == text
 
 
 def test_json_is_exact_and_escaped() -> None:
-    told = highlight.json({"n": 9007199254740993, "<b>": "</script>", "token": "•••", "x": None})
-    assert '<span class="j-num">9007199254740993</span>' in told
-    assert "&lt;/script&gt;" in told
-    assert "<b>" not in told
-    assert '<span class="j-red">&#34;•••&#34;</span>' in told
-    assert '<span class="j-con">null</span>' in told
+    text = highlight.json({"n": 9007199254740993, "<b>": "</script>", "token": "•••", "x": None})
+    assert '<span class="j-num">9007199254740993</span>' in text
+    assert "&lt;/script&gt;" in text
+    assert "<b>" not in text
+    assert '<span class="j-red">&#34;•••&#34;</span>' in text
+    assert '<span class="j-con">null</span>' in text
 
 
 TRACE = """Traceback (most recent call last):
@@ -169,7 +169,7 @@ ConnectionError: refused
 """
 
 
-def test_a_traceback_shows_ones_own_frames_first() -> None:
+def test_a_traceback_shows_the_users_own_frames_first() -> None:
     lines = highlight.traceback(TRACE)
     assert [line.text.strip() for line in highlight.own(lines)] == [
         'File "/srv/app/mail.py", line 12, in send',
@@ -184,7 +184,7 @@ def test_a_traceback_of_libraries_only_is_shown_whole() -> None:
     assert highlight.own(lines) == lines
 
 
-def test_a_life_has_no_gaps_and_adds_up() -> None:
+def test_a_timeline_has_no_gaps_and_adds_up() -> None:
     history = [an_attempt(1, 2, 5), an_attempt(2, 15, 16), an_attempt(3, 40, 44, "failed")]
     job = a_job(status=Status.FAILED, started_at=at(40), completed_at=at(44), attempts=3)
     parts = timeline(job, history, at(1000))
@@ -193,7 +193,7 @@ def test_a_life_has_no_gaps_and_adds_up() -> None:
     assert all(one.end == next.start for one, next in pairwise(parts))
 
 
-def test_an_attempt_that_was_retried_is_said_to_have_failed() -> None:
+def test_an_attempt_that_was_retried_is_shown_as_failed() -> None:
     history = [an_attempt(1, 0, 0.085), an_attempt(2, 10, 11, "failed")]
     job = a_job(status=Status.FAILED, started_at=at(10), completed_at=at(11), attempts=2)
     texts = [part.text for part in timeline(job, history, at(1000))]
@@ -202,7 +202,7 @@ def test_an_attempt_that_was_retried_is_said_to_have_failed() -> None:
     assert [part.text for part in timeline(running, [], at(2))] == ["Attempt 1 has been running for 2.0s"]
 
 
-def test_a_life_goes_on_until_now() -> None:
+def test_the_timeline_of_a_job_that_has_not_ended_reaches_until_now() -> None:
     running = a_job(status=Status.PROCESSING, started_at=at(30), attempts=2)
     parts = timeline(running, [an_attempt(1, 1, 2)], at(50))
     assert [(part.kind, part.seconds) for part in parts] == [("wait", 1), ("retried", 1), ("wait", 28), ("running", 20)]
@@ -210,7 +210,7 @@ def test_a_life_goes_on_until_now() -> None:
     assert [(part.kind, part.seconds) for part in waiting] == [("wait", 7)]
 
 
-def test_what_was_hidden_from_an_editor_stays_what_it_was() -> None:
+def test_values_hidden_in_the_editor_keep_their_value() -> None:
     original = {"to": "ada", "auth": {"token": "s3cret", "user": 1}, "list": [{"password": "p"}, 2]}
     seen = {"to": "ada", "auth": {"token": "•••", "user": 1}, "list": [{"password": "•••"}, 2]}
     edited = {"to": "bob", "auth": {"token": "•••", "user": 2}, "list": [{"password": "•••"}, 3, 4]}
@@ -222,7 +222,7 @@ def test_what_was_hidden_from_an_editor_stays_what_it_was() -> None:
     }
 
 
-def test_a_window_ends_with_the_step_of_now() -> None:
+def test_a_window_ends_with_the_step_that_contains_now() -> None:
     seconds = int(NOON.timestamp()) + 61
     over = window("1h", seconds * 1_000_000)
     assert over.until == at(120)
@@ -230,7 +230,7 @@ def test_a_window_ends_with_the_step_of_now() -> None:
     assert window("nonsense", 0).key == "1h"
 
 
-def test_ids_of_one_moment_stay_apart_when_they_are_cut(tmp_path: Path) -> None:
+def test_shortened_ids_of_the_same_moment_differ(tmp_path: Path) -> None:
     td = Treadle(f"sqlite:///{tmp_path}/unused.db")
     ids = [td.request("a").id for _ in range(50)]
     assert len({formatting.short(id) for id in ids}) == 50

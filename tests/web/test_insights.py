@@ -1,4 +1,4 @@
-"""The insights add up to what the handlers themselves say of their runs."""
+"""The insights equal what the handlers recorded about their runs."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from treadle.web import Principal
 TENANTS = ("acme", "globex", "initech")
 WANTED = {"quick": 9_000, "shaky": 300, "hopeless": 150, "slow": 60}
 DEADLY = {"deadly": 4, "quick": 100}
-"""10,368 runs at the least: shaky has three each, hopeless and deadly two."""
+"""At least 10,368 runs: each shaky job has three, each hopeless and deadly job two."""
 
 
 class Journal:
-    """By type and tenant: runs, those of them that did not count, and seconds in handlers."""
+    """By type and tenant: runs, runs that did not count, and seconds in handlers."""
 
     def __init__(self, path: Path) -> None:
         self.runs: Counter[tuple[str, str]] = Counter()
@@ -71,7 +71,7 @@ def metered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Treadle,
 
 
 def work_off(td: Treadle, wanted: dict[str, int], *words: str) -> None:
-    """Enqueues this many of each type, and has a worker run them all."""
+    """Enqueue this many of each type, and let a worker run them all."""
     requests = [(type, TENANTS[n % 3]) for type, many in wanted.items() for n in range(many)]
     td.enqueue_many([td.request(type, tenant=tenant) for type, tenant in requests])
     command = [sys.executable, "-m", "treadle", "worker", f"{metered_app.__name__}:td", *words]
@@ -98,7 +98,7 @@ def numbers(cells: list[str]) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize(("by", "place"), [("type", 0), ("tenant", 1)])
-def test_the_sums_of_the_page_are_those_of_the_journal(metered: tuple[Treadle, Journal], by: str, place: int) -> None:
+def test_the_sums_on_the_page_equal_those_of_the_journal(metered: tuple[Treadle, Journal], by: str, place: int) -> None:
     td, journal = metered
     assert journal.runs.total() >= 10_000
     assert _sum(journal.failures, 0, "deadly") >= 4
@@ -108,7 +108,7 @@ def test_the_sums_of_the_page_are_those_of_the_journal(metered: tuple[Treadle, J
     assert {name: numbers(cells) for name, cells in shown.items()} == journal.by(place)
 
 
-def test_the_file_adds_up_to_the_same(metered: tuple[Treadle, Journal]) -> None:
+def test_the_csv_file_has_the_same_sums(metered: tuple[Treadle, Journal]) -> None:
     td, journal = metered
     client = TestClient(td.asgi(auth=lambda request: "read"), base_url="http://localhost")
     rows = list(csv.DictReader(io.StringIO(client.get("/insights.csv?window=1h").text)))
@@ -124,7 +124,7 @@ def test_the_file_adds_up_to_the_same(metered: tuple[Treadle, Journal]) -> None:
     assert busy["slow"] >= 60 * 0.05
 
 
-def test_those_bound_to_a_tenant_see_theirs_and_no_other(metered: tuple[Treadle, Journal]) -> None:
+def test_a_caller_bound_to_a_tenant_sees_only_that_tenant(metered: tuple[Treadle, Journal]) -> None:
     td, journal = metered
     mine = Principal(name="bob", scopes=frozenset({"read"}), tenant="acme")
     client = TestClient(td.asgi(auth=lambda request: mine), base_url="http://localhost")
@@ -137,7 +137,7 @@ def test_those_bound_to_a_tenant_see_theirs_and_no_other(metered: tuple[Treadle,
     }
 
 
-def test_a_price_is_that_of_the_busy_time(connect: Connect, td: Treadle) -> None:
+def test_the_price_is_computed_from_the_busy_time(connect: Connect, td: Treadle) -> None:
     td.enqueue("a")
     [lease] = td.claim(1)
     time.sleep(0.02)
@@ -149,7 +149,7 @@ def test_a_price_is_that_of_the_busy_time(connect: Connect, td: Treadle) -> None
     assert "total-price" not in connect().get("/insights?window=1h").text
 
 
-def test_a_spreadsheet_runs_nothing_of_it(connect: Connect, td: Treadle) -> None:
+def test_the_csv_file_cannot_run_formulas_in_a_spreadsheet(connect: Connect, td: Treadle) -> None:
     td.enqueue("=cmd|' /C calc'!A0", tenant="@SUM(1)")
     [lease] = td.claim(1)
     lease.complete()

@@ -1,4 +1,4 @@
-"""Jobs over HTTP: enqueue, list, look, change."""
+"""Jobs over HTTP: enqueue, list, read, change."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROBLEM = "application/problem+json"
 
 
 def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
-    """What an answer says is wrong: always in the same shape, always with the next step."""
+    """The problem that a response describes: always in the same format, always with the next step."""
     assert (answer.status_code, answer.headers["content-type"]) == (status, PROBLEM)
     said: dict[str, Any] = answer.json()
     assert said["type"] == f"urn:treadle:problem:{code}"
@@ -29,7 +29,7 @@ def problem(answer: Any, status: int, code: str) -> dict[str, Any]:
 # Enqueue
 
 
-def test_a_job_is_stored_and_comes_back_as_it_was_sent(client: TestClient, td: Treadle) -> None:
+def test_a_job_is_stored_and_read_back_as_it_was_sent(client: TestClient, td: Treadle) -> None:
     sent = {
         "type": "import",
         "payload": {"n": 9007199254740993, "text": "ü"},
@@ -50,7 +50,7 @@ def test_a_job_is_stored_and_comes_back_as_it_was_sent(client: TestClient, td: T
     assert job.payload == sent["payload"]
 
 
-def test_many_are_stored_together_or_not_at_all(client: TestClient, td: Treadle) -> None:
+def test_many_jobs_are_stored_together_or_not_at_all(client: TestClient, td: Treadle) -> None:
     answer = client.post("/api/jobs", json=[{"type": "a", "payload": {"n": n}} for n in range(3)])
     assert answer.status_code == 201
     assert [item["payload"]["n"] for item in answer.json()["items"]] == [0, 1, 2]
@@ -61,14 +61,14 @@ def test_many_are_stored_together_or_not_at_all(client: TestClient, td: Treadle)
     problem(client.post("/api/jobs", json=[]), 400, "bad-request")
 
 
-def test_a_dedupe_key_that_is_held_gives_the_job_that_holds_it(client: TestClient) -> None:
+def test_a_dedupe_key_in_use_returns_the_job_that_holds_it(client: TestClient) -> None:
     first = client.post("/api/jobs", json={"type": "a", "dedupe": "k"})
     second = client.post("/api/jobs", json={"type": "a", "dedupe": "k"})
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.json() == second.json()
 
 
-def test_a_request_that_comes_again_with_its_key_is_carried_out_once(client: TestClient, td: Treadle) -> None:
+def test_a_request_repeated_with_its_idempotency_key_is_carried_out_once(client: TestClient, td: Treadle) -> None:
     body = [{"type": "a", "payload": {"n": 1}}, {"type": "b"}]
     first = client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k-1"})
     again = client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k-1"})
@@ -81,7 +81,7 @@ def test_a_request_that_comes_again_with_its_key_is_carried_out_once(client: Tes
     assert len(td.jobs()) == 4
 
 
-def test_the_key_of_one_caller_is_not_that_of_another(connect: Connect) -> None:
+def test_two_callers_can_use_the_same_idempotency_key(connect: Connect) -> None:
     key = {"Idempotency-Key": "k"}
     one = connect("enqueue @acme").post("/api/jobs", json={"type": "a"}, headers=key)
     two = connect("enqueue @umbrella").post("/api/jobs", json={"type": "a"}, headers=key)
@@ -116,7 +116,7 @@ def test_a_handlers_signature_is_checked(client: TestClient, td: Treadle) -> Non
     ],
     ids=lambda value: repr(value)[:40],
 )
-def test_what_cannot_be_stored_is_a_problem(
+def test_a_job_that_cannot_be_stored_is_a_problem(
     client: TestClient, td: Treadle, content: bytes, kind: str, status: int
 ) -> None:
     answer = client.post("/api/jobs", content=content, headers={"Content-Type": kind})
@@ -125,14 +125,14 @@ def test_what_cannot_be_stored_is_a_problem(
     assert len(td.jobs()) == 0
 
 
-def test_those_bound_to_a_tenant_enqueue_for_it(connect: Connect) -> None:
+def test_a_caller_bound_to_a_tenant_enqueues_for_it(connect: Connect) -> None:
     bound = connect("enqueue @acme")
     assert bound.post("/api/jobs", json={"type": "a"}).json()["tenant"] == "acme"
     assert bound.post("/api/jobs", json={"type": "a", "tenant": "acme"}).status_code == 201
     problem(bound.post("/api/jobs", json={"type": "a", "tenant": "umbrella"}), 403, "not-allowed")
 
 
-# Look
+# Read
 
 
 def test_a_list_is_read_page_by_page_newest_first(client: TestClient, td: Treadle) -> None:
@@ -171,11 +171,11 @@ def test_a_list_is_filtered_by_the_grammar_and_by_parameters(client: TestClient,
     ],
     ids=str,
 )
-def test_a_list_that_cannot_be_is_a_problem(client: TestClient, params: dict[str, str], code: str) -> None:
+def test_a_wrong_list_request_is_a_problem(client: TestClient, params: dict[str, str], code: str) -> None:
     problem(client.get("/api/jobs", params=params), 400, code)
 
 
-def test_those_bound_to_a_tenant_see_that_one_alone(connect: Connect, td: Treadle) -> None:
+def test_a_caller_bound_to_a_tenant_sees_only_that_one(connect: Connect, td: Treadle) -> None:
     mine, other = td.enqueue("a", tenant="acme"), td.enqueue("a", tenant="umbrella")
     bound = connect("manage @acme")
     assert [job["id"] for job in bound.get("/api/jobs").json()["items"]] == [mine.id]
@@ -188,7 +188,7 @@ def test_those_bound_to_a_tenant_see_that_one_alone(connect: Connect, td: Treadl
     assert answer.json() == {"total": {"value": 1, "relation": "eq"}}
 
 
-def test_why_and_attempts_tell_what_the_library_does(client: TestClient, td: Treadle) -> None:
+def test_why_and_attempts_return_the_same_as_the_library(client: TestClient, td: Treadle) -> None:
     @td.job(max_attempts=1)
     def bad() -> None:
         raise RuntimeError("password=hunter2")
@@ -220,7 +220,7 @@ def test_secrets_are_hidden(client: TestClient, td: Treadle) -> None:
 # Change
 
 
-def test_the_verbs_of_one_job(client: TestClient, td: Treadle) -> None:
+def test_the_actions_on_one_job(client: TestClient, td: Treadle) -> None:
     job = td.enqueue("a", {"n": 1}, delay=3600)
     assert client.post(f"/api/jobs/{job.id}/run-now").json()["status"] == "pending"
     assert [reason["code"] for reason in client.get(f"/api/jobs/{job.id}/why").json()["reasons"]] == ["no_worker"]
@@ -232,7 +232,7 @@ def test_the_verbs_of_one_job(client: TestClient, td: Treadle) -> None:
     problem(client.get(f"/api/jobs/{job.id}"), 404, "job-not-found")
 
 
-def test_what_a_status_forbids_is_a_conflict(client: TestClient, td: Treadle) -> None:
+def test_an_action_that_the_status_forbids_is_a_conflict(client: TestClient, td: Treadle) -> None:
     job = td.enqueue("a", dedupe="k")
     said = problem(client.post(f"/api/jobs/{job.id}/retry"), 409, "wrong-status")
     assert "pending" in said["detail"]
@@ -254,11 +254,11 @@ def test_a_job_that_is_not_there_is_not_found(client: TestClient, id: str) -> No
     assert client.post(f"/api/jobs/{id}/retry").status_code == 404
 
 
-def test_every_change_is_noted_with_who_made_it(connect: Connect, td: Treadle) -> None:
+def test_every_change_is_recorded_with_its_caller(connect: Connect, td: Treadle) -> None:
     client = connect("read enqueue manage")
     id = client.post("/api/jobs", json={"type": "a"}).json()["id"]
     client.post(f"/api/jobs/{id}/cancel")
-    client.post(f"/api/jobs/{id}/cancel")  # refused, and not noted
+    client.post(f"/api/jobs/{id}/cancel")  # refused, and not recorded
     connect("manage @acme").post("/api/jobs", json=[{"type": "b"}, {"type": "c"}])
     rows = client.get("/api/audit").json()["items"]
     assert [(row["who"], row["action"], row["what"], row["count"], row["tenant"]) for row in rows] == [

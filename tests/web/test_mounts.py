@@ -51,7 +51,7 @@ def in_django(td: Treadle) -> Client:
 
 @pytest.fixture(autouse=True)
 def _django_home() -> Iterator[None]:
-    """What Django shows beside us. Its settings are one for all tests, so they are put back."""
+    """Another page of the Django site. Django has one set of settings for all tests, so they are restored."""
     urls = (path("", lambda request: HttpResponse("home")),)
     with override_settings(ROOT_URLCONF=urls, ALLOWED_HOSTS=["*"]):
         yield
@@ -66,7 +66,7 @@ def in_flask(td: Treadle) -> Client:
 
 
 @pytest.mark.parametrize("mount", [in_fastapi, in_django, in_flask], ids=lambda m: m.__name__)
-def test_it_works_inside_another_app(td: Treadle, mount: Callable[[Treadle], Client]) -> None:
+def test_the_dashboard_works_inside_another_app(td: Treadle, mount: Callable[[Treadle], Client]) -> None:
     with mount(td) as client:
         assert "home" in client.get("/").text
         page = client.get("/admin/jobs/")
@@ -97,7 +97,7 @@ def test_two_mounts_with_two_databases_do_not_mix(td: Treadle, other: Treadle) -
     client = TestClient(app, base_url=HERE, headers=WHO)
     td.enqueue("a")
     other.enqueue_many([other.request("b"), other.request("b")])
-    for _ in range(2):  # the second time from what was kept
+    for _ in range(2):  # the second time from the cache
         assert client.get("/one/api/stats").json()["items"] == [{"status": "pending", "count": 1}]
         assert client.get("/two/api/stats").json()["items"] == [{"status": "pending", "count": 2}]
     assert client.post("/one/api/jobs", json={"type": "a"}).status_code == 201
@@ -112,7 +112,7 @@ def test_a_servers_root_path_is_the_prefix(td: Treadle) -> None:
     assert client.get("/behind/a/proxy/api/stats").status_code == 200
 
 
-def test_an_auth_may_refuse_in_the_way_of_its_framework(td: Treadle) -> None:
+def test_an_auth_function_can_refuse_with_an_error_of_its_framework(td: Treadle) -> None:
     def auth(request: Request) -> None:
         raise HTTPException(401, "not you", {"WWW-Authenticate": "Cookie"})
 
@@ -123,7 +123,7 @@ def test_an_auth_may_refuse_in_the_way_of_its_framework(td: Treadle) -> None:
     assert refused.json()["detail"] == "not you"
 
 
-def test_an_auth_that_breaks_lets_nobody_in_and_tells_nobody_why(td: Treadle) -> None:
+def test_an_auth_function_that_raises_refuses_everyone_without_details(td: Treadle) -> None:
     def auth(request: Request) -> str:
         raise RuntimeError("hunter2")
 

@@ -18,7 +18,7 @@ from treadle.web.route import Route
 HEADERS = {"Authorization": "Bearer of-everything", "Host": "localhost"}
 EXAMPLES = 15
 LEFT_OUT = [positive_data_acceptance]
-"""A schema cannot say all that we refuse: a NUL in a payload, a filter with an open quote."""
+"""A schema cannot describe everything that is refused: a NUL in a payload, a filter with an open quote."""
 
 
 def by_token(request: Request) -> str | None:
@@ -42,7 +42,7 @@ def contract(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("route", [route for route in API if not route.stream], ids=lambda r: f"{r.method} {r.path}")
-def test_every_answer_is_one_that_the_document_tells_of(contract: Any, route: Route) -> None:
+def test_every_response_is_one_that_the_document_declares(contract: Any, route: Route) -> None:
     operation = contract[route.path][route.method]
 
     @settings(max_examples=EXAMPLES, phases=(Phase.explicit, Phase.generate))

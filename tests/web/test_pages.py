@@ -40,13 +40,13 @@ def links(page: str) -> Iterator[str]:
         yield unescape(found).partition("#")[0]
 
 
-def test_every_link_leads_somewhere_within_the_mount(busy: Treadle) -> None:
+def test_every_link_leads_to_a_page_of_the_mount(busy: Treadle) -> None:
     app = Starlette(routes=[Mount(PREFIX, busy.asgi(auth=by_header))])
     client = TestClient(app, base_url=HERE, headers={**OURS, "X-Who": "manage"})
     todo, seen = (
         [f"{PREFIX}/"],
         {f"{PREFIX}/jobs/act", f"{PREFIX}/jobs/confirm"},
-    )  # without a form's fields, they say so
+    )  # without a form's fields, they return an error page
     while todo:
         url = todo.pop()
         answer = client.get(url)
@@ -60,7 +60,7 @@ def test_every_link_leads_somewhere_within_the_mount(busy: Treadle) -> None:
     assert len(seen) > 60
 
 
-def test_those_bound_to_a_tenant_find_nothing_of_another(connect: Connect, busy: Treadle) -> None:
+def test_a_caller_bound_to_a_tenant_finds_nothing_of_another(connect: Connect, busy: Treadle) -> None:
     [theirs] = list(busy.jobs("tenant:globex status:failed"))
     me = connect("manage @other")
     assert me.get("/").url.path == "/jobs", "their first page is the list of their jobs"
@@ -78,7 +78,7 @@ def test_those_bound_to_a_tenant_find_nothing_of_another(connect: Connect, busy:
     assert [name for name in ("Overview", "Failures", "Workers", "Audit") if name in navigation] == []
 
 
-def test_what_cannot_be_done_is_refused_with_the_reason(connect: Connect, busy: Treadle) -> None:
+def test_an_action_that_is_not_possible_is_refused_with_the_reason(connect: Connect, busy: Treadle) -> None:
     done = busy.jobs("status:completed")[0]
     refused = connect().post("/jobs/act", data={"action": "cancel", "id": done.id})
     assert refused.status_code == 409
@@ -97,7 +97,7 @@ def test_what_cannot_be_done_is_refused_with_the_reason(connect: Connect, busy: 
         ("run_now", "Run job now", "Go back"),
     ],
 )
-def test_the_buttons_of_a_question_say_what_they_do(
+def test_the_buttons_of_a_confirm_dialog_say_what_they_do(
     connect: Connect, busy: Treadle, action: str, go: str, keep: str
 ) -> None:
     def buttons(query: str) -> list[str]:
@@ -112,7 +112,7 @@ def test_the_buttons_of_a_question_say_what_they_do(
     ("state", "button"),
     [("failed", "Retry"), ("cancelled", "Retry"), ("processing", "Cancel"), ("scheduled", "Run now")],
 )
-def test_a_page_names_its_button_where_a_terminal_would_name_a_command(
+def test_a_page_names_a_button_where_the_cli_names_a_command(
     connect: Connect, busy: Treadle, state: str, button: str
 ) -> None:
     busy.cancel(busy.enqueue("to be cancelled").id)
@@ -123,7 +123,7 @@ def test_a_page_names_its_button_where_a_terminal_would_name_a_command(
     assert f"use the {button} button" not in connect("read").get(path).text, "there is no such button for a reader"
 
 
-def test_a_problem_on_a_page_names_no_request(connect: Connect, busy: Treadle) -> None:
+def test_a_problem_on_a_page_does_not_mention_http_requests(connect: Connect, busy: Treadle) -> None:
     first = busy.enqueue("single", dedupe="one")
     busy.cancel(first.id)
     holder = busy.enqueue("single", dedupe="one")
@@ -134,7 +134,7 @@ def test_a_problem_on_a_page_names_no_request(connect: Connect, busy: Treadle) -
         assert "/api/" not in answer.text
 
 
-def test_each_change_is_noted(connect: Connect, busy: Treadle) -> None:
+def test_each_change_is_recorded_in_the_audit(connect: Connect, busy: Treadle) -> None:
     me = connect()
     [failed, *_] = busy.jobs("status:failed")
     [later, *_] = busy.jobs("status:scheduled")
@@ -147,7 +147,7 @@ def test_each_change_is_noted(connect: Connect, busy: Treadle) -> None:
     assert (clone.payload, clone.queue, clone.tenant) == ({"n": 9007199254740993}, failed.queue, failed.tenant)
 
 
-def test_a_payload_that_is_no_json_is_given_back_with_the_reason(connect: Connect, busy: Treadle) -> None:
+def test_a_payload_that_is_not_json_is_shown_again_with_the_reason(connect: Connect, busy: Treadle) -> None:
     job = busy.jobs()[0]
     for text in ("{", "[1]", '{"a": NaN}'):
         answer = connect().post(f"/jobs/{job.id}/clone", data={"payload": text})
@@ -156,7 +156,7 @@ def test_a_payload_that_is_no_json_is_given_back_with_the_reason(connect: Connec
     assert busy.count("type:now").value == 2
 
 
-def test_a_cursor_that_is_not_ours_is_said_to_be_so(connect: Connect, busy: Treadle) -> None:
+def test_an_invalid_cursor_is_an_error_that_says_so(connect: Connect, busy: Treadle) -> None:
     assert connect().get("/jobs?cursor=nonsense").status_code == 400
     assert connect().get("/audit?cursor=nonsense").status_code == 400
     assert connect().get("/jobs?trail=nonsense.%22%3E&cursor=" + busy.jobs()[0].id).status_code == 200

@@ -1,4 +1,4 @@
-"""What every request passes first: hosts, other sites' pages, read-only; and what every answer carries."""
+"""Checks on every request: hosts, cross-site requests, read-only; and headers of every response."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ from treadle.web.app import ROUTES
     ],
     ids=str,
 )
-def test_a_change_comes_from_our_own_pages_or_with_a_token(td: Treadle, headers: dict[str, str], passes: bool) -> None:
+def test_a_change_must_come_from_the_dashboard_or_with_a_token(
+    td: Treadle, headers: dict[str, str], passes: bool
+) -> None:
     client = TestClient(td.asgi(auth=allow_everyone), base_url="http://localhost")
     answer = client.post("/api/jobs", json={"type": "a"}, headers=headers)
     assert answer.status_code == (201 if passes else 403)
@@ -42,25 +44,25 @@ def test_a_change_comes_from_our_own_pages_or_with_a_token(td: Treadle, headers:
 
 
 @pytest.mark.parametrize("route", [r for r in ROUTES if r.writes], ids=lambda r: f"{r.method} {r.path}")
-def test_no_route_that_changes_something_takes_it_from_another_site(client: TestClient, route: object) -> None:
+def test_no_route_that_changes_something_accepts_cross_site_requests(client: TestClient, route: object) -> None:
     method, path = route.method, route.path.replace("{id}", "x")  # type: ignore[attr-defined]
     assert client.request(method, path, json={}, headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8420", "127.0.0.1:1", "[::1]:8420", "LOCALHOST"])
-def test_this_machine_may_be_called_by_its_own_names(td: Treadle, host: str) -> None:
+def test_the_names_of_this_machine_are_accepted_as_hosts(td: Treadle, host: str) -> None:
     client = TestClient(td.asgi(auth=allow_everyone))
     assert client.get("/healthz", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[", "a@b"])
-def test_another_name_is_refused_where_everyone_is_let_in(td: Treadle, host: str) -> None:
+def test_another_host_name_is_refused_if_there_is_no_authentication(td: Treadle, host: str) -> None:
     client = TestClient(td.asgi(auth=allow_everyone))
     answer = client.get("/api/stats", headers={"Host": host})
     assert (answer.status_code, answer.headers["content-type"]) == (421, "application/problem+json")
 
 
-def test_hosts_can_be_named_and_need_not_be_where_somebody_is_asked_who_they_are(td: Treadle) -> None:
+def test_hosts_can_be_listed_and_need_not_be_if_there_is_authentication(td: Treadle) -> None:
     named = TestClient(td.asgi(auth=allow_everyone, hosts=["jobs.example"]))
     assert named.get("/api/stats", headers={"Host": "jobs.example"}).status_code == 200
     assert named.get("/api/stats", headers={"Host": "localhost"}).status_code == 421
@@ -69,7 +71,7 @@ def test_hosts_can_be_named_and_need_not_be_where_somebody_is_asked_who_they_are
 
 
 @pytest.mark.parametrize("path", ["/", "/api/stats", "/nowhere", "/static/treadle.css", "/api/jobs/none", "/healthz"])
-def test_every_answer_forbids_what_a_page_of_ours_does_not_need(client: TestClient, path: str) -> None:
+def test_every_response_forbids_what_the_dashboard_does_not_need(client: TestClient, path: str) -> None:
     headers = client.get(path).headers
     assert headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'; style-src 'self';")
     assert "unsafe" not in headers["content-security-policy"]
@@ -97,7 +99,7 @@ def test_read_only_has_no_route_that_changes_something(connect: Connect, td: Tre
     assert {method for methods in paths.values() for method in methods} == {"get"}
 
 
-def test_files_are_kept_for_ever_under_their_hash_and_asked_for_again_without(client: TestClient) -> None:
+def test_static_files_are_cached_forever_with_their_hash_and_revalidated_without(client: TestClient) -> None:
     plain = client.get("/static/treadle.css")
     assert plain.headers["cache-control"] == "no-cache"
     hashed = client.get(f"/static/treadle.css?v={plain.headers['etag'].strip(chr(34))}")
@@ -107,11 +109,11 @@ def test_files_are_kept_for_ever_under_their_hash_and_asked_for_again_without(cl
 
 
 @pytest.mark.parametrize("name", ["..%2Fapp.py", "../app.py", "nothing.css", "%2e%2e%2fapp.py", "treadle.css%00"])
-def test_only_files_of_ours_are_given_out(client: TestClient, name: str) -> None:
+def test_only_the_dashboards_own_files_are_served(client: TestClient, name: str) -> None:
     assert client.get(f"/static/{name}").status_code == 404
 
 
-def test_auth_has_to_be_said(td: Treadle) -> None:
+def test_auth_is_a_required_option(td: Treadle) -> None:
     with pytest.raises(TypeError):
         td.asgi()  # type: ignore[call-arg]
     with pytest.raises(BadOption, match="allow_everyone"):
@@ -124,7 +126,7 @@ def test_auth_has_to_be_said(td: Treadle) -> None:
     ids=str,
 )
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-def test_auth_answers_in_one_of_several_ways(
+def test_an_auth_function_can_return_several_kinds_of_results(
     td: Treadle, answer: object, read: int, change: int, is_async: bool
 ) -> None:
     async def later(request: Request) -> object:
@@ -137,6 +139,6 @@ def test_auth_answers_in_one_of_several_ways(
 
 
 @pytest.mark.parametrize("answer", [True, "admin", 1, {"write"}], ids=str)
-def test_an_auth_that_answers_nonsense_lets_nobody_in(td: Treadle, answer: object) -> None:
+def test_an_auth_function_that_returns_an_invalid_value_refuses_everyone(td: Treadle, answer: object) -> None:
     client = TestClient(td.asgi(auth=lambda request: answer), raise_server_exceptions=False)  # type: ignore[arg-type]
     assert client.get("/api/stats").status_code == 500

@@ -1,4 +1,4 @@
-"""How many, over time, and for Prometheus."""
+"""Counts, metrics over time, and Prometheus."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from treadle.web.api.monitoring import Counters
 
 @pytest.fixture
 def ran(td: Treadle) -> Treadle:
-    """Three that completed, two of them acme's, one that failed, and one that waits."""
+    """Three jobs that completed, two of them of acme, one that failed, and one that waits."""
 
     @td.job
     def good() -> None: ...
@@ -34,7 +34,7 @@ def ran(td: Treadle) -> Treadle:
     return td
 
 
-def test_counts_are_grouped_as_asked(client: TestClient, ran: Treadle) -> None:
+def test_counts_are_grouped_by_the_requested_fields(client: TestClient, ran: Treadle) -> None:
     def rows(**params: str) -> set[tuple[object, ...]]:
         return {tuple(row.values()) for row in client.get("/api/stats", params=params).json()["items"]}
 
@@ -44,7 +44,7 @@ def test_counts_are_grouped_as_asked(client: TestClient, ran: Treadle) -> None:
     assert client.get("/api/stats", params={"group_by": "colour"}).status_code == 400
 
 
-def test_of_many_groups_the_largest_are_listed(client: TestClient, td: Treadle) -> None:
+def test_if_there_are_many_groups_the_largest_are_listed(client: TestClient, td: Treadle) -> None:
     jobs = [td.request("a", tenant=f"t{n}") for n in range(205)]
     td.enqueue_many([*jobs, td.request("a", tenant="t7"), td.request("a", tenant="t7")])
     answer = client.get("/api/stats", params={"group_by": "tenant"}).json()
@@ -52,7 +52,7 @@ def test_of_many_groups_the_largest_are_listed(client: TestClient, td: Treadle) 
     assert (len(answer["items"]), answer["other"]) == (200, {"groups": 5, "count": 5})
 
 
-def test_metrics_are_what_was_run(client: TestClient, connect: Connect, ran: Treadle) -> None:
+def test_metrics_equal_the_runs(client: TestClient, connect: Connect, ran: Treadle) -> None:
     answer = client.get("/api/metrics", params={"window": "1h", "step": "60", "group_by": "type,tenant"}).json()
     runs: Counter[tuple[str, str, str]] = Counter()
     for item in answer["items"]:  # the clock may have passed a minute meanwhile
@@ -73,14 +73,14 @@ def test_metrics_are_what_was_run(client: TestClient, connect: Connect, ran: Tre
     [{"window": "x"}, {"window": "1s"}, {"step": "61"}, {"step": "0"}, {"window": "100d", "step": "60"}],
     ids=str,
 )
-def test_metrics_that_would_be_too_much_are_refused(client: TestClient, params: dict[str, str]) -> None:
+def test_a_request_for_too_many_metrics_is_refused(client: TestClient, params: dict[str, str]) -> None:
     assert client.get("/api/metrics", params=params).status_code == 400
 
 
-def test_queues_tell_what_waits(client: TestClient, ran: Treadle) -> None:
-    lanes = {lane["type"]: lane for lane in client.get("/api/queues").json()["items"]}
-    assert (lanes["later"]["scheduled"], lanes["good"]["completed"], lanes["bad"]["failed"]) == (1, 3, 1)
-    assert lanes["later"]["next_due"] is not None
+def test_queues_show_what_waits(client: TestClient, ran: Treadle) -> None:
+    queues = {row["type"]: row for row in client.get("/api/queues").json()["items"]}
+    assert (queues["later"]["scheduled"], queues["good"]["completed"], queues["bad"]["failed"]) == (1, 3, 1)
+    assert queues["later"]["next_due"] is not None
 
 
 def test_prometheus_reads_gauges_and_counters(client: TestClient, ran: Treadle) -> None:
@@ -98,7 +98,7 @@ def test_prometheus_reads_gauges_and_counters(client: TestClient, ran: Treadle) 
 
 
 def test_the_queries_of_the_docs_fit_the_types_of_the_metrics(client: TestClient, ran: Treadle) -> None:
-    """Of a gauge, rate() and increase() take every fall for a restart; of a counter, delta() takes none for one."""
+    """For a gauge, rate() and increase() treat every fall as a restart. For a counter, delta() treats none as one."""
     types = dict(re.findall(r"^# TYPE (\w+) (\w+)$", client.get("/metrics").text, flags=re.MULTILINE))
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text("utf-8")
     queries = "\n".join(re.findall(r"expr: (.+)", page))
@@ -109,14 +109,14 @@ def test_the_queries_of_the_docs_fit_the_types_of_the_metrics(client: TestClient
     assert set(re.findall(r"treadle_\w+", page)) <= types.keys()
 
 
-def test_prometheus_is_not_led_astray_by_names(client: TestClient, td: Treadle) -> None:
+def test_names_are_escaped_for_prometheus(client: TestClient, td: Treadle) -> None:
     td.enqueue('a"} 1\ntreadle_workers 99\n\\')
     lines = client.get("/metrics").text.splitlines()
     assert "treadle_workers 99" not in lines
     assert 'treadle_jobs{queue="default",type="a\\"} 1\\ntreadle_workers 99\\n\\\\",status="queued"} 1' in lines
 
 
-def test_counters_only_go_up_however_long_they_run(tmp_path: Path) -> None:
+def test_counters_never_go_down(tmp_path: Path) -> None:
     time = ManualClock()
     td = Treadle(f"sqlite:///{tmp_path}/jobs.db", clock=time)
 
@@ -133,14 +133,14 @@ def test_counters_only_go_up_however_long_they_run(tmp_path: Path) -> None:
     td.close()
 
 
-def test_health_is_open_and_says_nothing(connect: Connect, td: Treadle) -> None:
+def test_health_is_public_and_has_no_details(connect: Connect, td: Treadle) -> None:
     anybody = connect(None)
     assert anybody.get("/healthz").json() == {"ok": True}
     td.store.open()
     assert anybody.get("/readyz").json() == {"ok": True, "schema": td.store.newest_schema()}
 
 
-def test_not_ready_without_a_database(tmp_path: Path) -> None:
+def test_readiness_fails_without_a_database(tmp_path: Path) -> None:
     td = Treadle(f"sqlite:///{tmp_path}/none/jobs.db")
     client = TestClient(td.asgi(auth=lambda request: None), raise_server_exceptions=False)
     answer = client.get("/readyz")

@@ -70,7 +70,7 @@ def test_a_day_of_a_program_and_its_operator(td: Treadle) -> None:
 
 
 def test_a_snoozed_run_is_shown_and_is_neither_a_success_nor_a_failure(td: Treadle) -> None:
-    """The provider is ready at the third look: one job completed, in three runs."""
+    """The provider is ready at the third poll: one job completed, in three runs."""
     runs: list[int] = []
 
     @td.job
@@ -118,14 +118,14 @@ def test_tokens(td: Treadle) -> None:
     assert client.get("/api/workers").status_code == 403
 
 
-def test_pages_hear_of_what_others_do(td: Treadle) -> None:
+def test_pages_get_hints_of_changes_by_others(td: Treadle) -> None:
     other = Treadle(td.store.url)
     td.store.open()
 
     async def listen() -> list[float]:
         broadcaster, times = Broadcaster(td), []
         subscriber = broadcaster.subscribe()
-        for pending in (1, 2, 3):  # the best of them: the machine has other things to do
+        for pending in (1, 2, 3):  # the best of them, because the machine is shared
             await asyncio.to_thread(other.enqueue, "a")
             began = time.monotonic()
             while (snapshot := await subscriber.next(10)) != {"counts": {"pending": pending}}:

@@ -1,4 +1,4 @@
-"""A tick over HTTP: bounded, and safe to be called by many at once."""
+"""A tick over HTTP: bounded, and safe to call concurrently."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from treadle import Status, Treadle
 
 CALLERS = 8
 SLACK = 3.0
-"""Seconds that a pass may take beyond its bound, to stop what does not stop by itself."""
+"""Seconds that a tick may take beyond its bound, to stop handlers that do not stop by themselves."""
 
 
 def test_a_tick_says_what_it_did_and_what_is_due_next(client: TestClient, td: Treadle) -> None:
@@ -33,13 +33,13 @@ def test_a_tick_says_what_it_did_and_what_is_due_next(client: TestClient, td: Tr
     bad.enqueue()
     later = good.using(delay=3600).enqueue()
     report = client.post("/api/jobs/tick").json()
-    told = {name: report[name] for name in ("ok", "ran", "completed", "failed", "retried", "released", "rescued")}
-    assert told == {"ok": True, "ran": 2, "completed": 1, "failed": 1, "retried": 0, "released": 0, "rescued": 0}
+    counts = {name: report[name] for name in ("ok", "ran", "completed", "failed", "retried", "released", "rescued")}
+    assert counts == {"ok": True, "ran": 2, "completed": 1, "failed": 1, "retried": 0, "released": 0, "rescued": 0}
     assert report["next_due_at"][:19] == later.run_at.isoformat()[:19]
     assert client.post("/api/jobs/tick", json={"max_jobs": 1}).json()["ran"] == 0
 
 
-def test_a_tick_claims_at_most_so_many(client: TestClient, td: Treadle) -> None:
+def test_a_tick_claims_at_most_its_limit(client: TestClient, td: Treadle) -> None:
     @td.job
     def good(n: int) -> None: ...
 

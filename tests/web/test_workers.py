@@ -17,7 +17,7 @@ from treadle.stores.base import WorkerRow
 
 
 @pytest.mark.parametrize(("silent", "live"), [(10, True), (30, False)])
-def test_the_api_calls_those_alive_whom_the_command_line_does(tmp_path: Path, silent: int, live: bool) -> None:
+def test_the_api_and_the_command_line_agree_on_which_workers_are_alive(tmp_path: Path, silent: int, live: bool) -> None:
     """A worker beats every 5 seconds."""
     moments = [clock.now()]
     td = Treadle(f"sqlite:///{tmp_path}/jobs.db", clock=lambda: moments[0])
@@ -33,7 +33,7 @@ def test_the_api_calls_those_alive_whom_the_command_line_does(tmp_path: Path, si
 
 @pytest.mark.parametrize(("silent", "live"), [(10, True), (40, False)])
 def test_all_agree_on_whether_a_worker_is_alive(tmp_path: Path, silent: int, live: bool) -> None:
-    """`why`, `problems`, the command line and the API, of one moment."""
+    """`why`, `problems`, the command line and the API, at the same moment."""
     url = f"sqlite:///{tmp_path}/jobs.db"
     before = Treadle(url, clock=lambda: clock.now() - silent * clock.SECOND)
     job = before.enqueue("mail")

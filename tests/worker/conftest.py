@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests import stores
-from tests.conformance.helpers import check_books
+from tests.conformance.helpers import check_consistency
 from tests.worker import process_jobs
 from treadle import Treadle
 from treadle.stores import open_store
@@ -45,7 +45,7 @@ def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
 def td(treadle_url: str) -> Iterator[Treadle]:
     app = Treadle(treadle_url, **stores.quick(treadle_url))
     yield app
-    check_books(app.store)
+    check_consistency(app.store)
     app.close()
 
 
@@ -54,7 +54,7 @@ def timed(treadle_url: str, treadle_clock: ManualClock) -> Iterator[Treadle]:
     """An app whose clock the test moves."""
     app = Treadle(treadle_url, clock=treadle_clock, **stores.quick(treadle_url))
     yield app
-    check_books(app.store)
+    check_consistency(app.store)
     app.close()
 
 
@@ -64,6 +64,6 @@ def in_children(treadle_url: str) -> Iterator[Treadle]:
     app, before = process_jobs.td, process_jobs.td.store
     app._use(open_store(treadle_url, **stores.quick(treadle_url)))
     yield app
-    check_books(app.store)
+    check_consistency(app.store)
     app.close()
     app._use(before)

@@ -70,7 +70,7 @@ def complain(about: str) -> None:
 
 
 @td.job(run="process")
-def tell(ctx: Context, path: str) -> None:
+def report_progress(ctx: Context, path: str) -> None:
     """Reports progress, and ends when the file exists."""
     ctx.progress(0.25, "a quarter")
     _until(path)
@@ -83,7 +83,7 @@ def in_time(path: str) -> None:
 
 
 @td.job(run="process")
-def hand_on() -> str:
+def enqueue_follow_up() -> str:
     follow_up = own_pid.enqueue()
     assert td.get(follow_up.id) is None
     return follow_up.id
@@ -98,7 +98,7 @@ def write_and_complete(ctx: Context, word: str) -> None:
 
 
 @td.job(run="process")
-def mark_and_tell() -> str:
+def set_and_return() -> str:
     found = mark.get()
     mark.set("dirty")
     return found

@@ -1,4 +1,4 @@
-"""Working by hand: claim, settle, reconcile."""
+"""Leases by hand: claim, settle, reconcile."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_a_claimed_job_is_processing_until_it_is_completed_with_a_result(timed: 
     assert (*place(timed, job), now(timed, job).result) == (Status.COMPLETED, 1, {"height": 4})
 
 
-def test_a_claim_takes_as_many_as_asked_for_of_the_types_asked_for(timed: Treadle) -> None:
+def test_a_claim_takes_at_most_its_limit_and_only_its_types(timed: Treadle) -> None:
     for n in range(3):
         timed.enqueue("a", {"n": n})
     timed.enqueue("b", {"n": 9})
@@ -79,7 +79,7 @@ def test_fail_with_fail_ends_the_job(timed: Treadle) -> None:
     assert (*place(timed, job), now(timed, job).error) == (Status.FAILED, 1, "no such picture")
 
 
-def test_a_snoozed_lease_burns_no_attempt(timed: Treadle, treadle_clock: ManualClock) -> None:
+def test_a_snoozed_lease_costs_no_attempt(timed: Treadle, treadle_clock: ManualClock) -> None:
     job = timed.enqueue("poll", max_attempts=1)
     for _ in range(2):
         timed.claim()[0].snooze(20, at_most=2)
@@ -136,7 +136,7 @@ def test_a_lease_can_be_settled_once(timed: Treadle, settle: str) -> None:
         getattr(lease, settle)(*arguments)
 
 
-def test_a_worker_leaves_what_was_claimed_by_hand_alone(td: Treadle) -> None:
+def test_a_worker_does_not_touch_jobs_claimed_by_hand(td: Treadle) -> None:
     @td.job
     def resize() -> None: ...
 
@@ -148,7 +148,7 @@ def test_a_worker_leaves_what_was_claimed_by_hand_alone(td: Treadle) -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"n": 0}, {"lease": 0}])
-def test_a_claim_that_cannot_be_is_refused(td: Treadle, wrong: dict[str, Any]) -> None:
+def test_a_claim_with_wrong_options_is_refused(td: Treadle, wrong: dict[str, Any]) -> None:
     with pytest.raises(BadOption):
         td.claim(**wrong)
 
@@ -161,7 +161,7 @@ def test_aclaim_does_the_same(timed: Treadle) -> None:
 # Reconcile
 
 
-def test_reconcile_completes_what_is_done_whatever_its_row_says(timed: Treadle) -> None:
+def test_reconcile_completes_jobs_whose_work_exists_whatever_their_status(timed: Treadle) -> None:
     seen: list[int] = []
 
     @timed.job(max_attempts=1)
@@ -188,7 +188,7 @@ def test_reconcile_completes_what_is_done_whatever_its_row_says(timed: Treadle) 
     assert timed.reconcile() == 0
 
 
-def test_reconcile_sees_more_than_one_page(timed: Treadle) -> None:
+def test_reconcile_reads_more_than_one_page(timed: Treadle) -> None:
     pages: list[int] = []
 
     @timed.job
@@ -237,14 +237,14 @@ def test_an_already_done_that_raises_does_not_stop_the_worker(td: Treadle, caplo
 # Managing
 
 
-def test_verbs_on_a_job_that_is_not_there_say_so(td: Treadle) -> None:
+def test_actions_on_a_missing_job_say_so(td: Treadle) -> None:
     assert td.get("nonsense") is None
     for verb in (td.retry, td.cancel, td.delete, lambda id: td.result(id, timeout=1)):
         with pytest.raises(JobNotFound, match="nonsense"):
             verb("nonsense")
 
 
-def test_verbs_are_refused_in_the_wrong_status_and_say_what_would_help(timed: Treadle) -> None:
+def test_actions_are_refused_in_the_wrong_status_and_say_what_would_help(timed: Treadle) -> None:
     job = timed.enqueue("work")
     with pytest.raises(WrongStatus, match="it is pending"):
         timed.retry(job.id)
@@ -258,7 +258,7 @@ def test_verbs_are_refused_in_the_wrong_status_and_say_what_would_help(timed: Tr
     assert timed.get(job.id) is None
 
 
-def test_a_retry_takes_its_key_again_or_says_who_holds_it(timed: Treadle) -> None:
+def test_a_retry_takes_its_key_again_or_names_the_job_that_holds_it(timed: Treadle) -> None:
     first = timed.enqueue("work", dedupe="k")
     timed.claim()[0].fail(Fail("no"))
     second = timed.enqueue("work", dedupe="k")
@@ -292,7 +292,7 @@ def test_counts_and_lists_agree_with_what_happened(timed: Treadle) -> None:
         timed.counts(by=("colour",))
 
 
-def test_prune_deletes_what_ended_long_ago(timed: Treadle, treadle_clock: ManualClock) -> None:
+def test_prune_deletes_jobs_that_ended_long_ago(timed: Treadle, treadle_clock: ManualClock) -> None:
     old, failed = timed.enqueue("a"), timed.enqueue("a")
     timed.claim()[0].complete()
     timed.claim()[0].fail(Fail("x"))
@@ -305,7 +305,7 @@ def test_prune_deletes_what_ended_long_ago(timed: Treadle, treadle_clock: Manual
     assert timed.prune(older_than=0, status=["failed", "completed"]) == 2
 
 
-def test_a_worker_prunes_what_is_older_than_its_retention(treadle_url: str, treadle_clock: ManualClock) -> None:
+def test_a_worker_prunes_jobs_older_than_its_retention(treadle_url: str, treadle_clock: ManualClock) -> None:
     td = Treadle(treadle_url, clock=treadle_clock, retention=timedelta(hours=1))
     job = td.enqueue("a")
     td.claim()[0].complete()

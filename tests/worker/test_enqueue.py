@@ -54,7 +54,7 @@ def test_enqueues_from_many_threads_are_each_stored_once_and_share_commits(
         for thread in threads:
             thread.start()
         start.wait()
-        eventually(lambda: commits and len(td._group._waiting) == 64 - commits[0])  # all but those that commit for all
+        eventually(lambda: commits and len(td._group._waiting) == 64 - commits[0])  # all except those of the commit
     for thread in threads:
         thread.join()
     assert sorted(job.payload["n"] for job in enqueued(td, note)) == list(range(64))
@@ -75,7 +75,7 @@ def test_enqueues_from_many_tasks_are_each_stored_once_and_share_commits(td: Tre
     assert 0 < len(commits) < 50
 
 
-def test_one_caller_whose_job_cannot_be_stored_fails_alone(td: Treadle) -> None:
+def test_a_caller_whose_job_cannot_be_stored_is_the_only_one_that_fails(td: Treadle) -> None:
     import msgspec
 
     @td.job
@@ -93,7 +93,7 @@ def test_one_caller_whose_job_cannot_be_stored_fails_alone(td: Treadle) -> None:
 
 
 @pytest.mark.sqlite_only
-def test_a_busy_database_is_a_typed_error_that_asks_the_right_question(
+def test_a_busy_database_is_a_typed_error_that_suggests_the_cause(
     td: Treadle, treadle_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     td.store.open()
@@ -130,7 +130,7 @@ def test_a_job_on_the_users_connection_exists_if_and_only_if_that_commits(td: Tr
     assert len(enqueued(td, work)) == 2
 
 
-def test_many_are_stored_all_or_none(td: Treadle) -> None:
+def test_many_jobs_are_stored_all_or_none(td: Treadle) -> None:
     import msgspec
 
     @td.job
@@ -204,7 +204,7 @@ def test_arguments_that_the_handler_does_not_take_are_refused(td: Treadle, argum
     assert td.counts() == []
 
 
-def test_a_value_that_would_come_back_changed_is_refused_with_the_way_out(td: Treadle) -> None:
+def test_a_value_that_would_not_round_trip_is_refused_with_the_fix(td: Treadle) -> None:
     @td.job
     def work(when: Any) -> None: ...
 
@@ -236,7 +236,7 @@ def test_a_value_that_would_come_back_changed_is_refused_with_the_way_out(td: Tr
         ({"subject": "x" * 201}, BadOption, "200 characters"),
     ],
 )
-def test_options_that_cannot_be_are_refused(td: Treadle, options: Any, error: type[Exception], text: str) -> None:
+def test_invalid_options_are_refused(td: Treadle, options: Any, error: type[Exception], text: str) -> None:
     @td.job
     def work() -> None: ...
 
@@ -247,12 +247,12 @@ def test_options_that_cannot_be_are_refused(td: Treadle, options: Any, error: ty
 
 
 @pytest.mark.parametrize("key", ["", "x" * 600, "a\0b", 7])
-def test_dedupe_keys_that_cannot_be_are_refused(td: Treadle, key: Any) -> None:
+def test_invalid_dedupe_keys_are_refused(td: Treadle, key: Any) -> None:
     with pytest.raises(BadOption, match="key"):
         td.enqueue("work", dedupe=key)
 
 
-def test_using_options_is_seen_on_the_job(timed: Treadle, treadle_clock: ManualClock) -> None:
+def test_options_of_using_are_set_on_the_job(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job
     def work() -> None: ...
 

@@ -118,7 +118,7 @@ def test_follow_ups_are_dropped_when_the_job_is_cancelled(td: Treadle) -> None:
     assert enqueued(td, second) == []
 
 
-def test_a_detached_enqueue_is_stored_at_once_whatever_becomes_of_the_handler(td: Treadle) -> None:
+def test_a_detached_enqueue_is_stored_at_once_however_the_handler_ends(td: Treadle) -> None:
     seen: list[Job | None] = []
 
     @td.job(max_attempts=1)
@@ -163,7 +163,7 @@ def test_an_enqueue_after_the_handler_has_ended_is_direct(td: Treadle) -> None:
         assert ended(td, job).status is Status.COMPLETED
 
 
-def test_an_enqueue_on_another_app_is_no_follow_up(td: Treadle, tmp_path: object) -> None:
+def test_an_enqueue_on_another_app_is_not_a_follow_up(td: Treadle, tmp_path: object) -> None:
     other = Treadle(f"sqlite:///{tmp_path}/other.db", synchronous="NORMAL")
 
     @td.job(max_attempts=1)
@@ -211,13 +211,13 @@ def test_waiting_inside_a_handler_for_a_detached_job_works(td: Treadle) -> None:
         assert td.result(first.enqueue().id) == "from the other one"
 
 
-def test_a_child_hands_its_follow_ups_to_the_worker(in_children: Treadle) -> None:
+def test_a_child_sends_its_follow_ups_to_the_worker(in_children: Treadle) -> None:
     with working(in_children, concurrency=1):
-        follow_up = in_children.result(process_jobs.hand_on.enqueue().id)
+        follow_up = in_children.result(process_jobs.enqueue_follow_up.enqueue().id)
         assert isinstance(in_children.result(follow_up), int)
 
 
-def test_a_follow_up_with_a_held_key_is_the_job_that_holds_it(td: Treadle) -> None:
+def test_a_follow_up_with_a_key_in_use_is_the_job_that_holds_it(td: Treadle) -> None:
     @td.job
     def first() -> None:
         second.using(dedupe="one").enqueue(n=1)
@@ -251,7 +251,7 @@ def test_a_tick_runs_the_follow_ups_of_a_transaction_that_commits_while_it_looks
     td: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its read is older than the commit, and there is nothing left to settle that would make it read again."""
-    looked, told = threading.Event(), threading.Event()
+    looked, notified = threading.Event(), threading.Event()
 
     @td.job
     def first(ctx: Context) -> None:
@@ -268,10 +268,10 @@ def test_a_tick_runs_the_follow_ups_of_a_transaction_that_commits_while_it_looks
         found = due(wanted)
         if next(looks) > 1:  # after the first, a tick looks again in any case
             looked.set()
-            assert told.wait(15)
+            assert notified.wait(15)
         return found
 
-    td.on("job_completed", lambda event: told.set())
+    td.on("job_completed", lambda event: notified.set())
     first.enqueue()
     monkeypatch.setattr(td.store, "due", slow)
     assert td.tick().completed == 2

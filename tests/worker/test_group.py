@@ -16,7 +16,7 @@ from treadle.stores.base import Inserted
 
 
 class Gate:
-    """Stores nothing, and answers when it is opened."""
+    """A store that stores nothing, and returns when the gate is opened."""
 
     def __init__(self) -> None:
         self.open = threading.Event()
@@ -39,7 +39,7 @@ def caller(group: GroupCommit, type: str, answers: list[list[Job]]) -> threading
 
 
 @pytest.mark.parametrize("while_led", [False, True], ids=["before its group is closed", "while its group is stored"])
-def test_a_caller_that_is_interrupted_leaves_nobody_waiting(while_led: bool) -> None:
+def test_a_caller_that_is_interrupted_does_not_leave_others_waiting(while_led: bool) -> None:
     gate, answers = Gate(), list[list[Job]]()
     group = GroupCommit(gate.insert_groups)
     threads = [caller(group, "leads", answers)]
@@ -48,7 +48,7 @@ def test_a_caller_that_is_interrupted_leaves_nobody_waiting(while_led: bool) -> 
     def interrupt(*_: object) -> None:
         threads.append(caller(group, "follows", answers))
         eventually(lambda: len(group._waiting) == 2)
-        if while_led:  # the first group is answered, and the second, with both of us, is under way
+        if while_led:  # the first group is stored, and the second, with both callers, is under way
             gate.open.set()
             threads[0].join(10)
         raise KeyboardInterrupt

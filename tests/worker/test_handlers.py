@@ -1,4 +1,4 @@
-"""What runs, where it runs, and that no handler can kill the worker."""
+"""Where handlers run, what they may return and raise, and that none can kill the worker."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def test_context_variables_of_one_handler_are_invisible_to_the_next(td: Treadle,
 
 
 def test_context_variables_of_one_handler_are_invisible_to_the_next_in_a_child(in_children: Treadle) -> None:
-    jobs = [process_jobs.mark_and_tell.enqueue() for _ in range(3)]
+    jobs = [process_jobs.set_and_return.enqueue() for _ in range(3)]
     with working(in_children, concurrency=1):
         assert [in_children.result(job.id) for job in jobs] == ["clean"] * 3
 
@@ -212,7 +212,7 @@ RAISES = {
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.parametrize("what", RAISES)
-def test_whatever_a_handler_raises_fails_its_job_alone(td: Treadle, kind: str, what: str) -> None:
+def test_whatever_a_handler_raises_fails_only_its_own_job(td: Treadle, kind: str, what: str) -> None:
     error, text = RAISES[what]
 
     def bad() -> None:
@@ -237,7 +237,7 @@ def test_whatever_a_handler_raises_fails_its_job_alone(td: Treadle, kind: str, w
 
 
 @pytest.mark.parametrize("kind", ["async", "thread"])
-def test_a_recursion_without_end_fails_its_job_alone(td: Treadle, kind: str) -> None:
+def test_an_infinite_recursion_fails_only_its_own_job(td: Treadle, kind: str) -> None:
     def deep() -> None:
         _overflow()
 
@@ -299,7 +299,7 @@ def test_a_result_over_the_limit_is_named_with_its_size_and_the_limit(td: Treadl
     assert "the result of 'much' is 1,048,578 bytes and the limit is 1,048,576" in (now(td, job).error or "")
 
 
-def test_a_type_that_no_worker_knows_stays_pending_and_unspent(td: Treadle) -> None:
+def test_a_job_of_an_unknown_type_stays_pending_with_no_attempt(td: Treadle) -> None:
     @td.job
     def known() -> None: ...
 
@@ -339,7 +339,7 @@ def test_progress_is_seen_while_the_handler_runs_and_gone_when_it_has_ended(td: 
 
     with working(td):
         job = steps.enqueue()
-        progress = eventually(lambda: (told := now(td, job).progress) and told.fraction == 0.5 and told)
+        progress = eventually(lambda: (progress := now(td, job).progress) and progress.fraction == 0.5 and progress)
         go.set()
         assert progress is not None
         assert (progress.fraction, progress.message) == (0.5, "half of it")
@@ -348,7 +348,7 @@ def test_progress_is_seen_while_the_handler_runs_and_gone_when_it_has_ended(td: 
 
 def test_progress_of_a_child_is_seen_while_it_runs(in_children: Treadle, tmp_path: Any) -> None:
     with working(in_children):
-        job = process_jobs.tell.enqueue(path=str(tmp_path / "go"))
+        job = process_jobs.report_progress.enqueue(path=str(tmp_path / "go"))
         progress = eventually(lambda: now(in_children, job).progress)
         (tmp_path / "go").touch()
         assert progress is not None

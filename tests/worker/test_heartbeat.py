@@ -1,4 +1,4 @@
-"""The heartbeat of a worker, on a store that fails now and then."""
+"""The heartbeat of a worker, on a store that sometimes fails."""
 
 from __future__ import annotations
 

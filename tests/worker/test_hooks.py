@@ -1,4 +1,4 @@
-"""Hooks get the events that are committed, run apart from the jobs, and cannot harm them."""
+"""Hooks get the events that are committed, run separately from the jobs, and cannot harm them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from treadle.hooks import NAMES, Hooks
 from treadle.testing import ManualClock, drain
 
 
-def told(td: Treadle) -> list[Event]:
-    """Every event from now on."""
+def record_events(td: Treadle) -> list[Event]:
+    """A list that gets every event from now on."""
     events: list[Event] = []
     for name in NAMES:
         td.on(name, events.append)
@@ -50,7 +50,7 @@ def hang() -> Iterator[threading.Event]:
     over.set()
 
 
-def test_every_outcome_is_told_after_its_start(td: Treadle) -> None:
+def test_every_outcome_has_an_event_after_that_of_its_start(td: Treadle) -> None:
     @td.job
     def completes() -> None: ...
 
@@ -66,7 +66,7 @@ def test_every_outcome_is_told_after_its_start(td: Treadle) -> None:
     async def fails() -> None:
         raise Fail("no such thing")
 
-    events = told(td)
+    events = record_events(td)
     for job in (completes, retries, snoozes, fails):
         job.enqueue()
     drain(td, raising=False)
@@ -79,12 +79,12 @@ def test_every_outcome_is_told_after_its_start(td: Treadle) -> None:
     assert errors == {"retries": "ValueError: not today", "fails": "no such thing"}
 
 
-def test_an_event_says_whose_job_it_was_and_how_long_it_took(timed: Treadle, treadle_clock: ManualClock) -> None:
+def test_an_event_has_the_tenant_of_its_job_and_how_long_it_took(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job(max_attempts=7)
     def slow(ctx: Context) -> None:
         treadle_clock.advance(3)
 
-    events = told(timed)
+    events = record_events(timed)
     job = slow.using(tenant="acme", subject="call-7", queue="default").enqueue()
     treadle_clock.advance(2)
     drain(timed)
@@ -99,14 +99,14 @@ def test_an_event_says_whose_job_it_was_and_how_long_it_took(timed: Treadle, tre
     assert start.worker_id == end.worker_id != ""
 
 
-def test_what_is_told_adds_up_to_the_usage(timed: Treadle, treadle_url: str, treadle_clock: ManualClock) -> None:
+def test_the_events_add_up_to_the_usage(timed: Treadle, treadle_url: str, treadle_clock: ManualClock) -> None:
     @timed.job(max_attempts=2, backoff=0)
     def work(n: int) -> None:
         treadle_clock.advance(0.25)
         if n % 3 == 0:
             raise ValueError(n)
 
-    events = told(timed)
+    events = record_events(timed)
     timed.enqueue_many([work.request(n=n) for n in range(10)])
     drain(timed, raising=False)
 
@@ -136,7 +136,9 @@ def test_a_hook_sees_what_was_committed(td: Treadle) -> None:
 
 
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_job_that_ends_in_its_transaction_is_told_once(timed: Treadle, treadle_clock: ManualClock, kind: str) -> None:
+def test_a_job_that_ends_in_its_transaction_has_one_event(
+    timed: Treadle, treadle_clock: ManualClock, kind: str
+) -> None:
     @timed.job(type="plain")
     def plain(ctx: Context) -> None:
         treadle_clock.advance(3)
@@ -149,26 +151,26 @@ def test_a_job_that_ends_in_its_transaction_is_told_once(timed: Treadle, treadle
         async with ctx.atransaction():
             pass
 
-    events = told(timed)
+    events = record_events(timed)
     timed.enqueue(kind)
     drain(timed)
     assert [(event.name, event.busy) for event in events] == [("job_started", 0.0), ("job_completed", 3.0)]
 
 
-def test_a_job_that_was_cancelled_meanwhile_is_told_as_it_was_written(td: Treadle) -> None:
+def test_the_event_of_a_job_cancelled_meanwhile_is_the_outcome_that_was_written(td: Treadle) -> None:
     @td.job
     def complains(ctx: Context) -> None:
         td.cancel(ctx.id)
         raise ValueError("retry me")
 
-    events = told(td)
+    events = record_events(td)
     job = complains.enqueue()
     drain(td, raising=False)
     assert now(td, job).status is Status.CANCELLED
     assert [event.name for event in events] == ["job_started", "job_cancelled"]
 
 
-def test_the_outcome_of_a_lost_lease_is_not_told(td: Treadle) -> None:
+def test_the_outcome_of_a_lost_lease_has_no_event(td: Treadle) -> None:
     @td.job(max_attempts=3)
     def loses(ctx: Context) -> int:
         if ctx.attempt == 1:
@@ -176,13 +178,13 @@ def test_the_outcome_of_a_lost_lease_is_not_told(td: Treadle) -> None:
             td.store.declare_dead(worker.id, "a test says so")
         return ctx.attempt
 
-    events = told(td)
+    events = record_events(td)
     with working(td):
         assert ended(td, loses.enqueue()).result == 2
     assert [(e.name, e.attempt) for e in events if e.ended_at] == [("job_completed", 2)]
 
 
-def test_what_a_stopping_worker_gives_back_is_told(td: Treadle) -> None:
+def test_a_job_that_a_stopping_worker_releases_has_an_event(td: Treadle) -> None:
     started = threading.Event()
 
     @td.job
@@ -190,7 +192,7 @@ def test_what_a_stopping_worker_gives_back_is_told(td: Treadle) -> None:
         started.set()
         await asyncio.sleep(60)
 
-    events = told(td)
+    events = record_events(td)
     waits.enqueue()
     with working(td, grace=0):
         assert started.wait(15)
@@ -198,7 +200,7 @@ def test_what_a_stopping_worker_gives_back_is_told(td: Treadle) -> None:
 
 
 @pytest.mark.sqlite_only
-def test_plain_hooks_have_a_thread_and_async_hooks_the_loop_of_the_worker(td: Treadle) -> None:
+def test_plain_hooks_run_in_a_thread_and_async_hooks_on_the_workers_loop(td: Treadle) -> None:
     where: dict[str, object] = {}
 
     @td.job
@@ -227,7 +229,7 @@ def test_plain_hooks_have_a_thread_and_async_hooks_the_loop_of_the_worker(td: Tr
 
 
 @pytest.mark.sqlite_only
-def test_a_hook_that_raises_is_logged_and_harms_nothing(td: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_hook_that_raises_is_logged_and_affects_no_job(td: Treadle, caplog: pytest.LogCaptureFixture) -> None:
     @td.job
     def quick() -> None: ...
 
@@ -243,7 +245,7 @@ def test_a_hook_that_raises_is_logged_and_harms_nothing(td: Treadle, caplog: pyt
     async def cancels(event: Event) -> None:
         raise asyncio.CancelledError
 
-    events = told(td)
+    events = record_events(td)
     first, second = quick.enqueue(), quick.enqueue()
     drain(td)
     assert Counter(event.name for event in events) == {"job_started": 2, "job_completed": 2}
@@ -256,7 +258,7 @@ def test_a_hook_that_raises_is_logged_and_harms_nothing(td: Treadle, caplog: pyt
 
 @pytest.mark.sqlite_only
 @pytest.mark.parametrize("kind", ["plain", "async"])
-def test_a_hook_that_hangs_stops_no_job_and_no_worker(
+def test_a_hook_that_hangs_does_not_stop_jobs_or_the_worker(
     td: Treadle, short: None, hang: threading.Event, caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
     @td.job
@@ -277,11 +279,11 @@ def test_a_hook_that_hangs_stops_no_job_and_no_worker(
 
 
 @pytest.mark.sqlite_only
-def test_hooks_that_fell_behind_hear_of_what_comes_after(
+def test_hooks_that_fell_behind_skip_to_newer_events(
     td: Treadle, monkeypatch: pytest.MonkeyPatch, hang: threading.Event, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("treadle.hooks.BACKLOG", 3)
-    heard: list[Event] = []
+    received: list[Event] = []
 
     @td.job
     async def quick() -> None: ...
@@ -289,7 +291,7 @@ def test_hooks_that_fell_behind_hear_of_what_comes_after(
     @td.on("job_completed")
     def slow(event: Event) -> None:
         hang.wait(60)
-        heard.append(event)
+        received.append(event)
 
     with working(td, concurrency=1):
         for job in td.enqueue_many([quick.request() for _ in range(10)]):
@@ -298,12 +300,12 @@ def test_hooks_that_fell_behind_hear_of_what_comes_after(
         hang.set()
         eventually(lambda: "events were dropped" in caplog.text)
         last = quick.enqueue()
-        eventually(lambda: heard[-1].id == last.id)
-    assert 4 < len(heard) + 1 < 11
+        eventually(lambda: received[-1].id == last.id)
+    assert 4 < len(received) + 1 < 11
 
 
 @pytest.mark.sqlite_only
-def test_without_a_hook_nothing_is_made_for_it(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_hook_no_events_are_created(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
     @td.job
     def quick() -> None: ...
 
@@ -319,7 +321,7 @@ def test_without_a_hook_nothing_is_made_for_it(td: Treadle, monkeypatch: pytest.
     assert drain(td).completed == 1
 
 
-def test_jobs_in_child_processes_are_told_by_their_worker(
+def test_events_of_jobs_in_child_processes_come_from_their_worker(
     in_children: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hooks, events = Hooks(), []
@@ -337,8 +339,8 @@ def test_jobs_in_child_processes_are_told_by_their_worker(
     }
 
 
-def test_jobs_settled_by_hand_are_told_in_the_thread_that_settles(td: Treadle) -> None:
-    events, async_too = told(td), []
+def test_events_of_jobs_settled_by_hand_come_in_the_thread_that_settles(td: Treadle) -> None:
+    events, async_too = record_events(td), []
 
     @td.on("job_completed")
     async def asynchronous(event: Event) -> None:
@@ -360,7 +362,7 @@ def test_jobs_settled_by_hand_are_told_in_the_thread_that_settles(td: Treadle) -
 
 
 @pytest.mark.sqlite_only
-def test_a_name_that_is_no_event_is_refused(td: Treadle) -> None:
+def test_an_unknown_event_name_is_refused(td: Treadle) -> None:
     with pytest.raises(UnknownEvent, match="unknown event 'job_complete'; did you mean 'job_completed'"):
         td.on("job_complete", print)  # type: ignore[call-overload]
     with pytest.raises(UnknownEvent, match="known events: job_started, job_completed"):
@@ -371,7 +373,7 @@ def test_a_name_that_is_no_event_is_refused(td: Treadle) -> None:
 
 
 @pytest.mark.sqlite_only
-def test_a_function_stays_what_it_is_and_may_hear_of_several_events(td: Treadle) -> None:
+def test_a_hook_stays_an_ordinary_function_and_can_get_several_events(td: Treadle) -> None:
     events: list[Event] = []
 
     @td.on("job_started")

@@ -16,7 +16,7 @@ from treadle import Context, Treadle
 
 
 class Blocked:
-    """A store that commits no outcome until the test lets it."""
+    """A store that commits no outcome until the test allows it."""
 
     def __init__(self, td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
         self.let_go, self.asked = threading.Event(), threading.Event()
@@ -38,7 +38,7 @@ def noted(background: Background) -> list[int]:
     return background.worker._inflight.started(apart=True)
 
 
-def test_a_lease_is_noted_until_its_outcome_is_committed(td: Treadle, blocked: Blocked) -> None:
+def test_a_lease_has_a_cell_until_its_outcome_is_committed(td: Treadle, blocked: Blocked) -> None:
     @td.job
     async def quick() -> None: ...
 
@@ -52,8 +52,8 @@ def test_a_lease_is_noted_until_its_outcome_is_committed(td: Treadle, blocked: B
 
 
 @pytest.mark.parametrize("run", ["async", "thread"])
-def test_there_is_a_cell_for_each_while_nothing_can_be_committed(td: Treadle, blocked: Blocked, run: Any) -> None:
-    """A worker claims no more than it has cells for, and goes on when it can commit again."""
+def test_each_lease_has_a_cell_while_nothing_can_be_committed(td: Treadle, blocked: Blocked, run: Any) -> None:
+    """A worker claims at most as many jobs as it has cells, and continues when it can commit again."""
     concurrency = 3
 
     async def aquick(ctx: Context) -> None: ...
@@ -69,7 +69,7 @@ def test_there_is_a_cell_for_each_while_nothing_can_be_committed(td: Treadle, bl
         eventually(lambda: not noted(background))
 
 
-def test_one_that_was_given_up_is_noted_until_that_is_committed(td: Treadle, blocked: Blocked) -> None:
+def test_an_abandoned_lease_has_a_cell_until_its_outcome_is_committed(td: Treadle, blocked: Blocked) -> None:
     """Even though its thread has ended by then."""
     over = threading.Event()
 
@@ -88,8 +88,8 @@ def test_one_that_was_given_up_is_noted_until_that_is_committed(td: Treadle, blo
         eventually(lambda: not noted(background))
 
 
-def test_what_needs_no_settling_is_not_noted_when_it_has_ended(td: Treadle, blocked: Blocked) -> None:
-    """Its transaction has ended it, or another worker has it now."""
+def test_a_lease_that_needs_no_settling_has_no_cell_when_it_has_ended(td: Treadle, blocked: Blocked) -> None:
+    """Its transaction has ended the job, or another worker has it now."""
 
     @td.job
     async def transacts(ctx: Context) -> None:
@@ -118,7 +118,7 @@ def test_a_worker_without_a_supervisor_leaves_no_file_open(td: Treadle) -> None:
     def open_files() -> int:
         quick.enqueue()
         assert td.tick().completed == 1
-        gc.collect()  # what it watched with is freed with the worker
+        gc.collect()  # the watch of the worker is closed with it
         return psutil.Process().num_fds()
 
     before = open_files()

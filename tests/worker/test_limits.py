@@ -1,4 +1,4 @@
-"""How many jobs run at once, in what order, and within what limits."""
+"""How many jobs run at once, in which order, and within which limits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Gauge:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_types_limit_is_never_exceeded_and_is_used_fully(td: Treadle, treadle_url: str, workers: int) -> None:
+def test_the_limit_of_a_type_is_never_exceeded_and_is_used_fully(td: Treadle, treadle_url: str, workers: int) -> None:
     gauge, others = Gauge(), Gauge()
 
     @td.job(concurrency=3)
@@ -130,7 +130,7 @@ def test_a_delayed_job_runs_when_it_is_due_and_not_before(td: Treadle, monkeypat
     assert 0 <= ran_at - job.run_at.timestamp() < 60
 
 
-@pytest.mark.not_libsql  # which is not notified by others
+@pytest.mark.not_libsql  # it is not notified by others
 def test_a_job_enqueued_by_another_process_is_picked_up_without_a_poll(
     td: Treadle, treadle_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +162,7 @@ def test_a_tick_runs_everything_that_is_due_with_follow_ups(td: Treadle) -> None
     assert (report.ran, report.completed, report.released, report.next_due_at) == (31, 31, 0, None)
 
 
-def test_a_tick_runs_at_most_so_many_jobs(td: Treadle) -> None:
+def test_a_tick_runs_at_most_its_limit_of_jobs(td: Treadle) -> None:
     @td.job
     def work() -> None: ...
 
@@ -174,7 +174,7 @@ def test_a_tick_runs_at_most_so_many_jobs(td: Treadle) -> None:
     assert Counter(place(td, job) for job in jobs) == {(Status.COMPLETED, 1): 12, (Status.PENDING, 0): 13}
 
 
-def test_a_tick_ends_in_time_and_releases_what_has_not(td: Treadle) -> None:
+def test_a_tick_ends_in_time_and_releases_jobs_that_have_not_ended(td: Treadle) -> None:
     @td.job
     async def wait() -> None:
         await asyncio.Event().wait()
@@ -229,7 +229,7 @@ def test_ticks_at_the_same_time_run_each_job_once(td: Treadle) -> None:
     assert sum(report.ran for report in reports) == 40
 
 
-def test_a_tick_on_a_running_loop_works_beside_it(td: Treadle) -> None:
+def test_a_tick_works_while_an_event_loop_runs(td: Treadle) -> None:
     @td.job
     async def work() -> None:
         await asyncio.sleep(0)
@@ -256,6 +256,6 @@ def test_a_tick_rescues_first(timed: Treadle, treadle_clock: ManualClock) -> Non
 
 
 @pytest.mark.parametrize("bounds", [{"max_jobs": 0}, {"max_seconds": 0}])
-def test_a_tick_that_may_do_nothing_is_refused(td: Treadle, bounds: dict[str, Any]) -> None:
+def test_a_tick_with_a_limit_of_zero_is_refused(td: Treadle, bounds: dict[str, Any]) -> None:
     with pytest.raises(BadOption, match="at least 1 job"):
         td.tick(**bounds)

@@ -14,7 +14,7 @@ from treadle.errors import BadHandler, BadOption, DuplicateType, UnknownType
 from treadle.testing import drain
 
 
-def test_the_type_is_the_functions_name_or_what_is_asked_for(td: Treadle) -> None:
+def test_the_type_is_the_functions_name_unless_another_is_given(td: Treadle) -> None:
     @td.job
     def podcast_import() -> None: ...
 
@@ -68,7 +68,7 @@ class NoFunction:
         (17, "it is not a function"),
     ],
 )
-def test_what_a_json_object_cannot_call_is_refused(td: Treadle, handler: Any, problem: str) -> None:
+def test_a_function_that_a_json_object_cannot_call_is_refused(td: Treadle, handler: Any, problem: str) -> None:
     with pytest.raises(BadHandler, match=problem):
         td.job()(handler)
     assert len(td.registry) == 0
@@ -116,14 +116,14 @@ def test_an_async_handler_cannot_run_in_a_thread(td: Treadle) -> None:
         td.job(run="thread")(work)
 
 
-def test_an_unknown_option_is_refused_with_what_was_meant(td: Treadle) -> None:
+def test_an_unknown_option_is_refused_with_a_suggestion(td: Treadle) -> None:
     def work() -> None: ...
 
     with pytest.raises(TypeError, match="did you mean 'concurrency'"):
         td.job(concurency=3)(work)  # type: ignore[call-overload]
 
 
-def test_an_unknown_type_is_told_with_what_was_meant(td: Treadle) -> None:
+def test_an_unknown_type_is_reported_with_a_suggestion(td: Treadle) -> None:
     @td.job
     def resize() -> None: ...
 
@@ -153,7 +153,7 @@ def test_a_registry_belongs_to_one_app(td: Treadle, tmp_path: Any) -> None:
         other.include(registry)
 
 
-def test_an_include_that_meets_a_type_twice_changes_nothing(td: Treadle) -> None:
+def test_an_include_with_a_type_that_exists_changes_nothing(td: Treadle) -> None:
     registry = Registry()
 
     @registry.job
@@ -184,7 +184,7 @@ def test_jobs_declared_after_the_include_belong_to_the_app_too(td: Treadle) -> N
     assert now(td, job).result == "ran"
 
 
-def test_including_a_registry_twice_is_no_error(td: Treadle) -> None:
+def test_including_a_registry_twice_is_not_an_error(td: Treadle) -> None:
     registry = Registry()
 
     @registry.job

@@ -37,7 +37,7 @@ def waits(td: Treadle, clock: ManualClock, job: Any) -> list[float]:
     ],
     ids=["exponential", "fixed", "a number", "a list", "a function", "none"],
 )
-def test_a_failing_job_is_retried_as_its_backoff_says_until_it_is_spent(
+def test_a_failing_job_is_retried_by_its_backoff_until_no_attempt_is_left(
     timed: Treadle, treadle_clock: ManualClock, backoff: Any, expected: list[float]
 ) -> None:
     attempts: list[int] = []
@@ -49,7 +49,7 @@ def test_a_failing_job_is_retried_as_its_backoff_says_until_it_is_spent(
 
     job = bad.enqueue()
     waited = waits(timed, treadle_clock, job)
-    assert waited == [seconds for seconds in expected if seconds]  # what is due at once is run by the same drain
+    assert waited == [seconds for seconds in expected if seconds]  # the same drain runs jobs that are due at once
     assert attempts == [1, 2, 3, 4, 5]
     assert (*place(timed, job), now(timed, job).error) == (Status.FAILED, 5, "ValueError: attempt 5")
     history = timed.attempts(job.id)
@@ -109,7 +109,7 @@ def test_a_backoff_function_that_raises_does_not_stop_the_worker(timed: Treadle)
 
 
 @pytest.mark.parametrize("answer", [-5, float("nan"), float("inf"), "soon", None])
-def test_a_backoff_function_that_answers_nonsense_does_not_stop_the_worker(timed: Treadle, answer: Any) -> None:
+def test_a_backoff_function_that_returns_an_invalid_value_does_not_stop_the_worker(timed: Treadle, answer: Any) -> None:
     @timed.job(max_attempts=2, backoff=lambda failures: answer)
     def bad() -> None:
         raise ValueError("not today")
@@ -123,7 +123,7 @@ def test_a_backoff_function_that_answers_nonsense_does_not_stop_the_worker(timed
     assert now(timed, job).attempts >= 1
 
 
-def test_max_attempts_of_one_enqueue_wins(timed: Treadle) -> None:
+def test_max_attempts_of_an_enqueue_wins_over_that_of_the_type(timed: Treadle) -> None:
     @timed.job(max_attempts=5, backoff=0)
     def bad() -> None:
         raise ValueError
@@ -133,7 +133,7 @@ def test_max_attempts_of_one_enqueue_wins(timed: Treadle) -> None:
     assert place(timed, job) == (Status.FAILED, 2)
 
 
-def test_a_snooze_burns_no_attempt(timed: Treadle, treadle_clock: ManualClock) -> None:
+def test_a_snooze_costs_no_attempt(timed: Treadle, treadle_clock: ManualClock) -> None:
     seen: list[tuple[int, int]] = []
 
     @timed.job(max_attempts=1)
@@ -152,7 +152,7 @@ def test_a_snooze_burns_no_attempt(timed: Treadle, treadle_clock: ManualClock) -
     assert timed.attempts(job.id) == []
 
 
-def test_after_at_most_so_many_snoozes_the_job_has_failed(timed: Treadle, treadle_clock: ManualClock) -> None:
+def test_after_at_most_snoozes_the_job_has_failed(timed: Treadle, treadle_clock: ManualClock) -> None:
     @timed.job
     async def poll() -> None:
         raise Snooze(20, at_most=3)
@@ -162,7 +162,7 @@ def test_after_at_most_so_many_snoozes_the_job_has_failed(timed: Treadle, treadl
     assert (now(timed, job).status, now(timed, job).error) == (Status.FAILED, "still not ready after 3 snoozes")
 
 
-def test_a_snooze_does_not_forget_earlier_failures(timed: Treadle, treadle_clock: ManualClock) -> None:
+def test_a_snooze_keeps_the_count_of_earlier_failures(timed: Treadle, treadle_clock: ManualClock) -> None:
     turns = iter([ValueError("first"), Snooze(5), ValueError("second")])
 
     @timed.job(max_attempts=2, backoff=1)
@@ -195,7 +195,7 @@ def test_fail_ends_the_job_at_once(timed: Treadle) -> None:
     assert (*place(timed, job), now(timed, job).error) == (Status.FAILED, 1, "no such video")
 
 
-def test_a_failed_job_stays_failed_until_somebody_retries_it_with_all_its_attempts(
+def test_a_failed_job_stays_failed_until_a_manual_retry_which_gives_it_all_its_attempts(
     timed: Treadle, treadle_clock: ManualClock
 ) -> None:
     runs: list[int] = []

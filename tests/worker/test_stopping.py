@@ -22,6 +22,7 @@ from treadle.outcome import OutcomeKind, StopReason
 from treadle.stores.base import ClaimRequest
 from treadle.testing import drain
 from treadle.worker import child
+from treadle.worker.heartbeat import Heartbeat
 from treadle.worker.inflight import Inflight, RunningAttempt
 
 
@@ -94,13 +95,13 @@ def test_an_async_handler_may_clean_up_at_its_timeout(td: Treadle) -> None:
     assert cleaned.is_set()
 
 
-def test_a_thread_is_given_up_at_its_timeout_and_its_slot_stays_taken_until_it_ends(td: Treadle) -> None:
-    let_go, told = threading.Event(), threading.Event()
+def test_a_thread_is_abandoned_at_its_timeout_and_keeps_its_slot_until_it_ends(td: Treadle) -> None:
+    let_go, cancelled = threading.Event(), threading.Event()
 
     @td.job(timeout=0.05, max_attempts=1)
     def stubborn(ctx: Context) -> str:
         eventually(lambda: ctx.cancelled)
-        told.set()
+        cancelled.set()
         let_go.wait(15)
         return "too late"
 
@@ -110,7 +111,7 @@ def test_a_thread_is_given_up_at_its_timeout_and_its_slot_stays_taken_until_it_e
     with working(td, concurrency=1):
         job = stubborn.enqueue()
         assert ended(td, job).error == "timed out after 0.05 s"
-        assert told.wait(15)
+        assert cancelled.wait(15)
         waiting = quick.enqueue()
         with pytest.raises(TimeoutError):
             td.result(waiting.id, timeout=0.2)
@@ -162,10 +163,10 @@ def test_a_child_that_never_starts_is_an_error_that_says_so(
     assert "did not start within 0.5 s: does a module of the app wait" in str(failed.error)
 
 
-def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(
+def test_killing_a_child_after_its_outcome_arrived_does_not_affect_the_next_attempt(
     in_children: Treadle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A timeout, or a cancel, may come when the answer is on its way."""
+    """A timeout or a cancel may come while the outcome is being sent."""
     slot, job_type = child.Child(in_children, Inflight.create(10)), process_jobs.own_pid.job_type
     for _ in range(5):
         process_jobs.own_pid.enqueue(), process_jobs.own_pid.enqueue()
@@ -189,7 +190,7 @@ def test_a_child_that_is_killed_after_its_answer_takes_no_other_attempt_with_it(
 # Cancels
 
 
-def test_an_async_handler_that_is_cancelled_meets_cancelled_error(td: Treadle) -> None:
+def test_an_async_handler_that_is_cancelled_gets_cancelled_error(td: Treadle) -> None:
     seen: list[str] = []
 
     @td.job
@@ -241,7 +242,7 @@ def test_a_cancelled_child_is_killed(in_children: Treadle, tmp_path: Path) -> No
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
 
-def test_a_cancel_that_races_the_end_of_the_handler_leaves_each_job_with_one_end(td: Treadle) -> None:
+def test_each_job_ends_once_if_a_cancel_races_the_end_of_its_handler(td: Treadle) -> None:
     ran: list[int] = []
 
     @td.job
@@ -277,7 +278,7 @@ def test_a_waiting_job_that_is_cancelled_never_runs(td: Treadle) -> None:
 # A worker that stops
 
 
-def test_a_worker_that_stops_lets_what_runs_end_and_leaves_the_rest_unspent(td: Treadle) -> None:
+def test_a_worker_that_stops_lets_running_jobs_end_and_does_not_charge_the_rest(td: Treadle) -> None:
     go = threading.Event()
 
     @td.job
@@ -297,7 +298,7 @@ def test_a_worker_that_stops_lets_what_runs_end_and_leaves_the_rest_unspent(td: 
 
 
 @pytest.mark.parametrize("kind", ["async", "thread", "process"])
-def test_what_has_not_ended_after_the_grace_is_released_without_burning_an_attempt(
+def test_jobs_that_have_not_ended_after_the_grace_period_are_released_without_charge(
     in_children: Treadle, tmp_path: Path, kind: str
 ) -> None:
     go = threading.Event()
@@ -326,7 +327,7 @@ def test_what_has_not_ended_after_the_grace_is_released_without_burning_an_attem
         in_children.registry._functions.pop(f"stay_{kind}", None)
 
 
-def test_a_worker_lives_inside_a_running_loop_and_takes_no_signals(td: Treadle) -> None:
+def test_a_worker_can_run_on_an_existing_loop_and_installs_no_signal_handlers(td: Treadle) -> None:
     import signal
 
     @td.job
@@ -355,7 +356,7 @@ def test_an_exception_inside_the_block_stops_the_worker_too(td: Treadle) -> None
     assert td.workers() == []
 
 
-def test_a_worker_that_leaves_has_no_threads_behind(td: Treadle) -> None:
+def test_a_worker_that_ends_leaves_no_threads(td: Treadle) -> None:
     @td.job
     def work() -> None: ...
 
@@ -365,8 +366,8 @@ def test_a_worker_that_leaves_has_no_threads_behind(td: Treadle) -> None:
     eventually(lambda: set(threading.enumerate()) <= before)
 
 
-def test_a_worker_whose_loop_is_torn_down_beats_no_more(td: Treadle) -> None:
-    """As by a signal handler that calls `sys.exit`: all tasks are cancelled at once, even the one that would stop."""
+def test_a_worker_whose_loop_is_torn_down_stops_beating(td: Treadle) -> None:
+    """As with a signal handler that calls `sys.exit`: all tasks are cancelled at once, also the one that stops it."""
     before = set(threading.enumerate())
 
     async def main() -> None:
@@ -376,7 +377,7 @@ def test_a_worker_whose_loop_is_torn_down_beats_no_more(td: Treadle) -> None:
 
     with pytest.raises(SystemExit):
         asyncio.run(main())
-    eventually(lambda: not [thread for thread in set(threading.enumerate()) - before if "keeper" in thread.name])
+    eventually(lambda: not [thread for thread in set(threading.enumerate()) - before if isinstance(thread, Heartbeat)])
     assert not td._wakers
 
 
@@ -389,7 +390,7 @@ def test_a_worker_with_options_that_cannot_work_is_refused(td: Treadle, options:
 # A worker that was declared dead
 
 
-def test_a_worker_that_was_declared_dead_drops_its_jobs_and_goes_on_under_a_new_name(td: Treadle) -> None:
+def test_a_worker_that_was_declared_dead_drops_its_jobs_and_continues_under_a_new_id(td: Treadle) -> None:
     runs: list[str] = []
 
     @td.job(backoff=0)

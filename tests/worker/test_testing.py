@@ -1,4 +1,4 @@
-"""`treadle.testing`: what users test their own apps with."""
+"""`treadle.testing`: the helpers with which users test their own apps."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_inside_the_block_the_app_is_on_a_database_that_is_gone_afterwards() -> 
 
 
 @pytest.mark.sqlite_only  # on a server its jobs are deleted
-def test_a_database_of_yours_is_used_and_left_as_it_is(treadle_url: str) -> None:
+def test_a_database_that_the_user_names_is_used_and_kept(treadle_url: str) -> None:
     with temporary(td, url=treadle_url):
         send_mail.enqueue(to="ann")
     with temporary(td, url=treadle_url):
@@ -78,7 +78,7 @@ def test_an_exception_in_the_block_restores_the_app_too() -> None:
     assert td.store is production
 
 
-def test_the_async_ways_in_use_the_temporary_database_too() -> None:
+def test_async_enqueues_use_the_temporary_database_too() -> None:
     async def main() -> list[str]:
         await send_mail.aenqueue(to="before")
         with temporary(td):
@@ -90,7 +90,7 @@ def test_the_async_ways_in_use_the_temporary_database_too() -> None:
         assert [job.payload["to"] for job in enqueued(td, send_mail)] == ["before"]
 
 
-def test_what_one_database_published_is_not_used_for_another() -> None:
+def test_policies_published_in_one_database_are_not_used_for_another() -> None:
     with temporary(td):
         td.store.publish([TypePolicy(type="unknown_here", max_attempts=2)])
         assert td.enqueue("unknown_here").max_attempts == 2
@@ -154,7 +154,7 @@ def test_a_worker_that_idles_on_a_moved_clock_does_not_wait_for_the_real_one(tre
 # drain
 
 
-def test_drain_runs_follow_ups_and_whatever_is_due_more_than_its_slots_at_once() -> None:
+def test_drain_runs_follow_ups_and_more_due_jobs_than_it_has_slots() -> None:
     app = Treadle("sqlite:////nonexistent/other.db")
 
     @app.job
@@ -170,7 +170,7 @@ def test_drain_runs_follow_ups_and_whatever_is_due_more_than_its_slots_at_once()
         assert {job.status for job in enqueued(app, count_down)} == {Status.COMPLETED}
 
 
-def test_drain_raises_with_the_traceback_of_what_failed_after_all_has_run() -> None:
+def test_drain_raises_with_the_traceback_of_a_failure_after_all_jobs_have_run() -> None:
     sent.clear()
     with temporary(td) as clock:
         send_mail.enqueue(to="nobody")
@@ -199,7 +199,7 @@ def test_drain_counts_failures_when_it_is_asked_not_to_raise() -> None:
         assert [attempt.error for attempt in td.attempts(job.id)] == ["ConnectionError: no such mailbox"] * 2
 
 
-def test_a_failure_that_was_retried_at_once_and_mended_is_none() -> None:
+def test_a_failure_whose_retry_completed_is_not_reported_by_drain() -> None:
     app = Treadle("sqlite:////nonexistent/other.db")
 
     @app.job(backoff=0)
@@ -213,7 +213,7 @@ def test_a_failure_that_was_retried_at_once_and_mended_is_none() -> None:
     assert (report.ran, report.retried, report.completed) == (2, 1, 1)
 
 
-def test_drain_gives_up_on_a_job_that_enqueues_itself_for_ever() -> None:
+def test_drain_gives_up_on_a_job_that_enqueues_itself_forever() -> None:
     app = Treadle("sqlite:////nonexistent/other.db")
 
     @app.job
@@ -244,12 +244,12 @@ def test_drain_gives_up_on_a_job_that_never_ends() -> None:
             drain(app, max_seconds=2)
 
 
-def test_drain_with_bounds_that_cannot_be_is_refused() -> None:
+def test_drain_with_invalid_bounds_is_refused() -> None:
     with temporary(td), pytest.raises(BadOption, match="at least 1 job"):
         drain(td, max_jobs=0)
 
 
-def test_process_handlers_run_here_so_that_they_see_what_is_patched() -> None:
+def test_process_handlers_run_in_the_tests_process_so_that_they_see_patches() -> None:
     with temporary(td), mock.patch("os.getpid", return_value=-1):
         jobs = [where.enqueue(), where_async.enqueue()]
         drain(td)
@@ -257,7 +257,7 @@ def test_process_handlers_run_here_so_that_they_see_what_is_patched() -> None:
     assert where.job_type.run == where_async.job_type.run == "process"
 
 
-def test_drain_and_adrain_work_where_a_loop_runs_and_adrain_on_that_loop() -> None:
+def test_drain_and_adrain_work_while_a_loop_runs_and_adrain_uses_that_loop() -> None:
     app = Treadle("sqlite:////nonexistent/other.db")
     ran_in: list[int] = []
 
@@ -311,7 +311,7 @@ def test_enqueued_finds_more_than_one_page() -> None:
         assert [job.payload["to"] for job in enqueued(td, send_mail)] == [f"{n}" for n in range(450)]
 
 
-def test_assert_enqueued_gives_the_newest_or_shows_what_is_there_instead() -> None:
+def test_assert_enqueued_returns_the_newest_job_or_shows_which_jobs_exist() -> None:
     with temporary(td):
         with pytest.raises(AssertionError, match=r"^send_mail\(\) was not enqueued; nothing was$"):
             assert_enqueued(td, send_mail)
@@ -330,7 +330,7 @@ def test_assert_enqueued_gives_the_newest_or_shows_what_is_there_instead() -> No
         ]
 
 
-def test_refute_enqueued_shows_what_is_there() -> None:
+def test_refute_enqueued_shows_the_matching_jobs() -> None:
     with temporary(td):
         refute_enqueued(td, send_mail)
         for _ in range(30):
@@ -342,7 +342,7 @@ def test_refute_enqueued_shows_what_is_there() -> None:
         assert (lines[0], lines[-1]) == ("send_mail(to='ann') was enqueued 30 times; this was:", "  … and 10 more")
 
 
-def test_a_misspelt_argument_is_refused_since_no_job_could_ever_have_it() -> None:
+def test_a_misspelled_argument_is_refused_because_no_job_could_have_it() -> None:
     with temporary(td), pytest.raises(BadArguments, match=r"unknown argument 'too'; it takes \(to, subject\)"):
         refute_enqueued(td, send_mail, too="ann")
 
@@ -371,7 +371,7 @@ APP = """
 """
 
 
-def test_the_plugin_points_a_users_app_at_a_database_of_each_tests_own(pytester: pytest.Pytester) -> None:
+def test_the_plugin_gives_a_users_app_a_new_database_for_each_test(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(shop=APP)
     pytester.makeconftest(
         """
@@ -418,7 +418,7 @@ def test_the_plugin_points_a_users_app_at_a_database_of_each_tests_own(pytester:
     )
 
 
-def test_the_plugin_costs_those_who_do_not_use_it_nothing_but_its_fixtures(pytester: pytest.Pytester) -> None:
+def test_the_plugin_only_adds_fixtures_for_projects_that_do_not_use_it(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_nothing(): pass")
     result = pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider")
     result.stdout.fnmatch_lines(["*fixtures defined from treadle.testing.plugin*", "treadle_temporary*"])

@@ -48,7 +48,7 @@ def test_each_test_begins_without_jobs(url):
             assert [{"status": "pending", "count": 1}] == td.counts()
 
 
-def test_a_database_that_may_be_a_real_one_is_left_alone(postgres_server):
+def test_a_database_that_may_be_in_use_is_left_alone(postgres_server):
     url = postgres_server.create_database("shop")
     try:
         with pytest.raises(BadOption, match="with `test` in its name"), temporary(td, url=url):
@@ -59,7 +59,7 @@ def test_a_database_that_may_be_a_real_one_is_left_alone(postgres_server):
         postgres_server.drop("shop")
 
 
-def test_the_fixtures_take_another_url(pytester, url):
+def test_the_fixtures_accept_another_url(pytester, url):
     pytester.makepyfile(
         f"""
         import pytest

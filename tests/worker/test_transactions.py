@@ -32,7 +32,7 @@ def _words(app: Treadle) -> Iterator[Words]:
 
 @pytest.fixture
 def words(td: Treadle) -> Iterator[Words]:
-    """The words in a table of the user's own, in the same database."""
+    """The words in a table of the user, in the same database."""
     yield from _words(td)
 
 
@@ -59,7 +59,7 @@ def test_rows_follow_ups_result_and_completion_are_committed_together(td: Treadl
     assert (done.status, done.attempts, done.result) == (Status.COMPLETED, 1, {"words": 1})
 
 
-def test_an_exception_inside_the_block_rolls_all_of_it_back(td: Treadle, words: Words) -> None:
+def test_an_exception_inside_the_block_rolls_everything_back(td: Treadle, words: Words) -> None:
     @td.job(max_attempts=2, backoff=0)
     def work(ctx: Context) -> None:
         with ctx.transaction() as connection:
@@ -167,16 +167,16 @@ def test_a_worker_that_lost_the_job_writes_nothing(td: Treadle, words: Words) ->
         assert began.wait(15)
         td.store.declare_dead(background.worker.id, "it was silent")
         assert ended(td, job).status is Status.COMPLETED
-        go.set()  # the first attempt goes on, long after the second has ended
+        go.set()  # the first attempt continues long after the second has ended
     assert words() == ["attempt 2"]
     assert [after.payload for after in enqueued(td, after)] == [{"n": 2}]
     assert place(td, job) == (Status.COMPLETED, 2)
 
 
-def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(td: Treadle, words: Words) -> None:
+def test_a_lost_lease_raises_in_the_handler_and_is_not_a_failure(td: Treadle, words: Words) -> None:
     from treadle import LeaseLost
 
-    told: list[int] = []
+    lost: list[int] = []
 
     @td.job(backoff=0)
     def work(ctx: Context) -> None:
@@ -186,13 +186,13 @@ def test_a_lost_lease_is_told_to_the_handler_and_is_no_failure(td: Treadle, word
             with ctx.transaction() as connection:
                 connection.execute(f"INSERT INTO words VALUES ('attempt {ctx.attempt}')")
         except LeaseLost:
-            told.append(ctx.attempt)
+            lost.append(ctx.attempt)
             raise
 
     with working(td, beat=0.05) as background:
         job = work.enqueue()
         assert ended(td, job).status is Status.COMPLETED
-    assert (told, words()) == ([1], ["attempt 2"])
+    assert (lost, words()) == ([1], ["attempt 2"])
     assert [attempt.error for attempt in td.attempts(job.id)] == ["it was silent"]
 
 
@@ -226,7 +226,7 @@ def test_a_block_that_takes_too_long_loses_the_lock_and_is_an_error(
 
 
 @pytest.mark.sqlite_only
-def test_the_connection_of_a_block_that_took_too_long_is_of_no_use(
+def test_the_connection_of_a_block_that_took_too_long_is_unusable(
     td: Treadle, words: Words, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("treadle.stores.sqlite.store.TRANSACTION_SECONDS", 0.1)
@@ -285,8 +285,10 @@ def test_a_cancel_inside_atransaction_rolls_back(td: Treadle, words: Words) -> N
 
 
 @pytest.mark.sqlite_only
-def test_a_cancel_while_atransaction_waits_for_the_writer_does_not_block_the_loop(td: Treadle, words: Words) -> None:
-    """The event loop releases the writer. It could not if it waited for the transaction's thread."""
+def test_a_cancel_while_atransaction_waits_for_the_write_lock_does_not_block_the_loop(
+    td: Treadle, words: Words
+) -> None:
+    """The event loop releases the write lock. It could not if it waited for the transaction's thread."""
     late: list[float] = []
     writer = sqlite3.connect(td.store.where, isolation_level=None, check_same_thread=False)
 
@@ -325,7 +327,7 @@ def test_a_result_that_cannot_be_stored_rolls_the_block_back(td: Treadle, words:
     assert words() == []
 
 
-def test_a_block_that_commits_by_itself_is_an_error(td: Treadle, words: Words) -> None:
+def test_a_block_that_commits_itself_is_an_error(td: Treadle, words: Words) -> None:
     @td.job(max_attempts=1)
     def work(ctx: Context) -> None:
         with ctx.transaction() as connection:
@@ -338,7 +340,7 @@ def test_a_block_that_commits_by_itself_is_an_error(td: Treadle, words: Words) -
     assert (now(td, job).error or "").startswith("TransactionOver: the block committed or rolled back by itself")
 
 
-def test_a_handler_in_a_child_has_the_transaction_of_the_workers_database(in_children: Treadle) -> None:
+def test_a_handler_in_a_child_has_a_transaction_on_the_workers_database(in_children: Treadle) -> None:
     fixture = _words(in_children)
     words = next(fixture)
     with working(in_children):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.helpers import (
-    check_books,
+    check_consistency,
 )
 from tests.conformance.tenants.place import (
     Place,
@@ -27,7 +27,7 @@ def store(place: Place) -> Iterator[PostgresStore]:
     """What a worker opens."""
     opened = PostgresStore(place.url("worker"))
     yield opened
-    check_books(opened)
+    check_consistency(opened)
     opened.close()
 
 

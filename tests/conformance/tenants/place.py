@@ -1,4 +1,4 @@
-"""A database whose roles have their rights, tenants with rows in all of its tables, and how producers look at them."""
+"""A database whose roles have their rights, tenants with rows in all of its tables, and how producers query them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Place:
 
     def __init__(self, admin: str) -> None:
         self.admin = admin
-        self.mark = f"t_{secrets.token_hex(4)}"  # roles are of the whole server
+        self.mark = f"t_{secrets.token_hex(4)}"  # roles belong to the whole server
         self.roles = Roles(*(f"{self.mark}_{name}" for name in Roles._fields))
         store = PostgresStore(admin)
         store.open()
@@ -62,7 +62,7 @@ class Place:
 
 @contextmanager
 def as_producer(place: Place, tenant: str | None) -> Iterator[psycopg.Connection[Any]]:
-    """Plain SQL as that role, in a transaction that says whose it is; nothing of it stays."""
+    """Run plain SQL as a producer, in a transaction that names its tenant and is rolled back."""
     with psycopg.connect(place.url("producer")) as connection:
         if tenant is not None:
             connection.execute("SELECT set_config('treadle.tenant', %s, true)", [tenant])
@@ -71,7 +71,7 @@ def as_producer(place: Place, tenant: str | None) -> Iterator[psycopg.Connection
 
 
 def fill(store: Any, tenant: str) -> dict[str, str]:
-    """Rows of a tenant in every table there is; the ids of its jobs by where they are."""
+    """Insert rows of a tenant in every table. Return the ids of its jobs by table."""
     enlist(store, f"w-{tenant}")
     ended = finish(store, FAILED, tenant=tenant, dedupe="ended")
     done = finish(store, COMPLETED, tenant=tenant)
@@ -84,7 +84,7 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
 
 
 def relations(url: str) -> dict[str, list[str]]:
-    """Every table and view of ours, with its columns."""
+    """Every table and view of treadle, with its columns."""
     found: dict[str, list[str]] = {}
     with psycopg.connect(url) as connection:
         for table, column in connection.execute(
@@ -101,7 +101,7 @@ def tables_of_tenants(url: str) -> list[str]:
 
 
 def outcome(connection: psycopg.Connection[Any], statement: Any, parameters: Any = None) -> int | type[Exception]:
-    """How many rows a statement saw or changed, or how it was refused. The transaction goes on."""
+    """How many rows a statement saw or changed, or the error. The transaction stays usable."""
     try:
         with connection.transaction():
             rows = connection.execute(statement, parameters)

@@ -1,4 +1,4 @@
-"""The library as a producer, which acts for one tenant at a time, also in a transaction of the user's."""
+"""The library as a producer, which acts for one tenant at a time, also in the user's own transaction."""
 
 from __future__ import annotations
 
@@ -35,28 +35,28 @@ def test_a_producer_enqueues_through_the_library(place, store):
     assert [one.id, first.id] == [job.id for job in td.jobs(tenant="acme")][::-1]
     assert 3 == len(td.jobs(tenant="a").jobs)
     assert [] == td.jobs().jobs
-    assert td.get(one.id) is None  # whose job it is, nobody has said
+    assert td.get(one.id) is None  # no tenant is named
     td.close()
 
 
-def test_a_job_of_nobody_is_refused(place):
+def test_a_producer_cannot_enqueue_a_job_without_a_tenant(place):
     td = Treadle(place.url("producer"))
     with pytest.raises(BadOption, match=r"tenant=''.*using\(tenant="):
         td.enqueue("mail")
     td.close()
 
 
-def test_nothing_of_a_tenant_stays_on_a_connection_of_the_store(place, store, producer):
+def test_the_store_does_not_keep_a_tenant_on_its_connections(place, store, producer):
     put(producer, tenant="acme"), put(producer, tenant="other")
     tenants = "SELECT count(*), coalesce(max(current_setting('treadle.tenant', true)), '') FROM treadle.jobs"
 
-    for lane in ("insert", "read", "other"):
-        assert [(0, "")] == producer.database.read(lane, lambda tx: tx.execute(tenants).fetchall())
+    for pool in ("insert", "read", "other"):
+        assert [(0, "")] == producer.database.read(pool, lambda tx: tx.execute(tenants).fetchall())
     assert 1 == len(producer.jobs(Filter(tenants=("acme",)), 10).jobs)
     assert [(0, "")] == producer.database.read("read", lambda tx: tx.execute(tenants).fetchall())
 
 
-def test_callers_of_several_tenants_share_a_commit(place, store, producer):
+def test_enqueues_of_several_tenants_share_a_commit(place, store, producer):
     groups = [[new_job(tenant=tenant, dedupe=key)] for tenant in ("b", "a", "b") for key in (None, "k")]
     answers = producer.insert_groups(groups)
 
@@ -67,7 +67,7 @@ def test_callers_of_several_tenants_share_a_commit(place, store, producer):
         assert [(3, 1)] == connection.execute(unkeyed).fetchall()
 
 
-def test_a_url_that_names_its_tenant_manages_its_jobs(place, store):
+def test_a_producer_whose_url_names_a_tenant_manages_that_tenants_jobs(place, store):
     ids, others = fill(store, "acme"), fill(store, "other")
     td = Treadle(place.url("producer", "acme"))
 
@@ -88,7 +88,7 @@ def test_a_url_that_names_its_tenant_manages_its_jobs(place, store):
     td.close()
 
 
-def test_a_url_that_names_its_tenant_enqueues_for_no_other(place, store):
+def test_a_producer_whose_url_names_a_tenant_cannot_enqueue_for_another(place, store):
     td = Treadle(place.url("producer", "acme"))
     mine = td.enqueue("mail", tenant="acme")
     with pytest.raises(StoreUnusable, match="row-level security"):
@@ -97,10 +97,10 @@ def test_a_url_that_names_its_tenant_enqueues_for_no_other(place, store):
     td.close()
 
 
-# A transaction of the user's
+# In the user's own transaction
 
 
-def test_on_a_connection_of_ones_own_the_tenant_is_set_for_the_enqueue_alone(place, store):
+def test_on_a_users_connection_the_tenant_is_set_only_during_the_enqueue(place, store):
     td = Treadle(place.url("producer"))
     with psycopg.connect(place.url("producer")) as mine:
         job = td.enqueue("mail", tenant="acme", connection=mine)
@@ -111,7 +111,7 @@ def test_on_a_connection_of_ones_own_the_tenant_is_set_for_the_enqueue_alone(pla
     td.close()
 
 
-def test_a_tenant_that_was_named_on_it_is_left_alone(place, store):
+def test_a_tenant_that_the_user_has_set_on_the_connection_stays(place, store):
     td = Treadle(place.url("producer"))
     with psycopg.connect(place.url("producer")) as mine:
         mine.execute("SELECT set_config('treadle.tenant', 'acme', true)")
@@ -123,7 +123,7 @@ def test_a_tenant_that_was_named_on_it_is_left_alone(place, store):
     td.close()
 
 
-def test_on_a_connection_that_sees_all_nothing_is_set(place, store):
+def test_no_tenant_is_set_on_a_connection_that_sees_all_tenants(place, store):
     td = Treadle(place.url("producer"))
     with psycopg.connect(place.admin) as mine:
         td.enqueue("mail", tenant="acme", connection=mine)

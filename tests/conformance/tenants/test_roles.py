@@ -1,4 +1,4 @@
-"""Roles on PostgreSQL, which `treadle db roles` makes: what each is for, and what it may not do."""
+"""The PostgreSQL roles that `treadle db roles` makes: what each may do, and what it may not."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from treadle.stores.postgres.roles import Roles
 from treadle.stores.postgres.schema import newest_schema
 from treadle.stores.postgres.store import PostgresStore
 
-# What the roles are
+# Making the roles
 
 
-def test_every_table_is_thought_of(place):
-    """A new table has to be told whose it is: in OF_TENANTS if its rows have a tenant, else in OF_ALL."""
+def test_every_table_is_listed_as_of_tenants_or_of_all(place):
+    """List a new table in OF_TENANTS if its rows have a tenant, and otherwise in OF_ALL."""
     assert set(relations(place.admin)) == set(roles.OF_TENANTS) | set(roles.OF_ALL)
     assert set(tables_of_tenants(place.admin)) == set(roles.OF_TENANTS)
     with psycopg.connect(place.admin) as connection:
@@ -58,12 +58,12 @@ def test_every_table_is_thought_of(place):
 
     assert {name for (name,) in forced} == set(roles.OF_TENANTS)
     assert all("security_invoker=true" in options for _, options in views)
-    assert bare == []  # else a collision would tell what another tenant has
+    assert bare == []  # otherwise a collision would reveal what another tenant has
     assert strong == []
 
 
 @pytest.mark.parametrize("times", [1, 2])
-def test_rights_can_be_given_again(place, times):
+def test_rights_can_be_granted_twice(place, times):
     with psycopg.connect(place.admin) as connection:
         acls = "SELECT relname, relacl::text FROM pg_class WHERE relnamespace = 'treadle'::regnamespace ORDER BY 1"
         policies = "SELECT tablename, policyname, roles, qual, with_check FROM pg_policies ORDER BY 1, 2"
@@ -78,19 +78,19 @@ def test_rights_can_be_given_again(place, times):
 
 
 @pytest.mark.parametrize("name", ["", "a'b", 'a"b', "a$$b", "a;b", "ä", "x" * 64, "1a"])
-def test_a_name_that_could_be_code_is_refused(name):
+def test_a_role_name_that_could_be_sql_is_refused(name):
     with pytest.raises(BadOption, match="name of a role"):
         roles.script(Roles(owner=name))
 
 
-def test_two_roles_cannot_be_one():
+def test_two_roles_cannot_have_the_same_name():
     with pytest.raises(BadOption, match="three roles"):
         roles.script(Roles(worker="me", producer="me"))
 
 
 @pytest.mark.parametrize("server_of", sources())
-def test_an_owner_who_is_no_superuser_may_give_rights_and_goes_on_working(server_of):
-    """As on a rented server, where nobody is superuser."""
+def test_an_owner_that_is_not_superuser_can_grant_rights_and_still_work(server_of):
+    """As on a managed server, where no user is superuser."""
     with new_server(server_of) as server:
         admin = server.create_database("rented")
         with psycopg.connect(admin, autocommit=True) as connection:
@@ -109,12 +109,12 @@ def test_an_owner_who_is_no_superuser_may_give_rights_and_goes_on_working(server
         store.close()
 
 
-def test_who_may_not_give_rights_is_told_who_may(place):
+def test_the_error_for_a_role_that_may_not_grant_rights_names_a_role_that_may(place):
     with pytest.raises(StoreUnusable, match=r"permission denied.*; run it as a superuser"):
         PostgresStore(place.url("worker")).give_rights(Roles(producer="another"))
 
 
-def test_rights_need_tables(postgres_databases):
+def test_granting_rights_needs_tables(postgres_databases):
     url = postgres_databases.fresh()
     with pytest.raises(StoreUnusable, match="treadle db upgrade"):
         PostgresStore(url).give_rights(Roles(*(f"t_{secrets.token_hex(4)}" for _ in range(3))))
@@ -145,7 +145,7 @@ def test_a_worker_cannot_change_the_tables(place, store, statement):
 
 @pytest.mark.parametrize("role", ["worker", "owner"])
 def test_workers_and_the_owner_work_for_every_tenant(place, role):
-    """All that a worker does, by the real one."""
+    """A real worker does all that a worker does."""
     td = Treadle(place.url(role))
     ran: list[str] = []
 
@@ -193,7 +193,7 @@ def test_a_worker_completes_a_job_in_a_transaction(place, store):
     assert not settle_one(store, claimed, FAILED)
 
 
-def test_a_role_without_rights_is_told_what_it_lacks(place):
+def test_the_error_for_a_role_without_rights_names_the_missing_right(place):
     with psycopg.connect(place.admin, autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {place.mark}_stranger_login LOGIN")
     try:

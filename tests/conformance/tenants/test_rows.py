@@ -1,4 +1,4 @@
-"""Row level security: what a producer sees and changes of any tenant's rows by SQL of its own."""
+"""Row level security: which rows a producer sees and changes with its own SQL."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from tests.conformance.tenants.place import (
 from treadle.ids import new_id
 
 
-def test_a_producer_sees_its_own_tenant_everywhere_and_no_other(place, store):
+def test_a_producer_sees_only_its_own_tenant_in_every_table(place, store):
     fill(store, "acme"), fill(store, "other")
-    put(store)  # of nobody
+    put(store)  # without a tenant
     store.compact()
     own = {}
     for table in [*tables_of_tenants(place.admin), "job"]:
@@ -42,9 +42,9 @@ def test_a_producer_sees_its_own_tenant_everywhere_and_no_other(place, store):
 
 @pytest.mark.parametrize("tenant", [None, "", "nobody", "acme"])
 def test_rows_of_others_cannot_be_seen_or_changed_in_any_table(place, store, tenant):
-    """Whatever names no tenant, or another, does not get at these."""
+    """A session without a tenant, or with another one, cannot reach these rows."""
     fill(store, "other")
-    put(store)  # of nobody
+    put(store)  # without a tenant
     with as_producer(place, tenant) as connection:
         for table, columns in relations(place.admin).items():
             name = sql.Identifier("treadle", table)
@@ -92,7 +92,7 @@ INSERT = "INSERT INTO treadle.{t} SELECT * FROM json_populate_record(NULL::tread
 @pytest.mark.parametrize("end", ["", " ON CONFLICT DO NOTHING", " RETURNING *"])
 @pytest.mark.parametrize("tenant", [None, "", "acme"])
 def test_a_row_for_another_tenant_is_refused_whether_it_exists_or_not(place, store, tenant, end):
-    """The same answer for a row that collides as for one that does not: no error tells what another tenant has."""
+    """A row that collides and one that does not get the same error, so no error reveals what another tenant has."""
     fill(store, "other")
     tables = tables_of_tenants(place.admin)
     with as_producer(place, tenant) as connection:
@@ -104,8 +104,8 @@ def test_a_row_for_another_tenant_is_refused_whether_it_exists_or_not(place, sto
                     assert answer is REFUSED, (table, answer)
 
 
-def test_the_unique_keys_of_others_can_be_taken_and_tell_nothing(place, store):
-    """The same id and the same dedupe key, as one's own: there is no collision to learn from."""
+def test_unique_keys_of_other_tenants_can_be_used_and_reveal_nothing(place, store):
+    """A tenant uses the id and dedupe key of another one, and there is no collision that reveals them."""
     fill(store, "other")
     with as_producer(place, "acme") as connection:
         for table in ("jobs", "ready", "finished", "dedupe"):
@@ -114,20 +114,20 @@ def test_the_unique_keys_of_others_can_be_taken_and_tell_nothing(place, store):
             for row in rows:
                 mine = psycopg.types.json.Json({**row, "tenant": "acme"})
                 assert outcome(connection, INSERT.format(t=table), [mine]) == 1, table
-        # and on conflict with one's own, nothing else is changed
+        # and a conflict with its own row changes nothing else
         row = {**rows_of(place, "dedupe", "other")[0], "tenant": "acme"}
         upsert = f"{INSERT.format(t='dedupe')} ON CONFLICT (tenant, key) DO UPDATE SET id = excluded.id"
         assert outcome(connection, upsert, [psycopg.types.json.Json(row)]) == 1
 
 
-def test_own_rows_cannot_be_given_away(place, store):
+def test_a_producer_cannot_move_its_rows_to_another_tenant(place, store):
     fill(store, "acme")
     with as_producer(place, "acme") as connection:
         for table in tables_of_tenants(place.admin):
             assert outcome(connection, f"UPDATE treadle.{table} SET tenant = 'other'") is REFUSED
 
 
-def test_a_producer_neither_claims_nor_settles_nor_sees_workers_and_sums(place, store):
+def test_a_producer_cannot_claim_settle_or_see_workers_and_sums(place, store):
     fill(store, "acme")
     with as_producer(place, "acme") as connection:
         for statement in (
@@ -150,7 +150,7 @@ def test_a_producer_neither_claims_nor_settles_nor_sees_workers_and_sums(place, 
             assert outcome(connection, statement) is REFUSED, statement
 
 
-def test_a_pooled_connection_keeps_nothing_of_the_tenant_before(place, store):
+def test_a_pooled_connection_does_not_keep_the_previous_tenant(place, store):
     fill(store, "acme"), fill(store, "other")
     with psycopg.connect(place.url("producer"), autocommit=True) as pooled:
         for tenant in ("acme", "other"):

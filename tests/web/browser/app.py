@@ -1,4 +1,4 @@
-"""What the workers of these tests run."""
+"""The jobs that the workers of these tests run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def send_mail(to: str, user_id: int = 0) -> str:
 
 @td.job
 def build_report(ctx: Context, pages: int) -> int:
-    """Says how far it is."""
+    """Reports its progress."""
     for page in range(pages):
         ctx.progress(page / pages, f"page {page} of {pages}")
         time.sleep(0.2)

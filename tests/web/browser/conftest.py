@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = (
-    "--no-sandbox",  # in containers, which have no user namespaces to give
+    "--no-sandbox",  # in containers, which have no user namespaces
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -33,7 +33,7 @@ FLAGS = (
     "--disable-sync",
 )
 PATIENCE = 30_000
-"""Milliseconds. What takes longer is broken, not slow."""
+"""Milliseconds. Anything that takes longer is broken, not slow."""
 expect.set_options(timeout=PATIENCE)
 
 WIDE, PHONE = {"width": 1440, "height": 900}, {"width": 375, "height": 667}
@@ -85,13 +85,13 @@ class Mounts:
         self._process.communicate(timeout=20)
 
     def add(self, database: str, option: str = "") -> str:
-        """Where the dashboard of this database is, without a slash at the end."""
+        """The URL of this database's dashboard, without a slash at the end."""
         self._count += 1
         (self._folder / f"m{self._count}").write_text(f"{database}\n{option}")
         return f"http://127.0.0.1:{self._port}/m{self._count}"
 
 
-class Desk:
+class Backend:
     """A database with a dashboard, and workers if a test starts some."""
 
     def __init__(self, database: str, mounts: Mounts, stack: ExitStack) -> None:
@@ -103,15 +103,15 @@ class Desk:
         self.cookies: Any = []
 
     def do(self, act: Callable[[Treadle], T]) -> T:
-        """Use the library, in a thread that has no event loop of Playwright's."""
+        """Use the library, in a thread without Playwright's event loop."""
         return self._thread.submit(act, self._td).result(60)
 
     def read_only(self) -> None:
-        """From now on the dashboard is read-only."""
+        """Make the dashboard read-only."""
         self.url = self._mounts.add(self.database, "read-only")
 
     def work(self, *words: str) -> subprocess.Popen[bytes]:
-        """A worker with the handlers of app.py, once it is registered."""
+        """Start a worker with the handlers of app.py, and wait until it is registered."""
         before = self.do(lambda td: len(td.workers()))
         command = [sys.executable, "-m", "treadle", "worker", "tests.web.browser.app:td", "--grace", "1", *words]
         worker = subprocess.Popen(
@@ -132,17 +132,17 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, mounts: Mounts) -> Iterator[Desk]:
+def backend(tmp_path: Path, mounts: Mounts) -> Iterator[Backend]:
     """An empty database; start what you need."""
     with ExitStack() as stack:
-        yield Desk(f"sqlite:///{tmp_path}/jobs.db", mounts, stack)
+        yield Backend(f"sqlite:///{tmp_path}/jobs.db", mounts, stack)
 
 
 @pytest.fixture(scope="package")
-def day(tmp_path_factory: pytest.TempPathFactory, mounts: Mounts) -> Iterator[Desk]:
+def day(tmp_path_factory: pytest.TempPathFactory, mounts: Mounts) -> Iterator[Backend]:
     """A database with a day's jobs. For tests that only look."""
     with ExitStack() as stack:
-        made = Desk(f"sqlite:///{tmp_path_factory.mktemp('day')}/jobs.db", mounts, stack)
+        made = Backend(f"sqlite:///{tmp_path_factory.mktemp('day')}/jobs.db", mounts, stack)
         made.do(lambda td: sample.fill(made.database))
         yield made
 
@@ -150,8 +150,8 @@ def day(tmp_path_factory: pytest.TempPathFactory, mounts: Mounts) -> Iterator[De
 class Visit:
     """A signed-in browser profile, and the errors in it."""
 
-    def __init__(self, context: BrowserContext, desk: Desk) -> None:
-        self.context, self.desk = context, desk
+    def __init__(self, context: BrowserContext, backend: Backend) -> None:
+        self.context, self.backend = context, backend
         self.errors: list[str] = []
         self.requests: list[Request] = []
         context.on("request", lambda request: self.requests.append(request))
@@ -166,7 +166,7 @@ class Visit:
             self.errors.append(f"{message.text} ({self.page.url})")
 
     def go(self, path: str = "/") -> Page:
-        self.page.goto(self.desk.url + path)
+        self.page.goto(self.backend.url + path)
         return self.page
 
 
@@ -175,13 +175,13 @@ Visitor = Callable[..., Visit]
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visitor]:
-    """`visit(desk, color_scheme="dark")`: a signed-in browser. Errors in its console fail the test."""
+    """`visit(backend, color_scheme="dark")`: a signed-in browser. Errors in its console fail the test."""
     made: list[Visit] = []
 
-    def visit(desk: Desk, **options: Any) -> Visit:
+    def visit(backend: Backend, **options: Any) -> Visit:
         context = browser.new_context(**{"viewport": WIDE, "timezone_id": "UTC", **options})
-        context.add_cookies(desk.cookies)
-        made.append(Visit(context, desk))
+        context.add_cookies(backend.cookies)
+        made.append(Visit(context, backend))
         return made[-1]
 
     yield visit

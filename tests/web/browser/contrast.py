@@ -9,7 +9,7 @@ from playwright.sync_api import Page
 LEAST = 4.5
 """AA, for text of ordinary size."""
 
-# Walks over every text that is seen, and finds its colour and the first background behind it that is not clear.
+# Visits every visible text, and finds its color and the first background behind it that is not transparent.
 LOOK = """() => {
   const made = document.createElement("canvas").getContext("2d", { willReadFrequently: true }), kept = new Map();
   const channels = (text) => {
@@ -58,6 +58,6 @@ LOOK = """() => {
 
 
 def contrasts(page: Page) -> list[tuple[str, str, float]]:
-    """What, which text, and its ratio; of each kind of element the worst."""
+    """The element, its text and its ratio: the worst of each kind of element."""
     found: list[Any] = page.evaluate(LOOK)
     return [(what, text, ratio) for what, text, ratio in found]

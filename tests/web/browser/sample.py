@@ -1,4 +1,4 @@
-"""A day of a queue, made in a second by a clock of its own."""
+"""A day of a queue, made in a second with a fake clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOURS = 24
 
 
 class Clock:
-    """Stands where it is put."""
+    """A clock that a caller sets."""
 
     def __init__(self) -> None:
         self.at = clock.now() - HOURS * 3600 * clock.SECOND
@@ -44,7 +44,7 @@ def render(job: Job) -> None:
 
 
 def as_if_in(file: str, *functions: Callable[..., None]) -> None:
-    """Tracebacks then name a file of the shop, wherever this file is."""
+    """Compile the code so that tracebacks name a file of the shop."""
     linecache.cache[file] = (0, None, linecache.getlines(__file__), file)
     for function in functions:
         function.__code__ = function.__code__.replace(co_filename=file)
@@ -90,7 +90,7 @@ def _work(app: Treadle, dice: random.Random, now: Clock) -> None:
             try:
                 raises(lease.job)
             except Exception as error:
-                own = error.__traceback__.tb_next if error.__traceback__ else None  # without this line of ours
+                own = error.__traceback__.tb_next if error.__traceback__ else None  # without this line
                 lease.fail(error.with_traceback(own))
         else:
             lease.complete({"ok": True, "took_ms": dice.randrange(999)})

@@ -1,10 +1,10 @@
-"""Whatever is stored is shown, and none of it is run."""
+"""Stored text is shown, and never run."""
 
 from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.web.browser.conftest import Desk, Visitor
+from tests.web.browser.conftest import Backend, Visitor
 from treadle import Fail, Treadle
 from treadle.job import Progress
 
@@ -44,9 +44,9 @@ def poison(td: Treadle, text: str) -> dict[str, str]:
     return ids
 
 
-def test_nothing_that_is_stored_is_run_on_any_page(desk: Desk, visit: Visitor) -> None:
-    poisoned = desk.do(lambda td: [poison(td, text) for text in CORPUS])
-    me = visit(desk)
+def test_nothing_that_is_stored_is_run_on_any_page(backend: Backend, visit: Visitor) -> None:
+    poisoned = backend.do(lambda td: [poison(td, text) for text in CORPUS])
+    me = visit(backend)
     me.context.add_init_script(
         "document.addEventListener('securitypolicyviolation', (event) => console.error(`CSP: ${event.blockedURI}`))"
     )
@@ -81,18 +81,18 @@ def test_nothing_that_is_stored_is_run_on_any_page(desk: Desk, visit: Visitor) -
     assert page.evaluate("window.pwned") is None
 
 
-def test_a_group_of_failures_is_found_without_telling_the_secret_in_its_error(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: poison(td, "a"))
-    page = visit(desk).go("/failures")
+def test_a_group_of_failures_is_found_without_showing_the_secret_in_its_error(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: poison(td, "a"))
+    page = visit(backend).go("/failures")
     expect(page.get_by_test_id("group")).to_have_count(2)  # it failed with a secret; another waits for a retry
     page.get_by_test_id("group").filter(has_text="password").get_by_role("link", name="View").click()
     expect(page.get_by_test_id("row")).to_have_count(1)
     assert "hunter2" not in page.url
 
 
-def test_pages_carry_a_policy_that_allows_nothing_inline(desk: Desk, visit: Visitor) -> None:
-    me = visit(desk)
-    answer = me.page.goto(desk.url + "/")
+def test_pages_have_a_content_security_policy_that_allows_nothing_inline(backend: Backend, visit: Visitor) -> None:
+    me = visit(backend)
+    answer = me.page.goto(backend.url + "/")
     assert answer is not None
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'" in policy
@@ -102,29 +102,29 @@ def test_pages_carry_a_policy_that_allows_nothing_inline(desk: Desk, visit: Visi
     assert " onclick=" not in html
 
 
-def test_a_form_of_another_site_changes_nothing(desk: Desk, visit: Visitor) -> None:
-    id = desk.do(lambda td: td.enqueue("send_mail", {"n": 1})).id
-    page = visit(desk).page
+def test_a_form_of_another_site_changes_nothing(backend: Backend, visit: Visitor) -> None:
+    id = backend.do(lambda td: td.enqueue("send_mail", {"n": 1})).id
+    page = visit(backend).page
     fields = f"<input name=action value=cancel><input name=id value={id}>"
-    form = f'<form method=post action="{desk.url}/jobs/act">{fields}</form>'
+    form = f'<form method=post action="{backend.url}/jobs/act">{fields}</form>'
     page.route("http://elsewhere.test/", lambda route: route.fulfill(body=form, content_type="text/html"))
     page.goto("http://elsewhere.test/")
     with page.expect_navigation() as navigated:
         page.evaluate("document.forms[0].submit()")
     assert navigated.value is not None
     assert navigated.value.status == 403
-    assert desk.do(lambda td: str(td.get(id).status)) == "pending"  # type: ignore[union-attr]
+    assert backend.do(lambda td: str(td.get(id).status)) == "pending"  # type: ignore[union-attr]
 
 
-def test_a_read_only_dashboard_has_no_button_that_changes_anything(desk: Desk, visit: Visitor) -> None:
-    ids = desk.do(lambda td: poison(td, "a"))
-    desk.read_only()
-    me = visit(desk)
+def test_a_read_only_dashboard_has_no_button_that_changes_anything(backend: Backend, visit: Visitor) -> None:
+    ids = backend.do(lambda td: poison(td, "a"))
+    backend.read_only()
+    me = visit(backend)
     for path in ("/", "/jobs", "/failures", f"/jobs/{ids['failed']}", f"/jobs/{ids['queued']}"):
         page = me.go(path)
         for name in ("act-", "bulk-", "retry-group", "all-matching", "select-page"):
             expect(page.locator(f"[data-testid^={name}]")).to_have_count(0)
         expect(page.locator("form[method=post]")).to_have_count(0)
     post = "async ([url, body]) => (await fetch(url, { method: 'POST', body })).status"
-    status = me.page.evaluate(post, [f"{desk.url}/jobs/act", f"action=delete&id={ids['failed']}"])
+    status = me.page.evaluate(post, [f"{backend.url}/jobs/act", f"action=delete&id={ids['failed']}"])
     assert status in (404, 405)

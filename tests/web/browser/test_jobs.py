@@ -1,4 +1,4 @@
-"""Finding jobs, and doing something to many of them."""
+"""Search for jobs, and actions on many of them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from playwright.sync_api import Page, Route, expect
 
-from tests.web.browser.conftest import Desk, Visitor
+from tests.web.browser.conftest import Backend, Visitor
 from treadle import Fail, Treadle
 
 FILTER = "status:failed tenant:acme payload.user_id:42"
@@ -29,11 +29,13 @@ def number(page: Page, tab: str) -> str:
     return page.get_by_test_id(f"tab-{tab}").locator("span").inner_text()
 
 
-def test_chips_tabs_rows_and_the_api_agree_and_the_address_says_it_all(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fail(td, 3, tenant="acme"))
-    desk.do(lambda td: fail(td, 2, tenant="globex"))
-    desk.do(lambda td: td.enqueue("send_mail", {"user_id": 42}, tenant="acme"))
-    me = visit(desk)
+def test_chips_tabs_rows_and_the_api_agree_and_the_address_has_the_whole_filter(
+    backend: Backend, visit: Visitor
+) -> None:
+    backend.do(lambda td: fail(td, 3, tenant="acme"))
+    backend.do(lambda td: fail(td, 2, tenant="globex"))
+    backend.do(lambda td: td.enqueue("send_mail", {"user_id": 42}, tenant="acme"))
+    me = visit(backend)
     page = me.go("/jobs")
     page.get_by_test_id("filter").fill("tenant:acme")
     page.keyboard.press("Enter")
@@ -47,7 +49,7 @@ def test_chips_tabs_rows_and_the_api_agree_and_the_address_says_it_all(desk: Des
     answer = page.evaluate("async (q) => (await fetch(`api/jobs?q=${encodeURIComponent(q)}`)).json()", FILTER)
     assert [f"row-{job['id']}" for job in answer["items"]] == rows(page)
     assert answer["total"]["value"] == 3
-    other = visit(desk).page
+    other = visit(backend).page
     other.goto(page.url)
     assert rows(other) == rows(page)
     page.go_back()
@@ -57,33 +59,33 @@ def test_chips_tabs_rows_and_the_api_agree_and_the_address_says_it_all(desk: Des
     expect(page.get_by_test_id("row")).to_have_count(6)
 
 
-def test_a_filter_that_cannot_be_read_says_what_is_wrong_under_the_box(desk: Desk, visit: Visitor) -> None:
-    page = visit(desk).go("/jobs?q=stats:failed")
+def test_a_filter_that_cannot_be_read_says_what_is_wrong_under_the_box(backend: Backend, visit: Visitor) -> None:
+    page = visit(backend).go("/jobs?q=stats:failed")
     expect(page.get_by_test_id("filter-error")).to_contain_text("did you mean status?")
     expect(page.get_by_test_id("filter")).to_have_value("stats:failed")
 
 
-def test_an_id_in_the_box_leads_to_the_job(desk: Desk, visit: Visitor) -> None:
-    id = desk.do(lambda td: td.enqueue("send_mail", {"n": 1})).id
-    page = visit(desk).go("/jobs")
+def test_an_id_in_the_box_leads_to_the_job(backend: Backend, visit: Visitor) -> None:
+    id = backend.do(lambda td: td.enqueue("send_mail", {"n": 1})).id
+    page = visit(backend).go("/jobs")
     page.get_by_test_id("filter").fill(id)
     page.keyboard.press("Enter")
     expect(page.get_by_test_id("job-id")).to_have_text(id)
 
 
-def test_when_nothing_matches_the_nearest_loosening_is_offered(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fail(td, 3, tenant="acme"))
-    page = visit(desk).go("/jobs?q=status:completed tenant:acme")
+def test_if_nothing_matches_a_wider_filter_is_offered(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: fail(td, 3, tenant="acme"))
+    page = visit(backend).go("/jobs?q=status:completed tenant:acme")
     expect(page.get_by_test_id("suggestion")).to_have_text("3 failed →")
     page.get_by_test_id("suggestion").click()
     expect(page.get_by_test_id("row")).to_have_count(3)
-    page.goto(f"{desk.url}/jobs?q=tenant:acme queue:nowhere")
+    page.goto(f"{backend.url}/jobs?q=tenant:acme queue:nowhere")
     expect(page.get_by_test_id("suggestion")).to_have_text("3 without queue:nowhere →")
 
 
-def test_pages_go_older_and_newer_and_counts_stop_at_ten_thousand(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: td.enqueue_many([td.request("send_mail", {"n": n}) for n in range(10_200)]))
-    page = visit(desk).go("/jobs")
+def test_pages_go_older_and_newer_and_counts_stop_at_ten_thousand(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: td.enqueue_many([td.request("send_mail", {"n": n}) for n in range(10_200)]))
+    page = visit(backend).go("/jobs")
     assert number(page, "all") == "10,000+"
     seen = [rows(page)]
     for _ in range(2):
@@ -100,9 +102,9 @@ def test_pages_go_older_and_newer_and_counts_stop_at_ten_thousand(desk: Desk, vi
     expect(page.get_by_test_id("newer")).to_have_count(0)
 
 
-def test_all_that_match_are_retried_after_their_number_was_typed(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fail(td, 137, tenant="acme"))
-    page = visit(desk).go("/jobs?q=status:failed")
+def test_all_matching_jobs_are_retried_after_their_number_was_typed(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: fail(td, 137, tenant="acme"))
+    page = visit(backend).go("/jobs?q=status:failed")
     page.get_by_test_id("all-matching").check()
     page.get_by_test_id("bulk-retry").click()
     expect(page.get_by_test_id("confirm-title")).to_have_text("Retry 137 jobs?")
@@ -119,24 +121,24 @@ def test_all_that_match_are_retried_after_their_number_was_typed(desk: Desk, vis
     expect(page.get_by_test_id("audit").locator("tbody tr")).to_have_count(1)
 
 
-def test_a_count_that_has_moved_is_said_and_nothing_is_done(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fail(td, 12))
-    page = visit(desk).go("/jobs?q=status:failed")
+def test_a_count_that_has_changed_is_reported_and_nothing_is_done(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: fail(td, 12))
+    page = visit(backend).go("/jobs?q=status:failed")
     page.get_by_test_id("all-matching").check()
     page.get_by_test_id("bulk-delete").click()
     page.get_by_test_id("typed").fill("12")
-    desk.do(lambda td: fail(td, 1))
+    backend.do(lambda td: fail(td, 1))
     with page.expect_response("**/jobs/act") as answered:
         page.get_by_test_id("confirm-go").click()
     assert answered.value.status == 412
     expect(page.get_by_test_id("confirm-error")).to_contain_text("Expected 12 matching jobs, found 13")
     expect(page.get_by_test_id("confirm-title")).to_have_text("Delete 13 jobs?")
-    assert desk.do(lambda td: td.count("status:failed").value) == 13
+    assert backend.do(lambda td: td.count("status:failed").value) == 13
 
 
-def test_selected_rows_are_changed_and_no_others(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fail(td, 4))
-    page = visit(desk).go("/jobs?q=status:failed")
+def test_selected_rows_are_changed_and_no_others(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: fail(td, 4))
+    page = visit(backend).go("/jobs?q=status:failed")
     chosen = [page.locator("input[name=id]").nth(n) for n in (0, 2)]
     ids = [str(box.get_attribute("value")) for box in chosen]
     for box in chosen:
@@ -146,29 +148,29 @@ def test_selected_rows_are_changed_and_no_others(desk: Desk, visit: Visitor) -> 
     expect(page.get_by_test_id("confirm-title")).to_have_text("Delete 2 jobs?")
     page.get_by_test_id("confirm-go").click()
     expect(page.get_by_test_id("operation-done")).to_have_text("2/2")
-    assert desk.do(lambda td: [td.get(id) for id in ids]) == [None, None]
-    assert desk.do(lambda td: td.count("status:failed").value) == 2
+    assert backend.do(lambda td: [td.get(id) for id in ids]) == [None, None]
+    assert backend.do(lambda td: td.count("status:failed").value) == 2
 
 
-def hears_keys(page: Page) -> None:
+def wait_for_shortcuts(page: Page) -> None:
     """A page that `goto` did not load may be shown before its script has run. The badge is the script's last step."""
     expect(page.get_by_test_id("live")).to_be_visible()
 
 
-def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fail(td, 3, tenant="acme"))
-    desk.do(lambda td: fail(td, 3, tenant="globex"))
-    page = visit(desk).go()
+def test_the_jobs_page_works_by_keyboard(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: fail(td, 3, tenant="acme"))
+    backend.do(lambda td: fail(td, 3, tenant="globex"))
+    page = visit(backend).go()
     page.clock.set_fixed_time("2026-07-01T12:00:00Z")  # the second key must follow within a second
     page.keyboard.press("g")
     page.keyboard.press("j")
     expect(page.get_by_test_id("row")).to_have_count(6)
-    hears_keys(page)
+    wait_for_shortcuts(page)
     page.keyboard.press("/")
     page.keyboard.type("tenant:acme")
     page.keyboard.press("Enter")
     expect(page.get_by_test_id("row")).to_have_count(3)
-    hears_keys(page)
+    wait_for_shortcuts(page)
     for key in ("j", "j", "x"):
         page.keyboard.press(key)
     expect(page.get_by_test_id("selected")).to_have_text("1 selected")
@@ -177,13 +179,13 @@ def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
     expect(page.get_by_test_id("confirm-go")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.locator("#dialog")).to_be_hidden()
-    assert desk.do(lambda td: td.count("status:failed").value) == 6, "it asks first"
+    assert backend.do(lambda td: td.count("status:failed").value) == 6, "it asks first"
     page.keyboard.press("R")
     expect(page.get_by_test_id("confirm-go")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_test_id("job-state")).to_contain_text("Queued")
-    hears_keys(page)
-    assert desk.do(lambda td: str(td.get(id).status)) == "pending"  # type: ignore[union-attr]
+    wait_for_shortcuts(page)
+    assert backend.do(lambda td: str(td.get(id).status)) == "pending"  # type: ignore[union-attr]
     page.keyboard.press("?")
     expect(page.get_by_test_id("help")).to_be_visible()
     page.keyboard.press("Escape")
@@ -194,10 +196,10 @@ def test_it_all_works_by_keyboard(desk: Desk, visit: Visitor) -> None:
     expect(page.get_by_test_id("job-state")).to_contain_text("Cancelled")
 
 
-def test_keys_that_come_before_the_question_do_nothing(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fail(td, 2))
+def test_keys_typed_before_the_dialog_opens_do_nothing(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: fail(td, 2))
     held: list[Route] = []
-    profile = visit(desk)
+    profile = visit(backend)
     profile.page.route("**/confirm**", lambda route: held.append(route))
     page = profile.go("/jobs?q=status:failed")
     with page.expect_request("**/confirm**"):
@@ -210,20 +212,20 @@ def test_keys_that_come_before_the_question_do_nothing(desk: Desk, visit: Visito
     expect(page.get_by_test_id("confirm-go")).to_be_focused()
 
 
-def test_shortcuts_can_be_turned_off(desk: Desk, visit: Visitor) -> None:
-    page = visit(desk).go("/settings")
+def test_shortcuts_can_be_turned_off(backend: Backend, visit: Visitor) -> None:
+    page = visit(backend).go("/settings")
     page.get_by_test_id("keys").uncheck()
-    page.goto(f"{desk.url}/jobs")
+    page.goto(f"{backend.url}/jobs")
     page.keyboard.press("?")
     page.keyboard.press("/")
     expect(page.get_by_test_id("filter")).not_to_be_focused()
     expect(page.get_by_test_id("help")).to_have_count(0)
 
 
-def test_the_smoke_of_it_without_a_script(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fail(td, 3, tenant="acme"))
-    desk.do(lambda td: fail(td, 1, tenant="globex"))
-    page = visit(desk, java_script_enabled=False).go("/jobs")
+def test_the_pages_work_without_javascript(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: fail(td, 3, tenant="acme"))
+    backend.do(lambda td: fail(td, 1, tenant="globex"))
+    page = visit(backend, java_script_enabled=False).go("/jobs")
     page.get_by_test_id("filter").fill("tenant:acme")
     page.get_by_test_id("filter-go").click()
     expect(page.get_by_test_id("row")).to_have_count(3)
@@ -232,7 +234,7 @@ def test_the_smoke_of_it_without_a_script(desk: Desk, visit: Visitor) -> None:
     page.get_by_test_id("act-retry").click()
     page.get_by_test_id("confirm-go").click()
     expect(page.get_by_test_id("job-state")).to_contain_text("Queued")
-    page.goto(f"{desk.url}/jobs?q=status:failed tenant:acme")
+    page.goto(f"{backend.url}/jobs?q=status:failed tenant:acme")
     page.get_by_test_id("all-matching").check()
     page.get_by_test_id("bulk-delete").click()
     page.get_by_test_id("typed").fill("2")

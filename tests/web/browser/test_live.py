@@ -1,4 +1,4 @@
-"""Pages that stay true by themselves, and leave alone whoever works with them."""
+"""Live pages: they update themselves, but not while the reader uses them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.web.browser.conftest import Desk, Visitor
+from tests.web.browser.conftest import Backend, Visitor
 from tests.web.browser.sample import fill
 from tests.web.served import Dashboard
 
@@ -24,14 +24,14 @@ def badge(page: Page, state: str) -> None:
     expect(page.get_by_test_id("live")).to_have_attribute("data-state", state)
 
 
-def test_a_cold_start_shows_what_was_done_within_seconds_and_asks_nobody_else(
-    tmp_path: Path, desk: Desk, visit: Visitor
+def test_a_new_dashboard_shows_jobs_within_seconds_and_calls_no_other_host(
+    tmp_path: Path, backend: Backend, visit: Visitor
 ) -> None:
-    desk.do(lambda td: fill(desk.database))
+    backend.do(lambda td: fill(backend.database))
     began = time.monotonic()
     with Dashboard(tmp_path) as served:
-        desk.url = served.url
-        me = visit(desk)
+        backend.url = served.url
+        me = visit(backend)
         page = me.page
         page.goto(served.login)
         done = page.get_by_test_id("value-completed")
@@ -45,15 +45,17 @@ def test_a_cold_start_shows_what_was_done_within_seconds_and_asks_nobody_else(
         page.close()
 
 
-def test_the_overview_follows_and_survives_a_restart_of_the_server(tmp_path: Path, desk: Desk, visit: Visitor) -> None:
-    me = visit(desk)
+def test_the_overview_follows_and_survives_a_restart_of_the_server(
+    tmp_path: Path, backend: Backend, visit: Visitor
+) -> None:
+    me = visit(backend)
     page = me.page
     with Dashboard(tmp_path) as served:
         page.goto(served.login)
         badge(page, "live")
         page.evaluate("window.same = true")
         times = []
-        for queued in (50, 100, 150):  # the best of them: the machine has other things to do
+        for queued in (50, 100, 150):  # the best of them, because the machine is shared
             assert page.evaluate(ENQUEUE, 50) == 201
             began = time.monotonic()
             expect(page.get_by_test_id("value-queued")).to_have_text(str(queued))
@@ -61,7 +63,7 @@ def test_the_overview_follows_and_survives_a_restart_of_the_server(tmp_path: Pat
         assert min(times) < 2
         assert served.stop() == 0
         badge(page, "reconnecting")
-    desk.do(lambda td: td.enqueue("send_mail", {"to": "a@example.org"}))
+    backend.do(lambda td: td.enqueue("send_mail", {"to": "a@example.org"}))
     with Dashboard(tmp_path, port=served.port):
         badge(page, "live")
         expect(page.get_by_test_id("value-queued")).to_have_text("151")
@@ -70,20 +72,20 @@ def test_the_overview_follows_and_survives_a_restart_of_the_server(tmp_path: Pat
     me.errors = [error for error in me.errors if "net::ERR_" not in error]
 
 
-def test_who_types_or_selects_is_left_alone_and_catches_up_afterwards(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: [td.enqueue("send_mail", {"n": n}) for n in range(3)])
-    page = visit(desk).go("/jobs")
+def test_a_page_does_not_refresh_while_the_reader_types_or_selects(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: [td.enqueue("send_mail", {"n": n}) for n in range(3)])
+    page = visit(backend).go("/jobs")
     badge(page, "live")
     rows = page.get_by_test_id("row")
     page.locator("input[name=id]").first.check()
-    desk.do(lambda td: td.enqueue("send_mail", {"n": 3}))
+    backend.do(lambda td: td.enqueue("send_mail", {"n": 3}))
     badge(page, "paused")
     expect(rows).to_have_count(3)
     page.locator("input[name=id]").first.uncheck()
     expect(rows).to_have_count(4)
     badge(page, "live")
     page.get_by_test_id("filter").fill("status:fai")
-    desk.do(lambda td: td.enqueue("send_mail", {"n": 4}))
+    backend.do(lambda td: td.enqueue("send_mail", {"n": 4}))
     badge(page, "paused")
     expect(page.get_by_test_id("filter")).to_have_value("status:fai")
     page.get_by_test_id("filter").blur()
@@ -91,10 +93,12 @@ def test_who_types_or_selects_is_left_alone_and_catches_up_afterwards(desk: Desk
 
 
 @pytest.mark.parametrize("how", ["selects", "pauses"])
-def test_who_begins_while_a_refresh_is_on_its_way_is_left_alone(desk: Desk, visit: Visitor, how: str) -> None:
-    desk.do(lambda td: [td.enqueue("send_mail", {"n": n}) for n in range(3)])
+def test_a_refresh_that_arrives_after_the_reader_selected_or_paused_is_dropped(
+    backend: Backend, visit: Visitor, how: str
+) -> None:
+    backend.do(lambda td: [td.enqueue("send_mail", {"n": n}) for n in range(3)])
     held: list[Route] = []
-    me = visit(desk)
+    me = visit(backend)
 
     def hold_the_first(route: Route) -> None:
         if route.request.resource_type == "fetch" and not held:
@@ -105,7 +109,7 @@ def test_who_begins_while_a_refresh_is_on_its_way_is_left_alone(desk: Desk, visi
     me.page.route("**/jobs", hold_the_first)
     with me.page.expect_request(lambda request: request.resource_type == "fetch"):
         page = me.go("/jobs")
-    desk.do(lambda td: td.enqueue("send_mail", {"n": 3}))
+    backend.do(lambda td: td.enqueue("send_mail", {"n": 3}))
     box, rows = page.locator("input[name=id]").first, page.get_by_test_id("row")
     box.check() if how == "selects" else page.keyboard.press("r")
     held[0].continue_()
@@ -116,32 +120,32 @@ def test_who_begins_while_a_refresh_is_on_its_way_is_left_alone(desk: Desk, visi
     expect(rows).to_have_count(4)
 
 
-def test_a_refresh_keeps_focus_open_details_and_the_row_that_the_keys_are_on(desk: Desk, visit: Visitor) -> None:
-    desk.do(lambda td: fill(desk.database))
-    page = visit(desk).go("/jobs?q=type:transcode_video")
+def test_a_refresh_keeps_focus_open_details_and_the_current_row(backend: Backend, visit: Visitor) -> None:
+    backend.do(lambda td: fill(backend.database))
+    page = visit(backend).go("/jobs?q=type:transcode_video")
     badge(page, "live")
     page.keyboard.press("j")
     page.keyboard.press("j")
     marked = page.locator("tr.cursor").get_attribute("id")
     link = page.locator(f"#{marked} a.name")
     link.focus()
-    desk.do(lambda td: td.enqueue("transcode_video", {"n": 99}, queue="media"))
+    backend.do(lambda td: td.enqueue("transcode_video", {"n": 99}, queue="media"))
     expect(page.get_by_test_id("row")).to_have_count(13)
     assert page.locator("tr.cursor").get_attribute("id") == marked
     assert page.evaluate("document.activeElement.closest('tr').id") == marked
-    page.goto(desk.url + "/")
+    page.goto(backend.url + "/")
     page.get_by_test_id("as-table-throughput").click()
-    desk.do(lambda td: td.enqueue("transcode_video", {"n": 100}, queue="media"))
+    backend.do(lambda td: td.enqueue("transcode_video", {"n": 100}, queue="media"))
     expect(page.locator("[data-testid=by] tr", has_text="transcode_video").locator("td").nth(1)).to_have_text("14")
     assert page.locator("#table-throughput").get_attribute("open") is not None
 
 
-def test_live_updates_can_be_paused_for_good(desk: Desk, visit: Visitor) -> None:
-    page = visit(desk).go()
+def test_live_updates_can_be_paused_permanently(backend: Backend, visit: Visitor) -> None:
+    page = visit(backend).go()
     badge(page, "live")
     page.keyboard.press("r")
     badge(page, "paused")
-    desk.do(lambda td: td.enqueue("send_mail", {"n": 1}))
+    backend.do(lambda td: td.enqueue("send_mail", {"n": 1}))
     expect(page.get_by_test_id("live")).to_contain_text("update")
     expect(page.get_by_test_id("value-queued")).to_have_text("0")
     page.reload()

@@ -1,11 +1,11 @@
-"""What pages look like: in both themes, on a phone, in any zone."""
+"""What pages look like: in both themes, on a phone, in any time zone."""
 
 from __future__ import annotations
 
 import pytest
 from playwright.sync_api import Page
 
-from tests.web.browser.conftest import PHONE, Desk, Visitor
+from tests.web.browser.conftest import PHONE, Backend, Visitor
 from tests.web.browser.contrast import LEAST, contrasts
 
 PAGES = ("/", "/jobs", "/jobs?q=status:failed", "/failures", "/workers", "/insights", "/audit", "/settings")
@@ -17,14 +17,14 @@ def a_job(page: Page) -> str:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read(day: Desk, visit: Visitor, scheme: str) -> None:
+def test_every_text_has_enough_contrast(day: Backend, visit: Visitor, scheme: str) -> None:
     me = visit(day, color_scheme=scheme)
     paths = [*PAGES, a_job(me.go("/jobs?q=status:failed")), "/jobs?q=nonsense"]
     faint = {(path, *found) for path in paths for found in contrasts(me.go(path)) if found[-1] < LEAST}
     assert not faint, f"{len(faint)} texts have too little contrast"
 
 
-def test_the_theme_can_be_chosen_and_stays(day: Desk, visit: Visitor) -> None:
+def test_the_theme_can_be_chosen_and_stays(day: Backend, visit: Visitor) -> None:
     page = visit(day, color_scheme="light").go()
     light = page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.keyboard.press("t")  # light
@@ -35,7 +35,7 @@ def test_the_theme_can_be_chosen_and_stays(day: Desk, visit: Visitor) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == dark
 
 
-def test_no_page_scrolls_sideways_on_a_phone(day: Desk, visit: Visitor) -> None:
+def test_no_page_scrolls_sideways_on_a_phone(day: Backend, visit: Visitor) -> None:
     me = visit(day, viewport=PHONE, has_touch=True, is_mobile=True)
     job = a_job(me.go("/jobs?q=status:failed"))
     for path in (*PAGES, job, f"{job}/clone", "/jobs/confirm?action=retry&all=1&q=status:failed"):
@@ -43,7 +43,7 @@ def test_no_page_scrolls_sideways_on_a_phone(day: Desk, visit: Visitor) -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"], path
 
 
-def test_a_failed_job_can_be_retried_on_a_phone(day: Desk, visit: Visitor) -> None:
+def test_a_failed_job_can_be_retried_on_a_phone(day: Backend, visit: Visitor) -> None:
     me = visit(day, viewport=PHONE, has_touch=True, is_mobile=True)
     page = me.go(a_job(me.go("/jobs?q=status:failed")))
     retry = page.get_by_test_id("act-retry")
@@ -55,7 +55,7 @@ def test_a_failed_job_can_be_retried_on_a_phone(day: Desk, visit: Visitor) -> No
     assert page.get_by_test_id("confirm-title").inner_text().startswith("Retry this ")
 
 
-def test_a_zone_changes_every_absolute_time(day: Desk, visit: Visitor) -> None:
+def test_a_time_zone_changes_every_absolute_time(day: Backend, visit: Visitor) -> None:
     me = visit(day, timezone_id="Europe/Berlin")
     page = me.go(a_job(me.go("/jobs?q=status:failed")))
     page.locator("#foot", has_text="Times in Europe/Berlin").wait_for()
@@ -73,7 +73,7 @@ def test_a_zone_changes_every_absolute_time(day: Desk, visit: Visitor) -> None:
     assert [me.go(path).locator(".xs").first.inner_text() for path in ("/", "/insights")] != axis
 
 
-def test_a_chart_can_be_read_as_a_table(day: Desk, visit: Visitor) -> None:
+def test_a_chart_can_be_read_as_a_table(day: Backend, visit: Visitor) -> None:
     page = visit(day).go("/?window=24h")
     page.get_by_test_id("as-table-throughput").click()
     rows = page.locator("#table-throughput tbody tr")

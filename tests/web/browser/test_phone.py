@@ -1,4 +1,4 @@
-"""On a phone: nothing is cut off, nothing lies over something else, every link can be reached."""
+"""On a phone: nothing is cut off, nothing overlaps, every link can be reached."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from tests.web.browser.conftest import Desk, Visitor
+from tests.web.browser.conftest import Backend, Visitor
 from tests.web.browser.test_look import PAGES, a_job
 from treadle.stores.base import WorkerRow
 
 PHONES = ({"width": 390, "height": 844}, {"width": 375, "height": 667})
 SCROLLS = ".code, .nav, .tabs, .as-table > div, .spark, .sr, .skip, .clip, thead"
-"""What scrolls by itself, ends in an ellipsis, is only for screen readers, or is not shown on a phone."""
+"""Elements that scroll, end in an ellipsis, are only for screen readers, or are not shown on a phone."""
 
 CUT_OFF = """(scrolls) => [...document.querySelectorAll("header *, main *")].filter((element) => {
   const box = element.getBoundingClientRect();
@@ -56,7 +56,7 @@ def overlapping(page: Page) -> list[Any]:
 
 
 @pytest.mark.parametrize("phone", PHONES, ids=lambda phone: str(phone["width"]))
-def test_nothing_is_cut_off_and_nothing_overlaps(day: Desk, visit: Visitor, phone: dict[str, int]) -> None:
+def test_nothing_is_cut_off_and_nothing_overlaps(day: Backend, visit: Visitor, phone: dict[str, int]) -> None:
     me = visit(day, viewport=phone, has_touch=True, is_mobile=True)
     job = a_job(me.go("/jobs?q=status:failed"))
     confirm = "/jobs/confirm?action=cancel&all=1&q=status:queued"
@@ -67,20 +67,20 @@ def test_nothing_is_cut_off_and_nothing_overlaps(day: Desk, visit: Visitor, phon
     assert not {path: found for path, found in wrong.items() if found}
 
 
-def test_the_workers_page_has_room_for_long_names(desk: Desk, visit: Visitor) -> None:
+def test_the_workers_page_has_room_for_long_names(backend: Backend, visit: Visitor) -> None:
     queues = ("billing", "contacts", "default", "mail", "media", "reports")
     row = WorkerRow(id="w1", name="batch-7.eu-central-1.internal:31337", concurrency=64, queues=queues, version="9.9")
-    desk.do(lambda td: td.store.register(row))
-    desk.do(lambda td: [td.enqueue("build_report", {"pages": 600}, queue="reports") for _ in range(2)])
-    desk.do(lambda td: td.enqueue("synchronize_contacts_with_provider", queue="contacts"))
-    desk.work("--concurrency", "2")
-    page = visit(desk, viewport=PHONES[0], has_touch=True, is_mobile=True).go("/workers")
+    backend.do(lambda td: td.store.register(row))
+    backend.do(lambda td: [td.enqueue("build_report", {"pages": 600}, queue="reports") for _ in range(2)])
+    backend.do(lambda td: td.enqueue("synchronize_contacts_with_provider", queue="contacts"))
+    backend.work("--concurrency", "2")
+    page = visit(backend, viewport=PHONES[0], has_touch=True, is_mobile=True).go("/workers")
     page.locator("[data-label=Doing]", has_text="build_report").wait_for()
     assert [*cut_off(page), *overlapping(page)] == []
 
 
 @pytest.mark.parametrize("width", [375, 390, 640, 960, 1000])
-def test_every_page_can_be_reached_from_the_bar(day: Desk, visit: Visitor, width: int) -> None:
+def test_every_page_can_be_reached_from_the_bar(day: Backend, visit: Visitor, width: int) -> None:
     page = visit(day, viewport={"width": width, "height": 844}, has_touch=True).go("/")
     for name in ("jobs", "failures", "workers", "insights", "audit", "overview"):
         link = page.get_by_test_id(f"nav-{name}")
@@ -88,11 +88,11 @@ def test_every_page_can_be_reached_from_the_bar(day: Desk, visit: Visitor, width
         assert box is not None
         assert box["x"] >= 0, name
         assert box["x"] + box["width"] <= width, name
-        link.tap(timeout=5_000)  # refuses if something else lies over it
+        link.tap(timeout=5_000)  # fails if something else covers it
         page.wait_for_url(f"**/{'' if name == 'overview' else name}")
 
 
-def test_a_traceback_scrolls_sideways_so_that_its_carets_stay_in_place(day: Desk, visit: Visitor) -> None:
+def test_a_traceback_scrolls_sideways_so_that_its_carets_stay_in_place(day: Backend, visit: Visitor) -> None:
     me = visit(day, viewport=PHONES[0], has_touch=True, is_mobile=True)
     page = me.go(a_job(me.go("/jobs?q=status:failed")))
     trace = page.get_by_test_id("traceback").first

@@ -1,4 +1,4 @@
-"""The smoke of it on another database, and pictures for the docs."""
+"""The pages on PostgreSQL, and pictures for the docs."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.web.browser.conftest import Desk, Mounts, Visitor
+from tests.web.browser.conftest import Backend, Mounts, Visitor
 from tests.web.browser.test_jobs import fail
 
 PICTURES = os.environ.get("TREADLE_PICTURES")
-"""A folder: docs/pictures. If it is set, the pictures of the docs are written there."""
+"""If this is set, to docs/pictures, the pictures of the docs are written there."""
 
 
 @pytest.fixture
-def postgres_desk(postgres_url: str, mounts: Mounts) -> Iterator[Desk]:
+def postgres_backend(postgres_url: str, mounts: Mounts) -> Iterator[Backend]:
     with ExitStack() as stack:
-        yield Desk(postgres_url, mounts, stack)
+        yield Backend(postgres_url, mounts, stack)
 
 
-def test_the_smoke_of_it_on_postgresql(postgres_desk: Desk, visit: Visitor) -> None:
-    desk = postgres_desk
-    desk.do(lambda td: fail(td, 3, tenant="acme"))
-    me = visit(desk)
+def test_the_pages_work_on_postgresql(postgres_backend: Backend, visit: Visitor) -> None:
+    backend = postgres_backend
+    backend.do(lambda td: fail(td, 3, tenant="acme"))
+    me = visit(backend)
     page = me.go()
     expect(page.get_by_test_id("value-failed")).to_have_text("3")
     expect(page.get_by_test_id("live")).to_have_attribute("data-state", "live")
-    desk.do(lambda td: td.enqueue("send_mail", {"user_id": 42}))
+    backend.do(lambda td: td.enqueue("send_mail", {"user_id": 42}))
     expect(page.get_by_test_id("value-queued")).to_have_text("1")
     for path in ("/?by=tenant&window=24h", "/failures", "/workers", "/insights", "/audit"):
         me.go(path)
@@ -49,7 +49,7 @@ def test_the_smoke_of_it_on_postgresql(postgres_desk: Desk, visit: Visitor) -> N
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_take_the_pictures_of_the_docs(day: Desk, visit: Visitor, scheme: str, tmp_path: Path) -> None:
+def test_take_the_pictures_of_the_docs(day: Backend, visit: Visitor, scheme: str, tmp_path: Path) -> None:
     folder = Path(PICTURES or tmp_path)
     me = visit(day, color_scheme=scheme)
     page = me.go("/jobs?q=status:failed type:send_email")

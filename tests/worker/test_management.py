@@ -1,4 +1,4 @@
-"""What people do to jobs while a worker runs."""
+"""Managing jobs while a worker runs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from treadle.ids import new_id
 from treadle.stores import open_store
 
 
-def test_a_job_that_is_to_run_now_is_run_by_a_worker_that_waits(td: Treadle, treadle_url: str) -> None:
-    """Requested by another process, as far as the worker can see."""
+def test_run_now_wakes_an_idle_worker(td: Treadle, treadle_url: str) -> None:
+    """The request comes from another store, as from another process."""
 
     @td.job
     def hello() -> str:
@@ -73,16 +73,16 @@ def test_a_clone_may_differ(td: Treadle) -> None:
     assert (clone.payload, clone.priority, clone.tenant) == ({"to": "bob"}, 7, "t")
 
 
-def test_a_clone_of_nothing_is_a_typed_answer(td: Treadle) -> None:
+def test_a_clone_of_a_missing_job_raises_job_not_found(td: Treadle) -> None:
     with pytest.raises(JobNotFound):
         td.clone(new_id())
 
 
-def test_all_of_it_can_be_asked_for_from_a_loop(td: Treadle) -> None:
-    asyncio.run(_ask(td))
+def test_all_management_calls_have_async_twins(td: Treadle) -> None:
+    asyncio.run(_call_async_twins(td))
 
 
-async def _ask(td: Treadle) -> None:
+async def _call_async_twins(td: Treadle) -> None:
     job = await td.aenqueue("mail", {"to": "ada"}, delay=3600)
 
     assert [job.id] == [found.id for found in await td.ajobs("type:mail")]
