@@ -26,13 +26,13 @@ def _clipped(text: str, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
 
 
-def _near(word: object, known: Collection[str]) -> str | None:
+def nearest(word: object, known: Collection[str]) -> str | None:
     """The known word that is closest to `word`."""
     return next(iter(difflib.get_close_matches(word, known, n=1)), None) if isinstance(word, str) else None
 
 
 def _hint(word: object, known: Collection[str], otherwise: str) -> str:
-    near = _near(word, known)
+    near = nearest(word, known)
     return f"did you mean {near!r}?" if near else otherwise
 
 
@@ -174,7 +174,7 @@ class BadFilter(TreadleError, ValueError):
 
     def __init__(self, term: str, way_out: str, *, key: str = "", known: Collection[str] = ()) -> None:
         if known:
-            near = _near(key, known)
+            near = nearest(key, known)
             way_out = f"{_shown(key)} is not one of {', '.join(known)}" + (f"; did you mean {near}?" if near else "")
         super().__init__(f"cannot read {_shown(term)}: {way_out}")
         self.term = term

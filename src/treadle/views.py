@@ -148,14 +148,14 @@ def queue(row: QueueStats) -> dict[str, Any]:
         "queue": row.queue,
         "type": row.type,
         **row.counts,
-        "oldest_due": _moment(row.oldest_due),
-        "next_due": _moment(row.next_due),
+        "oldest_due": moment(row.oldest_due),
+        "next_due": moment(row.next_due),
         "limit": row.limit,
         "exact": row.exact,
     }
 
 
-def _moment(at: int | None) -> datetime | None:
+def moment(at: int | None) -> datetime | None:
     return None if at is None else clock.to_datetime(at)
 
 

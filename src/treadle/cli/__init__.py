@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from treadle.cli.base import Group
+from treadle.cli.base import shared_options
 from treadle.cli.errors import caught
 
 
@@ -48,7 +48,7 @@ Exit codes: 0 success, 1 problems found or the job failed, 2 usage, 3 no usable 
 124 waited too long, 130 interrupted."""
 
 
-class Root(Group):
+class Root(click.Group):
     """Finds a command by its name, and turns errors of treadle into a message and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -73,12 +73,9 @@ class Root(Group):
 
 
 SETTINGS = {"auto_envvar_prefix": "TREADLE", "help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
-@click.group(cls=Root, help=HELP, epilog=EPILOG, context_settings=SETTINGS)
-@click.version_option(package_name="treadle", message="treadle %(version)s")
-def cli() -> None:
-    pass
+cli = Root(help=HELP, epilog=EPILOG, context_settings=SETTINGS)
+click.version_option(package_name="treadle", message="treadle %(version)s")(cli)
+cli.params += shared_options(variables=True)
 
 
 def main() -> None:

@@ -7,10 +7,11 @@ import os
 import sys
 import tomllib
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -83,9 +84,9 @@ def url_to_show(store: Store) -> str:
     return store.where if "://" in store.where else store.url
 
 
-def app_name(given: str | None) -> str:
-    """The app named here, else in $TREADLE_APP, else in pyproject.toml."""
-    name = given or os.environ.get(APP_VARIABLE) or configured("app")
+def app_name(shared: Shared) -> str:
+    """The app named by APP, else by --app, else in $TREADLE_APP, else in pyproject.toml."""
+    name = shared.target or shared.app or os.environ.get(APP_VARIABLE) or configured("app")
     if name:
         return name
     here = Path.cwd() / "pyproject.toml"
@@ -98,7 +99,7 @@ def load_app(shared: Shared, name: str) -> Treadle:
     module_name, _, attribute = name.partition(":")
     if (url := shared.db or os.environ.get(URL_VARIABLE) or configured("db")) is not None:
         os.environ[URL_VARIABLE] = database_url(url)
-    app = _app_in(_module(module_name, name), attribute, name)
+    app = _app_in(_module(module_name, name), attribute)
     if shared.db is not None and app.store.where != (named := open_store(database_url(shared.db)).where):
         what = f"{name} keeps its jobs in {app.store.where}, not in {named}"
         cause = "The app names its database, and --db cannot change that."
@@ -114,13 +115,12 @@ def _module(module_name: str, name: str) -> ModuleType:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name and (module_name == error.name or module_name.startswith(f"{error.name}.")):
-            raise _not_found(error.name, name) from None
-        raise _broken(module_name, error) from None
     except TreadleError:
         raise
     except (Exception, SystemExit) as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{module_name}.".startswith(f"{missing}."):
+            raise _not_found(missing, name) from None
         raise _broken(module_name, error) from None
 
 
@@ -140,32 +140,24 @@ def _broken(module_name: str, error: BaseException) -> CommandError:
     return CommandError(f"cannot import {module_name}: it raised {type(error).__name__}", lines)
 
 
-def _app_in(module: ModuleType, attribute: str, name: str) -> Treadle:
-    if not attribute:
-        return _only_app(module)
-    found: Any = module
-    for part in attribute.split("."):
-        if not hasattr(found, part):
-            raise _wrong_app(module, f"{module.__name__} has no {attribute!r}")
-        found = getattr(found, part)
-    if not isinstance(found, Treadle):
-        raise _wrong_app(module, f"{name} is a {type(found).__name__}, not a Treadle")
-    return found
+def _app_in(module: ModuleType, attribute: str) -> Treadle:
+    """The app of that name; without a name, the only one in the module."""
+    apps = {name: value for name, value in vars(module).items() if isinstance(value, Treadle)}
+    found: Any = None
+    if attribute:
+        try:
+            found = attrgetter(attribute)(module)
+            what = f"{module.__name__}:{attribute} is a {type(found).__name__}, not a Treadle"
+        except AttributeError:
+            what = f"{module.__name__} has no {attribute!r}"
+    else:
+        what = f"{module.__name__} has {'more than one' if apps else 'no'} Treadle"
+        found = next(iter(apps.values())) if len({id(app) for app in apps.values()}) == 1 else None
+    return found if isinstance(found, Treadle) else _not_an_app(module, what, list(apps))
 
 
-def _apps(module: ModuleType) -> dict[str, Treadle]:
-    return {name: value for name, value in vars(module).items() if isinstance(value, Treadle)}
-
-
-def _only_app(module: ModuleType) -> Treadle:
-    apps = {id(app): app for app in _apps(module).values()}
-    if len(apps) != 1:
-        raise _wrong_app(module, f"{module.__name__} has {'more than one' if apps else 'no'} Treadle")
-    return next(iter(apps.values()))
-
-
-def _wrong_app(module: ModuleType, what: str) -> CommandError:
-    if names := list(_apps(module)):
-        return CommandError(what, f"It has: {', '.join(names)}.", next=f"try {module.__name__}:{names[0]}")
+def _not_an_app(module: ModuleType, what: str, apps: Sequence[str]) -> NoReturn:
+    if apps:
+        raise CommandError(what, f"It has: {', '.join(apps)}.", next=f"try {module.__name__}:{apps[0]}")
     file = click.format_filename(module.__file__ or "?")
-    return CommandError(what, f"{file} defines none at its top level: td = Treadle().")
+    raise CommandError(what, f"{file} defines none at its top level: td = Treadle().")

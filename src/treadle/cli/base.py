@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import getpass
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -22,8 +22,6 @@ from treadle.units import parse_duration
 
 T = TypeVar("T")
 
-LONGEST = 10**10  # seconds
-
 
 @dataclass
 class Shared:
@@ -35,6 +33,8 @@ class Shared:
     quiet: bool = False
     no_color: bool = False
     reveal: bool = False
+    target: str | None = None  # the app, as an argument
+    app: str | None = None  # the app, as an option
 
     @cached_property
     def out(self) -> Console:
@@ -109,7 +109,9 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
             shared.json_was_typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
-def _shared_options(*, variables: bool, hide_json: bool = False) -> list[click.Parameter]:
+def shared_options(*, variables: bool = False, hide_json: bool = False) -> list[click.Parameter]:
+    """The options that every command and group takes. Only the outermost reads variables such as $TREADLE_JSON."""
+
     def option(*names: str, variable: bool = variables, **settings: Any) -> click.Option:
         settings |= {"expose_value": False, "callback": _remember, "default": None}
         return click.Option(names, allow_from_autoenv=variable, **settings)
@@ -123,27 +125,19 @@ def _shared_options(*, variables: bool, hide_json: bool = False) -> list[click.P
     ]
 
 
-class Command(click.Command):
-    """A command that takes the shared options too. If it prints no data, its help does not show --json."""
+def command(name: str, *, prints_data: bool = True, **settings: Any) -> Callable[[Callable[..., Any]], click.Command]:
+    """A command whose function gets the shared options first. If it prints no data, its help does not show --json."""
 
-    def __init__(self, *args: Any, prints_data: bool = True, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.params.extend(_shared_options(variables=False, hide_json=not prints_data))
+    def decorate(function: Callable[..., Any]) -> click.Command:
+        made: click.Command = click.command(name, cls=click.Command, **settings)(pass_shared(function))
+        made.params += shared_options(hide_json=not prints_data)
+        return made
 
-
-class Group(click.Group):
-    """The same for a group of commands. Only the outermost reads variables such as $TREADLE_JSON."""
-
-    command_class = Command
-
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self.params.extend(_shared_options(variables=type(self) is not Group))
+    return decorate
 
 
-def command(name: str, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
-    """`@click.command` with the shared options."""
-    return click.command(name, cls=Command, **settings)
+def group(name: str, help: str, commands: Sequence[click.Command]) -> click.Group:
+    return click.Group(name, help=help, commands=commands, params=shared_options())
 
 
 pass_shared = click.make_pass_decorator(Shared, ensure=True)
@@ -165,14 +159,15 @@ def reveals(function: Callable[..., Any]) -> Callable[..., Any]:
 def takes_app(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command that runs an app's code takes its name as APP or as --app."""
     help = "The same as APP, as in app:td.  [$TREADLE_APP]"
-    option = click.option("-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help=help)
-    return click.argument("target", metavar="[APP]", required=False)(option(function))
+    remember: dict[str, Any] = {"expose_value": False, "callback": _remember}
+    option = click.option("-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help=help, **remember)
+    return click.argument("target", metavar="[APP]", required=False, **remember)(option(function))
 
 
 def duration(value: str) -> float:
     """`90`, `5m`, `1h30m`, `7d`: seconds."""
     seconds = parse_duration(value)
-    if seconds is None or seconds > LONGEST:
+    if seconds is None or seconds > 10**10:
         raise click.BadParameter(f"{value!r} is not a duration; write 90 (seconds), 5m, 1h30m or 7d")
     return seconds
 

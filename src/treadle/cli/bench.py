@@ -27,7 +27,7 @@ import msgspec
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import all_jobs
-from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.base import Shared, command
 from treadle.cli.errors import PROBLEMS, CommandError
 from treadle.stores import open_store
 from treadle.stores.sqlite.url import check, path_of
@@ -257,7 +257,6 @@ SECTIONS = {"enqueue": measure_enqueue, "drain": measure_drain, "pickup": measur
 @click.option("--n", type=click.IntRange(100), metavar="N", help="Async no-ops in a drain; the others in proportion.")
 @click.option("--concurrency", type=click.IntRange(1), default=500, metavar="N", help="Slots of each worker.")
 @click.option("--profile", is_flag=True, help=f"Where the time goes: {LABORATORY}.")
-@pass_shared
 def bench(
     shared: Shared, dir: str | None, quick: bool, only: str, n: int | None, concurrency: int, profile: bool
 ) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import webbrowser
-from datetime import datetime
 from typing import Any
 
 import click
@@ -14,10 +13,11 @@ from treadle import clock, units
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database, load_app, must_be_ready, url_of
-from treadle.cli.base import Group, Shared, choices, command, duration, pass_shared
+from treadle.cli.base import Shared, choices, command, duration, group
 from treadle.cli.errors import CONFLICT, NOT_FOUND, CommandError, refuse_json
 from treadle.settings import checked_name
 from treadle.stores.rows import Token
+from treadle.views import moment
 
 HELP = """Serve the dashboard and the HTTP API until stopped.
 
@@ -38,7 +38,6 @@ WITH_WEB = "install the extra 'web', in a clone of treadle: pip install '.[web]'
 @click.option("--read-only", is_flag=True, help="Refuse all changes.")
 @click.option("--price", type=click.FloatRange(min=0), help="What a second in a handler costs, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
-@pass_shared
 def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **settings: Any) -> None:
     refuse_json(shared, "dashboard", "It serves pages and an HTTP API.", "the API answers in JSON: GET /api/jobs")
     try:
@@ -64,15 +63,13 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
 
 
 SCOPES = choices(secrets.SCOPES, default=["read"])
-tokens = Group("tokens", help="Create, list and revoke tokens for the HTTP API.")
 
 
-@tokens.command("create", help="Create a token. It is printed once; only its hash is stored.")
+@command("create", help="Create a token. It is printed once; only its hash is stored.")
 @click.argument("name")
 @click.option("--scope", "scopes", **SCOPES, help="May be repeated; manage includes the others.")
 @click.option("--tenant", default="", help="Only for this tenant's jobs.")
 @click.option("--expires", type=duration, help="How long it is valid, as in 30d. Without it: until you revoke it.")
-@pass_shared
 def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expires: float | None) -> None:
     if not name or name.startswith(secrets.SESSION):
         cause = f"It needs a name, and names of logins begin with {secrets.SESSION!r}."
@@ -84,14 +81,13 @@ def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expi
     if not store.add_token(token):
         raise CommandError(f"a token {name!r} already exists", next=f"treadle tokens revoke {name}", code=CONFLICT)
     shared.audit(store, "create token", name)
-    access = {"scopes": token.scopes, "tenant": tenant, "expires_at": _at(until)}
+    access = {"scopes": token.scopes, "tenant": tenant, "expires_at": moment(until)}
     if not shared.printed_json({"name": name, "token": secret, **access}):
         shared.print(secret)
         shared.note((f"copy it now: it is not shown again; it gives access to {store.where}", "dim"))
 
 
-@tokens.command("ls", help="List the tokens, without their secrets.")
-@pass_shared
+@command("ls", help="List the tokens, without their secrets.")
 def ls(shared: Shared) -> None:
     store = database(shared).store
     rows, now = store.tokens(), store.now()
@@ -107,9 +103,8 @@ def ls(shared: Shared) -> None:
     output.show(shared, columns)
 
 
-@tokens.command("revoke", help="Revoke a token. Within a second, it is refused.")
+@command("revoke", help="Revoke a token. Within a second, it is refused.")
 @click.argument("name")
-@pass_shared
 def revoke(shared: Shared, name: str) -> None:
     store = database(shared).store
     if not store.drop_token(name):
@@ -119,20 +114,19 @@ def revoke(shared: Shared, name: str) -> None:
         shared.note(f"revoked {output.clean(name)}")
 
 
-def _at(moment: int | None) -> datetime | None:
-    return None if moment is None else clock.to_datetime(moment)
-
-
 def _as_json(token: Token, now: int) -> dict[str, object]:
+    times = {"created_at": moment(token.created_at), "expires_at": moment(token.expires_at)}
     access = {"name": token.name, "scopes": token.scopes, "tenant": token.tenant}
-    times = {"created_at": _at(token.created_at), "expires_at": _at(token.expires_at)}
     return {**access, **times, "expired": _is_expired(token, now)}
 
 
 def _expiry(token: Token, now: int) -> Text:
-    until = _at(token.expires_at)
+    until = moment(token.expires_at)
     return Text(units.format_relative(until) if until else "never", style="red" if _is_expired(token, now) else "")
 
 
 def _is_expired(token: Token, now: int) -> bool:
     return token.expires_at is not None and token.expires_at <= now
+
+
+tokens = group("tokens", "Create, list and revoke tokens for the HTTP API.", [create, ls, revoke])

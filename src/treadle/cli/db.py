@@ -10,7 +10,7 @@ import click
 from treadle import units
 from treadle.cli import output
 from treadle.cli.app_loader import database, url_of
-from treadle.cli.base import Group, Shared, choices, duration, pass_shared
+from treadle.cli.base import Shared, choices, command, duration, group
 from treadle.cli.errors import CommandError
 from treadle.job import Status
 from treadle.stores import open_store
@@ -34,11 +34,9 @@ STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
     ("dead_rows", "dead rows", "{:,}".format),
 ]
 FINAL = choices([status for status in Status if status.is_final], default=PRUNED)
-db = Group("db", help="Inspect, upgrade and prune the database.")
 
 
-@db.command("status", help="Show where the database is, its schema and its size.")
-@pass_shared
+@command("status", help="Show where the database is, its schema and its size.")
 def status(shared: Shared) -> None:
     found = database(shared).store.status()
     if shared.printed_json(found):
@@ -55,8 +53,7 @@ def _lines(found: Mapping[str, Any]) -> dict[str, str]:
     return lines | {label: shown(found[key]) for key, label, shown in STATUS if key in found}
 
 
-@db.command("upgrade", help="Create the tables, or upgrade them. Safe to repeat.")
-@pass_shared
+@command("upgrade", help="Create the tables, or upgrade them. Safe to repeat.")
 def upgrade(shared: Shared) -> None:
     store = open_store(url_of(shared))
     before, schema = store.schema(), store.upgrade()
@@ -65,20 +62,18 @@ def upgrade(shared: Shared) -> None:
         shared.print(("✓ ", "green"), f"{store.where}: schema {schema}, {how}")
 
 
-@db.command("sql", help="Print the tables as SQL, without connecting.")
-@pass_shared
+@command("sql", help="Print the tables as SQL, without connecting.")
 def sql(shared: Shared) -> None:
     script = open_store(url_of(shared)).schema_sql()
     if not shared.printed_json({"sql": script}):
         click.echo(script, nl=False)
 
 
-@db.command("roles", help=ROLES)
+@command("roles", help=ROLES)
 @click.option("--apply", is_flag=True, help="Run it, in one transaction.")
 @click.option("--owner", default="treadle_owner", show_default=True, help="Owns the tables, and may upgrade them.")
 @click.option("--worker", default="treadle_worker", show_default=True, help="Runs jobs, of every tenant.")
 @click.option("--producer", default="treadle_producer", show_default=True, help="Enqueues, for one tenant at a time.")
-@pass_shared
 def roles(shared: Shared, /, apply: bool, **names: str) -> None:
     url = url_of(shared)
     if not url.startswith("postgres"):
@@ -99,10 +94,9 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
         click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
 
 
-@db.command("prune", help="Delete jobs that ended long ago, in small batches that block nobody.")
+@command("prune", help="Delete jobs that ended long ago, in small batches that block nobody.")
 @click.option("--older-than", type=duration, default="7d", show_default=True, help="Ended longer ago than this.")
 @click.option("-s", "--status", "statuses", **FINAL, help="How they ended; may be repeated.")
-@pass_shared
 def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> None:
     app, deleted = database(shared), 0
     # Some of the ended jobs are too young, so the bar may not become full.
@@ -116,3 +110,6 @@ def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> N
         shared.audit(app.store, "prune", f"{', '.join(statuses)} for more than {age}", deleted)
     if not shared.printed_json({"deleted": deleted}):
         shared.print(f"{units.plural(deleted, 'job')} deleted", (f" in {app.store.where}", "dim"))
+
+
+db = group("db", "Inspect, upgrade and prune the database.", [status, upgrade, sql, roles, prune_])

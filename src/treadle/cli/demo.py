@@ -21,7 +21,7 @@ import click
 
 from treadle.app import Treadle
 from treadle.cli.app_loader import url_to_show
-from treadle.cli.base import Shared, command, pass_shared
+from treadle.cli.base import Shared, command
 from treadle.cli.demo_screen import DemoScreen
 from treadle.cli.errors import PROBLEMS, CommandError
 from treadle.settings import URL_VARIABLE, database_url
@@ -41,7 +41,6 @@ Wanted = list[tuple[str, dict[str, Any]]]
 @command("demo", help=HELP)
 @click.option("--keep", is_flag=True, help="Keep the database, to look around in it.")
 @click.option("--dashboard/--no-dashboard", default=None, help="Show it in a browser too. Default: in a terminal.")
-@pass_shared
 def demo(shared: Shared, keep: bool, dashboard: bool | None) -> None:
     wanted = dashboard if dashboard is not None else shared.out.is_terminal and not shared.json
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the workers are stopped, too

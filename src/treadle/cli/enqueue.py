@@ -12,11 +12,11 @@ import msgspec
 from treadle import units
 from treadle.app import Treadle
 from treadle.cli.app_loader import database, load_app
-from treadle.cli.base import Shared, command, duration, moment, pass_shared
+from treadle.cli.base import Shared, command, duration, moment
 from treadle.cli.errors import CommandError, explained
-from treadle.cli.output import nearest, pretty
+from treadle.cli.output import pretty
 from treadle.diagnosis import alive, handles
-from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
+from treadle.errors import JobFailed, ResultTimeout, StoreUnusable, nearest
 from treadle.job import Job
 
 HELP = """Store a job of TYPE, and print its id.
@@ -43,7 +43,6 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=duration, default="60s", show_default=True, help="How long to wait.")
 @click.option("-a", "--app", metavar="MODULE:NAME", help=APP)
-@pass_shared
 def enqueue(
     shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, app: str | None, **options: Any
 ) -> None:

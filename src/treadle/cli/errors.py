@@ -27,42 +27,28 @@ class Explanation(NamedTuple):
     next: str = ""
 
 
+DAMAGED = "The file is damaged, or not a SQLite database."
+ELSEWHERE = "It was deleted or pruned, or it is in another database."
+HELD = "cannot retry job {0.id}: its dedupe key is held by job {0.holder}"
+LOCKED = "Another process holds a lock on it: a long transaction, a backup, a debugger."
+NOT_STOPPED = "It is not cancelled: it still runs, or waits for a worker."
+ONE_PER_KEY = "Only one job with a key can wait or run. Let that one end, or cancel it."
+REPEAT = "check, then repeat: treadle jobs ls FILTER"
 SHOW = "treadle jobs show {0.id}"
 EXPLANATIONS: dict[type[Exception], Explanation] = {
-    errors.JobNotFound: Explanation(
-        NOT_FOUND,
-        "there is no job {0.id}",
-        "It was deleted or pruned, or it is in another database.",
-        "treadle jobs ls",
-    ),
+    errors.JobNotFound: Explanation(NOT_FOUND, "there is no job {0.id}", ELSEWHERE, "treadle jobs ls"),
     errors.WrongStatus: Explanation(CONFLICT, "cannot {0.verb} job {0.id}: it is {0.status}", next=SHOW),
-    errors.KeyHeld: Explanation(
-        CONFLICT,
-        "cannot retry job {0.id}: its dedupe key is held by job {0.holder}",
-        "Only one job with a key can wait or run. Let that one end, or cancel it.",
-        "treadle jobs show {0.holder}",
-    ),
-    errors.CountMoved: Explanation(
-        CONFLICT, cause="Nothing was changed.", next="check, then repeat: treadle jobs ls FILTER"
-    ),
-    errors.ResultTimeout: Explanation(
-        TIMED_OUT, "job {0.id} is still {0.status}", "It is not cancelled: it still runs, or waits for a worker.", SHOW
-    ),
+    errors.KeyHeld: Explanation(CONFLICT, HELD, ONE_PER_KEY, "treadle jobs show {0.holder}"),
+    errors.CountMoved: Explanation(CONFLICT, cause="Nothing was changed.", next=REPEAT),
+    errors.ResultTimeout: Explanation(TIMED_OUT, "job {0.id} is still {0.status}", NOT_STOPPED, SHOW),
     errors.JobFailed: Explanation(PROBLEMS, "{0}", next=SHOW),
-    errors.StoreBusy: Explanation(
-        DATABASE,
-        "{0.where} was busy for too long",
-        "Another process holds a lock on it: a long transaction, a backup, a debugger.",
-        "treadle doctor --quick",
-    ),
+    errors.StoreBusy: Explanation(DATABASE, "{0.where} was busy for too long", LOCKED, "treadle doctor --quick"),
     errors.StoreUnusable: Explanation(DATABASE),
     errors.SchemaTooNew: Explanation(DATABASE),
     errors.SchemaTooOld: Explanation(DATABASE),
     errors.BadFilter: Explanation(USAGE, "{0}", next="treadle jobs ls --help   (shows an example)"),
     errors.BadCursor: Explanation(USAGE, "{0}", next="treadle jobs ls   (prints the cursor of the next page)"),
-    sqlite3.Error: Explanation(
-        DATABASE, "the database said: {0}", "The file is damaged, or not a SQLite database.", "treadle doctor"
-    ),
+    sqlite3.Error: Explanation(DATABASE, "the database said: {0}", DAMAGED, "treadle doctor"),
     Exception: Explanation(USAGE),
 }
 HINTS = {

@@ -13,7 +13,7 @@ from treadle.app import Treadle
 from treadle.bulk import Bulk
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Command, Shared, command, pass_shared, reveals
+from treadle.cli.base import Shared, command, reveals
 from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, explained
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
@@ -55,13 +55,12 @@ ACTIONS = (
 )
 
 
-def _command(action: Action) -> Command:
+def _command(action: Action) -> click.Command:
     @command(action.name.replace(" ", "-"), help=action.help + WHICH)
     @click.argument("which", metavar="ID... | FILTER", nargs=-1, required=True)
     @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
     @click.option("--expect", type=click.IntRange(0), metavar="N", help="Do nothing unless exactly N jobs match.")
     @reveals
-    @pass_shared
     def run(shared: Shared, which: tuple[str, ...], yes: bool, expect: int | None) -> None:
         if is_filter(which):
             _on_filter(shared, action, " ".join(which), yes=yes, expected=expect)
@@ -128,7 +127,12 @@ def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected
         matching = f"{Count(work.total, work.exact)} job{' matches' if work.total == 1 else 's match'}"
         _confirm(action, matching, "them" if work.total > 1 else "it")
     try:
-        _carry_out(shared, action, work)
+        with output.progress(shared, action.doing, work.total) as advance:
+            for _ in work:
+                advance(work.done + work.skipped)
+    except KeyboardInterrupt:
+        shared.note(f"stopped: {plural(work.done, 'job')} {action.done}; the others are unchanged")
+        raise
     finally:
         if work.done:
             shared.audit(work.store, action.verb, str(work.wanted), work.done)
@@ -137,25 +141,15 @@ def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected
         click.get_current_context().exit(CONFLICT)
 
 
-def _carry_out(shared: Shared, action: Action, work: Bulk) -> None:
-    try:
-        with output.progress(shared, action.doing, work.total) as advance:
-            for _ in work:
-                advance(work.done + work.skipped)
-    except KeyboardInterrupt:
-        shared.note(f"stopped: {plural(work.done, 'job')} {action.done}; the others are unchanged")
-        raise
-
-
 def _sum_up(shared: Shared, action: Action, work: Bulk) -> None:
     counts = {"total": work.total, "done": work.done, "skipped": work.skipped}
     if shared.printed_json({"action": work.action, "filter": str(work.wanted), **counts}):
         return
-    if not work.total:
-        shared.note("no jobs match")
-    else:
-        skipped = f", skipped {work.skipped:,} whose status no longer allows it" if work.skipped else ""
+    skipped = f", skipped {work.skipped:,} whose status no longer allows it" if work.skipped else ""
+    if work.total:
         shared.print(f"{plural(work.done, 'job')} {action.done}{skipped}")
+    else:
+        shared.note("no jobs match")
 
 
 ACTION_COMMANDS = [_command(action) for action in ACTIONS]

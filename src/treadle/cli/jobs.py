@@ -14,7 +14,7 @@ from treadle import filters, units, views
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Group, Shared, command, pass_shared, reveals
+from treadle.cli.base import Shared, command, group, reveals
 from treadle.cli.enqueue import parse_payload
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
@@ -42,7 +42,6 @@ STATUSES = click.Choice([status.value for status in Status])
 @click.option("-n", "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many.")
 @click.option("--cursor", help="Start after this job: the cursor that the previous page ended with.")
 @reveals
-@pass_shared
 def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str | None, **named: str | None) -> None:
     app = database(shared)
     given = {"status": statuses} if statuses else {}
@@ -53,10 +52,8 @@ def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str
     if shared.json:
         shared.printed_json(views.job_page(items, page, filter, app.count(filter)))
         return
-    if items:
-        output.show(shared, _columns(items), right=("TRIES",), clip="ERROR")
-    else:
-        shared.note("no jobs" if filter == EVERYTHING else "no jobs match")
+    empty = "no jobs" if filter == EVERYTHING else "no jobs match"
+    output.show(shared, _columns(items), right=("TRIES",), clip="ERROR", empty=empty)
     if page.searched:
         shared.note((f"searched the newest {page.searched:,} jobs; there are older ones", "dim"))
     if page.next:
@@ -109,7 +106,6 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 @command("show", help="Show everything about a job: payload, timeline, attempts with tracebacks, result.")
 @click.argument("id")
 @reveals
-@pass_shared
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
     job = shared.shown(_get(app, id), views.job)
@@ -186,7 +182,6 @@ def _worker(id: str | None, names: Mapping[str, str]) -> str:
 @command("why", help="Explain why a job is not running: every reason that holds, the deciding one first.")
 @click.argument("id")
 @reveals
-@pass_shared
 def why(shared: Shared, id: str) -> None:
     answer = shared.shown(database(shared).why(id), views.why)
     if shared.printed_json(answer):
@@ -201,7 +196,6 @@ def why(shared: Shared, id: str) -> None:
 @click.argument("id")
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
 @reveals
-@pass_shared
 def clone(shared: Shared, id: str, pairs: Words) -> None:
     app = database(shared)
     old = _get(app, id)
@@ -213,4 +207,4 @@ def clone(shared: Shared, id: str, pairs: Words) -> None:
 
 
 HELP = "List, show, explain, clone, retry, run now, cancel and delete jobs."
-jobs = Group("jobs", help=HELP, commands=[ls, show, why, clone, *ACTION_COMMANDS])
+jobs = group("jobs", HELP, [ls, show, why, clone, *ACTION_COMMANDS])

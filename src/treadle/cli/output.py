@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import logging
-from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -43,11 +42,6 @@ def clean(text: object, *, one_line: bool = True) -> str:
     return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in shown)
 
 
-def nearest(word: str, known: Iterable[str]) -> str | None:
-    """The known word that `word` was probably meant to be."""
-    return next(iter(difflib.get_close_matches(word, list(known), n=1)), None)
-
-
 def number(value: int, style: str = "") -> Text:
     return Text(f"{value:,}", style=style if value else "dim")
 
@@ -67,8 +61,11 @@ def table(columns: Columns, right: Collection[str] = ()) -> Table:
     return made
 
 
-def show(shared: Shared, columns: Columns, right: Collection[str] = (), clip: str = "") -> None:
-    """Print a table. Only the column `clip` is ever cut to fit on a terminal: people copy ids."""
+def show(shared: Shared, columns: Columns, right: Collection[str] = (), clip: str = "", empty: str = "") -> None:
+    """Print a table, or `empty` if it has no rows. Only the column `clip` is ever cut to fit: people copy ids."""
+    if empty and not any(columns.values()):
+        shared.note(empty)
+        return
     grid, console = table(columns, right), shared.out
     wanted = console.measure(grid, options=console.options.update(max_width=WIDEST)).maximum
     if clip in columns and console.is_terminal and wanted > console.width:

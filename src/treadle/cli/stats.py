@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -14,7 +14,7 @@ from treadle import units, views
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Group, Shared, command, pass_shared
+from treadle.cli.base import Shared, command, group
 from treadle.diagnosis import Problem, alive, handles, unhandled
 from treadle.job import STATE_NAMES, Latency, Status
 from treadle.management import COUNTED_BY
@@ -27,7 +27,6 @@ LS = "List queues and types: what is due, what is for later, what runs, how long
 
 @command("stats", help="Count jobs by type, and show how long they wait, who works on them, and what is wrong.")
 @click.option("--by", metavar="NAMES", help=BY)
-@pass_shared
 def stats(shared: Shared, by: str | None) -> None:
     app = database(shared)
     if by is not None:
@@ -45,14 +44,7 @@ def _grouped(shared: Shared, rows: list[dict[str, Any]], names: list[str]) -> No
     if "STATUS" in columns:
         columns["STATUS"] = [output.status(row["status"]) for row in rows]
     columns["COUNT"] = [output.number(row["count"]) for row in rows]
-    _show_or_note(shared, columns, right=("COUNT",))
-
-
-def _show_or_note(shared: Shared, columns: output.Columns, right: Collection[str]) -> None:
-    if any(columns.values()):
-        output.show(shared, columns, right)
-    else:
-        shared.note("no jobs")
+    output.show(shared, columns, right=("COUNT",), empty="no jobs")
 
 
 def _as_json(app: Treadle) -> dict[str, Any]:
@@ -141,23 +133,21 @@ def _warning(rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
     return ""
 
 
-queues = Group("queues", help="List what waits and what runs, by queue and type.")
-
-
-@queues.command("ls", help=LS)
-@pass_shared
+@command("ls", help=LS)
 def ls(shared: Shared) -> None:
     app = database(shared)
     rows, now = app.queue_stats(), app.store.now()
     if shared.printed_json({"items": [views.queue(row) for row in rows]}):
         return
-    columns: dict[str, list[Text | str]] = {
-        "QUEUE": [row.queue or "-" for row in rows],
-        "TYPE": [row.type or "-" for row in rows],
-    }
+    columns: dict[str, list[Text | str]] = {}
+    columns["QUEUE"] = [row.queue or "-" for row in rows]
+    columns["TYPE"] = [row.type or "-" for row in rows]
     for state in STATE_NAMES:
         columns[state.upper()] = [output.number(row.counts[state], output.style(state)) for row in rows]
     columns["LIMIT"] = ["-" if row.limit is None else f"{row.limit:,}" for row in rows]
     columns["OLDEST"] = [output.age(row.oldest_due, now) or "-" for row in rows]
     columns["NEXT"] = ["-" if row.next_due is None else f"in {output.age(now, row.next_due)}" for row in rows]
-    _show_or_note(shared, columns, right=columns.keys() - {"QUEUE", "TYPE"})
+    output.show(shared, columns, right=columns.keys() - {"QUEUE", "TYPE"}, empty="no jobs")
+
+
+queues = group("queues", "List what waits and what runs, by queue and type.", [ls])

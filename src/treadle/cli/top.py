@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import select
 import sys
 import termios
 import tty
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 import click
 import msgspec
@@ -23,7 +22,7 @@ from treadle import clock, units, views
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Shared, command, duration, pass_shared
+from treadle.cli.base import Shared, command, duration
 from treadle.diagnosis import Problem
 from treadle.job import STATE_OF, SUMMARY, Status
 from treadle.stores.base import WorkerRow
@@ -38,7 +37,6 @@ BARS = " ▁▂▃▄▅▆▇█"
 
 @command("top", help=HELP)
 @click.option("--interval", type=duration, default="1s", show_default=True, help="Between two refreshes.")
-@pass_shared
 def top(shared: Shared, interval: float) -> None:
     app = database(shared)
     if shared.json:
@@ -65,23 +63,20 @@ def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[flo
             paused = paused != (key == "p")
 
 
-@contextlib.contextmanager
+@contextmanager
 def keys() -> Generator[Callable[[float], str]]:
     """A function that waits that many seconds for a key, and returns it, or nothing."""
-    if not sys.stdin.isatty():  # nobody can press anything
-        yield partial(_key, [])
-        return
-    before = termios.tcgetattr(sys.stdin)
-    try:
-        tty.setcbreak(sys.stdin)
-        yield partial(_key, [sys.stdin])
-    finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+    terminals = [sys.stdin] if sys.stdin.isatty() else []  # without one, nobody can press anything
 
+    def pressed(seconds: float) -> str:
+        ready, _, _ = select.select(terminals, [], [], seconds)
+        return sys.stdin.read(1) if ready else ""
 
-def _key(sources: Sequence[TextIO], seconds: float) -> str:
-    ready, _, _ = select.select(sources, [], [], seconds)
-    return sys.stdin.read(1) if ready else ""
+    with ExitStack() as stack:
+        for terminal in terminals:
+            stack.callback(termios.tcsetattr, terminal, termios.TCSADRAIN, termios.tcgetattr(terminal))
+            tty.setcbreak(terminal)
+        yield pressed
 
 
 class Snapshot:
@@ -152,10 +147,8 @@ def _problem(problem: Problem) -> Text:
 
 def _types(seen: Snapshot, most: int) -> Table:
     rows = sorted(seen.queues, key=lambda row: (-row.counts["queued"] - row.counts["processing"], row.type))[:most]
-    columns: dict[str, list[Text | str]] = {
-        "TYPE": [row.type for row in rows],
-        "QUEUE": [_dim(row.queue) for row in rows],
-    }
+    columns: dict[str, list[Text | str]] = {"TYPE": [row.type for row in rows]}
+    columns["QUEUE"] = [_dim(row.queue) for row in rows]
     for state in SUMMARY:
         style = output.STYLES[state.tone]
         columns[state.label.upper()] = [output.number(row.counts[state.name], style) for row in rows]

@@ -22,8 +22,9 @@ from treadle import clock, units, views
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import app_name, database, load_app
-from treadle.cli.base import Shared, command, duration, pass_shared, takes_app
+from treadle.cli.base import Shared, command, duration, takes_app
 from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
+from treadle.errors import nearest
 from treadle.outcome import OutcomeKind
 from treadle.worker.inflight import VARIABLE, Inflight
 from treadle.worker.supervisor import Supervisor
@@ -49,20 +50,11 @@ CONCURRENCY = "Jobs at once, per process."
 @click.option("--grace", type=duration, default="30s", show_default=True, help="How long running jobs may take to end.")
 @click.option("--burst", is_flag=True, help="Run what is due, then exit.")
 @click.option("-v", "--verbose", count=True, help="Log more; -vv even more.")
-@pass_shared
 def worker(
-    shared: Shared,
-    target: str | None,
-    app: str | None,
-    concurrency: int,
-    processes: int,
-    queues: tuple[str, ...],
-    grace: float,
-    burst: bool,
-    verbose: int,
+    shared: Shared, concurrency: int, processes: int, queues: tuple[str, ...], grace: float, burst: bool, verbose: int
 ) -> None:
     refuse_json(shared, "worker", "Its log goes to stderr.", "for what workers do now: treadle workers --json")
-    name = app_name(target or app)
+    name = app_name(shared)
     if VARIABLE in os.environ:
         loaded = load_app(shared, name)
         output.set_up_logs(verbose)
@@ -102,7 +94,7 @@ def _warn_of_unknown_queues(shared: Shared, app: Treadle, queues: Sequence[str])
     known = {job_type.policy.queue for job_type in app.registry.types.values()}
     known |= {row.queue for row in app.queue_stats()}
     for queue in [queue for queue in queues if queue not in known]:
-        near = output.nearest(queue, known)
+        near = nearest(queue, known)
         way_out = f"did you mean {near}?" if near else f"the queues are: {', '.join(sorted(known))}"
         shared.warn(f"no type uses queue {queue}, and no job is in it", way_out)
 
@@ -135,9 +127,8 @@ def _exit(code: int) -> NoReturn:
 @takes_app
 @click.option("--max-jobs", type=click.IntRange(1), default=100, show_default=True, help="Claim no more than this.")
 @click.option("--max-seconds", type=duration, default="10s", show_default=True, help="Stop claiming after this time.")
-@pass_shared
-def tick(shared: Shared, target: str | None, app: str | None, max_jobs: int, max_seconds: float) -> None:
-    treadle = load_app(shared, app_name(target or app))
+def tick(shared: Shared, max_jobs: int, max_seconds: float) -> None:
+    treadle = load_app(shared, app_name(shared))
     output.set_up_logs(0)
     report = treadle.tick(max_jobs=max_jobs, max_seconds=max_seconds)
     if not shared.printed_json(msgspec.structs.replace(report, ok=not report.failed)):
@@ -152,7 +143,6 @@ def tick(shared: Shared, target: str | None, app: str | None, max_jobs: int, max
 
 
 @command("workers", help="List workers: their heartbeat, and what they run.")
-@pass_shared
 def workers(shared: Shared) -> None:
     app = database(shared)
     now = app.store.now()

@@ -8,17 +8,16 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import click
+import msgspec
 
 import treadle
 from treadle import clock
 from treadle.app import Treadle
 from treadle.cli.app_loader import all_jobs, database
-from treadle.cli.base import Shared, command, pass_shared
-from treadle.cli.doctor import sqlite
-from treadle.cli.doctor.finding import Finding, Level, ok, problem, warning
+from treadle.cli.base import Shared, command
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
 from treadle.diagnosis import alive, is_alive, silence
@@ -28,34 +27,43 @@ from treadle.stores.sqlite.store import SQLiteStore
 from treadle.units import format_duration, plural
 from treadle.worker import host
 
-MARKS = {Level.OK: ("✓ ", "green"), Level.WARNING: ("⚠ ", "yellow"), Level.PROBLEM: ("✗ ", "red")}
+Level = Literal["ok", "warning", "problem"]
+MARKS = {"ok": ("✓ ", "green"), "warning": ("⚠ ", "yellow"), "problem": ("✗ ", "red")}
 MANY_ENDED, MANY_FAILED = 1_000_000, 10_000
 STANDSTILL = ("no_worker", "unhandled")
 """Problems of the queue that do not go away by themselves."""
 
 
+class Finding(msgspec.Struct, frozen=True):
+    """What a check has found, and how bad it is."""
+
+    check: str
+    level: Level
+    text: str
+    way_out: str = ""
+
+
 @command("doctor", help="Check the database, the workers and the queue. The exit code is 1 if there is a problem.")
 @click.option("--quick", is_flag=True, help="Do not read the whole of a SQLite file to check it.")
-@pass_shared
 def doctor(shared: Shared, quick: bool) -> None:
     app = database(shared)
     with shared.err.status("looking"):
         findings = list(checks(app, quick=quick))
-    levels = Counter(finding.level for finding in findings)
-    counts = {"problems": levels[Level.PROBLEM], "warnings": levels[Level.WARNING]}
+    levels = Counter[str](finding.level for finding in findings)
+    counts = {"problems": levels["problem"], "warnings": levels["warning"]}
     if not shared.printed_json({"where": app.store.where, **counts, "findings": findings}):
         _print(shared, app.store.where, findings, levels)
-    if levels[Level.PROBLEM]:
+    if levels["problem"]:
         click.get_current_context().exit(PROBLEMS)
 
 
-def _print(shared: Shared, where: str, findings: list[Finding], levels: Counter[Level]) -> None:
+def _print(shared: Shared, where: str, findings: list[Finding], levels: Counter[str]) -> None:
     shared.print((where, "dim"))
     for finding in findings:
         shared.print(MARKS[finding.level], finding.text)
         if finding.way_out:
             shared.print(("  → ", "dim"), finding.way_out)
-    bad = ", ".join(plural(levels[level], level) for level in (Level.PROBLEM, Level.WARNING) if levels[level])
+    bad = ", ".join(plural(levels[level], level) for level in ("problem", "warning") if levels[level])
     shared.print()
     shared.print(bad or ("all is well", "green"))
 
@@ -64,7 +72,7 @@ def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:
     """The database first, then what is in it. `quick`: without what takes long on a large one."""
     status, workers, now = app.store.status(), app.workers(), app.store.now()
     counts, living = app.counts(("status", "type", "queue")), alive(workers, now)
-    yield ok("schema", f"schema {status['schema']} (current)")
+    yield Finding("schema", "ok", f"schema {status['schema']} (current)")
     yield from _store(app.store, status, quick=quick)
     problems = [found for found in app.problems() if found.code != "lost_worker"]
     if all(found.code != "no_worker" for found in problems):
@@ -72,27 +80,29 @@ def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:
     yield from _lost(app, workers, now)
     yield from _versions(living)
     for found in problems:
-        report = problem if found.code in STANDSTILL else warning
-        yield report(found.code, clean(found.text), clean(found.next))
+        level: Level = "problem" if found.code in STANDSTILL else "warning"
+        yield Finding(found.code, level, clean(found.text), clean(found.next))
     yield from _stuck(app, workers, now)
     yield _ended(counts)
 
 
 def _store(store: Store, status: Mapping[str, Any], *, quick: bool) -> Iterator[Finding]:
+    if status["store"] == "postgresql":
+        from treadle.cli.doctor import postgres  # needs psycopg
+
+        return postgres.checks(store)
+    from treadle.cli.doctor import sqlite
+
     if isinstance(store, SQLiteStore):
         return sqlite.checks(store, status, quick=quick)
-    if status["store"] == "libsql":
-        return sqlite.libsql_checks(store, status)
-    from treadle.cli.doctor import postgres  # needs psycopg
-
-    return postgres.checks(store)
+    return sqlite.libsql_checks(store, status)
 
 
 def _workers(living: list[WorkerRow], now: int) -> Finding:
     if not living:
-        return ok("workers", "no worker is running, and no job is due")
+        return Finding("workers", "ok", "no worker is running, and no job is due")
     newest = format_duration(min(silence(worker, now) for worker in living))
-    return ok("workers", f"{plural(len(living), 'worker')}, newest heartbeat {newest} ago")
+    return Finding("workers", "ok", f"{plural(len(living), 'worker')}, newest heartbeat {newest} ago")
 
 
 def _lost(app: Treadle, workers: list[WorkerRow], now: int) -> Iterator[Finding]:
@@ -103,7 +113,7 @@ def _lost(app: Treadle, workers: list[WorkerRow], now: int) -> Iterator[Finding]
         gone = "its process is gone" if dead else "its process hangs, is paused, or out of reach"
         last = f"its last heartbeat was {format_duration(silence(worker, now))} ago"
         text = f"worker {clean(worker.name)} is lost and holds {plural(worker.leases, 'job')}: {last}, {gone}"
-        yield problem("lost", text, "any worker rescues its jobs: treadle worker app:td, or treadle tick")
+        yield Finding("lost", "problem", text, "any worker rescues its jobs: treadle worker app:td, or treadle tick")
 
 
 def _versions(living: list[WorkerRow]) -> Iterator[Finding]:
@@ -111,7 +121,8 @@ def _versions(living: list[WorkerRow]) -> Iterator[Finding]:
     if set(versions) - {treadle.__version__}:
         found = ", ".join(f"{clean(version)} ({count})" for version, count in sorted(versions.items()))
         text = f"workers run treadle {found}; this is {treadle.__version__}"
-        yield warning("versions", text, "restart the old ones; neighboring versions work together until then")
+        way_out = "restart the old ones; neighboring versions work together until then"
+        yield Finding("versions", "warning", text, way_out)
 
 
 def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]:
@@ -127,18 +138,18 @@ def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]
         orphaned += job.worker_id not in known
     way_out = "every worker reclaims them within seconds; with none running: treadle tick"
     if overdue:
-        yield problem("leases", f"{plural(overdue, 'job')} still held past the timeout", way_out)
+        yield Finding("leases", "problem", f"{plural(overdue, 'job')} still held past the timeout", way_out)
     if orphaned:
-        yield problem("leases", f"{plural(orphaned, 'job')} held by workers that no longer exist", way_out)
+        yield Finding("leases", "problem", f"{plural(orphaned, 'job')} held by workers that no longer exist", way_out)
 
 
 def _ended(counts: list[dict[str, Any]]) -> Finding:
     ended = sum(row["count"] for row in counts if row["status"] in (Status.COMPLETED, Status.CANCELLED))
     failed = sum(row["count"] for row in counts if row["status"] == Status.FAILED)
     if ended > MANY_ENDED:
-        text = f"{ended:,} completed and cancelled jobs are kept"
-        return warning("retention", text, "treadle db prune --older-than 7d; or a shorter Treadle(retention=…)")
+        text, way_out = f"{ended:,} completed and cancelled jobs are kept", "treadle db prune --older-than 7d"
+        return Finding("retention", "warning", text, f"{way_out}; or a shorter Treadle(retention=…)")
     if failed > MANY_FAILED:
         text = f"{failed:,} failed jobs are kept: they are never pruned by themselves"
-        return warning("retention", text, "treadle db prune --status failed --older-than 30d")
-    return ok("retention", f"{ended:,} ended and {failed:,} failed jobs are kept")
+        return Finding("retention", "warning", text, "treadle db prune --status failed --older-than 30d")
+    return Finding("retention", "ok", f"{ended:,} ended and {failed:,} failed jobs are kept")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from treadle.cli.doctor.finding import Finding, ok, problem, warning
+from treadle.cli.doctor import Finding, Level
 from treadle.cli.output import clean
 from treadle.stores.base import Store
 from treadle.stores.sqlite.store import SQLiteStore
@@ -43,56 +43,59 @@ def wal_reset_race(version: tuple[int, ...]) -> bool:
 
 def _integrity(answer: str) -> Finding:
     if answer == "ok":
-        return ok("integrity", "the file is intact")
+        return Finding("integrity", "ok", "the file is intact")
     way_out = "stop the workers, copy the file with its -wal, and recover what you can: sqlite3 FILE .recover"
-    return problem("integrity", f"the file is damaged: {clean(answer)}", way_out)
+    return Finding("integrity", "problem", f"the file is damaged: {clean(answer)}", way_out)
 
 
 def _journal(status: Mapping[str, Any]) -> Finding:
     if status["journal_mode"] == "wal":
-        return ok("journal", f"WAL on, synchronous {status['synchronous']} for treadle's own connections")
+        return Finding("journal", "ok", f"WAL on, synchronous {status['synchronous']} for treadle's own connections")
     text = f"journal mode is {status['journal_mode']}, so readers and writers wait for each other"
-    return problem("journal", text, "another program turned WAL off: find it; the next worker turns WAL on again")
+    way_out = "another program turned WAL off: find it; the next worker turns WAL on again"
+    return Finding("journal", "problem", text, way_out)
 
 
 def _file_system(kind: str | None) -> Finding:
     if kind in NETWORK_FILE_SYSTEMS:
-        return problem("disk", f"the file is on a network file system ({kind})", "move it to a local disk")
-    return ok("disk", f"local file system ({kind})" if kind else "file system unknown: the system does not report it")
+        return Finding("disk", "problem", f"the file is on a network file system ({kind})", "move it to a local disk")
+    known = f"local file system ({kind})" if kind else "file system unknown: the system does not report it"
+    return Finding("disk", "ok", known)
 
 
 def _sqlite(version: str) -> Finding:
     if not wal_reset_race(tuple(int(part) for part in version.split("."))):
-        return ok("sqlite", f"SQLite {version}")
+        return Finding("sqlite", "ok", f"SQLite {version}")
     text = (
         f"SQLite {version} has the WAL-reset race: a commit during a checkpoint can corrupt a file. treadle "
         "checkpoints while nobody can commit; your own connections do not"
     )
     way_out = "on your own connections: PRAGMA wal_autocheckpoint=0; or a Python with SQLite 3.51.3, 3.50.7 or 3.44.6"
-    return warning("sqlite", text, way_out)
+    return Finding("sqlite", "warning", text, way_out)
 
 
 def _log(size: int) -> Finding:
     text = f"write-ahead log of {format_bytes(size)}"
     if size < LONG_LOG:
-        return ok("log", text)
+        return Finding("log", "ok", text)
     way_out = "end it: a forgotten transaction, a database browser, a backup that hangs"
-    return warning("log", f"{text}: a long-running reader keeps it from being reset", way_out)
+    return Finding("log", "warning", f"{text}: a long-running reader keeps it from being reset", way_out)
 
 
 def _disk(free: int) -> Finding:
+    text = f"{format_bytes(free)} free on its disk"
     if free >= LITTLE_DISK:
-        return ok("space", f"{format_bytes(free)} free on its disk")
-    report = problem if free < TOO_LITTLE_DISK else warning
-    return report("space", f"only {format_bytes(free)} free on its disk", "make room: treadle db prune --older-than 1d")
+        return Finding("space", "ok", text)
+    level: Level = "problem" if free < TOO_LITTLE_DISK else "warning"
+    return Finding("space", level, f"only {text}", "make room: treadle db prune --older-than 1d")
 
 
 def libsql_checks(store: Store, status: Mapping[str, Any]) -> Iterator[Finding]:
     """The server answers: with which SQLite, and how soon."""
-    yield ok("server", f"libSQL server with SQLite {clean(status['sqlite_version'])}")
+    yield Finding("server", "ok", f"libSQL server with SQLite {clean(status['sqlite_version'])}")
     yield round_trip(statistics.median(_answer_time(store) for _ in range(SAMPLES)))
     every = "second" if POLL == 1 else f"{POLL:g} s"
-    yield ok("watch", f"the server sends no notifications: a worker polls for jobs once a {every}")
+    yield Finding("watch", "ok", f"the server sends no notifications: a worker polls for jobs once a {every}")
 
 
 def _answer_time(store: Store) -> float:
@@ -104,5 +107,6 @@ def _answer_time(store: Store) -> float:
 def round_trip(seconds: float) -> Finding:
     text = f"it answers in {1000 * seconds:.1f} ms"
     if seconds < FAR:
-        return ok("round_trip", text)
-    return warning("round_trip", f"{text}, and a claim takes four round trips", "run workers near the server")
+        return Finding("round_trip", "ok", text)
+    text += ", and a claim takes four round trips"
+    return Finding("round_trip", "warning", text, "run workers near the server")
