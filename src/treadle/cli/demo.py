@@ -14,6 +14,7 @@ import time
 import webbrowser
 from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -34,8 +35,10 @@ LOOK, PAUSE = 0.05, 0.5
 """Seconds between two looks, and between the jobs that keep the dashboard alive."""
 HELP = "Run a real queue on a SQLite file for a few seconds: two workers, one of which is killed on the way."
 APP = "treadle.cli.demo_app:td"
-
-Wanted = list[tuple[str, dict[str, Any]]]
+FIRST = {"publish_post": 12, "charge_card": 60, "resize_image": 80, "send_mail": 200}
+"""How many jobs of each type are stored first; each post adds 5 mails."""
+LATER = {"send_mail": 1, "resize_image": 1, "charge_card": 3, "import_feed": 10}
+"""In which rounds a job of the type is added, while the dashboard stays up: in every one, in every third, and so on."""
 
 
 @command("demo", help=HELP)
@@ -44,10 +47,13 @@ Wanted = list[tuple[str, dict[str, Any]]]
 def demo(shared: Shared, keep: bool, dashboard: bool | None) -> None:
     wanted = dashboard if dashboard is not None else shared.out.is_terminal and not shared.json
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that the workers are stopped, too
-    with _database(shared, keep) as url, closing(Treadle(url)) as app, ExitStack() as stack:
+    with ExitStack() as stack:
+        url = _database(shared, stack, keep=keep)
+        app = stack.enter_context(closing(Treadle(url)))
         screen = DemoScreen(shared, app)
-        stored = app.enqueue_many([app.request(type, payload) for type, payload in _first_jobs()])
-        screen.say("•", f"{len(stored)} jobs stored in {app.store.where}")
+        first = [app.request(type, _payload(type, n)) for type, count in FIRST.items() for n in range(count)]
+        app.enqueue_many(random.Random(1).sample(first, len(first)))
+        screen.say("•", f"{len(first)} jobs stored in {app.store.where}")
         screen.say("•", "two worker processes start: treadle worker … --processes 2")
         up = wanted and stack.enter_context(_dashboard(screen, url, browse=dashboard is None))
         log = stack.enter_context(tempfile.TemporaryFile())
@@ -62,16 +68,15 @@ def demo(shared: Shared, keep: bool, dashboard: bool | None) -> None:
         click.get_current_context().exit(PROBLEMS)
 
 
-def _first_jobs() -> Wanted:
-    """352 jobs, in mixed order; the posts add 5 mails each."""
-    wanted: Wanted = [
-        *(("publish_post", {"post": n, "followers": 5}) for n in range(12)),
-        *(("charge_card", {"order": n}) for n in range(60)),
-        *(("resize_image", {"image": f"{n}.png"}) for n in range(80)),
-        *(("send_mail", {"to": f"user-{n}@example.org"}) for n in range(200)),
-    ]
-    random.Random(1).shuffle(wanted)
-    return wanted
+def _payload(type: str, n: int) -> dict[str, Any]:
+    payloads: dict[str, dict[str, Any]] = {
+        "publish_post": {"post": n, "followers": 5},
+        "charge_card": {"order": n},
+        "resize_image": {"image": f"{n}.png"},
+        "send_mail": {"to": f"user-{n}@example.org"},
+        "import_feed": {"feed": f"https://example.org/{n}.xml", "password": "secret"},
+    }
+    return payloads[type]
 
 
 def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str], log: IO[bytes]) -> None:
@@ -84,7 +89,7 @@ def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str], 
         time.sleep(LOOK)
         seen = screen.look()
         if screen.victim is None and seen["completed"] > seen.total() / 3:
-            _kill_one(app, screen)
+            kill_one(app, screen)
         if not seen["pending"] + seen["processing"]:
             return
     log.seek(0)
@@ -92,14 +97,18 @@ def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str], 
     raise CommandError(f"the workers ended with exit code {supervisor.returncode}", cause, code=PROBLEMS)
 
 
-def _kill_one(app: Treadle, screen: DemoScreen) -> None:
-    """kill -9 a worker that runs jobs. It is stopped first, so that what it holds can be read exactly."""
-    for worker in [worker for worker in app.workers() if worker.leases]:
+def kill_one(app: Treadle, screen: DemoScreen) -> None:
+    """kill -9 a worker that runs jobs, once both are there: a third is then the one that takes its place.
+
+    It is stopped first, so that what it holds can be read exactly.
+    """
+    workers = app.workers()
+    for worker in [worker for worker in workers if worker.leases and len(workers) > 1]:
         pid = pid_of(worker)
         os.kill(pid, signal.SIGSTOP)
         if held := [job for job in app.jobs(status="processing", limit=200) if job.worker_id == worker.id]:
             os.kill(pid, signal.SIGKILL)
-            screen.killed(worker, held)
+            screen.killed(worker, held, workers)
             return
         os.kill(pid, signal.SIGCONT)
 
@@ -109,23 +118,19 @@ def pid_of(worker: WorkerRow) -> int:
     return int(worker.host.get("pid") or worker.name.rpartition("-")[2])
 
 
-@contextmanager
-def _database(shared: Shared, keep: bool) -> Generator[str]:
-    """A new database: the demo kills a worker, so no other workers may be there."""
+def _database(shared: Shared, stack: ExitStack, *, keep: bool) -> str:
+    """The URL of a new database: the demo kills a worker, so no other workers may be there."""
     if shared.db is None:
         folder = Path(tempfile.mkdtemp(prefix="treadle-demo-")).resolve()
-        try:
-            yield f"sqlite:///{folder / 'demo.db'}"
-        finally:
-            if not keep:
-                shutil.rmtree(folder)
-        return
+        if not keep:
+            stack.callback(shutil.rmtree, folder)
+        return f"sqlite:///{folder / 'demo.db'}"
     store = open_store(database_url(shared.db))
     found = store.schema()
     if found is not None and (found or store.one_machine):
         what = f"{store.where} {'is in use' if found else 'exists'}"
         raise CommandError(what, "The demo kills a worker, so it needs a database of its own.", next="name a new one")
-    yield store.url
+    return store.url
 
 
 @contextmanager
@@ -172,16 +177,7 @@ def _keep_busy(app: Treadle, screen: DemoScreen) -> None:
     """A few jobs now and then, some of which fail, until Ctrl-C."""
     with suppress(KeyboardInterrupt):
         screen.say("•", "the dashboard stays up, with a few jobs a second; Ctrl-C ends it", "bold")
-        for number in itertools.count(1):
-            tenant = random.choice(("acme", "globex", "initech"))
-            app.enqueue_many([app.request(type, payload, tenant=tenant) for type, payload in _some_jobs(number)])
+        for n in itertools.count(1):
+            request = partial(app.request, tenant=random.choice(("acme", "globex", "initech")))
+            app.enqueue_many([request(type, _payload(type, n)) for type, every in LATER.items() if n % every == 0])
             time.sleep(PAUSE)
-
-
-def _some_jobs(n: int) -> Wanted:
-    wanted: Wanted = [("send_mail", {"to": f"user-{n}@example.org"}), ("resize_image", {"image": f"{n}.png"})]
-    if n % 3 == 0:
-        wanted.append(("charge_card", {"order": n}))
-    if n % 10 == 0:
-        wanted.append(("import_feed", {"feed": f"https://example.org/{n}.xml", "password": "secret"}))
-    return wanted

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -16,6 +16,7 @@ from treadle.cli.app_loader import all_jobs
 from treadle.cli.base import Shared
 from treadle.job import Job, Status
 from treadle.stores.base import WorkerRow
+from treadle.units import plural
 
 
 class Row(msgspec.Struct):
@@ -72,18 +73,20 @@ class DemoScreen:
         """Without a terminal there are no bars, but a line every second."""
         self._next_line = self._last + 1
         done = f"{seen['completed']}/{seen.total()} completed, {seen['processing']} processing"
-        self.say(" ", f"{self._last - self._began:4.1f} s  {done}, {len(self._app.workers())} workers")
+        self.say(" ", f"{self._last - self._began:4.1f} s  {done}, {plural(len(self._app.workers()), 'worker')}")
 
-    def killed(self, worker: WorkerRow, held: Sequence[Job]) -> None:
-        self.victim, self._held, self._recovery = worker, held, self._watch_recovery(worker)
-        self.say("✗", f"kill -9 {worker.name}: it dies while it runs {len(held)} jobs", "red")
+    def killed(self, worker: WorkerRow, held: Sequence[Job], workers: Sequence[WorkerRow]) -> None:
+        """One of the workers was killed while it held these jobs."""
+        self.victim, self._held = worker, held
+        self._recovery = self._watch_recovery(worker, {one.id for one in workers})
+        self.say("✗", f"kill -9 {worker.name}: it dies while it runs {plural(len(held), 'job')}", "red")
 
-    def _watch_recovery(self, victim: WorkerRow) -> Iterator[None]:
+    def _watch_recovery(self, victim: WorkerRow, known: Set[str]) -> Iterator[None]:
         """Continued at each look: first the jobs come back, then a new worker."""
         while any(job.worker_id == victim.id for job in self._app.jobs(status=Status.PROCESSING, limit=200)):
             yield
-        self.say("✓", f"its supervisor noticed: the {len(self._held)} jobs are back in the queue", "green")
-        while not (new := [worker for worker in self._app.workers() if worker.started_at > victim.seen_at]):
+        self.say("✓", f"its supervisor noticed: {plural(len(self._held), 'job')} back in the queue", "green")
+        while not (new := [worker for worker in self._app.workers() if worker.id not in known]):
             yield
         self.say("✓", f"{new[-1].name} works in its place", "green")
 
