@@ -15,7 +15,6 @@ from treadle.stores.libsql.url import read
 from treadle.stores.sqlite import sql
 
 IN_USE = "SELECT EXISTS (SELECT 1 FROM treadle_jobs) OR EXISTS (SELECT 1 FROM treadle_workers)"
-OURS = "SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') AND name GLOB 'treadle_*' ORDER BY 1 DESC"
 
 
 class LibSQLPlace(Place):
@@ -65,6 +64,6 @@ class LibSQLPlace(Place):
 
     def close(self) -> None:
         if not self._had_tables:
-            for kind, name in self._plain.execute(OURS).fetchall():
+            for kind, name in self._plain.execute(sql.OURS).fetchall():
                 self._plain.execute(f"DROP {kind} {name}")
         self._database.close()

@@ -10,6 +10,7 @@ import psycopg
 import pytest
 from click.testing import Result
 
+from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from treadle.cli.bench import with_database
 
 KEYS = {
@@ -62,6 +63,24 @@ def test_on_postgres_it_uses_its_own_databases(treadle: Callable[..., Result], p
         assert given.execute("SELECT 1 FROM pg_database WHERE datname LIKE 'treadle_bench_%'").fetchall() == []
 
 
+def test_a_libsql_server_is_measured_and_left_as_it_was(treadle: Callable[..., Result], libsql_url: str) -> None:
+    ran = treadle("bench", "--quick", "--n", "100", "--json", "--only", "enqueue,pickup", "--db", libsql_url)
+
+    assert ran.exit_code == 0, ran.stderr
+    assert keys(ran) == {name: KEYS[name] for name in ("enqueue", "pickup")}
+    assert ByHand(libsql_url).execute(WHAT_IS_THERE).fetchall() == []
+
+
+def test_a_libsql_server_that_is_in_use_is_left_alone(treadle: Callable[..., Result], libsql_url: str) -> None:
+    assert treadle("enqueue", "mail", "--db", libsql_url).exit_code == 0
+
+    ran = treadle("bench", "--quick", "--db", libsql_url)
+
+    assert ran.exit_code == 2
+    assert "a libSQL server has no second database" in ran.stderr
+    assert "1" in treadle("stats", "--by", "type", "--db", libsql_url).stdout
+
+
 @pytest.mark.parametrize(
     ("options", "code", "says"),
     [
@@ -69,7 +88,7 @@ def test_on_postgres_it_uses_its_own_databases(treadle: Callable[..., Result], p
         (["--only", "ceiling"], 2, "for more, run ./script/bench in a clone of the repository"),
         (["--profile"], 2, "for more, run ./script/bench in a clone of the repository"),
         (["--db", "sqlite:///x.db", "--dir", "."], 2, "name either --db or --dir"),
-        (["--db", "libsql://h/?authToken=secret"], 2, "for that, run ./script/bench"),
+        (["--db", "libsql+http://127.0.0.1:1?authToken=secret"], 3, "Connection refused"),
         (["--db", "postgresql://me:secret@127.0.0.1:1/jobs"], 3, "Connection refused"),
     ],
 )

@@ -12,7 +12,6 @@ from tests.servers.libsql import WHAT_IS_THERE, ByHand
 from tests.servers.postgres import free_port
 from treadle import Treadle
 from treadle.cli.doctor import sqlite
-from treadle.cli.doctor.finding import Level
 
 TOKEN = "eyJhbGciOi.secret.signature"
 
@@ -105,7 +104,7 @@ def test_the_doctor_finds_a_healthy_server_healthy(treadle, as_json, td, shown):
 
 
 def test_the_doctor_warns_of_a_server_far_away():
-    assert Level.WARNING is sqlite.round_trip(0.25).level
+    assert sqlite.round_trip(0.25).level == "warning"
 
 
 # Jobs

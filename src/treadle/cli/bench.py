@@ -1,7 +1,4 @@
-"""`treadle bench`: how fast enqueue, drain and pickup are here, on this disk or with this server.
-
-What only developers of treadle ask (ceilings, child processes, backlogs, profiles) is in bench/ of the repository.
-"""
+"""`treadle bench`: how fast treadle is here. What only its developers ask is in bench/ of the repository."""
 
 from __future__ import annotations
 
@@ -11,14 +8,14 @@ import random
 import secrets
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from subprocess import DEVNULL, PIPE, Popen
 from urllib.parse import urlsplit
 
 import click
@@ -30,9 +27,12 @@ from treadle.cli.app_loader import all_jobs
 from treadle.cli.base import Shared, command
 from treadle.cli.errors import PROBLEMS, CommandError
 from treadle.stores import open_store
+from treadle.stores.libsql.connection import Database
+from treadle.stores.libsql.url import read
+from treadle.stores.sqlite import sql
 from treadle.stores.sqlite.url import check, path_of
 
-LABORATORY = "run ./script/bench in a clone of the repository"
+LABORATORY = "for more, run ./script/bench in a clone of the repository"
 THREADS, CHUNK = 64, 1000
 STALLED = 60.0  # seconds without progress after which a drain is given up
 WORKER = "import sys; from treadle.cli.bench import work; work(int(sys.argv[1]))"
@@ -74,12 +74,16 @@ class BenchRun(msgspec.Struct, frozen=True):
         for repeat in range(1, self.sizes.repeats + 1):
             self.say(f"{section}: {what} ({repeat} of {self.sizes.repeats})")
             values.append(measure())
-        return Row(section, key, what, "jobs/s", statistics.median(values), min(values), max(values))
+        return _row(section, key, what, "jobs/s", values)
+
+
+def _row(section: str, key: str, what: str, unit: str, values: Sequence[float]) -> Row:
+    return Row(section, key, what, unit, statistics.median(values), min(values), max(values))
 
 
 def measure_enqueue(run: BenchRun) -> list[Row]:
     """One by one, from threads that share commits, and in bulk."""
-    with new_database(run.db) as url, closing(Treadle(url)) as td:
+    with new_database(run.db) as td:
         rate, seconds = partial(run.rate, "enqueue"), run.sizes.seconds
         return [
             rate("enqueue_singly", "singly", lambda: _from_threads(td, 1, seconds)),
@@ -122,9 +126,9 @@ def measure_drain(run: BenchRun) -> list[Row]:
 
 def _drain(run: BenchRun, type: str, n: int, processes: int) -> float:
     """Jobs per second from the first claim to the last completion, as the database recorded them."""
-    with new_database(run.db) as url, closing(Treadle(url)) as td:
+    with new_database(run.db) as td:
         _in_bulk(td, type, n)
-        with _workers(url, processes, run.concurrency) as workers:
+        with _workers(td, processes, run.concurrency) as workers:
             _wait_for(td, workers, n)
         jobs = list(all_jobs(td))
         first = min(job.started_at for job in jobs if job.started_at)
@@ -136,19 +140,15 @@ def measure_pickup(run: BenchRun) -> list[Row]:
     """Milliseconds from an enqueue in one process to the start of the handler in another, idle one."""
     run.say(f"pickup: {run.sizes.pickups} jobs, one by one")
     sent: dict[str, int] = {}
-    with new_database(run.db) as url, closing(Treadle(url)) as td, _workers(url, 1, run.concurrency) as workers:
-        td.enqueue("stamp")  # the first one finds the worker starting, and is not counted
-        _wait_for(td, workers, 1)
+    with new_database(run.db) as td, _workers(td, 1, run.concurrency):
+        td.result(td.enqueue("stamp").id)  # the first one finds the worker starting, and is not counted
         for _ in range(run.sizes.pickups):
             time.sleep(random.uniform(0.02, 0.12))  # at random, so as not to fall into step with the worker's polls
             sent[td.enqueue("stamp").id] = time.time_ns()
         started = {id: td.result(id) for id in sent}
     took = sorted((at - sent[id]) / 1e6 for id, at in started.items())
-    middle, worst = (took[-(-len(took) * percent // 100) - 1] for percent in (50, 99))
-    return [
-        Row("pickup", "pickup_return_p50", "p50 from enqueue's return", "ms", middle, took[0], took[-1]),
-        Row("pickup", "pickup_return_p99", "p99 from enqueue's return", "ms", worst, worst, worst),
-    ]
+    found = {"p50": took, "p99": [took[-(-len(took) * 99 // 100) - 1]]}
+    return [_row("pickup", f"pickup_return_{p}", f"{p} from enqueue's return", "ms", found[p]) for p in found]
 
 
 def work(concurrency: int) -> None:
@@ -172,12 +172,12 @@ def work(concurrency: int) -> None:
 
 
 @contextmanager
-def _workers(url: str, processes: int, concurrency: int) -> Generator[list[subprocess.Popen[str]]]:
+def _workers(td: Treadle, processes: int, concurrency: int) -> Generator[list[Popen[str]]]:
     """Worker processes that start together, and are gone at the end of the block."""
     command = [sys.executable, "-c", WORKER, str(concurrency)]
-    env, pipe = {**os.environ, "TREADLE_URL": url}, subprocess.PIPE
-    start = partial(subprocess.Popen[str], command, env=env, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL)
-    workers = [start(text=True) for _ in range(processes)]
+    env = {**os.environ, "TREADLE_URL": td.store.url}
+    start = partial(Popen[str], command, env=env, stdin=PIPE, stdout=PIPE, stderr=DEVNULL, text=True)
+    workers = [start() for _ in range(processes)]
     try:
         if any(worker.stdout and not worker.stdout.readline() for worker in workers):
             raise CommandError("a worker process of the benchmark did not start", code=PROBLEMS)
@@ -190,7 +190,7 @@ def _workers(url: str, processes: int, concurrency: int) -> Generator[list[subpr
             worker.communicate()
 
 
-def _wait_for(td: Treadle, workers: Sequence[subprocess.Popen[str]], n: int) -> None:
+def _wait_for(td: Treadle, workers: Sequence[Popen[str]], n: int) -> None:
     """Until `n` jobs are completed. Raises if the number stands still, or if a worker ends."""
     seen, moved_at = -1, time.monotonic()
     while (now := sum(row["count"] for row in td.counts() if row["status"] == "completed")) < n:
@@ -202,26 +202,43 @@ def _wait_for(td: Treadle, workers: Sequence[subprocess.Popen[str]], n: int) -> 
 
 
 @contextmanager
-def new_database(db: str) -> Generator[str]:
-    """The URL of an empty database beside the one named, gone afterwards."""
-    if db.startswith("sqlite:"):
-        check(path_of(db))
-        with tempfile.TemporaryDirectory(prefix=".treadle-bench-", dir=path_of(db).parent) as directory:
-            yield f"sqlite:///{directory}/bench.db"
-        return
-    where = open_store(db).where  # raises if the URL is wrong, or psycopg is missing
-    if not db.startswith("postgres"):
-        raise CommandError(f"{where} is a libSQL server, which has only one database", next=f"for that, {LABORATORY}")
+def new_database(db: str) -> Generator[Treadle]:
+    """An empty database beside the one named, gone afterwards."""
+    make = _in_folder if db.startswith("sqlite:") else _on_postgres if db.startswith("postgres") else _on_libsql
+    with ExitStack() as stack:
+        yield stack.enter_context(closing(Treadle(make(db, stack))))
+
+
+def _in_folder(db: str, stack: ExitStack) -> str:
+    check(path_of(db))
+    folder = tempfile.TemporaryDirectory(prefix=".treadle-bench-", dir=path_of(db).parent)
+    return f"sqlite:///{stack.enter_context(folder)}/bench.db"
+
+
+def _on_postgres(db: str, stack: ExitStack) -> str:
+    open_store(db)  # raises if the URL is wrong, or psycopg is missing
     import psycopg
     from psycopg.sql import SQL, Identifier
 
     made = f"treadle_bench_{secrets.token_hex(6)}"
-    with psycopg.connect(db, autocommit=True) as server:
-        server.execute(SQL("CREATE DATABASE {}").format(Identifier(made)))
-        try:
-            yield with_database(db, made)
-        finally:
-            server.execute(SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(made)))
+    server = stack.enter_context(psycopg.connect(db, autocommit=True))
+    server.execute(SQL("CREATE DATABASE {}").format(Identifier(made)))
+    stack.callback(server.execute, SQL("DROP DATABASE {} WITH (FORCE)").format(Identifier(made)))
+    return with_database(db, made)
+
+
+def _on_libsql(db: str, stack: ExitStack) -> str:
+    """A libSQL server has one database, so it is measured only if treadle has no tables there."""
+    if (store := open_store(db)).schema():
+        what = f"{store.where} has treadle's tables, and a libSQL server has no second database to measure in"
+        raise CommandError(what, next="name a server of its own")
+    stack.callback(_drop_tables, stack.enter_context(closing(Database(read(db), None))))
+    return db
+
+
+def _drop_tables(server: Database) -> None:
+    for kind, name in server.read("read", lambda tx: tx.execute(sql.OURS).fetchall()):
+        server.write("write", lambda tx, drop: tx.execute(drop), f"DROP {kind} {name}")
 
 
 def with_database(url: str, name: str) -> str:
@@ -233,7 +250,7 @@ def with_database(url: str, name: str) -> str:
 
 def _machine(run: BenchRun) -> dict[str, object]:
     """What the numbers were measured on."""
-    with new_database(run.db) as url, closing(Treadle(url)) as td:
+    with new_database(run.db) as td:
         status = dict(td.store.status())
     database = f"{status['store']} {status.get('sqlite_version') or status.get('server_version')}"
     return {
@@ -256,7 +273,7 @@ SECTIONS = {"enqueue": measure_enqueue, "drain": measure_drain, "pickup": measur
 @click.option("--only", metavar="NAMES", default=",".join(SECTIONS), show_default=True, help="What to measure.")
 @click.option("--n", type=click.IntRange(100), metavar="N", help="Async no-ops in a drain; the others in proportion.")
 @click.option("--concurrency", type=click.IntRange(1), default=500, metavar="N", help="Slots of each worker.")
-@click.option("--profile", is_flag=True, help=f"Where the time goes: {LABORATORY}.")
+@click.option("--profile", is_flag=True, help="Where the time of a drain goes: only in ./script/bench.")
 def bench(
     shared: Shared, dir: str | None, quick: bool, only: str, n: int | None, concurrency: int, profile: bool
 ) -> None:
@@ -264,13 +281,13 @@ def bench(
 
     It measures in a new directory beside the SQLite file of --db (default: in the current directory) or in new
     databases beside the PostgreSQL one, and removes everything when it ends. The database itself is left alone, and
-    $TREADLE_URL is ignored.
+    $TREADLE_URL is ignored. A libSQL server has one database: it is measured only if treadle has no tables there.
     """
     if shared.db and dir:
         raise click.UsageError("name either --db or --dir")
     names = [name.strip() for name in only.split(",")]
     if unknown := ["--profile"] if profile else [name for name in names if name not in SECTIONS]:
-        raise CommandError(f"{unknown[0]} is not one of {', '.join(SECTIONS)}", next=f"for more, {LABORATORY}")
+        raise CommandError(f"{unknown[0]} is not one of {', '.join(SECTIONS)}", next=LABORATORY)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no database is left behind
     noop = n or (4_000 if quick else 50_000)
     sizes = Sizes(1, noop, noop // 2, noop, 0.3, 25) if quick else Sizes(3, noop, noop // 2, noop, 1.0, 250)
@@ -279,6 +296,5 @@ def bench(
     if shared.printed_json({"machine": machine, "rows": rows, "profile": None}):
         return
     numbers = {"measured": [r.value for r in rows], "from": [r.low for r in rows], "to": [r.high for r in rows]}
-    columns = {"": [f"{row.section}: {row.what}, {row.unit}" for row in rows]}
-    columns |= {head: [f"{n:,.{0 if n >= 100 else 2}f}" for n in values] for head, values in numbers.items()}
-    output.show(shared, columns, right=numbers)
+    columns = {head: [f"{n:,.{0 if n >= 100 else 2}f}" for n in values] for head, values in numbers.items()}
+    output.show(shared, {"": [f"{r.section}: {r.what}, {r.unit}" for r in rows], **columns}, right=numbers)
