@@ -42,7 +42,6 @@ MIDDLE = {
     "lease",
     "registry",
     "hooks",
-    "tracing",
     "results",
 }
 """The parts of an app. They know only the contract of a store."""

@@ -13,22 +13,21 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from treadle import clock, codec
 from treadle.backoff import DEFAULT
-from treadle.context import Run, current_run
+from treadle.context import Run, Tracing, current_run
 from treadle.diagnosis import BEAT
 from treadle.errors import BadArguments, BadOption, BlocksTheLoop, JobNotFound, MissingExtra
 from treadle.function import Options, checked, make_request
 from treadle.group_commit import AsyncGroupCommit, GroupCommit
 from treadle.hooks import Hooks, dispatch_now
-from treadle.job import ClaimedJob, Job, NewJob, Status
+from treadle.job import ClaimedJob, Job, NewJob
 from treadle.lease import Lease
-from treadle.management import Management, statuses
+from treadle.management import Management, Statuses, statuses
 from treadle.registry import Registry
 from treadle.results import ResultPoller, result_of, twin
 from treadle.settings import checked_name, database_url
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
 from treadle.stores.user_connections import is_async, run_on_async
-from treadle.tracing import Tracing, atraced, traced
 from treadle.worker.chores import PRUNED, prune, reconcile
 from treadle.worker.tick import TickReport, tick
 from treadle.worker.worker import Worker
@@ -130,43 +129,48 @@ class Treadle(Management):
         job = self.get(id)
         if job is None:
             raise JobNotFound(id)
-        same: Options = {
-            "queue": job.queue,
-            "tenant": job.tenant,
-            "subject": job.subject,
-            "priority": job.priority,
-            "max_attempts": job.max_attempts,
-        }
-        merged: Options = {**same, **options}
+        same: Options = {"queue": job.queue, "tenant": job.tenant, "subject": job.subject}
+        merged: Options = {**same, "priority": job.priority, "max_attempts": job.max_attempts, **options}
         request = self.request(job.type, job.payload if payload is None else payload, **merged)
         [new] = self._submit([request], options)
         return new
 
-    @traced
     def _submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
-        """Store requests in the caller's transaction, with the running job's completion, or now."""
+        """Store requests, inside the `enqueuing` of the tracer if there is one."""
         if not jobs:
             return []
+        if self.tracing is None:
+            return self._store_jobs(jobs, options)
+        with self.tracing.enqueuing(jobs) as traced:
+            return self._store_jobs(traced, options)
+
+    async def _asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        if not jobs:
+            return []
+        if self.tracing is None:
+            return await self._astore_jobs(jobs, options)
+        with self.tracing.enqueuing(jobs) as traced:
+            return await self._astore_jobs(traced, options)
+
+    def _store_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        """Store requests in the caller's transaction, with the running job's completion, or now."""
         if (connection := options.get("connection")) is not None:
             return self.store.insert(jobs, connection)
         if (run := current_run.get()) is not None and self._joins(run, options):
-            return _follow_up(run, jobs)
+            run.follow_ups.extend(jobs)
+            return [job.as_stored(clock.now()) for job in jobs]
         _warn_if_on_loop()
         stored = self._insert(jobs)
         if self._wakers:
             self._wake()
         return stored
 
-    @atraced
-    async def _asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
-        if not jobs:
-            return []
-        if (connection := options.get("connection")) is not None:
-            if is_async(connection):
-                return await run_on_async(connection, lambda theirs: self.store.insert(jobs, theirs))
-            return self.store.insert(jobs, connection)
-        if (run := current_run.get()) is not None and self._joins(run, options):
-            return _follow_up(run, jobs)
+    async def _astore_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        connection, run = options.get("connection"), current_run.get()
+        if connection is not None and is_async(connection):
+            return await run_on_async(connection, lambda theirs: self.store.insert(jobs, theirs))
+        if connection is not None or (run is not None and self._joins(run, options)):
+            return self._store_jobs(jobs, options)
         stored = await self._ainsert(jobs)
         self._wake()
         return stored
@@ -233,18 +237,14 @@ class Treadle(Management):
         """Complete the jobs whose work exists already, according to `already_done`. Returns how many."""
         return reconcile(self.store, self.registry.types)
 
-    def prune(
-        self,
-        *,
-        older_than: timedelta | float = timedelta(days=7),
-        status: Status | str | Sequence[Status | str] = PRUNED,
-    ) -> int:
+    def prune(self, *, older_than: timedelta | float = timedelta(days=7), status: Statuses = PRUNED) -> int:
         """Delete jobs that ended longer ago than `older_than` (a timedelta, or seconds). Returns how many."""
         age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
         ended = statuses(status)
         if age < 0 or not ended or not all(s.is_final for s in ended):
-            way_out = "an age of 0 or more, of completed, cancelled or failed jobs"
-            raise BadOption("prune", (older_than, status), way_out)
+            raise BadOption(
+                "prune", (older_than, status), "an age of 0 or more, of completed, cancelled or failed jobs"
+            )
         return sum(prune(self.store, ended, age))
 
     # Work
@@ -308,11 +308,6 @@ def _warn_if_on_loop(stacklevel: int = 5) -> None:
 def _has_key(jobs: Sequence[NewJob]) -> bool:
     """Whether these may have to wait for another transaction with the same key. Other callers must not wait too."""
     return any(job.dedupe is not None for job in jobs)
-
-
-def _follow_up(run: Run, jobs: Sequence[NewJob]) -> list[Job]:
-    run.follow_ups.extend(jobs)
-    return [job.as_stored(clock.now()) for job in jobs]
 
 
 def _requests(requests: Sequence[NewJob]) -> Sequence[NewJob]:

@@ -1,14 +1,14 @@
-"""The context of a handler: what it can read from its attempt, and do with it."""
+"""The context of a handler: what it can read from its attempt, and do with it. And what a tracer does around both."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from treadle import codec
 from treadle.errors import BadOption, TransactionOver
@@ -170,3 +170,20 @@ def _ending(run: Run) -> Generator[Any]:
         del run.follow_ups[before:]  # rolled back with the block, even if the handler goes on
         raise
     run.written = Outcome(OutcomeKind.COMPLETED, written=True)
+
+
+class Tracing(Protocol):
+    """A tracer, such as `contrib/otel.py`. None of its methods may raise."""
+
+    def enqueuing(self, jobs: Sequence[NewJob]) -> AbstractContextManager[Sequence[NewJob]]:
+        """Around an enqueue. Yields the same jobs, with their `traceparent`."""
+        ...
+
+    def running(self, run: Run) -> AbstractContextManager[Callable[[Outcome | None], None]]:
+        """Around an attempt, in the thread or task that runs it or waits for its process. Yields a function to call
+        with the outcome (None: the lease was lost). Sets the `traceparent` of `run.claimed` to the attempt's own."""
+        ...
+
+    def inside(self, run: Run) -> AbstractContextManager[object]:
+        """Around the handler in a child process, while its worker is inside `running`."""
+        ...

@@ -218,10 +218,8 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran in one stretch of time, by what it is grouped by: runs, and seconds in handlers and before them.
-
-    A run that is neither completed nor a failure was snoozed or cancelled.
-    """
+    """What ran in one stretch of time, by what it is grouped by: runs, and seconds in handlers and before them. A run
+    that is neither completed nor a failure was snoozed or cancelled."""
 
     at: datetime
     key: tuple[str, ...]
@@ -232,7 +230,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     waiting: float
 
 
-class Latency(msgspec.Struct, frozen=True, kw_only=True):
+class Latency(msgspec.Struct, frozen=True):
     """How many seconds jobs waited after they were due, and ran."""
 
     jobs: int

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,6 +22,8 @@ SEARCHED = 20_000
 """Jobs that are counted one by one where there is no tally: more than a page shows, and still quick."""
 COUNTED_BY = ("status", "state", "type", "queue", "tenant", "subject")
 USED_BY = ("type", "queue", "tenant")
+Statuses = Status | str | Sequence[Status | str]
+"""One status, or several."""
 ONE_STEP = 1 << 40
 """Seconds: so long that all of the time is one step."""
 
@@ -45,7 +47,7 @@ class Management:
         self,
         filter: str | Filter | None = None,
         *,
-        status: Status | str | Sequence[Status | str] | None = None,
+        status: Statuses | None = None,
         type: str | None = None,
         queue: str | None = None,
         tenant: str | None = None,
@@ -206,11 +208,10 @@ def _columns(by: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
     return columns
 
 
-def statuses(status: Status | str | Sequence[Status | str] | None) -> tuple[Status, ...]:
-    names = () if status is None else (status,) if isinstance(status, str) else tuple(status)
+def statuses(status: Statuses) -> tuple[Status, ...]:
     try:
-        return tuple(Status(name) for name in names)
-    except ValueError:
+        return tuple(map(Status, (status,) if isinstance(status, str) else status))
+    except (TypeError, ValueError):
         raise BadOption("status", status, f"choose from {', '.join(Status)}") from None
 
 
@@ -229,15 +230,11 @@ def latencies(samples: Sequence[Sampled]) -> dict[str, Latency]:
 
 
 def _latency(samples: Sequence[Sampled]) -> Latency:
-    waits, runs = sorted(max(0, s.waited) for s in samples), sorted(max(0, s.ran) for s in samples)
-    return Latency(
-        jobs=len(samples),
-        wait_p50=_quantile(waits, 0.5),
-        wait_p95=_quantile(waits, 0.95),
-        run_p50=_quantile(runs, 0.5),
-        run_p95=_quantile(runs, 0.95),
-    )
+    waits, runs = _quantiles(sample.waited for sample in samples), _quantiles(sample.ran for sample in samples)
+    return Latency(len(samples), *waits, *runs)
 
 
-def _quantile(ordered: Sequence[int], part: float) -> float:
-    return ordered[min(len(ordered) - 1, int(len(ordered) * part))] / clock.SECOND
+def _quantiles(times: Iterable[int]) -> tuple[float, float]:
+    """The median and the 95th percentile, in seconds."""
+    ordered = sorted(max(0, time) / clock.SECOND for time in times)
+    return ordered[len(ordered) // 2], ordered[len(ordered) * 95 // 100]

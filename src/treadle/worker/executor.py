@@ -18,7 +18,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from treadle.context import Run
+from treadle.context import Run, Tracing
 from treadle.job import ClaimedJob
 from treadle.outcome import Outcome, StopReason, decide
 from treadle.worker.child import Child, can_run
@@ -28,7 +28,6 @@ from treadle.worker.runner import run_async, run_sync
 if TYPE_CHECKING:
     from treadle.app import Treadle
     from treadle.registry import JobType
-    from treadle.tracing import Tracing
 
 log = logging.getLogger("treadle")
 
