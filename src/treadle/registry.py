@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, get_args, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
 
@@ -25,8 +25,24 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
-Run = Literal["auto", "thread", "process"]
 AlreadyDone = Callable[[Sequence["Job"]], Collection["Job"]]
+
+
+class JobOptions(TypedDict, total=False):
+    """The options of `@td.job`."""
+
+    type: str | None
+    queue: str
+    priority: int
+    concurrency: int | None
+    max_attempts: int
+    timeout: float | None
+    backoff: Backoff | Sequence[float] | float
+    dedupe: Dedupe
+    run: Literal["auto", "thread", "process"]
+
+
+KNOWN_OPTIONS = frozenset(JobOptions.__annotations__)
 
 
 class JobType(msgspec.Struct, kw_only=True):
@@ -72,33 +88,21 @@ class Registry:
     @overload
     def job(self, function: Callable[P, R], /) -> JobFunction[P, P, R]: ...
     @overload
-    def job(
-        self,
-        *,
-        type: str | None = None,
-        queue: str = "default",
-        priority: int = 0,
-        concurrency: int | None = None,
-        max_attempts: int = 5,
-        timeout: float | None = None,
-        backoff: Backoff | Sequence[float] | float = DEFAULT,
-        dedupe: Dedupe = None,
-        run: Run = "auto",
-    ) -> JobDecorator: ...
-    def job(self, function: Any = None, **options: Any) -> Any:
+    def job(self, **options: Unpack[JobOptions]) -> JobDecorator: ...
+    def job(self, function: Any = None, **options: Unpack[JobOptions]) -> Any:
         """Declare a job. The type defaults to the function's name, so that moving a module changes nothing.
 
-        `concurrency`: how many may run at once, over all workers. `max_attempts`: runs in total. `timeout`: seconds
-        for one run. `run="process"`: in a child process, which a timeout can kill.
+        `concurrency`: how many may run at once, over all workers. `max_attempts`: runs in total, by default 5.
+        `timeout`: seconds for one run. `run="process"`: in a child process, which a timeout can kill.
         """
         if function is not None:
             return self._add(function, options)
         return lambda function: self._add(function, options)
 
-    def _add(self, handler: Callable[..., Any], options: dict[str, Any]) -> JobFunction[..., ..., Any]:
+    def _add(self, handler: Callable[..., Any], options: JobOptions) -> JobFunction[..., ..., Any]:
         for option in options.keys() - KNOWN_OPTIONS:
             raise UnknownOption(option, KNOWN_OPTIONS)
-        declared = JobFunction[..., ..., Any](_job_type(handler, **options), self)
+        declared = JobFunction[..., ..., Any](_job_type(handler, options), self)
         self._refuse_a_second(declared)
         self._keep(declared)
         return declared
@@ -159,61 +163,44 @@ class Registry:
         return {name: function.job_type for name, function in self._functions.items()}
 
 
-def _job_type(
-    handler: Callable[..., Any],
-    *,
-    type: str | None = None,
-    queue: str = "default",
-    priority: int = 0,
-    concurrency: int | None = None,
-    max_attempts: int = 5,
-    timeout: float | None = None,
-    backoff: Backoff | Sequence[float] | float = DEFAULT,
-    dedupe: Dedupe = None,
-    run: Run = "auto",
-) -> JobType:
-    name = type or getattr(handler, "__name__", "")
+def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
+    name = options.get("type") or getattr(handler, "__name__", "")
     if not callable(handler) or inspect.isclass(handler):
         raise BadHandler(repr(handler), "it is not a function", "decorate a def or an async def")
     if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
         raise BadHandler(str(name), "it is a generator", "return the result instead of yielding")
     if not name or name == "<lambda>":
         raise BadHandler(repr(handler), "it has no name", "give it one: @td.job(type='…')")
-    if isinstance(dedupe, str):
+    concurrency, timeout = options.get("concurrency"), checked_timeout(options.get("timeout"))
+    if isinstance(dedupe := options.get("dedupe"), str):
         way_out = "with one key for all jobs there is only one job; pass True, or a function of the payload"
         raise BadOption("dedupe", dedupe, way_out)
-    seconds = checked_timeout(timeout)
     policy = TypePolicy(
         type=checked_name("type", name),
-        queue=checked_name("queue", queue),
-        priority=checked_priority(priority),
-        max_attempts=at_least_one("max_attempts", max_attempts),
+        queue=checked_name("queue", options.get("queue", "default")),
+        priority=checked_priority(options.get("priority", 0)),
+        max_attempts=at_least_one("max_attempts", options.get("max_attempts", 5)),
         concurrency=None if concurrency is None else at_least_one("concurrency", concurrency),
-        timeout=None if seconds is None else clock.seconds(seconds),
+        timeout=None if timeout is None else clock.seconds(timeout),
     )
     return JobType(
         handler=handler,
         signature=Signature(handler, name, Context),
         policy=policy,
-        timeout=seconds,
-        backoff=to_backoff(backoff),
+        timeout=timeout,
+        backoff=to_backoff(options.get("backoff", DEFAULT)),
         dedupe=dedupe,
-        run=_checked_run(run, handler),
+        run=_checked_run(options.get("run", "auto"), handler),
     )
 
 
-KNOWN_OPTIONS = frozenset(inspect.signature(_job_type).parameters) - {"handler"}
-
-
 def _checked_run(run: Any, handler: Callable[..., Any]) -> Literal["async", "thread", "process"]:
-    if run not in get_args(Run):
+    if run not in ("auto", "thread", "process"):
         raise BadOption("run", run, "choose 'auto', 'thread' or 'process'")
-    if run == "process":
-        return "process"
     is_async = inspect.iscoroutinefunction(handler)
     if run == "thread" and is_async:
         raise BadOption("run", run, "an async def runs on the event loop; leave run out, or use 'process'")
-    return "async" if is_async else "thread"
+    return "process" if run == "process" else "async" if is_async else "thread"
 
 
 def _place(handler: Callable[..., Any]) -> str:
