@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import re
-import sys
 from collections.abc import Collection
 from typing import Any
 
@@ -13,21 +12,27 @@ class TreadleError(Exception):
     """The base of all errors that treadle raises."""
 
 
-def _shown(value: object, limit: int = 120) -> str:
+def _shown(value: object, *, with_password: bool = True) -> str:
     """`repr(value)`, clipped to one line. It works even if `__repr__` raises."""
     try:
         text = repr(value)
     except Exception:
         text = f"<unprintable {type(value).__name__}>"
-    return _clipped(text, limit)
+    if not with_password:  # before clipping: a clipped password would not be recognized
+        text = without_password(text)
+    return text if len(text) <= 120 else f"{text[:120]}… ({len(text)} characters)"
 
 
-def _clipped(text: str, limit: int = 120) -> str:
-    return text if len(text) <= limit else f"{text[:limit]}… ({len(text)} characters)"
+def without_password(text: str) -> str:
+    """A URL, or a text that contains one, without its password or token: errors end up in logs."""
+    return _SECRET.sub(r"\1\2***", text)
+
+
+_SECRET = re.compile(r"(://[^:/@\s]*:)[^\s]*(?=@)|((?:password|authtoken)=)(?:'[^']*'|[^&\s]+)", re.IGNORECASE)
 
 
 def nearest(word: object, known: Collection[str]) -> str | None:
-    """The known word that is closest to `word`."""
+    """The known word that `word` was probably meant to be."""
     return next(iter(difflib.get_close_matches(word, known, n=1)), None) if isinstance(word, str) else None
 
 
@@ -249,24 +254,11 @@ class TransactionOver(TreadleError):
 # The database
 
 
-def without_password(text: str) -> str:
-    """A URL, or a text that contains one, without its password or token: errors end up in logs."""
-    return _SECRET.sub(r"\1\2***", text)
-
-
-_SECRET = re.compile(r"(://[^:/@\s]*:)[^\s]*(?=@)|((?:password|authtoken)=)(?:'[^']*'|[^&\s]+)", re.IGNORECASE)
-
-
-def _shown_bare(value: object) -> str:
-    """`_shown` without a password. It is removed before clipping: a clipped password would not be recognized."""
-    return _clipped(without_password(_shown(value, sys.maxsize)))
-
-
 class BadURL(TreadleError, ValueError):
     """A database URL that treadle cannot open."""
 
     def __init__(self, url: object, way_out: str) -> None:
-        problem = f"{_shown_bare(url)} is not a database that treadle can open"
+        problem = f"{_shown(url, with_password=False)} is not a database that treadle can open"
         super().__init__(f"{problem}: {without_password(way_out)}")
         self.url = url
 
@@ -321,7 +313,7 @@ class BadConnection(TreadleError, TypeError):
     """`using(connection=…)` got a connection on which this store cannot enqueue."""
 
     def __init__(self, connection: Any, problem: str, way_out: str) -> None:
-        super().__init__(f"connection={_shown_bare(connection)}: {problem}; {way_out}")
+        super().__init__(f"connection={_shown(connection, with_password=False)}: {problem}; {way_out}")
 
 
 class BlocksTheLoop(UserWarning):
