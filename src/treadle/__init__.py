@@ -25,31 +25,7 @@ from treadle.outcome import Fail, Retry, Snooze
 from treadle.registry import Registry
 from treadle.version import __version__ as __version__
 
-__all__ = [
-    "BadArguments",
-    "Context",
-    "Event",
-    "Fail",
-    "Filter",
-    "Job",
-    "JobFailed",
-    "JobNotFound",
-    "KeyHeld",
-    "Lease",
-    "LeaseLost",
-    "NotJSON",
-    "Registry",
-    "ResultTimeout",
-    "Retry",
-    "Snooze",
-    "Status",
-    "StoreBusy",
-    "Treadle",
-    "TreadleError",
-    "Why",
-    "WrongStatus",
-    "can_retry",
-    "exponential",
-    "fixed",
-    "make_dedupe_key",
-]
+__all__ = ["Context", "Event", "Filter", "Job", "Lease", "Registry", "Status", "Treadle", "Why"]
+__all__ += ["Fail", "Retry", "Snooze", "can_retry", "exponential", "fixed", "make_dedupe_key"]
+__all__ += ["BadArguments", "JobFailed", "JobNotFound", "KeyHeld", "LeaseLost", "NotJSON", "ResultTimeout"]
+__all__ += ["StoreBusy", "TreadleError", "WrongStatus"]

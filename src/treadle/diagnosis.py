@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -73,7 +73,7 @@ class Code(StrEnum):
     NEXT_LOOK = "next_look"
 
 
-class Reason(msgspec.Struct, frozen=True, kw_only=True):
+class Reason(msgspec.Struct, frozen=True):
     """One thing that holds: as data, and as a sentence with the next step."""
 
     code: Code
@@ -125,50 +125,47 @@ def _ended(job: Job) -> Reason:
     when = f"at {_at(job.completed_at)}" if job.completed_at else "before"
     if job.status is Status.FAILED and job.attempts >= job.max_attempts:
         text = f"it failed {when}, after {plural(job.attempts, 'attempt')} of {job.max_attempts}: {job.error}"
-        way_out = f"fix the cause, then retry it: treadle jobs retry {job.id}"
         data = {"attempts": job.attempts, "max_attempts": job.max_attempts, "error": job.error}
-        return Reason(code=Code.OUT_OF_ATTEMPTS, text=text, way_out=way_out, data=data)
+        return Reason(Code.OUT_OF_ATTEMPTS, text, f"fix the cause, then retry it: treadle jobs retry {job.id}", data)
     error = f": {job.error}" if job.error and job.status is Status.FAILED else ""
+    text = f"it was cancelled {when}" if job.status is Status.CANCELLED else f"it {job.status} {when}{error}"
     again = f"to run it again: treadle jobs retry {job.id}"
     way_out = "nothing is left to do" if job.status is Status.COMPLETED else again
-    text = f"it was cancelled {when}" if job.status is Status.CANCELLED else f"it {job.status} {when}{error}"
-    return Reason(code=Code.FINISHED, text=text, way_out=way_out, data={"status": job.status})
+    return Reason(Code.FINISHED, text, way_out, {"status": job.status})
 
 
 def _overdue(facts: JobFacts) -> Iterator[Reason]:
     if facts.deadline is not None and facts.deadline < facts.now:
         text = f"its deadline passed {_duration(facts.now - facts.deadline)} ago"
-        way_out = "any worker returns it within seconds, or do it now: td.rescue()"
         data = {"deadline": clock.to_datetime(facts.deadline)}
-        yield Reason(code=Code.OVERDUE, text=text, way_out=way_out, data=data)
+        yield Reason(Code.OVERDUE, text, "any worker returns it within seconds, or do it now: td.rescue()", data)
 
 
 def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
     job, holder = facts.job, _holder(facts)
     if job.worker_id is None or (holder is not None and is_alive(holder, facts.now)):
         return
-    silent = "has no row any more"
-    if holder is not None:
-        silent = f"has been silent for {format_duration(silence(holder, facts.now))}"
-    text = f"it is held by worker {_name(holder, job.worker_id)}, which {silent}"
+    silent = f"has been silent for {format_duration(silence(holder, facts.now))}" if holder else "has no row any more"
+    text = f"it is held by worker {holder.name if holder else job.worker_id}, which {silent}"
     way_out = "another worker returns it after three beats (15 s); without one, td.rescue() does after a minute"
     data = {"worker": job.worker_id, "seen_at": clock.to_datetime(holder.seen_at) if holder else None}
-    yield Reason(code=Code.WORKER_LOST, text=text, way_out=way_out, data=data)
+    yield Reason(Code.WORKER_LOST, text, way_out, data)
 
 
 def _cancelling(facts: JobFacts) -> Iterator[Reason]:
     if facts.cancelled:
         text = "it was cancelled, and its worker is asked to stop it"
-        yield Reason(code=Code.CANCELLING, text=text, way_out="a handler in a thread has to check ctx.cancelled itself")
+        yield Reason(Code.CANCELLING, text, "a handler in a thread has to check ctx.cancelled itself")
 
 
 def _running(facts: JobFacts) -> Reason:
-    job = facts.job
-    by = f"worker {_name(_holder(facts), job.worker_id)}" if job.worker_id else "a caller that claimed it by hand"
+    job, holder = facts.job, _holder(facts)
+    worker = holder.name if holder else job.worker_id
+    by = f"worker {worker}" if worker else "a caller that claimed it by hand"
     since = _duration(facts.now - clock.from_datetime(job.started_at)) if job.started_at else "now"
     text = f"it is running: attempt {job.attempts} of {job.max_attempts}, for {since}, by {by}"
     data = {"worker": job.worker_id, "started_at": job.started_at}
-    return Reason(code=Code.RUNNING, text=text, way_out=f"to stop it: treadle jobs cancel {job.id}", data=data)
+    return Reason(Code.RUNNING, text, f"to stop it: treadle jobs cancel {job.id}", data)
 
 
 def _waiting(facts: JobFacts) -> list[Reason]:
@@ -177,13 +174,8 @@ def _waiting(facts: JobFacts) -> list[Reason]:
     reasons = [*early, *unserved, *full]
     if facts.ahead and not early and not unserved:
         reasons.append(_jobs_ahead(facts.ahead))
-    return reasons or [_next_look(living)]
-
-
-def _next_look(living: Sequence[WorkerRow]) -> Reason:
     data = {"workers": [worker.id for worker in living]}
-    way_out = "a worker claims it within a second"
-    return Reason(code=Code.NEXT_LOOK, text="nothing is in its way", way_out=way_out, data=data)
+    return reasons or [Reason(Code.NEXT_LOOK, "nothing is in its way", "a worker claims it within a second", data)]
 
 
 def _not_due(facts: JobFacts) -> Iterator[Reason]:
@@ -192,27 +184,24 @@ def _not_due(facts: JobFacts) -> Iterator[Reason]:
     if due_in > 0:
         again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
         text = f"it is not due yet: at {_at(job.run_at)}, in {_duration(due_in)}{again}"
-        data = {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
-        yield Reason(code=Code.NOT_DUE, text=text, way_out="wait until then", data=data)
+        yield Reason(Code.NOT_DUE, text, "wait until then", {"run_at": job.run_at, "seconds": due_in / clock.SECOND})
 
 
 def _unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
     """Why no live worker would take it, whenever it is due."""
     serving = [worker for worker in living if serves(worker, job.queue)]
     if not living:
-        yield Reason(code=Code.NO_WORKER, text="no worker is alive", way_out="start one: treadle worker app:td")
+        yield Reason(Code.NO_WORKER, "no worker is alive", "start one: treadle worker app:td")
     elif not serving:
         queues = sorted({queue for worker in living for queue in worker.queues})
         text = f"no live worker takes jobs from queue {job.queue!r}: they take {', '.join(queues)}"
         way_out = f"start one that does: treadle worker app:td --queue {job.queue}"
-        data: dict[str, Any] = {"queue": job.queue, "queues": queues}
-        yield Reason(code=Code.NO_WORKER_FOR_QUEUE, text=text, way_out=way_out, data=data)
+        yield Reason(Code.NO_WORKER_FOR_QUEUE, text, way_out, {"queue": job.queue, "queues": queues})
     elif not any(job.type in worker.types for worker in serving):
         types = sorted({type for worker in serving for type in worker.types})
         text = f"no live worker knows type {job.type!r}: they know {', '.join(types) or 'none'}"
         way_out = "deploy the code that handles it, or fix the name"
-        data = {"type": job.type, "types": types}
-        yield Reason(code=Code.NO_WORKER_FOR_TYPE, text=text, way_out=way_out, data=data)
+        yield Reason(Code.NO_WORKER_FOR_TYPE, text, way_out, {"type": job.type, "types": types})
 
 
 def _limit_full(facts: JobFacts) -> Iterator[Reason]:
@@ -221,7 +210,7 @@ def _limit_full(facts: JobFacts) -> Iterator[Reason]:
         text = f"its type {facts.job.type!r} is at its limit, {held} of {facts.limit}: {_holders(facts)}"
         way_out = "it starts when one of them ends; raise concurrency= of its type for more"
         data = {"limit": facts.limit, "running": held, "holders": facts.holders}
-        yield Reason(code=Code.LIMIT_FULL, text=text, way_out=way_out, data=data)
+        yield Reason(Code.LIMIT_FULL, text, way_out, data)
 
 
 def _jobs_ahead(ahead: int) -> Reason:
@@ -229,8 +218,7 @@ def _jobs_ahead(ahead: int) -> Reason:
     comes, it = ("comes", "it") if ahead == 1 else ("come", "them")
     text = f"{jobs} {comes} first: higher priority, or due for longer"
     way_out = f"wait for {it}, start more workers, or give this job a higher priority"
-    data = {"ahead": min(ahead, MOST_AHEAD), "more": ahead > MOST_AHEAD}
-    return Reason(code=Code.JOBS_AHEAD, text=text, way_out=way_out, data=data)
+    return Reason(Code.JOBS_AHEAD, text, way_out, {"ahead": min(ahead, MOST_AHEAD), "more": ahead > MOST_AHEAD})
 
 
 def _holder(facts: JobFacts) -> WorkerRow | None:
@@ -241,10 +229,6 @@ def _holders(facts: JobFacts) -> str:
     names = {worker.id: worker.name for worker in facts.workers}
     each = [f"{n} by {names.get(id, id) or 'hand'}" for id, n in sorted(facts.holders.items())]
     return ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")
-
-
-def _name(worker: WorkerRow | None, id: str | None) -> str:
-    return worker.name if worker is not None else str(id)
 
 
 def _at(moment: datetime) -> str:
@@ -263,7 +247,7 @@ OFTEN = 5
 """This many failures, and half of all runs, are more than bad luck."""
 
 
-class Problem(msgspec.Struct, frozen=True, kw_only=True):
+class Problem(msgspec.Struct, frozen=True):
     """Something that is wrong with the queue as a whole, and what to do about it."""
 
     code: str
@@ -273,18 +257,11 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """The jobs that it is about."""
 
 
-class Unhandled(NamedTuple):
-    """A type in a queue that no live worker takes, and how many of its jobs wait."""
-
-    queue: str
-    type: str
-    pending: int
-
-
-def unhandled(counts: Iterable[Mapping[str, Any]], living: Sequence[WorkerRow]) -> list[Unhandled]:
-    """`counts`: by status, type and queue."""
-    waiting = [Unhandled(row["queue"], row["type"], row["count"]) for row in counts if row["status"] == Status.PENDING]
-    return [jobs for jobs in waiting if not any(handles(worker, jobs.queue, jobs.type) for worker in living)]
+def unhandled(counts: Iterable[Mapping[str, Any]], living: Sequence[WorkerRow]) -> list[dict[str, Any]]:
+    """Types in queues that no live worker takes, and how many of their jobs wait. `counts`: by status, type, queue."""
+    waiting = [row for row in counts if row["status"] == Status.PENDING]
+    missed = [row for row in waiting if not any(handles(worker, row["queue"], row["type"]) for worker in living)]
+    return [{"queue": row["queue"], "type": row["type"], "pending": row["count"]} for row in missed]
 
 
 def problems(
@@ -307,12 +284,12 @@ def _lost(worker: WorkerRow, now: int) -> Problem:
     text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} leased"
     next = "any live worker returns its jobs within seconds: treadle worker app:td, or treadle tick"
     filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
-    return Problem(code="lost_worker", text=text, next=next, filter=filter)
+    return Problem("lost_worker", text, next, filter)
 
 
 def _no_worker(due: Sequence[QueueStats]) -> Problem:
     text = f"{_jobs_wait(sum(stats.counts['queued'] for stats in due))} and no worker is running"
-    return Problem(code="no_worker", text=text, next="start one: treadle worker app:td", filter="status:queued")
+    return Problem("no_worker", text, "start one: treadle worker app:td", "status:queued")
 
 
 def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem | None:
@@ -321,14 +298,14 @@ def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem 
     jobs = _jobs_wait(stats.counts["queued"], f' of type "{stats.type}"{queue}')
     if not any(handles(worker, stats.queue, stats.type) for worker in living):
         next = "start a worker whose app has the type, or restart old ones"
-        return Problem(code="unhandled", text=f"{jobs} and no live worker handles it", next=next, filter=filter)
+        return Problem("unhandled", f"{jobs} and no live worker handles it", next, filter)
     waited = 0.0 if stats.oldest_due is None else (now - stats.oldest_due) / clock.SECOND
     if waited <= LONG:
         return None
     next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
     if stats.limit is not None and stats.counts["processing"] >= stats.limit:
         next = f"its limit of {stats.limit} is full: raise concurrency=, or make its runs shorter"
-    return Problem(code="slow", text=f"{jobs}, the oldest for {format_duration(waited)}", next=next, filter=filter)
+    return Problem("slow", f"{jobs}, the oldest for {format_duration(waited)}", next, filter)
 
 
 def _jobs_wait(count: int, which: str = "") -> str:
@@ -342,4 +319,4 @@ def _failing(used: Usage) -> Problem | None:
     [type] = used.key
     text = f'{used.failures:,} of {ended:,} runs of type "{type}" failed in the last 15 minutes'
     filter = str(Filter(statuses=("failed", "retrying"), types=(type,)))
-    return Problem(code="failing", text=text, next="look at its newest errors", filter=filter)
+    return Problem("failing", text, "look at its newest errors", filter)

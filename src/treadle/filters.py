@@ -68,9 +68,8 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
 
     def terms(self) -> list[tuple[str, str]]:
         """Each term as its key and its values, as text."""
-        found = [
-            (key, ",".join(map(_shown, values))) for key, field in NAMED.items() if (values := getattr(self, field))
-        ]
+        named = {key: getattr(self, field) for key, field in NAMED.items()}
+        found = [(key, ",".join(map(_shown, values))) for key, values in named.items() if values]
         found += [("attempt", ",".join(map(_comparison, term))) for term in self.attempts]
         found += [("error", ",".join(map(_quoted, term))) for term in self.errors]
         found += [(f"payload.{path}", ",".join(map(_quoted, values))) for path, values in self.payload]
@@ -124,11 +123,9 @@ def _terms(text: str) -> Iterator[str]:
     at = 0
     while text[at:].strip():
         found = _TERM.match(text, at)
-        if found is None:
+        if found is None or text.startswith('"', found.end()):
             raise BadFilter(text[at:].strip(), 'a quote is not closed; write error:"connection refused"')
         at = found.end()
-        if at < len(text) and text[at] == '"':
-            raise BadFilter(text[at:], 'a quote is not closed; write error:"connection refused"')
         yield found[1]
 
 
@@ -138,13 +135,14 @@ def _with(wanted: Filter, term: str) -> Filter:
         if is_id(term):
             return wanted.replace(ids=(*wanted.ids, term))
         raise BadFilter(term, f"write key:value, for example type:{term.strip(chr(34))}; keys are {', '.join(KEYS)}")
-    values = tuple(_values(term, rest))
+    values = list(_values(term, rest))
+    texts = tuple(text for text, _ in values)
     if key.startswith("payload."):
-        return wanted.replace(payload=(*wanted.payload, (_path(term, key), tuple(value.text for value in values))))
+        return wanted.replace(payload=(*wanted.payload, (_path(term, key), texts)))
     if key == "attempt":
-        return wanted.replace(attempts=(*wanted.attempts, tuple(_compared(term, value.text) for value in values)))
+        return wanted.replace(attempts=(*wanted.attempts, tuple(_compared(term, text) for text in texts)))
     if key == "error":
-        return wanted.replace(errors=(*wanted.errors, tuple(value.text for value in values)))
+        return wanted.replace(errors=(*wanted.errors, texts))
     if key in ("since", "until"):
         return _once(wanted, term, key, _read_moment(term, rest))
     if key in NAMED:
@@ -159,12 +157,8 @@ def _once(wanted: Filter, term: str, field: str, value: Any) -> Filter:
     return wanted.replace(**{field: value})
 
 
-class _Value(NamedTuple):
-    """One value of a term."""
-
-    text: str
-    start: str | None
-    """The text before a star that is not quoted."""
+_Value = tuple[str, str | None]
+"""The text of a value, and the part before a star that is not quoted."""
 
 
 def _values(term: str, text: str) -> Iterator[_Value]:
@@ -187,9 +181,9 @@ def _values(term: str, text: str) -> Iterator[_Value]:
 
 def _value(quoted: str | None, star: str | None, plain: str | None) -> _Value:
     if plain is not None:
-        return _Value(plain, plain.partition("*")[0] if "*" in plain else None)
+        return plain, plain.partition("*")[0] if "*" in plain else None
     text = re.sub(r"\\(.)", r"\1", quoted or "", flags=re.DOTALL)
-    return _Value(f"{text}*", text) if star else _Value(text, None)
+    return (f"{text}*", text) if star else (text, None)
 
 
 def _named(term: str, key: str, value: _Value) -> Text:

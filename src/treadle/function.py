@@ -128,9 +128,7 @@ def make_request(policy: TypePolicy, dedupe: Dedupe, payload: str, options: Opti
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {
-    "queue": partial(checked_name, "queue"),
-    "tenant": partial(checked_name, "tenant"),
-    "subject": partial(checked_name, "subject"),
+    **{name: partial(checked_name, name) for name in ("queue", "tenant", "subject")},
     "priority": checked_priority,
     "max_attempts": partial(at_least_one, "max_attempts"),
     "delay": checked_delay,

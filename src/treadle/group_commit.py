@@ -143,7 +143,10 @@ class AsyncGroupCommit:
         try:
             while self._waiting:
                 group, self._waiting = self._waiting, []
-                answers = await asyncio.to_thread(self._answers, [jobs for jobs, _ in group])
+                try:
+                    answers = await asyncio.to_thread(self._insert_groups, [jobs for jobs, _ in group])
+                except Exception as error:
+                    answers = [error for _ in group]
                 for (_, future), answer in zip(group, answers, strict=True):
                     if future.done():
                         continue
@@ -153,9 +156,3 @@ class AsyncGroupCommit:
                         future.set_result(answer)
         finally:
             self._storing = None
-
-    def _answers(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
-        try:
-            return self._insert_groups(groups)
-        except Exception as error:
-            return [error for _ in groups]

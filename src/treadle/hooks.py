@@ -1,7 +1,4 @@
-"""Hooks: functions of yours that are called with an `Event` after something happened to a job and was committed.
-
-They are called apart from the work: whatever they do, jobs go on.
-"""
+"""Hooks: your functions, called with an `Event` after a commit, apart from the work: whatever they do, jobs go on."""
 
 from __future__ import annotations
 
@@ -179,12 +176,10 @@ def _failed(hook: Hook, event: Event) -> None:
 
 
 class HookDispatcher:
-    """Calls hooks with a worker's events, in order: plain hooks in a thread of their own, async ones on the event loop.
-
-    `now` is the database's time, for jobs that ended in their own transaction.
-    """
+    """Calls hooks with a worker's events, in order: plain hooks in a thread of their own, async ones on the loop."""
 
     def __init__(self, hooks: Hooks, now: Callable[[], int]) -> None:
+        """`now` is the database's time, for jobs that ended in their own transaction."""
         self.worker = ""
         self.hooks = hooks
         self._now = now

@@ -36,14 +36,11 @@ class Signature:
         self.names = tuple(p.name for p in parameters)
         self._required = frozenset(p.name for p in parameters if p.default is p.empty)
         self._hints = {p: hints.get(p, Any) for p in self.names}
-        self._text = str(inspect.Signature([p.replace(annotation=self._shown(p)) for p in parameters]))
+        resolved = [p if p.annotation is p.empty else p.replace(annotation=self._hints[p.name]) for p in parameters]
+        self._text = str(inspect.Signature(resolved))
         self._fields = frozenset(self.names)
         self._struct = _struct(name, self._hints)
         self._decode: Callable[[str], Any] = msgspec.json.Decoder(self._struct).decode
-
-    def _shown(self, parameter: inspect.Parameter) -> Any:
-        """The annotation to show, resolved if it was a string."""
-        return parameter.empty if parameter.annotation is parameter.empty else self._hints[parameter.name]
 
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call's arguments by name. Positional ones are assigned as a call of the function assigns them."""

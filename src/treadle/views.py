@@ -1,7 +1,5 @@
-"""What the command line (`--json`), the HTTP API and the pages show of jobs, workers and queues.
-
-The one place that turns a row into what leaves the process. What looks like a secret stays inside.
-"""
+"""What the command line (`--json`), the HTTP API and the pages show of jobs, workers and queues. The one place that
+turns a row into what leaves the process. What looks like a secret stays inside."""
 
 from __future__ import annotations
 
@@ -144,15 +142,8 @@ def worker(row: WorkerRow, now: int) -> WorkerOut:
 
 def queue(row: QueueStats) -> dict[str, Any]:
     """Jobs of one type in one queue: the counts by state are fields of their own."""
-    return {
-        "queue": row.queue,
-        "type": row.type,
-        **row.counts,
-        "oldest_due": moment(row.oldest_due),
-        "next_due": moment(row.next_due),
-        "limit": row.limit,
-        "exact": row.exact,
-    }
+    due = {"oldest_due": moment(row.oldest_due), "next_due": moment(row.next_due)}
+    return {"queue": row.queue, "type": row.type, **row.counts, **due, "limit": row.limit, "exact": row.exact}
 
 
 def moment(at: int | None) -> datetime | None:

@@ -156,7 +156,7 @@ def test_a_worker_handles_its_types_in_its_queues() -> None:
     assert not handles(worker("w", "a"), "any", "b")
     assert not handles(worker("w", "a", queues=("q",)), "r", "a")
     rows = [{"status": s, "type": "b", "queue": "q", "count": 2} for s in ("pending", "failed")]
-    assert [stats.pending for stats in unhandled(rows, [worker("w", "a")])] == [2]
+    assert [row["pending"] for row in unhandled(rows, [worker("w", "a")])] == [2]
 
 
 # How fast

@@ -57,7 +57,7 @@ def _as_json(app: Treadle) -> dict[str, Any]:
         "items": counts,
         "totals": totals,
         "workers": {"live": len(living), "lost": len(workers) - len(living)},
-        "unhandled": [row._asdict() for row in unhandled(counts, living)],
+        "unhandled": unhandled(counts, living),
         "queues": [views.queue(row) for row in app.queue_stats()],
         "latency": app.latency(),
         "problems": app.problems(),

@@ -1,7 +1,5 @@
-"""OpenTelemetry: a trace from the enqueue to the run and on to its follow-ups, and metrics of runs.
-
-Names follow OpenTelemetry's conventions for messaging, where those have one.
-"""
+"""OpenTelemetry: a trace from the enqueue to the run and on to its follow-ups, and metrics of runs. Names follow
+OpenTelemetry's conventions for messaging, where those have one."""
 
 from __future__ import annotations
 
@@ -81,13 +79,9 @@ class _Spans:
         claimed = run.claimed
         parent = _context(claimed.traceparent)
         enqueued = trace.get_current_span(parent).get_span_context()
-        with self._tracer.start_as_current_span(
-            f"run {claimed.type}",
-            context=parent,
-            kind=trace.SpanKind.CONSUMER,
-            attributes=_of_run(run),
-            links=[trace.Link(enqueued)] if enqueued.is_valid else [],
-        ) as span:
+        links = [trace.Link(enqueued)] if enqueued.is_valid else []
+        name, kind, attributes = f"run {claimed.type}", trace.SpanKind.CONSUMER, _of_run(run)
+        with self._tracer.start_as_current_span(name, parent, kind, attributes, links) as span:
             run.claimed = msgspec.structs.replace(claimed, traceparent=_current())
             yield lambda outcome: _record(span, outcome)
 

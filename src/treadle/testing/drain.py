@@ -36,7 +36,7 @@ async def adrain(td: Treadle, *, raising: bool = True, max_jobs: int = 1000, max
     """`drain` on the running event loop: async handlers may use what the test has opened on it."""
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("drain", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
-    last_before = await asyncio.to_thread(_last_lease, td)
+    last_before: int = (await asyncio.to_thread(td.store.status))["leases_given"]
     rescued = await asyncio.to_thread(td.rescue)
     worker = Worker(td, concurrency=10, grace=0, max_jobs=max_jobs)
     with _in_this_process(td):
@@ -66,11 +66,6 @@ def _in_this_process(td: Treadle) -> Generator[None]:
     finally:
         for job_type in apart:
             job_type.run = "process"
-
-
-def _last_lease(td: Treadle) -> int:
-    number: int = td.store.status()["leases_given"]
-    return number
 
 
 def _failed_since(td: Treadle, lease: int) -> list[tuple[Job, Attempt]]:

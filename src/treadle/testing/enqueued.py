@@ -39,21 +39,19 @@ def assert_enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) ->
 
 def refute_enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> None:
     """AssertionError if there is such a job."""
-    found = enqueued(td, job, **payload)
-    if found:
+    if found := enqueued(td, job, **payload):
         times = "once" if len(found) == 1 else f"{len(found)} times"
         raise AssertionError(f"{_asked(job, payload)} was enqueued {times}{_what_is(td)}")
 
 
 def every_job(td: Treadle, type: str | None = None) -> Iterator[Job]:
     """All jobs, newest first."""
-    cursor: str | None = None
-    while True:
-        page = td.store.jobs(Filter(types=(type,) if type is not None else ()), PAGE, cursor)
+    wanted = Filter(types=(type,) if type is not None else ())
+    page = td.store.jobs(wanted, PAGE)
+    yield from page
+    while page.next is not None:
+        page = td.store.jobs(wanted, PAGE, page.next)
         yield from page
-        cursor = page.next
-        if cursor is None:
-            return
 
 
 def call(type: str, payload: Mapping[str, Any]) -> str:
