@@ -126,8 +126,7 @@ class Context:
         """Report how far the work is, from 0 to 1. Cheap: the worker stores the newest about once a second."""
         if not 0 <= fraction <= 1:
             raise BadOption("progress", fraction, "a fraction of the work, from 0 to 1")
-        text = codec.clip(str(message), 500) or ""
-        self._run.report(Progress(float(fraction), text))
+        self._run.report(Progress(float(fraction), codec.clip(str(message), 500) or ""))
 
     def transaction(self) -> AbstractContextManager[Any]:
         """A transaction of the job's own database that ends the job: your rows, its follow-ups and its completion
