@@ -55,7 +55,7 @@ CREATE TABLE treadle.ready (
 CREATE INDEX ready_in_order ON treadle.ready (queue, type, priority DESC, run_at, id);
 
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
-CREATE INDEX ready_again ON treadle.ready (id) WHERE attempts > 0;
+CREATE INDEX ready_retrying ON treadle.ready (id) WHERE attempts > 0;
 
 -- Leased. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle.leases (
@@ -96,7 +96,7 @@ CREATE TABLE treadle.finished (
     error        text,
     PRIMARY KEY (id, tenant)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_insert_scale_factor = 0.1);
-CREATE INDEX finished_otherwise ON treadle.finished (status, id) WHERE status <> 'completed';
+CREATE INDEX finished_not_completed ON treadle.finished (status, id) WHERE status <> 'completed';
 
 -- One row per unsuccessful attempt; not per snooze or release.
 CREATE TABLE treadle.attempts (

@@ -46,7 +46,7 @@ CREATE TABLE treadle_ready (
 CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC, run_at, id);
 
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
-CREATE INDEX treadle_ready_again ON treadle_ready (id) WHERE attempts > 0;
+CREATE INDEX treadle_ready_retrying ON treadle_ready (id) WHERE attempts > 0;
 
 -- Leased. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle_leases (
@@ -85,7 +85,7 @@ CREATE TABLE treadle_finished (
     error        TEXT
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX treadle_finished_otherwise ON treadle_finished (status, id) WHERE status <> 'completed';
+CREATE INDEX treadle_finished_not_completed ON treadle_finished (status, id) WHERE status <> 'completed';
 
 -- One row per unsuccessful attempt; not per snooze or release.
 CREATE TABLE treadle_attempts (
