@@ -9,9 +9,9 @@ import psycopg
 
 from bench.sample import note
 from treadle.stores.postgres import connection, sql
-from treadle.stores.postgres.connection import named
+from treadle.stores.postgres.connection import Transaction, named
 
-_ours = vars(sql)
+_ours = {**vars(sql), **vars(Transaction.sql)}
 _names = {named(text): name for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
 
 

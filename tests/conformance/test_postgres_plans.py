@@ -21,6 +21,7 @@ from treadle.ids import first_id_of, new_id
 from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.postgres import sql
+from treadle.stores.postgres.connection import Transaction
 from treadle.stores.shared import search
 
 WAITING = 200_000
@@ -307,7 +308,7 @@ def test_dedupe_keys_are_released_by_job_id(explain, held):
 class Asking:
     """A stand-in for a transaction that records the statements."""
 
-    sql = sql
+    dialect, sql = Transaction.dialect, Transaction.sql
     now = FIRST
 
     def __init__(self) -> None:
@@ -408,7 +409,7 @@ def tallied(explain):
 )
 def test_queues_are_counted_in_ranges_of_the_index(tallied, now, counted):
     tallied.connection.execute(sql.PLAN_BY_INDEX)
-    plan = tallied(sql.WAITING_BY_PRIORITY, {"now": now, "most": BATCH, "levels": 1000})
+    plan = tallied(Transaction.sql.WAITING_BY_PRIORITY, {"now": now, "most": BATCH, "levels": 1000})
 
     levels = plan.top["Actual Rows"]
     assert 30 <= levels <= 3 * RANGES
@@ -424,11 +425,11 @@ def test_retries_are_counted_in_their_partial_index(explain):
     )
 
     explain.connection.execute(sql.PLAN_BY_INDEX)
-    check(explain(sql.RETRYING, {"now": LATER, "most": BATCH}))
+    check(explain(Transaction.sql.RETRYING, {"now": LATER, "most": BATCH}))
 
 
 def test_a_sample_is_read_from_the_end_of_the_table(explain):
-    check(explain(sql.LATENCY_SAMPLE, {"limit": BATCH, "looked_at": 2 * BATCH}), 2 * BATCH)
+    check(explain(Transaction.sql.LATENCY_SAMPLE, {"limit": BATCH, "looked_at": 2 * BATCH}), 2 * BATCH)
 
 
 def test_failures_are_found_by_their_index(explain):
@@ -459,5 +460,5 @@ def test_deleting_reads_only_what_it_deletes(explain):
 def test_one_job_is_found_without_a_scan(explain):
     ((id,),) = explain.connection.execute("SELECT id::text FROM treadle.jobs LIMIT 1").fetchall()
 
-    for statement in (sql.GET, sql.IS_STORED, sql.LEASE_OF_JOB, *sql.LOCK_JOB):
+    for statement in (sql.GET, Transaction.sql.IS_STORED, sql.LEASE_OF_JOB, *sql.LOCK_JOB):
         check(explain(statement, {"id": id}), 5)

@@ -10,6 +10,7 @@ from treadle.filters import Filter, parse
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED
 from treadle.stores.sqlite import sql
+from treadle.stores.sqlite.connection import Transaction
 
 pytestmark = pytest.mark.only("sqlite")
 
@@ -134,8 +135,8 @@ def test_a_backlog_does_not_slow_down_other_claims(open_store, fill):
         (Filter(tenants=("acme",), types=("noop",)), "treadle_jobs_by_tenant"),
         (Filter(subjects=("call-7",)), "treadle_jobs_by_subject"),
         (Filter(subjects=("call-7",), statuses=(Status.PENDING, Status.COMPLETED)), "treadle_jobs_by_subject"),
-        (Filter(statuses=(Status.FAILED,)), "treadle_finished_otherwise"),
-        (Filter(statuses=(Status.CANCELLED,)), "treadle_finished_otherwise"),
+        (Filter(statuses=(Status.FAILED,)), "treadle_finished_not_completed"),
+        (Filter(statuses=(Status.CANCELLED,)), "treadle_finished_not_completed"),
     ],
     ids=repr,
 )
@@ -183,7 +184,7 @@ def no_sort_of_a_table(lines):
 
 
 def test_queues_are_counted_in_ranges_of_the_index(store):
-    lines = plan(store, sql.WAITING_BY_PRIORITY, {"now": 1, "most": 5, "levels": 9})
+    lines = plan(store, Transaction.sql.WAITING_BY_PRIORITY, {"now": 1, "most": 5, "levels": 9})
 
     ready = of_table(lines, "r")
     assert 5 == len(ready)
@@ -192,14 +193,14 @@ def test_queues_are_counted_in_ranges_of_the_index(store):
 
 
 def test_retries_are_counted_in_their_partial_index(store):
-    lines = plan(store, sql.RETRYING, {"now": 1, "most": 5})
+    lines = plan(store, Transaction.sql.RETRYING, {"now": 1, "most": 5})
 
-    assert ["SCAN treadle_ready USING INDEX treadle_ready_again"] == of_table(lines, "treadle_ready")
+    assert ["SCAN treadle_ready USING INDEX treadle_ready_retrying"] == of_table(lines, "treadle_ready")
     assert ["USE TEMP B-TREE FOR GROUP BY"] == [line for line in lines if "TEMP B-TREE" in line]  # of limited rows
 
 
 def test_a_sample_is_read_from_the_end_of_the_table(store):
-    lines = plan(store, sql.LATENCY_SAMPLE, {"limit": 5, "looked_at": 10})
+    lines = plan(store, Transaction.sql.LATENCY_SAMPLE, {"limit": 5, "looked_at": 10})
 
     assert ["SCAN treadle_finished"] == of_table(lines, "treadle_finished")  # in the order of its ids, until LIMIT
     assert no_sort_of_a_table(lines)
@@ -208,9 +209,9 @@ def test_a_sample_is_read_from_the_end_of_the_table(store):
 def test_failures_are_found_by_their_index(store):
     lines = plan(store, sql.FAILURES, {"limit": 5, "now": 0})
 
-    used = "SEARCH treadle_finished USING INDEX treadle_finished_otherwise (status=?)"
+    used = "SEARCH treadle_finished USING INDEX treadle_finished_not_completed (status=?)"
     assert [used] == of_table(lines, "treadle_finished")
-    assert ["SCAN r USING INDEX treadle_ready_again"] == of_table(lines, "r")
+    assert ["SCAN r USING INDEX treadle_ready_retrying"] == of_table(lines, "r")
     sorts = {line for line in lines if "TEMP B-TREE" in line}
     assert {"USE TEMP B-TREE FOR GROUP BY", "USE TEMP B-TREE FOR ORDER BY"} >= sorts  # of limited rows
 
@@ -223,9 +224,9 @@ def test_failures_are_found_by_their_index(store):
         ("type:a subject:s", "SEARCH j USING COVERING INDEX treadle_jobs_by_subject (subject=?)"),
         ("type:a since:1h", "SEARCH j USING PRIMARY KEY (id>?)"),
         ("type:a status:pending", "SCAN r"),
-        ("status:retrying", "SCAN r USING INDEX treadle_ready_again"),
+        ("status:retrying", "SCAN r USING INDEX treadle_ready_retrying"),
         ("type:a status:processing", "SCAN l"),
-        ("type:a status:failed", "SEARCH f USING COVERING INDEX treadle_finished_otherwise (status=?)"),
+        ("type:a status:failed", "SEARCH f USING COVERING INDEX treadle_finished_not_completed (status=?)"),
         ("type:a status:completed", "SCAN f"),
     ],
 )

@@ -23,7 +23,8 @@ from treadle.stores.postgres import sql
 from treadle.stores.postgres.cursor import Cursors, Position
 from treadle.stores.rows import Due
 from treadle.stores.shared.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
-from treadle.stores.shared.transaction import Ended, Statements, Transaction, as_written, requeued
+from treadle.stores.shared.sql import Dialect, Statements
+from treadle.stores.shared.transaction import Ended, Transaction, as_written, requeued
 
 _COLUMNS = attrgetter(
     *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent")
@@ -39,7 +40,8 @@ Found = Sequence[tuple[ReadyRange, int | None]]
 class Transitions(Transaction):
     """A transaction on PostgreSQL's tables."""
 
-    sql: ClassVar[Statements] = sql
+    dialect: ClassVar[Dialect] = sql
+    sql: ClassVar[Statements] = Statements()
     cursors: Cursors
 
     @contextmanager

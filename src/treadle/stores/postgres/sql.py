@@ -1,4 +1,5 @@
-"""All of the SQL, a sentence each: the same names in the same order as SQLite's, where they do the same.
+"""PostgreSQL's own SQL, a sentence each: the same names in the same order as SQLite's, where they do the same. What all
+databases share is in `stores/shared/sql.py`.
 
 What several statements do there, one does here: each is a round trip. A row that is taken from one table
 is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
@@ -41,19 +42,6 @@ VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uui
 RETURNING 1
 """
 
-# The holder of a dedupe key.
-KEY_HOLDER: str = (
-    "SELECT id::text FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
-)
-
-# Give the key of a job that was deleted by hand to another job.
-TRANSFER_KEY: str = """
-UPDATE treadle.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
- WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) AND id = CAST(CAST(:holder AS text) AS uuid)
-"""
-
-IS_STORED: str = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
-
 # Release the keys of jobs that have ended.
 DROP_KEYS: str = f"""
 DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
@@ -68,17 +56,6 @@ ADD_TALLIES: str = """
 INSERT INTO treadle.tallies (status, type, queue, count)
 SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
 """
-
-# Say how a type is run.
-PUBLISH: str = """
-INSERT INTO treadle.types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
-VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
-    ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
-       max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
-       updated_at = excluded.updated_at
-"""
-
-POLICIES: str = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle.types"
 
 # ---- claim
 
@@ -122,9 +99,7 @@ SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
 """
 
 # Lock these limited types until we commit. Sorted, so that no two transactions deadlock.
-LOCK_TYPES = """
-SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE
-"""
+LOCK_TYPES = "SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE"
 
 # How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
 # would be older than the lock.
@@ -185,26 +160,14 @@ SELECT {_CLAIMED} FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = 
 
 DELETE_READY: str = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
 
-# As ClaimedJob has it: a worker's leases, and those long past their deadline.
-LEASES_OF_WORKER: str = f"""
+# As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
+_LEASES = f"""
 SELECT json_build_array({_CLAIMED})::text
   FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
- WHERE l.worker = :worker
 """
-LEASE_OF_JOB: str = f"""
-SELECT json_build_array({_CLAIMED})::text
-  FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
- WHERE l.id = CAST(:id AS uuid)
-"""
-DEAD_LEASEHOLDERS: str = """
-SELECT DISTINCT worker FROM treadle.leases l
- WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
-"""
-OVERDUE_LEASES: str = f"""
-SELECT json_build_array({_CLAIMED})::text
-  FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
- WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
-"""
+LEASES_OF_WORKER: str = f"{_LEASES} WHERE l.worker = :worker"
+LEASE_OF_JOB: str = f"{_LEASES} WHERE l.id = CAST(:id AS uuid)"
+OVERDUE_LEASES: str = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
 
 # ---- settle
 
@@ -280,49 +243,12 @@ failure AS (
 SELECT coalesce(json_agg(json_build_array(lease, cancel)), '[]')::text FROM gone
 """
 
-# Leases of jobs that were deleted by hand: there is nothing left to run.
-DELETE_ORPHANED_LEASES: str = """
-DELETE FROM treadle.leases l
- WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = l.id AND j.tenant = l.tenant)
-RETURNING type, queue
-"""
-
 # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
 ADD_USAGE: str = """
 INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
 SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
        (v ->> 7)::bigint, (v ->> 8)::bigint
   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
-"""
-
-SAVE_PROGRESS: str = """
-UPDATE treadle.leases SET fraction = :fraction, message = :message WHERE id = CAST(:id AS uuid) AND lease = :number
-"""
-
-EXTEND: str = "UPDATE treadle.leases SET deadline = :deadline WHERE id = CAST(:id AS uuid) AND lease = :number"
-
-# ---- liveness
-
-REGISTER: str = """
-INSERT INTO treadle.workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
-VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
-"""
-
-BEAT: str = "UPDATE treadle.workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
-
-BEATS: str = "SELECT id, beats FROM treadle.workers"
-
-CANCEL_FLAGS: str = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
-
-UNREGISTER: str = """
-DELETE FROM treadle.workers WHERE id = :worker AND (CAST(:beats AS bigint) IS NULL OR beats = CAST(:beats AS bigint))
-"""
-
-UNREGISTER_SILENT: str = "DELETE FROM treadle.workers WHERE seen_at < :before"
-
-WORKERS: str = """
-SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
-  FROM treadle.workers ORDER BY started_at, id
 """
 
 # ---- manage
@@ -364,14 +290,8 @@ FROM_FINISHED: str = """FROM treadle.finished f
   LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.leases l ON false"""
 GET: str = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
 
-# The tables by their names in a list.
-TABLES: dict[str, str] = {
-    "j": "treadle.jobs",
-    "r": "treadle.ready",
-    "l": "treadle.leases",
-    "f": "treadle.finished",
-    "w": "treadle.workers",
-}
+# The tables, by their short names in a list.
+TABLES: dict[str, str] = {name[0]: f"treadle.{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
 
 # Conditions of a filter. The value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
 # escape into a character (\u0000, half a surrogate pair: somebody wrote it by hand), a look at any path would raise.
@@ -389,40 +309,6 @@ def paths(parts: list[str]) -> list[list[str]]:
     """A path as PostgreSQL writes it; a number may be a name or an index."""
     return [parts]
 
-
-ATTEMPTS: str = """
-SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
-  FROM treadle.attempts WHERE id = CAST(:id AS uuid) ORDER BY lease
-"""
-
-FLAG_CANCEL: str = "UPDATE treadle.leases SET cancel = 1 WHERE id = CAST(:id AS uuid)"
-
-# End a job that waits.
-FINISH_READY: str = """
-INSERT INTO treadle.finished
-       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
-SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
-  FROM treadle.ready WHERE id = CAST(:id AS uuid)
-"""
-
-# Turn what ended otherwise into a completed job.
-COMPLETE_FINISHED: str = """
-UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
-"""
-# ... which its leaseholder did not end: a later outcome under that number was never written.
-CLEAR_LEASE: str = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
-
-# Let an ended job wait again, with no attempt made.
-RETRY: str = """
-INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
-SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle.jobs WHERE id = CAST(:id AS uuid)
-"""
-# Let a job that waits wait no longer. One that is due keeps its place.
-RUN_NOW: str = (
-    "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
-)
-
-DEDUPE_KEY: str = "SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
 
 DELETE_JOBS: str = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
 DELETE_FINISHED: str = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
@@ -447,81 +333,7 @@ TALLIES: str = """
 SELECT status, type, queue, sum(count)::bigint FROM treadle.tallies GROUP BY status, type, queue HAVING sum(count) <> 0
 """
 
-# Where there is no tally: every job, counted one by one.
-COUNT_EACH: str = """
-SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END), j.type, j.queue, j.tenant,
-       j.subject, count(*)
-  FROM treadle.jobs j LEFT JOIN treadle.leases l ON l.id = j.id AND l.tenant = j.tenant
-  LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
- GROUP BY 1, 2, 3, 4, 5
-"""
-
-# ---- why
-
-LIMIT: str = "SELECT concurrency FROM treadle.types WHERE type = :type"
-
-# The workers that have jobs of a type leased, and how many.
-LEASE_HOLDERS: str = """
-SELECT worker, count(*) FROM treadle.leases
- WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
-"""
-
-LEASE_FLAGS: str = "SELECT cancel, deadline FROM treadle.leases WHERE id = CAST(:id AS uuid)"
-
-# Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
-AHEAD_ABOVE: str = """
-SELECT count(*) FROM (SELECT run_at FROM treadle.ready
-    WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
- WHERE run_at <= :now
-"""
-AHEAD_BESIDE: str = """
-SELECT count(*) FROM (SELECT 1 FROM treadle.ready
-    WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
-      AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
-"""
-
 # ---- stats
-
-# Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
-WAITING_BY_PRIORITY: str = """
-WITH RECURSIVE level (queue, type, priority) AS (
-    SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = t.queue AND r.type = t.type
-                          ORDER BY priority DESC LIMIT 1)
-      FROM (SELECT queue, type FROM treadle.tallies WHERE status = 'pending'
-             GROUP BY queue, type HAVING sum(count) > 0) t
-    UNION ALL
-    SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = level.queue AND r.type = level.type
-                            AND r.priority < level.priority ORDER BY priority DESC LIMIT 1)
-      FROM level WHERE priority IS NOT NULL
-)
-SELECT queue, type,
-       (SELECT run_at FROM treadle.ready r WHERE r.queue = level.queue AND r.type = level.type
-           AND r.priority = level.priority AND run_at <= :now ORDER BY run_at LIMIT 1),
-       (SELECT run_at FROM treadle.ready r WHERE r.queue = level.queue AND r.type = level.type
-           AND r.priority = level.priority AND run_at > :now ORDER BY run_at LIMIT 1),
-       (SELECT count(*) FROM (SELECT 1 FROM treadle.ready r WHERE r.queue = level.queue AND r.type = level.type
-           AND r.priority = level.priority AND run_at > :now LIMIT :most) a)
-  FROM level WHERE priority IS NOT NULL LIMIT :levels
-"""
-
-# The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
-RETRYING: str = """
-SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
-    SELECT queue, type, run_at FROM treadle.ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a
- GROUP BY queue, type
-"""
-
-# What each worker does.
-LEASES_BY_WORKER: str = (
-    "SELECT worker, type, count(*), min(started_at) FROM treadle.leases GROUP BY worker, type ORDER BY 1, 2"
-)
-
-# Of the newest ended jobs those that ran: how long they waited, and how long they ran.
-LATENCY_SAMPLE: str = """
-SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
-    SELECT type, queue, run_at, started_at, completed_at FROM treadle.finished ORDER BY id DESC LIMIT :looked_at) a
- WHERE started_at IS NOT NULL LIMIT :limit
-"""
 
 # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
 FAILURES: str = """
@@ -536,72 +348,10 @@ SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), 
   FROM newest GROUP BY type, raised ORDER BY max(at) DESC
 """
 
-# {by}: some of type, queue, tenant, each with a comma behind it.
-USAGE: str = """
-SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint, sum(busy)::bigint,
-       sum(waiting)::bigint
-  FROM treadle.usage
- WHERE minute >= :since AND minute < :until
-   AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
-"""
 
-# ---- the API's own records
-
-AUDIT: str = """
-INSERT INTO treadle.audit (id, at, who, action, what, count, tenant)
-VALUES (:id, :now, :who, :action, :what, :count, :tenant)
-"""
-LIST_AUDIT: str = """
-SELECT id::text, at, who, action, what, count, tenant FROM treadle.audit a
- WHERE id < CAST(:before AS uuid) ORDER BY a.id DESC LIMIT :limit
-"""
-PRUNE_AUDIT: str = "DELETE FROM treadle.audit WHERE id < CAST(:oldest AS uuid)"
-
-ADD_TOKEN: str = """
-INSERT INTO treadle.tokens (hash, name, scopes, bound_to, created_at, expires_at)
-VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
-"""
-TOKEN: str = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens WHERE hash = :hash"
-TOKENS: str = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens ORDER BY name"
-DROP_TOKEN: str = "DELETE FROM treadle.tokens WHERE name = :name"
-
-START_OPERATION: str = """
-INSERT INTO treadle.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
-VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
-"""
-ADVANCE_OPERATION: str = """
-UPDATE treadle.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
-       updated_at = :now, ended_at = CASE WHEN CAST(:position AS text) IS NULL THEN CAST(:now AS bigint) END
- WHERE id = CAST(:id AS uuid)
-"""
-RESUME_OPERATION: str = """
-UPDATE treadle.operations SET updated_at = :now
- WHERE id = CAST(:id AS uuid) AND updated_at = :seen AND ended_at IS NULL
-"""
-FAIL_OPERATION: str = """
-UPDATE treadle.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
-"""
 LOCK_OPERATION: str = """
 SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
 """
-OPERATION: str = """
-SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
-  FROM treadle.operations WHERE id = CAST(:id AS uuid)
-"""
-OPERATIONS: str = """
-SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
-  FROM treadle.operations o ORDER BY o.id DESC LIMIT :limit
-"""
-PRUNE_OPERATIONS: str = "DELETE FROM treadle.operations WHERE id < CAST(:oldest AS uuid)"
-
-# Take the key of a request, or see by the row count that it was answered before.
-TAKE_REQUEST: str = """
-INSERT INTO treadle.requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
-    ON CONFLICT DO NOTHING
-"""
-REQUEST: str = "SELECT hash, ids FROM treadle.requests WHERE tenant = :tenant AND key = :key"
-SET_REQUEST: str = "UPDATE treadle.requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
-PRUNE_REQUESTS: str = "DELETE FROM treadle.requests WHERE at < :before"
 
 # ---- sessions, schema, notifications, compaction: for which a file has other means
 
@@ -612,8 +362,7 @@ PRUNE_REQUESTS: str = "DELETE FROM treadle.requests WHERE at < :before"
 _SET_UP = """
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
        set_config('statement_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '15s', true),
-       set_config('jit', 'off', true),
-       set_config('enable_seqscan', 'off', true)
+       set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true)
 """
 BEGIN = f"BEGIN; {_SET_UP}"
 BEGIN_TO_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_SET_UP}"
@@ -645,7 +394,6 @@ SELECT (SELECT coalesce(sum(pg_total_relation_size(c.oid)), 0)::bigint FROM pg_c
 CHANGES = "SELECT hashtextextended(pg_current_snapshot()::text, 0)"
 
 LISTEN = "LISTEN treadle"
-
 BACKEND_PID = "SELECT pg_backend_pid()"
 
 # A hint to listeners, when this is committed.

@@ -10,7 +10,8 @@ from typing import Any
 from treadle import clock
 from treadle.filters import Filter, Moment, Prefix, Text
 from treadle.job import STATE_NAMES
-from treadle.stores.shared.transaction import Statements, Transaction
+from treadle.stores.shared.sql import Dialect
+from treadle.stores.shared.transaction import Transaction
 
 Term = tuple[str, dict[str, Any]]
 """A condition, and its parameters."""
@@ -54,15 +55,15 @@ def conditions(tx: Transaction, wanted: Filter, at: str) -> dict[str, Term]:
     if wanted.subjects:
         found["subjects"] = _named("j.subject", "subject", wanted.subjects)
     if wanted.workers:
-        found["workers"] = _worker(tx.sql, wanted.workers)
+        found["workers"] = _worker(tx.dialect, wanted.workers)
     if wanted.ids:
         names = {f"id{i}": id for i, id in enumerate(wanted.ids)}
         found["ids"] = f"{at}.id IN ({_listed(names)})", names
     if wanted.attempts:
         found["attempts"] = " AND ".join(_any(f"{_ATTEMPTS} {how} {n}" for how, n in t) for t in wanted.attempts), {}
-    found.update(_errors(tx.sql, wanted.errors))
+    found.update(_errors(tx.dialect, wanted.errors))
     for i, (path, values) in enumerate(wanted.payload):
-        found[f"payload{i}"] = _payload(tx.sql, i, path, values)
+        found[f"payload{i}"] = _payload(tx.dialect, i, path, values)
     for field, how in (("since", ">="), ("until", "<")):
         if (moment := getattr(wanted, field)) is not None:
             found[field] = f"j.created_at {how} :{field}", {field: at_moment(tx, moment)}
@@ -94,30 +95,30 @@ def _named(expression: str, name: str, values: Sequence[Text]) -> Term:
     return (texts[0] if len(texts) == 1 else _any(texts)), parameters
 
 
-def _worker(sql: Statements, values: Sequence[Text]) -> Term:
+def _worker(dialect: Dialect, values: Sequence[Text]) -> Term:
     """By its id or, while it lives, by its name."""
     by_id, parameters = _named(_WORKER, "worker", values)
     by_name, _ = _named("w.name", "worker", values)
-    return f"({by_id} OR {_WORKER} IN (SELECT w.id FROM {sql.TABLES['w']} w WHERE {by_name}))", parameters
+    return f"({by_id} OR {_WORKER} IN (SELECT w.id FROM {dialect.TABLES['w']} w WHERE {by_name}))", parameters
 
 
-def _errors(sql: Statements, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
+def _errors(dialect: Dialect, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
     found: dict[str, Term] = {}
     for i, texts in enumerate(terms):
         names = {f"error{i}_{n}": text for n, text in enumerate(texts)}
-        found[f"errors{i}"] = _any(sql.ERROR_HAS.format(text=name) for name in names), names
+        found[f"errors{i}"] = _any(dialect.ERROR_HAS.format(text=name) for name in names), names
     return found
 
 
-def _payload(sql: Statements, number: int, path: str, values: Sequence[str]) -> Term:
+def _payload(dialect: Dialect, number: int, path: str, values: Sequence[str]) -> Term:
     parameters: dict[str, Any] = {f"value{number}_{n}": value for n, value in enumerate(values)}
     listed = _listed(list(parameters))
     texts = []
-    for n, way in enumerate(sql.paths(path.split("."))):
+    for n, way in enumerate(dialect.paths(path.split("."))):
         name = f"path{number}_{n}"
         parameters[name] = way
-        texts += [f"{there.format(path=name)} IN ({listed})" for there in sql.AT_PATH]
+        texts += [f"{there.format(path=name)} IN ({listed})" for there in dialect.AT_PATH]
     if not all(map(_PLAIN.fullmatch, values)):
         return _any(texts), parameters
-    somewhere = _any(sql.PAYLOAD_HAS.format(text=f"value{number}_{n}") for n in range(len(values)))
+    somewhere = _any(dialect.PAYLOAD_HAS.format(text=f"value{number}_{n}") for n in range(len(values)))
     return f"{somewhere} AND {_any(texts)}", parameters

@@ -72,7 +72,7 @@ def _newest(tx: Transaction, source: Source, limit: int, before: str | None) -> 
 
 def _between(tx: Transaction, source: Source, limit: int, before: str | None, end: str | None) -> list[Job]:
     terms, parameters = where([*source.served, *source.others, *_range(source.at, before, end)])
-    statement = f"{tx.sql.JOB} {source.rows} WHERE {terms} ORDER BY {source.at}.id DESC LIMIT :limit"
+    statement = f"{tx.dialect.JOB} {source.rows} WHERE {terms} ORDER BY {source.at}.id DESC LIMIT :limit"
     return [read.to_job(row) for row in tx.execute(statement, {**parameters, "limit": limit})]
 
 
@@ -85,7 +85,9 @@ def _end(tx: Transaction, source: Source, before: str | None, rows: int) -> str 
     """The id of the last of `rows` rows; None if there are no more than that."""
     at = source.at
     terms, parameters = where([*source.served, *_range(at, before, None)])
-    statement = f"SELECT {at}.id FROM {tx.sql.TABLES[at]} {at} WHERE {terms} ORDER BY {at}.id DESC LIMIT 2 OFFSET :skip"
+    statement = (
+        f"SELECT {at}.id FROM {tx.dialect.TABLES[at]} {at} WHERE {terms} ORDER BY {at}.id DESC LIMIT 2 OFFSET :skip"
+    )
     last = tx.execute(statement, {**parameters, "skip": rows - 1}).fetchall()
     return str(last[0][0]) if len(last) > 1 else None
 
@@ -97,18 +99,18 @@ def _sources(tx: Transaction, wanted: Filter) -> Iterator[Source]:
     """Each with all that has to hold; no job is in two of them."""
     one = wanted.ids or _is_one(wanted.tenants) or _is_one(wanted.subjects)
     if one or not wanted.statuses:  # the indexes by tenant and subject are on the jobs themselves
-        yield _source(tx, wanted, "j", tx.sql.FROM_ALL, [])
+        yield _source(tx, wanted, "j", tx.dialect.FROM_ALL, [])
         return
     states, any_status = set(wanted.statuses), wanted.replace(statuses=())
     waiting = () if Status.PENDING in states else tuple(state for state in WAITING if state in states)
     if waiting or Status.PENDING in states:
         again: list[Term] = [("r.attempts > 0", {})] if waiting == ("retrying",) else []  # an index has just those
-        yield _source(tx, wanted.replace(statuses=waiting), "r", tx.sql.FROM_PENDING, again)
+        yield _source(tx, wanted.replace(statuses=waiting), "r", tx.dialect.FROM_PENDING, again)
     if Status.PROCESSING in states:
-        yield _source(tx, any_status, "l", tx.sql.FROM_PROCESSING, [])
+        yield _source(tx, any_status, "l", tx.dialect.FROM_PROCESSING, [])
     for status in FINAL:
         if status in states:
-            yield _source(tx, any_status, "f", tx.sql.FROM_FINISHED, _ended(status))
+            yield _source(tx, any_status, "f", tx.dialect.FROM_FINISHED, _ended(status))
 
 
 def _source(tx: Transaction, wanted: Filter, at: str, rows: str, served: list[Term]) -> Source:
@@ -191,7 +193,7 @@ def _tallied(tx: Transaction, by: Sequence[str], wanted: Filter) -> Counted:
     rows: list[tuple[dict[str, Any], int]] = []
     split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)
     found = [row for row in stats.queue_stats(tx) if _is_in(row.type, row.queue, wanted)] if split else []
-    for status, type, queue, n in tx.execute(tx.sql.TALLIES):
+    for status, type, queue, n in tx.execute(tx.dialect.TALLIES):
         if status in states and _is_in(type, queue, wanted) and not (split and status == Status.PENDING):
             rows.append(({"status": status, "state": status, "type": type, "queue": queue}, n))
     for queue_stats in found:

@@ -32,7 +32,7 @@ def settle_held(tx: Transaction, ended: Sequence[Ended]) -> Sequence[Ended]:
     """Write what is still ours to write, and all that goes with it. What was written, as it was written."""
     written = tx.settle(ended)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
-        tx.execute(tx.sql.DROP_KEYS, {"ids": as_json(keyed)})
+        tx.execute(tx.dialect.DROP_KEYS, {"ids": as_json(keyed)})
     if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:
         insert(tx, follow_ups)
     return written
@@ -52,7 +52,7 @@ def _without(ended: Sequence[Ended], written: Sequence[Ended]) -> list[Ended]:
 
 def _lost(tx: Transaction, ended: Sequence[Ended]) -> list[ClaimedJob]:
     rows = as_json([(c.id, c.number, outcome.kind.final) for c, outcome in ended])
-    before = {row[0] for row in tx.execute(tx.sql.WRITTEN_BEFORE, {"rows": rows})}
+    before = {row[0] for row in tx.execute(tx.dialect.WRITTEN_BEFORE, {"rows": rows})}
     return [c for c, _ in ended if c.number not in before]
 
 

@@ -47,7 +47,7 @@ def latency_sample(tx: Transaction) -> list[Sampled]:
 
 
 def failures(tx: Transaction) -> list[FailureGroup]:
-    rows = tx.execute(tx.sql.FAILURES, {"limit": FAILED, "now": tx.now})
+    rows = tx.execute(tx.dialect.FAILURES, {"limit": FAILED, "now": tx.now})
     return [
         FailureGroup(
             type=type,
@@ -88,7 +88,7 @@ def _queue_stats(tx: Transaction) -> list[QueueStats]:
     whole = len(found) <= MOST_LEVELS and sum(failed_before for _, _, failed_before, _ in again) < MOST_COUNTED
     limits = {row[0]: row[4] for row in tx.execute(tx.sql.POLICIES)}
     tallies: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for status, type, queue, n in tx.execute(tx.sql.TALLIES):
+    for status, type, queue, n in tx.execute(tx.dialect.TALLIES):
         tallies[queue, type][status] += n
     return [
         _stats_of(place, tally, levels[place], retrying.get(place, 0), limits.get(place[1]), whole=whole)

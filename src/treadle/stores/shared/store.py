@@ -35,13 +35,11 @@ class Connections(Protocol):
         self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Take the steps in one transaction. Nothing of them stays if they raise."""
-        ...
 
     def read(
         self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Take steps that only read, each of which sees the newest commit."""
-        ...
 
     def close(self) -> None: ...
 

@@ -1,7 +1,7 @@
 """What the verbs need of a database: statements to execute, rows that move, and the moment at which all of it happens.
 
-The verbs in this package are written once. What two databases do differently is in their `sql.py`, the same names in
-the same order, and in their `insert_claim_settle.py`: how rows move from table to table, and how they are counted.
+The verbs in this package are written once. What databases do differently is in their `sql.py` and in their
+`insert_claim_settle.py`: how rows move from table to table, and how they are counted.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Due
 from treadle.stores.shared.claim_order import ReadyRange
+from treadle.stores.shared.sql import Dialect, Statements
 
 Ended = tuple[ClaimedJob, Outcome]
 NOTHING: Mapping[str, Any] = {}
@@ -34,103 +35,11 @@ class Rows(Protocol):
     def __iter__(self) -> Iterator[Any]: ...
 
 
-class Statements(Protocol):
-    """The statements that the verbs use: `sql.py` of each database has them all, a sentence each."""
-
-    EXISTING_IDS: str
-    TAKE_KEY: str
-    KEY_HOLDER: str
-    TRANSFER_KEY: str
-    IS_STORED: str
-    DROP_KEYS: str
-    ADD_TALLIES: str
-    PUBLISH: str
-    POLICIES: str
-    IS_ALIVE: str
-    DELETE_READY: str
-    LEASES_OF_WORKER: str
-    LEASE_OF_JOB: str
-    DEAD_LEASEHOLDERS: str
-    OVERDUE_LEASES: str
-    WRITTEN_BEFORE: str
-    DELETE_ORPHANED_LEASES: str
-    ADD_USAGE: str
-    SAVE_PROGRESS: str
-    EXTEND: str
-    REGISTER: str
-    BEAT: str
-    BEATS: str
-    CANCEL_FLAGS: str
-    UNREGISTER: str
-    UNREGISTER_SILENT: str
-    WORKERS: str
-    LOCK_JOB: tuple[str, ...]
-    JOB: str
-    FROM_ALL: str
-    FROM_PENDING: str
-    FROM_PROCESSING: str
-    FROM_FINISHED: str
-    GET: str
-    TABLES: dict[str, str]
-    ERROR_HAS: str
-    PAYLOAD_HAS: str
-    AT_PATH: tuple[str, str]
-    ATTEMPTS: str
-    FLAG_CANCEL: str
-    FINISH_READY: str
-    COMPLETE_FINISHED: str
-    CLEAR_LEASE: str
-    RETRY: str
-    RUN_NOW: str
-    DEDUPE_KEY: str
-    DELETE_JOBS: str
-    DELETE_FINISHED: str
-    DELETE_ATTEMPTS: str
-    PRUNABLE: str
-    PRUNE_USAGE: str
-    TALLIES: str
-    COUNT_EACH: str
-    LIMIT: str
-    LEASE_HOLDERS: str
-    LEASE_FLAGS: str
-    AHEAD_ABOVE: str
-    AHEAD_BESIDE: str
-    WAITING_BY_PRIORITY: str
-    RETRYING: str
-    LEASES_BY_WORKER: str
-    LATENCY_SAMPLE: str
-    FAILURES: str
-    USAGE: str
-    AUDIT: str
-    LIST_AUDIT: str
-    PRUNE_AUDIT: str
-    ADD_TOKEN: str
-    TOKEN: str
-    TOKENS: str
-    DROP_TOKEN: str
-    START_OPERATION: str
-    ADVANCE_OPERATION: str
-    RESUME_OPERATION: str
-    FAIL_OPERATION: str
-    LOCK_OPERATION: str
-    OPERATION: str
-    OPERATIONS: str
-    PRUNE_OPERATIONS: str
-    TAKE_REQUEST: str
-    REQUEST: str
-    SET_REQUEST: str
-    PRUNE_REQUESTS: str
-
-    def paths(self, parts: list[str]) -> Sequence[str | list[str]]:
-        """A path in a payload, as this database writes it, in each of its meanings."""
-        ...
-
-
 class Transaction(ABC):
     """Statements that are committed together, or not at all."""
 
     sql: ClassVar[Statements]
-
+    dialect: ClassVar[Dialect]
     now: int
     """The moment at which all of it happens."""
 
@@ -176,7 +85,7 @@ class Transaction(ABC):
 
     def tally(self, moved: Iterable[tuple[str, str, str, int]]) -> None:
         """Count rows where they moved: status, type, queue, by how many."""
-        self.execute(self.sql.ADD_TALLIES, {"rows": as_json(list(moved))})
+        self.execute(self.dialect.ADD_TALLIES, {"rows": as_json(list(moved))})
 
     def count_ended(self, ended: Iterable[Ended]) -> None:
         """Add tallies and usage of what was just written. This runs for every job, so it adds up first."""
@@ -198,7 +107,7 @@ class Transaction(ABC):
                 usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
         self.tally([(*place, n) for place, n in moved.items()])
         if usage:
-            self.execute(self.sql.ADD_USAGE, {"rows": as_json(usage)})
+            self.execute(self.dialect.ADD_USAGE, {"rows": as_json(usage)})
 
     def delete_orphaned_leases(self, counted_as: Status) -> None:
         """Delete the leases of jobs that somebody deleted by hand."""

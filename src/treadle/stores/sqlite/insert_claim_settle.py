@@ -18,7 +18,8 @@ from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
 from treadle.stores.rows import Due
 from treadle.stores.shared.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
-from treadle.stores.shared.transaction import Ended, Statements, Transaction, as_written, requeued
+from treadle.stores.shared.sql import Dialect, Statements
+from treadle.stores.shared.transaction import Ended, Transaction, as_written, requeued
 from treadle.stores.sqlite import sql
 
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
@@ -33,7 +34,8 @@ _COLUMNS = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "d
 class Transitions(Transaction):
     """A transaction on SQLite's tables, in a file or on a libSQL server."""
 
-    sql: ClassVar[Statements] = sql
+    dialect: ClassVar[Dialect] = sql
+    sql: ClassVar[Statements] = Statements(sql.from_postgres)
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""

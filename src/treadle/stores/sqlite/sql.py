@@ -1,17 +1,25 @@
-"""All of the SQL, a sentence each.
+"""SQLite's own SQL, a sentence each. What all databases share is in `stores/shared/sql.py`.
 
 Batches travel as one JSON text each way: a statement that moves 500 rows is one step of SQLite, during which Python
 runs handlers on another core. (Row by row, each step would have to win the interpreter back.)
 """
 
+import re
 from itertools import product
 
 from treadle.codec import encode
 from treadle.filters import is_index
 
+
+def from_postgres(sql: str) -> str:
+    """The same for SQLite, which has no schemas and needs no casts."""
+    sql = re.sub(r"(?:CAST\()+(:\w+)(?: AS \w+\))+", r"\1", sql)
+    return re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
+
+
 # ---- enqueue
 
-# The newest time that was written; a claim at an earlier time knows that the clock stepped back.
+# The newest time that was written: a claim at an earlier time shows that the clock stepped back.
 ADVANCE_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND value < :now"
 
 # What was asked for: jobs that differ in their ids and payloads only. {id: payload}
@@ -34,14 +42,6 @@ EXISTING_IDS: str = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM 
 # Take a dedupe key, or see by the row count that it is held.
 TAKE_KEY: str = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
 
-# The holder of a dedupe key.
-KEY_HOLDER: str = "SELECT id FROM treadle_dedupe WHERE tenant = :tenant AND key = :key"
-
-# Give the key of a job that was deleted by hand to another job.
-TRANSFER_KEY: str = "UPDATE treadle_dedupe SET id = :id WHERE tenant = :tenant AND key = :key AND id = :holder"
-
-IS_STORED: str = "SELECT 1 FROM treadle_jobs WHERE id = :id"
-
 # Release the keys of jobs that have ended.
 DROP_KEYS: str = """
 DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
@@ -55,17 +55,6 @@ INSERT INTO treadle_tallies (status, type, queue, count)
 SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
     ON CONFLICT DO UPDATE SET count = count + excluded.count
 """
-
-# Say how a type is run.
-PUBLISH: str = """
-INSERT INTO treadle_types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
-VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
-    ON CONFLICT DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
-       max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
-       updated_at = excluded.updated_at
-"""
-
-POLICIES: str = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle_types"
 
 # ---- claim
 
@@ -157,18 +146,11 @@ SELECT json_group_array({_CLAIMED})
   FROM json_each(:ids) e CROSS JOIN treadle_leases l ON l.id = e.value CROSS JOIN treadle_jobs j ON j.id = e.value
 """
 
-# The same of a worker's leases, of those without a living worker, and of those long past their deadline.
-LEASES_OF_WORKER: str = f"""
-SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.worker = :worker
-"""
-LEASE_OF_JOB: str = f"SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id WHERE l.id = :id"
-DEAD_LEASEHOLDERS: str = """
-SELECT DISTINCT worker FROM treadle_leases WHERE worker <> '' AND worker NOT IN (SELECT id FROM treadle_workers)
-"""
-OVERDUE_LEASES: str = f"""
-SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id
- WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now
-"""
+# The same of a worker's leases, of one job's, and of those long past their deadline.
+_LEASES = f"SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
+LEASES_OF_WORKER: str = f"{_LEASES} WHERE l.worker = :worker"
+LEASE_OF_JOB: str = f"{_LEASES} WHERE l.id = :id"
+OVERDUE_LEASES: str = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
 
 # ---- settle
 
@@ -220,12 +202,6 @@ SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.
 
 DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
 
-# Leases of jobs that were deleted by hand: there is nothing left to run.
-DELETE_ORPHANED_LEASES: str = """
-DELETE FROM treadle_leases WHERE NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_leases.id)
-RETURNING type, queue
-"""
-
 # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
 ADD_USAGE: str = """
 INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
@@ -234,34 +210,6 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
   FROM json_each(:rows) WHERE true
     ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, completed = completed + excluded.completed,
        failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
-"""
-
-SAVE_PROGRESS: str = (
-    "UPDATE treadle_leases SET fraction = :fraction, message = :message WHERE id = :id AND lease = :number"
-)
-
-EXTEND: str = "UPDATE treadle_leases SET deadline = :deadline WHERE id = :id AND lease = :number"
-
-# ---- liveness
-
-REGISTER: str = """
-INSERT INTO treadle_workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
-VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
-"""
-
-BEAT: str = "UPDATE treadle_workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
-
-BEATS: str = "SELECT id, beats FROM treadle_workers"
-
-CANCEL_FLAGS: str = "SELECT lease, cancel FROM treadle_leases WHERE worker = :worker"
-
-UNREGISTER: str = "DELETE FROM treadle_workers WHERE id = :worker AND (:beats IS NULL OR beats = :beats)"
-
-UNREGISTER_SILENT: str = "DELETE FROM treadle_workers WHERE seen_at < :before"
-
-WORKERS: str = """
-SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
-  FROM treadle_workers ORDER BY started_at, id
 """
 
 # ---- manage
@@ -296,14 +244,8 @@ FROM_FINISHED: str = """FROM treadle_finished f CROSS JOIN treadle_jobs j ON j.i
   LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_leases l ON l.id = NULL"""
 GET: str = f"{JOB} {FROM_ALL} WHERE j.id = :id"
 
-# The tables by their names in a list.
-TABLES: dict[str, str] = {
-    "j": "treadle_jobs",
-    "r": "treadle_ready",
-    "l": "treadle_leases",
-    "f": "treadle_finished",
-    "w": "treadle_workers",
-}
+# The tables, by their short names in a list.
+TABLES: dict[str, str] = {name[0]: f"treadle_{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
 
 # Conditions of a filter. The value at a path of the payload, as JSON and as text; one broken by hand has nothing.
 ERROR_HAS: str = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
@@ -325,38 +267,6 @@ def _steps(part: str) -> list[str]:
     return [name, f"[#{part}]" if part[0] == "-" else f"[{part}]"] if is_index(part) else [name]
 
 
-ATTEMPTS: str = """
-SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
-  FROM treadle_attempts WHERE id = :id ORDER BY lease
-"""
-
-FLAG_CANCEL: str = "UPDATE treadle_leases SET cancel = 1 WHERE id = :id"
-
-# End a job that waits.
-FINISH_READY: str = """
-INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
-SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
-  FROM treadle_ready WHERE id = :id
-"""
-
-# Turn what ended otherwise into a completed job.
-COMPLETE_FINISHED: str = """
-UPDATE treadle_finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = :id
-"""
-# ... which its leaseholder did not end: a later outcome under that number was never written.
-CLEAR_LEASE: str = "UPDATE treadle_finished SET lease = 0 WHERE id = :id"
-
-# Let an ended job wait again, with no attempt made.
-RETRY: str = """
-INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
-SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle_jobs WHERE id = :id
-"""
-# Let a job that waits wait no longer. One that is due keeps its place.
-RUN_NOW: str = "UPDATE treadle_ready SET run_at = :now, updated_at = :now WHERE id = :id AND run_at > :now"
-
-DEDUPE_KEY: str = "SELECT tenant, dedupe FROM treadle_jobs WHERE id = :id AND dedupe IS NOT NULL"
-
 DELETE_JOBS: str = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
 DELETE_FINISHED: str = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
 DELETE_ATTEMPTS: str = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
@@ -376,79 +286,7 @@ DELETE FROM treadle_usage WHERE (minute, type, queue, tenant) IN
 
 TALLIES: str = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
 
-# Where there is no tally: every job, counted one by one.
-COUNT_EACH: str = """
-SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END), j.type, j.queue, j.tenant,
-       j.subject, count(*)
-  FROM treadle_jobs j LEFT JOIN treadle_leases l ON l.id = j.id LEFT JOIN treadle_finished f ON f.id = j.id
- GROUP BY 1, 2, 3, 4, 5
-"""
-
-# ---- why
-
-LIMIT: str = "SELECT concurrency FROM treadle_types WHERE type = :type"
-
-# The workers that have jobs of a type leased, and how many.
-LEASE_HOLDERS: str = """
-SELECT worker, count(*) FROM treadle_leases
- WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
-"""
-
-LEASE_FLAGS: str = "SELECT cancel, deadline FROM treadle_leases WHERE id = :id"
-
-# Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
-AHEAD_ABOVE: str = """
-SELECT count(*) FROM (SELECT run_at FROM treadle_ready
-    WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
- WHERE run_at <= :now
-"""
-AHEAD_BESIDE: str = """
-SELECT count(*) FROM (SELECT 1 FROM treadle_ready
-    WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
-      AND (run_at, id) < (:run_at, :id) LIMIT :limit) a
-"""
-
 # ---- stats
-
-# Of each (queue, type, priority) that waits: since when the oldest is due, when the next will be, and how many will.
-WAITING_BY_PRIORITY: str = """
-WITH RECURSIVE level (queue, type, priority) AS (
-    SELECT queue, type, (SELECT priority FROM treadle_ready r WHERE r.queue = t.queue AND r.type = t.type
-                          ORDER BY priority DESC LIMIT 1)
-      FROM treadle_tallies t WHERE status = 'pending' AND count > 0
-    UNION ALL
-    SELECT queue, type, (SELECT priority FROM treadle_ready r WHERE r.queue = level.queue AND r.type = level.type
-                            AND r.priority < level.priority ORDER BY priority DESC LIMIT 1)
-      FROM level WHERE priority IS NOT NULL
-)
-SELECT queue, type,
-       (SELECT run_at FROM treadle_ready r WHERE r.queue = level.queue AND r.type = level.type
-           AND r.priority = level.priority AND run_at <= :now ORDER BY run_at LIMIT 1),
-       (SELECT run_at FROM treadle_ready r WHERE r.queue = level.queue AND r.type = level.type
-           AND r.priority = level.priority AND run_at > :now ORDER BY run_at LIMIT 1),
-       (SELECT count(*) FROM (SELECT 1 FROM treadle_ready r WHERE r.queue = level.queue AND r.type = level.type
-           AND r.priority = level.priority AND run_at > :now LIMIT :most))
-  FROM level WHERE priority IS NOT NULL LIMIT :levels
-"""
-
-# The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
-RETRYING: str = """
-SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
-    SELECT queue, type, run_at FROM treadle_ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most)
- GROUP BY queue, type
-"""
-
-# What each worker does.
-LEASES_BY_WORKER: str = (
-    "SELECT worker, type, count(*), min(started_at) FROM treadle_leases GROUP BY worker, type ORDER BY 1, 2"
-)
-
-# Of the newest ended jobs those that ran: how long they waited, and how long they ran.
-LATENCY_SAMPLE: str = """
-SELECT type, queue, started_at - run_at, completed_at - started_at FROM (
-    SELECT type, queue, run_at, started_at, completed_at FROM treadle_finished ORDER BY id DESC LIMIT :looked_at)
- WHERE started_at IS NOT NULL LIMIT :limit
-"""
 
 # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
 FAILURES: str = """
@@ -464,62 +302,5 @@ SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id)
  GROUP BY type, raised ORDER BY max(at) DESC
 """
 
-# {by}: some of type, queue, tenant, each with a comma behind it.
-USAGE: str = """
-SELECT minute / :step * :step, {by} sum(runs), sum(completed), sum(failures), sum(busy), sum(waiting)
-  FROM treadle_usage
- WHERE minute >= :since AND minute < :until AND (:tenant IS NULL OR tenant = :tenant) GROUP BY {group} ORDER BY {group}
-"""
 
-# ---- the API's own records
-
-AUDIT: str = """
-INSERT INTO treadle_audit (id, at, who, action, what, count, tenant)
-VALUES (:id, :now, :who, :action, :what, :count, :tenant)
-"""
-LIST_AUDIT: str = """
-SELECT id, at, who, action, what, count, tenant FROM treadle_audit WHERE id < :before ORDER BY id DESC LIMIT :limit
-"""
-PRUNE_AUDIT: str = "DELETE FROM treadle_audit WHERE id < :oldest"
-
-ADD_TOKEN: str = """
-INSERT INTO treadle_tokens (hash, name, scopes, bound_to, created_at, expires_at)
-VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
-"""
-TOKEN: str = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle_tokens WHERE hash = :hash"
-TOKENS: str = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle_tokens ORDER BY name"
-DROP_TOKEN: str = "DELETE FROM treadle_tokens WHERE name = :name"
-
-START_OPERATION: str = """
-INSERT INTO treadle_operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
-VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
-"""
-ADVANCE_OPERATION: str = """
-UPDATE treadle_operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
-       updated_at = :now, ended_at = CASE WHEN :position IS NULL THEN :now END WHERE id = :id
-"""
-RESUME_OPERATION: str = (
-    "UPDATE treadle_operations SET updated_at = :now WHERE id = :id AND updated_at = :seen AND ended_at IS NULL"
-)
-FAIL_OPERATION: str = (
-    "UPDATE treadle_operations SET ended_at = :now, error = :error WHERE id = :id AND ended_at IS NULL"
-)
 LOCK_OPERATION: str = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
-OPERATION: str = """
-SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
-  FROM treadle_operations WHERE id = :id
-"""
-OPERATIONS: str = """
-SELECT id, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
-  FROM treadle_operations ORDER BY id DESC LIMIT :limit
-"""
-PRUNE_OPERATIONS: str = "DELETE FROM treadle_operations WHERE id < :oldest"
-
-# Take the key of a request, or see by the row count that it was answered before.
-TAKE_REQUEST: str = """
-INSERT INTO treadle_requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
-    ON CONFLICT DO NOTHING
-"""
-REQUEST: str = "SELECT hash, ids FROM treadle_requests WHERE tenant = :tenant AND key = :key"
-SET_REQUEST: str = "UPDATE treadle_requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
-PRUNE_REQUESTS: str = "DELETE FROM treadle_requests WHERE at < :before"

@@ -1,0 +1,270 @@
+"""The SQL of the verbs that is the same in every database. The rest is in the `sql.py` of each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+
+class Dialect(Protocol):
+    """The statements that each database has in its own form, in its `sql.py`: the same names in the same order."""
+
+    EXISTING_IDS: str
+    TAKE_KEY: str
+    DROP_KEYS: str
+    ADD_TALLIES: str
+    IS_ALIVE: str
+    DELETE_READY: str
+    LEASES_OF_WORKER: str
+    LEASE_OF_JOB: str
+    OVERDUE_LEASES: str
+    WRITTEN_BEFORE: str
+    ADD_USAGE: str
+    LOCK_JOB: tuple[str, ...]
+    JOB: str
+    FROM_ALL: str
+    FROM_PENDING: str
+    FROM_PROCESSING: str
+    FROM_FINISHED: str
+    GET: str
+    TABLES: dict[str, str]
+    ERROR_HAS: str
+    PAYLOAD_HAS: str
+    AT_PATH: tuple[str, str]
+    DELETE_JOBS: str
+    DELETE_FINISHED: str
+    DELETE_ATTEMPTS: str
+    PRUNABLE: str
+    PRUNE_USAGE: str
+    TALLIES: str
+    FAILURES: str
+    LOCK_OPERATION: str
+
+    def paths(self, parts: list[str]) -> Sequence[str | list[str]]:
+        """A path in a payload, as this database writes it, in each of its meanings."""
+
+
+class Statements:
+    """The statements that all databases have, written as PostgreSQL has them."""
+
+    def __init__(self, translate: Callable[[str], str] = str) -> None:
+        for name, sql in vars(Statements).items():
+            if name.isupper():
+                setattr(self, name, translate(sql))
+
+    # ---- enqueue
+
+    # The holder of a dedupe key.
+    KEY_HOLDER = "SELECT id::text FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
+    # Give the key of a job that was deleted by hand to another job.
+    TRANSFER_KEY = """
+        UPDATE treadle.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
+         WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) AND id = CAST(CAST(:holder AS text) AS uuid)
+    """
+    IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
+    # Say how a type is run.
+    PUBLISH = """
+        INSERT INTO treadle.types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
+        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
+            ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
+               max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
+               updated_at = excluded.updated_at
+    """
+    POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle.types"
+
+    # ---- claim
+
+    DEAD_LEASEHOLDERS = """
+        SELECT DISTINCT worker FROM treadle.leases l
+         WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
+    """
+
+    # ---- settle
+
+    # Leases of jobs that were deleted by hand: there is nothing left to run.
+    DELETE_ORPHANED_LEASES = """
+        DELETE FROM treadle.leases AS l
+         WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = l.id AND j.tenant = l.tenant)
+        RETURNING type, queue
+    """
+    SAVE_PROGRESS = """
+        UPDATE treadle.leases SET fraction = :fraction, message = :message
+         WHERE id = CAST(:id AS uuid) AND lease = :number
+    """
+    EXTEND = "UPDATE treadle.leases SET deadline = :deadline WHERE id = CAST(:id AS uuid) AND lease = :number"
+
+    # ---- liveness
+
+    REGISTER = """
+        INSERT INTO treadle.workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
+        VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
+    """
+    BEAT = "UPDATE treadle.workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
+    BEATS = "SELECT id, beats FROM treadle.workers"
+    CANCEL_FLAGS = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
+    UNREGISTER = """
+        DELETE FROM treadle.workers
+         WHERE id = :worker AND (CAST(:beats AS bigint) IS NULL OR beats = CAST(:beats AS bigint))
+    """
+    UNREGISTER_SILENT = "DELETE FROM treadle.workers WHERE seen_at < :before"
+    WORKERS = """
+        SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
+          FROM treadle.workers ORDER BY started_at, id
+    """
+
+    # ---- manage
+
+    ATTEMPTS = """
+        SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
+          FROM treadle.attempts WHERE id = CAST(:id AS uuid) ORDER BY lease
+    """
+    FLAG_CANCEL = "UPDATE treadle.leases SET cancel = 1 WHERE id = CAST(:id AS uuid)"
+    # End a job that waits.
+    FINISH_READY = """
+        INSERT INTO treadle.finished
+               (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
+        SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
+          FROM treadle.ready WHERE id = CAST(:id AS uuid)
+    """
+    # Turn what ended otherwise into a completed job.
+    COMPLETE_FINISHED = """
+        UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
+    """
+    # ... which its leaseholder did not end: a later outcome under that number was never written.
+    CLEAR_LEASE = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
+    # Let an ended job wait again, with no attempt made.
+    RETRY = """
+        INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+        SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle.jobs WHERE id = CAST(:id AS uuid)
+    """
+    # Let a job that waits wait no longer. One that is due keeps its place.
+    RUN_NOW = "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
+    DEDUPE_KEY = "SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
+    # Where there is no tally: every job, counted one by one.
+    COUNT_EACH = """
+        SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END),
+               j.type, j.queue, j.tenant, j.subject, count(*)
+          FROM treadle.jobs j LEFT JOIN treadle.leases l ON l.id = j.id AND l.tenant = j.tenant
+          LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
+         GROUP BY 1, 2, 3, 4, 5
+    """
+
+    # ---- why
+
+    LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
+    # The workers that have jobs of a type leased, and how many.
+    LEASE_HOLDERS = """
+        SELECT worker, count(*) FROM treadle.leases
+         WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
+    """
+    LEASE_FLAGS = "SELECT cancel, deadline FROM treadle.leases WHERE id = CAST(:id AS uuid)"
+    # Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
+    AHEAD_ABOVE = """
+        SELECT count(*) FROM (SELECT run_at FROM treadle.ready
+            WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
+         WHERE run_at <= :now
+    """
+    AHEAD_BESIDE = """
+        SELECT count(*) FROM (SELECT 1 FROM treadle.ready
+            WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
+              AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
+    """
+
+    # ---- stats
+
+    # Of each (queue, type, priority) that waits: since when the oldest is due, when the next is, how many are later.
+    WAITING_BY_PRIORITY = """
+        WITH RECURSIVE level (queue, type, priority) AS (
+            SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = t.queue AND r.type = t.type
+                                  ORDER BY priority DESC LIMIT 1)
+              FROM (SELECT queue, type FROM treadle.tallies WHERE status = 'pending'
+                     GROUP BY queue, type HAVING sum(count) > 0) t
+            UNION ALL
+            SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
+                                    AND r.priority < l.priority ORDER BY priority DESC LIMIT 1)
+              FROM level l WHERE priority IS NOT NULL
+        )
+        SELECT queue, type,
+               (SELECT run_at FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
+                   AND r.priority = l.priority AND run_at <= :now ORDER BY run_at LIMIT 1),
+               (SELECT run_at FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
+                   AND r.priority = l.priority AND run_at > :now ORDER BY run_at LIMIT 1),
+               (SELECT count(*) FROM (SELECT 1 FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
+                   AND r.priority = l.priority AND run_at > :now LIMIT :most) a)
+          FROM level l WHERE priority IS NOT NULL LIMIT :levels
+    """
+    # The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
+    RETRYING = """
+        SELECT queue, type, count(*), count(*) FILTER (WHERE run_at > :now) FROM (
+            SELECT queue, type, run_at FROM treadle.ready WHERE attempts > 0 ORDER BY id DESC LIMIT :most) a
+         GROUP BY queue, type
+    """
+    # What each worker does.
+    LEASES_BY_WORKER = """
+        SELECT worker, type, count(*), min(started_at) FROM treadle.leases GROUP BY worker, type ORDER BY 1, 2
+    """
+    # Of the newest ended jobs those that ran: how long they waited, and how long they ran.
+    LATENCY_SAMPLE = """
+        SELECT type, queue, started_at - run_at, completed_at - started_at
+          FROM (SELECT type, queue, run_at, started_at, completed_at FROM treadle.finished
+                 ORDER BY id DESC LIMIT :looked_at) a
+         WHERE started_at IS NOT NULL LIMIT :limit
+    """
+    # {by}: some of type, queue, tenant, each with a comma behind it.
+    USAGE = """
+        SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint,
+               sum(busy)::bigint, sum(waiting)::bigint
+          FROM treadle.usage
+         WHERE minute >= :since AND minute < :until
+           AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
+    """
+
+    # ---- the records of the HTTP API
+
+    AUDIT = """
+        INSERT INTO treadle.audit (id, at, who, action, what, count, tenant)
+        VALUES (:id, :now, :who, :action, :what, :count, :tenant)
+    """
+    LIST_AUDIT = """
+        SELECT id::text, at, who, action, what, count, tenant FROM treadle.audit a
+         WHERE id < CAST(:before AS uuid) ORDER BY a.id DESC LIMIT :limit
+    """
+    PRUNE_AUDIT = "DELETE FROM treadle.audit WHERE id < CAST(:oldest AS uuid)"
+    ADD_TOKEN = """
+        INSERT INTO treadle.tokens (hash, name, scopes, bound_to, created_at, expires_at)
+        VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
+    """
+    TOKEN = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens WHERE hash = :hash"
+    TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens ORDER BY name"
+    DROP_TOKEN = "DELETE FROM treadle.tokens WHERE name = :name"
+    START_OPERATION = """
+        INSERT INTO treadle.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
+        VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
+    """
+    ADVANCE_OPERATION = """
+        UPDATE treadle.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
+               updated_at = :now, ended_at = CASE WHEN CAST(:position AS text) IS NULL THEN CAST(:now AS bigint) END
+         WHERE id = CAST(:id AS uuid)
+    """
+    RESUME_OPERATION = """
+        UPDATE treadle.operations SET updated_at = :now
+         WHERE id = CAST(:id AS uuid) AND updated_at = :seen AND ended_at IS NULL
+    """
+    FAIL_OPERATION = """
+        UPDATE treadle.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
+    """
+    _OPERATION = """
+        SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+          FROM treadle.operations o
+    """
+    OPERATION = f"{_OPERATION} WHERE id = CAST(:id AS uuid)"
+    OPERATIONS = f"{_OPERATION} ORDER BY o.id DESC LIMIT :limit"  # by `id`, it would sort the texts
+    PRUNE_OPERATIONS = "DELETE FROM treadle.operations WHERE id < CAST(:oldest AS uuid)"
+    # Take the key of a request, or see by the row count that it was answered before.
+    TAKE_REQUEST = """
+        INSERT INTO treadle.requests (tenant, key, hash, ids, at) VALUES (:tenant, :key, :hash, :ids, :now)
+            ON CONFLICT DO NOTHING
+    """
+    REQUEST = "SELECT hash, ids FROM treadle.requests WHERE tenant = :tenant AND key = :key"
+    SET_REQUEST = "UPDATE treadle.requests SET ids = :ids WHERE tenant = :tenant AND key = :key"
+    PRUNE_REQUESTS = "DELETE FROM treadle.requests WHERE at < :before"
