@@ -33,27 +33,31 @@ class Place(NamedTuple):
 
 
 def read(url: str) -> Place:
-    parts = urlsplit(url)
+    where, parts = _bare(url), urlsplit(url)
     try:
         port = parts.port
     except ValueError:
-        raise BadURL(_bare(url), f"its port is not a number; {WRITE}") from None
+        raise BadURL(where, f"its port is not a number; {WRITE}") from None
     if parts.scheme not in SCHEMES or not parts.hostname or parts.path.strip("/"):
-        raise BadURL(_bare(url), WRITE)
+        raise BadURL(where, WRITE)
     if parts.username or parts.password:
-        raise BadURL(_bare(url), "a token is given as ?authToken=…, or better in $TREADLE_LIBSQL_TOKEN")
+        raise BadURL(where, "a token is given as ?authToken=…, or better in $TREADLE_LIBSQL_TOKEN")
     options = dict(parse_qsl(parts.query))
-    token = options.pop("authToken", None) or next(filter(None, map(os.environ.get, TOKEN_VARIABLES)), None)
-    in_clear = options.pop("tokenInClear", "") == "1"
+    given, in_clear = options.pop("authToken", ""), options.pop("tokenInClear", "") == "1"
     if options:
-        raise BadURL(_bare(url), f"unknown option {', '.join(options)}; there are authToken and tokenInClear=1")
-    token = token and token.strip()  # one that was read from a file ends with a line break
-    if token and not re.fullmatch(r"[!-~]+", token):  # http.client would refuse it too, and show it
-        raise BadURL(_bare(url), "its token has a blank, a line break or a letter that no token has: copy it again")
-    tls = SCHEMES[parts.scheme]
+        raise BadURL(where, f"unknown option {', '.join(options)}; there are authToken and tokenInClear=1")
+    token, tls = _token(where, given), SCHEMES[parts.scheme]
     if token and not (tls or in_clear or is_loopback(parts.hostname)):
-        raise BadURL(_bare(url), IN_CLEAR)
-    return Place(parts.hostname, port or (443 if tls else 80), tls, token or None, _bare(url), in_clear)
+        raise BadURL(where, IN_CLEAR)
+    return Place(parts.hostname, port or (443 if tls else 80), tls, token, where, in_clear)
+
+
+def _token(where: str, given: str) -> str | None:
+    """The token in the URL, or else in the environment. One that was read from a file ends with a line break."""
+    token = (given or next(filter(None, map(os.environ.get, TOKEN_VARIABLES)), "")).strip()
+    if token and not re.fullmatch(r"[!-~]+", token):  # http.client would refuse it too, and show it
+        raise BadURL(where, "its token has a blank, a line break or a letter that no token has: copy it again")
+    return token or None
 
 
 def is_loopback(host: str) -> bool:
