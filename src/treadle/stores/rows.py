@@ -70,7 +70,7 @@ class Sampled(NamedTuple):
     ran: int
 
 
-class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
+class AuditRow(msgspec.Struct, frozen=True):
     """Who changed what."""
 
     who: str
@@ -82,7 +82,7 @@ class AuditRow(msgspec.Struct, frozen=True, kw_only=True):
     at: int = 0
 
 
-class Token(msgspec.Struct, frozen=True, kw_only=True):
+class Token(msgspec.Struct, frozen=True):
     """Somebody who may use the HTTP API."""
 
     hash: str

@@ -17,9 +17,8 @@ from treadle.stores.shared.transaction import Ended, Transaction
 
 
 def register(tx: Transaction, worker: WorkerRow) -> None:
-    plain = {"id": worker.id, "name": worker.name, "concurrency": worker.concurrency, "version": worker.version}
     lists = {"queues": as_json(worker.queues), "types": as_json(worker.types), "host": as_json(worker.host)}
-    tx.execute(tx.sql.REGISTER, {**plain, **lists, "now": tx.now})
+    tx.execute(tx.sql.REGISTER, {**msgspec.structs.asdict(worker), **lists, "now": tx.now})
 
 
 def beat(tx: Transaction, worker: str) -> Beat:

@@ -42,6 +42,7 @@ class Dialect(Protocol):
 
     def paths(self, parts: list[str]) -> Sequence[str | list[str]]:
         """A path in a payload, as this database writes it, in each of its meanings."""
+        ...
 
 
 class Statements:
@@ -226,7 +227,7 @@ class Statements:
         VALUES (:id, :now, :who, :action, :what, :count, :tenant)
     """
     LIST_AUDIT = """
-        SELECT id::text, at, who, action, what, count, tenant FROM treadle.audit a
+        SELECT who, action, what, count, tenant, id::text, at FROM treadle.audit a
          WHERE id < CAST(:before AS uuid) ORDER BY a.id DESC LIMIT :limit
     """
     PRUNE_AUDIT = "DELETE FROM treadle.audit WHERE id < CAST(:oldest AS uuid)"
@@ -234,8 +235,8 @@ class Statements:
         INSERT INTO treadle.tokens (hash, name, scopes, bound_to, created_at, expires_at)
         VALUES (:hash, :name, :scopes, :tenant, :now, :expires_at) ON CONFLICT DO NOTHING
     """
-    TOKEN = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens WHERE hash = :hash"
-    TOKENS = "SELECT hash, name, scopes, bound_to, created_at, expires_at FROM treadle.tokens ORDER BY name"
+    TOKEN = "SELECT hash, name, scopes, bound_to, expires_at, created_at FROM treadle.tokens WHERE hash = :hash"
+    TOKENS = "SELECT hash, name, scopes, bound_to, expires_at, created_at FROM treadle.tokens ORDER BY name"
     DROP_TOKEN = "DELETE FROM treadle.tokens WHERE name = :name"
     START_OPERATION = """
         INSERT INTO treadle.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)

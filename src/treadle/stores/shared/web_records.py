@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec.structs import asdict
+
 from treadle import codec
 from treadle.clock import SECOND
 from treadle.codec import as_json
@@ -20,22 +22,16 @@ AUDIT_KEPT, OPERATIONS_KEPT, REQUESTS_KEPT = 365 * DAY, 30 * DAY, 7 * DAY
 
 
 def audit(tx: Transaction, row: AuditRow) -> None:
-    values = {"who": row.who, "action": row.action, "what": row.what, "count": row.count, "tenant": row.tenant}
-    tx.execute(tx.sql.AUDIT, {"id": new_id(), "now": tx.now, **values})
+    tx.execute(tx.sql.AUDIT, {**asdict(row), "id": new_id(), "now": tx.now})
 
 
 def audits(tx: Transaction, limit: int, before: str | None = None) -> list[AuditRow]:
-    rows = tx.execute(tx.sql.LIST_AUDIT, {"limit": limit, "before": before or LAST_ID})
-    return [
-        AuditRow(id=id, at=at, who=who, action=action, what=what, count=n, tenant=tenant)
-        for id, at, who, action, what, n, tenant in rows
-    ]
+    return [AuditRow(*row) for row in tx.execute(tx.sql.LIST_AUDIT, {"limit": limit, "before": before or LAST_ID})]
 
 
 def add_token(tx: Transaction, token: Token) -> bool:
-    """False if its name is taken."""
-    row = {"hash": token.hash, "name": token.name, "tenant": token.tenant, "expires_at": token.expires_at}
-    return tx.execute(tx.sql.ADD_TOKEN, {**row, "scopes": as_json(token.scopes), "now": tx.now}).rowcount > 0
+    row = {**asdict(token), "scopes": as_json(token.scopes), "now": tx.now}
+    return tx.execute(tx.sql.ADD_TOKEN, row).rowcount > 0
 
 
 def token(tx: Transaction, hash: str) -> Token | None:
@@ -51,20 +47,12 @@ def drop_token(tx: Transaction, name: str) -> bool:
     return tx.execute(tx.sql.DROP_TOKEN, {"name": name}).rowcount > 0
 
 
-def _token(hash: str, name: str, scopes: str, tenant: str, created_at: int, expires_at: int | None) -> Token:
-    return Token(
-        hash=hash,
-        name=name,
-        scopes=tuple(codec.decode(scopes)),
-        tenant=tenant,
-        created_at=created_at,
-        expires_at=expires_at,
-    )
+def _token(hash: str, name: str, scopes: str, tenant: str, expires_at: int | None, created_at: int) -> Token:
+    return Token(hash, name, tuple(codec.decode(scopes)), tenant, expires_at, created_at)
 
 
 def start(tx: Transaction, operation: Operation) -> None:
-    row = {"id": operation.id, "who": operation.who, "action": operation.action, "filter": operation.filter}
-    tx.execute(tx.sql.START_OPERATION, {**row, "total": operation.total, "position": operation.position, "now": tx.now})
+    tx.execute(tx.sql.START_OPERATION, {**asdict(operation), "now": tx.now})
 
 
 def resume(tx: Transaction, operation: Operation) -> bool:
