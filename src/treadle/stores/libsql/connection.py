@@ -102,8 +102,13 @@ class Transaction(Transitions):
         self._pending.clear()
 
 
+Steps = Callable[Concatenate[Transaction, P], T]
+
+
 class Database:
     """The server, as one process uses it."""
+
+    transaction_type = Transaction
 
     def __init__(self, place: Place, clock: Clock | None) -> None:
         self.where = place.where
@@ -126,9 +131,7 @@ class Database:
             self._measured = after
         return int((time.monotonic() + self._offset) * SECOND)
 
-    def write(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take the steps in one transaction, again if it is certain that nothing of them was committed."""
         return self._patiently(self._write_once, steps, *args, **kwargs)
 
@@ -154,43 +157,38 @@ class Database:
             except Untrusted as error:
                 raise self.translated(error) from error
 
-    def _write_once(self, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with self.begun() as tx:
+    def _write_once(self, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        tx = self._begin()
+        try:
             answer = steps(tx, *args, **kwargs)
             self.commit(tx)
-        return answer
-
-    @contextmanager
-    def begun(self) -> Iterator[Transaction]:
-        """A transaction that is rolled back unless it is committed in the block."""
-        tx = self._new()
-        try:
-            yield tx
+            return answer
         finally:
             self._end(tx)
 
     @contextmanager
     def block(self) -> Iterator[Transaction]:
         """A transaction for the user's own statements. It has begun, so that an error is never of the BEGIN."""
-        tx = self._patiently(self._begin)
+        tx = self._patiently(self._begin_block)
         try:
             yield tx
         finally:
             self._end(tx)
 
     def _begin(self) -> Transaction:
-        tx = self._new()
+        """A transaction that is rolled back when it ends, unless it is committed."""
+        tx = Transaction(Stream(self.server), self.now())
+        tx.execute("BEGIN IMMEDIATE")
+        return tx
+
+    def _begin_block(self) -> Transaction:
+        tx = self._begin()
         try:
             tx.execute(f"SAVEPOINT {BLOCK}")
             tx.flush()
         except BaseException:
             self._end(tx)
             raise
-        return tx
-
-    def _new(self) -> Transaction:
-        tx = Transaction(Stream(self.server), self.now())
-        tx.execute("BEGIN IMMEDIATE")
         return tx
 
     def commit(self, tx: Transaction) -> None:
@@ -204,9 +202,7 @@ class Database:
             problem = f"the connection broke during a commit ({error})"
             raise CommitUnknown(self.where, problem, "check whether it happened before you repeat it") from error
 
-    def read(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read, each of which sees the newest commit."""
         for tries in (1, 2, 3):
             tx = Transaction(Stream(self.server), 0, begins=False)

@@ -113,6 +113,9 @@ class Transaction(Transitions):
         self.now = int(self.value(sql.NOW)) if self._clock is None else self._clock()
 
 
+Steps = Callable[Concatenate[Transaction, P], T]
+
+
 class _Pool:
     """The connections for one purpose."""
 
@@ -123,6 +126,8 @@ class _Pool:
 
 class Database:
     """The connections of one process. A forked child has a Database of its own, and leaves these alone."""
+
+    transaction_type = Transaction
 
     def __init__(self, conninfo: str, where: str, clock: Clock | None) -> None:
         self.pid = os.getpid()
@@ -146,9 +151,7 @@ class Database:
         connection.add_notice_handler(lambda _: None)
         return connection
 
-    def write(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take the steps in one transaction. Nothing of them stays if they raise.
 
         They are repeated if it is certain that nothing was committed: after a deadlock, and once if the connection
@@ -170,9 +173,7 @@ class Database:
                 raise self._translated(error) from error
         raise StoreBusy(self.where, BUSY_SECONDS)
 
-    def _write_once(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def _write_once(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         with self.borrow(pool) as connection, self.begun(connection) as tx:
             answer = steps(tx, *args, **kwargs)
             self.notify(tx)
@@ -202,9 +203,7 @@ class Database:
             problem = f"the connection broke during a commit ({_line(error)})"
             raise CommitUnknown(self.where, problem, "check whether it happened before you repeat it") from error
 
-    def read(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read, all of one moment."""
         for last in (False, True):
             try:

@@ -22,6 +22,8 @@ from treadle.stores.shared.transaction import Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Steps = Callable[Concatenate[Transaction, P], T]
+Verb = Callable[Concatenate["SQLStore[Any]", P], T]
 
 log = logging.getLogger("treadle")
 
@@ -31,15 +33,18 @@ class Connections(Protocol):
 
     pid: int
 
-    def write(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Take the steps in one transaction. Nothing of them stays if they raise."""
+    @property
+    def transaction_type(self) -> type[Transaction]:
+        """What `steps` are given."""
+        ...
 
-    def read(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Take the steps in one transaction. Nothing of them stays if they raise."""
+        ...
+
+    def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read, each of which sees the newest commit."""
+        ...
 
     def close(self) -> None: ...
 
@@ -47,7 +52,7 @@ class Connections(Protocol):
 D = TypeVar("D", bound=Connections)
 
 
-def reads(pool: str, steps: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[SQLStore[Any], P], T]:
+def reads(pool: str, steps: Steps[P, T]) -> Verb[P, T]:
     """A verb that takes these steps, which only read."""
 
     def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -57,7 +62,7 @@ def reads(pool: str, steps: Callable[Concatenate[Transaction, P], T]) -> Callabl
     return verb
 
 
-def writes(pool: str, steps: Callable[Concatenate[Transaction, P], T]) -> Callable[Concatenate[SQLStore[Any], P], T]:
+def writes(pool: str, steps: Steps[P, T]) -> Verb[P, T]:
     """A verb that takes these steps in one transaction."""
 
     def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -177,10 +182,12 @@ class SQLStore(ABC, Generic[D]):
     # Claim and settle
 
     def due(self, request: ClaimRequest) -> Due:
-        return self.database.read("claim", lambda tx: tx.due(request))
+        database: Connections = self.database
+        return database.read("claim", database.transaction_type.due, request)
 
     def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
-        return self.database.write("claim", lambda tx: tx.claim(worker, request))
+        database: Connections = self.database
+        return database.write("claim", database.transaction_type.claim, worker, request)
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
         return self.database.write("settle", settle.settle, ended) if ended else Settled(at=0)

@@ -41,6 +41,9 @@ class Transaction(Transitions):
         return self.connection.execute(sql, parameters)
 
 
+Steps = Callable[Concatenate[Transaction, P], T]
+
+
 class StillReading(Exception):
     """The connection has an older statement that was not read to its end and is still referenced, for example by an
     exception's traceback. Until that ends, the connection sees the past and cannot write."""
@@ -48,6 +51,8 @@ class StillReading(Exception):
 
 class Database:
     """The connections of one process, made when they are first used. A forked child has a Database of its own."""
+
+    transaction_type = Transaction
 
     def __init__(self, path: Path, synchronous: str, clock: Clock) -> None:
         self.pid = os.getpid()
@@ -88,16 +93,12 @@ class Database:
         connection.text_factory = text
         return connection
 
-    def write(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take the steps in one transaction. (There is one writer, whatever it is for.)"""
         with self.writing() as tx:
             return steps(tx, *args, **kwargs)
 
-    def read(
-        self, pool: str, steps: Callable[Concatenate[Transaction, P], T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
+    def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read: each sees the newest commit and does not wait."""
         with self._in_use():
             try:
