@@ -183,14 +183,14 @@ class Treadle(Management):
         """Store now, in one commit with the other callers of this process."""
         if self._pid != os.getpid():  # after a fork: do not wait for the parent's callers
             self._start_over()
-        if self.store.keys_may_wait and _has_key(jobs):
+        if self.store.dedupe_may_block and _has_key(jobs):
             return self.store.insert(jobs)
         return self._group.insert(jobs)
 
     async def _ainsert(self, jobs: Sequence[NewJob]) -> list[Job]:
         if self._pid != os.getpid():
             self._start_over()
-        if self.store.keys_may_wait and _has_key(jobs):
+        if self.store.dedupe_may_block and _has_key(jobs):
             return await asyncio.to_thread(self.store.insert, jobs)
         loop = asyncio.get_running_loop()
         group = self._groups.get(loop)

@@ -254,7 +254,7 @@ def test_a_list_by_several_statuses_misses_no_job_whose_status_changes_meanwhile
     assert [moving.id, ended.id] == [job.id for job in listed]
 
 
-@pytest.mark.needs("hears_others")
+@pytest.mark.needs("notices_commits")
 def test_changes_differ_after_another_commit(open_store):
     ours, theirs = open_store(), open_store()
     first = ours.changes()
@@ -264,7 +264,7 @@ def test_changes_differ_after_another_commit(open_store):
     assert first != ours.changes()
 
 
-@pytest.mark.needs("hears_others")
+@pytest.mark.needs("notices_commits")
 def test_reading_changes_nothing(open_store):
     ours, theirs = open_store(), open_store()
     put(ours)

@@ -97,7 +97,7 @@ def check(store, jobs, wanted, clock, *, count=True):
 
 
 def test_a_filter_by_any_field_finds_jobs_in_every_state(store, jobs, clock):
-    every = 1 if store.one_machine else 4
+    every = 1 if store.single_host else 4
     for n, field in enumerate(fields(jobs, clock)):
         for i, statuses in enumerate(STATUSES):
             if (n + i) % every == 0:  # on a server, a sample of the combinations
@@ -112,14 +112,14 @@ def test_every_status_can_be_searched_alone(store, jobs, clock):
 def test_values_in_a_payload_are_found(store, jobs, clock):
     for n, wanted in enumerate(by_payload()):
         check(store, jobs, wanted, clock, count=n % 5 == 0)
-        if store.one_machine:
+        if store.single_host:
             check(store, jobs, wanted.replace(statuses=STATUSES[n % len(STATUSES)]), clock)
 
 
 def test_all_fields_of_a_filter_must_match(store, jobs, clock):
     chance = random.Random(1)
     some = [*fields(jobs, clock), *by_payload()]
-    for _ in range(150 if store.one_machine else 40):
+    for _ in range(150 if store.single_host else 40):
         wanted = Filter(statuses=chance.choice(STATUSES))
         for one in chance.sample(some, 3):
             wanted = wanted.replace(

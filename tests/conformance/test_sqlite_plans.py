@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.conformance.helpers import DAY, finish, limit, put_many, take
@@ -271,3 +273,12 @@ def test_the_view_reads_only_the_jobs_that_are_joined(store, query):
         tx.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, job TEXT NOT NULL)")
 
     assert [] == [line for line in plan(store, query) if line.startswith(("SCAN", "MATERIALIZE"))]
+
+
+def test_what_all_databases_share_is_sqlite_here(store):
+    """Without casts and schemas; and SQLite can prepare every one of them."""
+    for name, statement in vars(Transaction.sql).items():
+        assert not re.search(r"::|\bCAST\b|\btreadle\.", statement), name
+        if not name.startswith("_"):
+            text = statement.format(by="type, ", group="1, type")
+            assert plan(store, text, dict.fromkeys(re.findall(r":(\w+)", text))) is not None, name

@@ -42,21 +42,21 @@ def test_there_is_no_notification_without_a_commit(store, watch):
     assert not watch.wait(0.02)
 
 
-@pytest.mark.needs("hears_others")
+@pytest.mark.needs("notices_commits")
 def test_an_enqueue_notifies(watch, open_store):
     put(open_store())
 
     assert notified(watch)
 
 
-@pytest.mark.needs("hears_others")
+@pytest.mark.needs("notices_commits")
 def test_an_enqueue_of_another_process_notifies(watch, store):
     assert 0 == wait(fork_and(lambda: put(store)))
 
     assert notified(watch)
 
 
-@pytest.mark.needs("hears_others")
+@pytest.mark.needs("notices_commits")
 def test_a_job_that_waits_again_notifies(watch, open_store):
     theirs = open_store()
     claimed = put_and_take(theirs)
@@ -67,7 +67,7 @@ def test_a_job_that_waits_again_notifies(watch, open_store):
     assert notified(watch)
 
 
-@pytest.mark.needs("hears_others")
+@pytest.mark.needs("notices_commits")
 def test_a_manual_retry_notifies(watch, open_store):
     theirs = open_store()
     job = finish(theirs, COMPLETED)
@@ -78,7 +78,7 @@ def test_a_manual_retry_notifies(watch, open_store):
     assert notified(watch)
 
 
-@pytest.mark.needs("hears_others")
+@pytest.mark.needs("notices_commits")
 def test_each_of_many_watches_is_notified(open_store):
     handles = [open_store() for _ in range(3)]
     handles[0].open()
@@ -93,7 +93,7 @@ def test_each_of_many_watches_is_notified(open_store):
         watch.close()
 
 
-@pytest.mark.needs("hears_others")
+@pytest.mark.needs("notices_commits")
 def test_a_watch_that_starts_between_two_commits_is_notified_of_the_second(open_store):
     """A process that has just notified does not notify again for the next job."""
     ours, theirs = open_store(), open_store()

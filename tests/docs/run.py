@@ -139,7 +139,7 @@ class Page:
                 for statement in filter(str.strip, block.code.split(";")):
                     by_hand.execute(statement)
             return
-        if not store.one_machine:
+        if not store.single_host:
             with psycopg.connect(store.url) as server:
                 server.execute(block.code)
                 server.rollback()

@@ -127,7 +127,7 @@ def _database(shared: Shared, stack: ExitStack, *, keep: bool) -> str:
         return f"sqlite:///{folder / 'demo.db'}"
     store = open_store(database_url(shared.db))
     found = store.schema()
-    if found is not None and (found or store.one_machine):
+    if found is not None and (found or store.single_host):
         what = f"{store.where} {'is in use' if found else 'exists'}"
         raise CommandError(what, "The demo kills a worker, so it needs a database of its own.", next="name a new one")
     return store.url

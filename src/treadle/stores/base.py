@@ -3,6 +3,9 @@
 A store is synchronous and may be used from any thread. It never calls up: it returns what happened.
 """
 
+# pyright: reportReturnType=false
+# A method of a Protocol is its docstring here. (pyright would want a `...` after each.)
+
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -74,11 +77,9 @@ class Watch(Protocol):
 
     def wait(self, seconds: float) -> bool:
         """Whether there may be a commit since the last call; False after `seconds` without one."""
-        ...
 
     def close(self) -> None:
         """End a `wait` in another thread."""
-        ...
 
 
 class Engine(Protocol):
@@ -88,34 +89,29 @@ class Engine(Protocol):
     """Opens the same database again, from any process and any working directory."""
     where: str
     """The database, for people: an absolute path, or a URL without its password."""
-    one_machine: bool
+    single_host: bool
     """True if all users of this database run on one machine, so that process ids and boot ids show which are dead."""
-    hears_others: bool
+    notices_commits: bool
     """Whether `watch` notices commits of other processes. If not, a worker looks for jobs once a second."""
-    keys_may_wait: bool
+    dedupe_may_block: bool
     """Whether an enqueue with a dedupe key may have to wait for an open transaction that holds the key."""
     joins_transactions: bool
     """Whether `insert` can be part of a transaction on the user's own connection."""
 
     def open(self) -> None:
         """Connect, and create or upgrade the tables where the store does that by itself."""
-        ...
 
     def close(self) -> None:
         """Close every connection. The store opens again when it is used again."""
-        ...
 
     def now(self) -> int:
         """The time that decides here, which need not be this host's."""
-        ...
 
     def changes(self) -> int:
         """A number that differs from the last one if another process has committed since. Cheap enough to poll."""
-        ...
 
     def watch(self) -> Watch:
         """Something to wait on until there is a commit."""
-        ...
 
     # Enqueue
     def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
@@ -125,24 +121,19 @@ class Engine(Protocol):
         stored by an earlier try, and is returned as it is now.
         With `connection`, they are part of that connection's open transaction, and nothing is committed here.
         """
-        ...
 
     def insert_groups(self, groups: Sequence[Sequence[NewJob]]) -> list[Inserted]:
         """`insert` each group, in one commit if possible. If not, only the group at fault gets an error."""
-        ...
 
     def publish(self, policies: Sequence[TypePolicy]) -> None:
         """Let all producers and workers know how these types are run."""
-        ...
 
     def policies(self) -> dict[str, TypePolicy]:
         """What was published, by type."""
-        ...
 
     # Claim and settle
     def due(self, request: ClaimRequest) -> Due:
         """Whether `claim` would find something. Takes no lock."""
-        ...
 
     def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
         """Lease up to `request.limit` due jobs to `worker`, most urgent first: priority, then run_at, then id.
@@ -150,42 +141,33 @@ class Engine(Protocol):
         No job is ever leased twice at a time, no type exceeds its limit. Each job's attempt counts from now on.
         Raises WorkerLost if the worker was declared dead. Worker '' claims by hand.
         """
-        ...
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
         """Write how these attempts ended, together, as far as their leases are held. An outcome that was written
         before (a repeated commit) is not lost."""
-        ...
 
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> AbstractContextManager[Any]:
         """A connection whose transaction ends with the job's outcome. Raises LeaseLost, and rolls back, if the job
         is no longer the caller's."""
-        ...
 
     def save_progress(self, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
         """Store the newest progress of leased jobs; for a lost lease nothing is written."""
-        ...
 
     def extend(self, claimed: ClaimedJob, until: int) -> ClaimedJob:
         """Move a deadline, given in microseconds from the database's now. Raises LeaseLost."""
-        ...
 
     # Liveness
     def register(self, worker: WorkerRow) -> None:
         """Add a new living worker."""
-        ...
 
     def beat(self, worker: str) -> Beat:
         """Count up. Raises WorkerLost if the worker was declared dead."""
-        ...
 
     def cancelled(self, worker: str) -> list[int]:
         """The numbers of the worker's leases that were cancelled. Takes no lock."""
-        ...
 
     def release_unheld(self, worker: str, numbers: Collection[int]) -> int:
         """Release the leases of these numbers, of which the worker does not know, without charge."""
-        ...
 
     def declare_dead(
         self,
@@ -202,31 +184,25 @@ class Engine(Protocol):
         None: all of them. `outside`: it was killed from outside, so that none of its jobs is suspected.
         A worker that is already gone is declared dead again, for what was left in its name.
         """
-        ...
 
     def rescue(self, *, silent_for: int | None = None) -> int:
         """Return the jobs whose worker has no row, or whose deadline passed a while ago. How many.
 
         With `silent_for`, first declare workers dead that have not beaten for that many microseconds of database time.
         """
-        ...
 
     def workers(self) -> list[WorkerRow]:
         """All living workers, oldest first."""
-        ...
 
     # Chores
     def complete(self, ids: Sequence[str]) -> int:
         """The work of these jobs exists: whatever their status, they are completed now. How many were not before."""
-        ...
 
     def compact(self) -> int:
         """Add up the counts that were appended, where they are. How many rows are left of them."""
-        ...
 
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
         """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. How many."""
-        ...
 
 
 class Schema(Protocol):
@@ -234,23 +210,18 @@ class Schema(Protocol):
 
     def schema(self) -> int | None:
         """The schema that the database has, 0 without tables of ours, None if there is none. Changes nothing."""
-        ...
 
     def newest_schema(self) -> int:
         """The schema that this treadle needs. Without connecting."""
-        ...
 
     def upgrade(self) -> int:
         """Create the tables, or bring them to the newest schema: its number. Safe to repeat."""
-        ...
 
     def schema_sql(self) -> str:
         """All tables as SQL, for people. Without connecting."""
-        ...
 
     def status(self) -> Mapping[str, Any]:
         """What `treadle db status` and `doctor` show: schema, versions, sizes, settings."""
-        ...
 
 
 class Reading(Protocol):
@@ -258,42 +229,33 @@ class Reading(Protocol):
 
     def get(self, id: str) -> Job | None:
         """The job as it is now."""
-        ...
 
     def job_facts(self, id: str) -> JobFacts | None:
         """All that `why` needs to know of a job, at a bounded cost; None if there is no such job."""
-        ...
 
     def attempts(self, id: str) -> list[Attempt]:
         """Its unsuccessful attempts, oldest first."""
-        ...
 
-    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
+    def jobs(self, filter: Filter, limit: int, before: str | None = None) -> Page:
         """Jobs, newest first, with ids before `before`. At a bounded cost: see `Page.searched`."""
-        ...
 
-    def counts(self, by: Sequence[str], wanted: Filter = ..., most: int | None = None) -> Counted:
+    def counts(self, by: Sequence[str], filter: Filter = ..., most: int | None = None) -> Counted:
         """How many jobs there are, grouped by some of status, state, type, queue, tenant and subject.
 
         With `most`, of those that have to be counted one by one only that many of the newest are.
         """
-        ...
 
     def queue_stats(self) -> list[QueueStats]:
         """What waits, runs and has ended, by queue and type. At a bounded cost."""
-        ...
 
     def usage(self, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None) -> list[Usage]:
         """What ran from one second to another, in steps of `step` seconds, by some of type, queue and tenant."""
-        ...
 
     def latency_sample(self) -> list[Sampled]:
         """How long the newest jobs waited and ran."""
-        ...
 
     def failures(self) -> list[FailureGroup]:
         """The newest failed jobs, and those that wait for a retry, by type and error; the latest first."""
-        ...
 
 
 class Managing(Protocol):
@@ -301,24 +263,19 @@ class Managing(Protocol):
 
     def cancel(self, id: str) -> Job:
         """End a waiting job; flag a leased one, so that its worker stops it. Raises JobNotFound or WrongStatus."""
-        ...
 
     def retry(self, id: str) -> Job:
         """Let an ended job run again, with all of its attempts. Raises JobNotFound, WrongStatus or KeyHeld."""
-        ...
 
     def delete(self, id: str) -> Job:
         """Erase a job that is not leased. Raises JobNotFound or WrongStatus."""
-        ...
 
     def run_now(self, id: str) -> Job:
         """A waiting job waits no longer. Raises JobNotFound or WrongStatus."""
-        ...
 
-    def batch(self, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None = None) -> Batch:
+    def batch(self, action: str, filter: Filter, before: str | None, limit: int, operation: str | None = None) -> Batch:
         """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which the
         action does not apply is skipped. A batch of an operation continues it, and is recorded in the same commit."""
-        ...
 
 
 class WebRecords(Protocol):
@@ -326,52 +283,40 @@ class WebRecords(Protocol):
 
     def audit(self, row: AuditRow) -> None:
         """Record a change."""
-        ...
 
     def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
         """What was changed, newest first."""
-        ...
 
     def add_token(self, token: Token) -> bool:
         """False if its name is taken."""
-        ...
 
     def token(self, hash: str) -> Token | None:
         """The token with this hash."""
-        ...
 
     def tokens(self) -> list[Token]:
         """All of them, by name."""
-        ...
 
     def drop_token(self, name: str) -> bool:
         """False if there is none."""
-        ...
 
     def start_operation(self, operation: Operation) -> None:
         """An operation begins."""
-        ...
 
     def resume_operation(self, operation: Operation) -> bool:
         """Continue one that stands still. False if it has moved since, or another process was first."""
-        ...
 
     def fail_operation(self, id: str, error: str) -> None:
         """It ends here, for a reason."""
-        ...
 
     def operation(self, id: str) -> Operation | None:
         """How far it is."""
-        ...
 
     def operations(self, limit: int) -> list[Operation]:
         """The newest ones."""
-        ...
 
     def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
         """`insert`, unless a request with this key was answered before: then what it stored, and False. Raises
         RequestDiffers if that request had another hash."""
-        ...
 
 
 class Store(Engine, Schema, Reading, Managing, WebRecords, Protocol):

@@ -123,7 +123,7 @@ class Broadcaster:
         changed = True  # something may have changed before the watch began
         try:
             while self._has_subscribers():
-                if not self._app.store.hears_others:
+                if not self._app.store.notices_commits:
                     before, last = last, self.snapshot()
                     changed = changed or last != before
                 if changed:

@@ -23,10 +23,6 @@ from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
 
 OURS = "treadle"
 """A savepoint of ours in the user's transaction."""
-ENDED_BY_THE_BLOCK = (
-    "the block committed or rolled back by itself, so that its rows and the job's completion are no longer one; the "
-    "job was not completed: leave both to ctx.transaction()"
-)
 ENDED_BY_THE_SERVER = (
     "the server has ended the transaction: one that lasts 5 s has to make room for others, as nobody else can write "
     "meanwhile; nothing was stored: do the slow work first, then write in the block"
@@ -50,9 +46,9 @@ class Watch:
 class LibSQLStore(SQLiteTables[Database]):
     """Jobs on one libSQL server, shared by all machines that reach it."""
 
-    one_machine = False
-    hears_others = False
-    keys_may_wait = False
+    single_host = False
+    notices_commits = False
+    dedupe_may_block = False
     joins_transactions = False
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
@@ -60,6 +56,7 @@ class LibSQLStore(SQLiteTables[Database]):
         self._place = read_url(url)
         self.url, self.where = url, self._place.where
         self._clock = None if clock is now else clock
+        self._looks = 0
 
     # Life of the store
 
@@ -97,7 +94,7 @@ class LibSQLStore(SQLiteTables[Database]):
 
     def changes(self) -> int:
         """Commits are not reported, so every look may find something new."""
-        self._looks = getattr(self, "_looks", 0) + 1
+        self._looks += 1
         return self._looks
 
     def watch(self) -> Watch:
@@ -195,7 +192,7 @@ def own_error(database: Database, error: Exception) -> Exception:
     """The error that a block gets: sqlite3's if a statement is to blame, ours if the transaction is over."""
     if isinstance(error, Failed) and error.code not in GONE:
         if f"no such savepoint: {BLOCK}" in str(error):
-            return TransactionOver(ENDED_BY_THE_BLOCK)
+            return TransactionOver(settle.ENDED_BY_THE_BLOCK)
         kind = sqlite3.IntegrityError if error.code.startswith("SQLITE_CONSTRAINT") else sqlite3.OperationalError
         return kind(str(error).removeprefix("SQLite error: "))
     if isinstance(error, Failed) or (isinstance(error, Refused) and error.status == 400):

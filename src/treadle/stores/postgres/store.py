@@ -23,7 +23,7 @@ from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, 
 from treadle.stores.rows import Counted
 from treadle.stores.shared import enqueue, search, settle
 from treadle.stores.shared.store import SQLStore
-from treadle.stores.user_connections import UserConnection, identity, savepoint, wrap
+from treadle.stores.user_connections import IDENTITY, UserConnection, identity, savepoint, wrap
 
 
 class _Answers:
@@ -50,23 +50,12 @@ class Answer(list[tuple[Any, ...]]):
         return self
 
 
-class _Rows:
-    """Our own connection, as a user's connection would be."""
-
-    def __init__(self, tx: Transaction) -> None:
-        self._tx = tx
-
-    def execute(self, sql: str, parameters: Mapping[str, Any]) -> list[tuple[Any, ...]]:
-        rows: list[tuple[Any, ...]] = self._tx.connection.execute(sql, parameters).fetchall()
-        return rows
-
-
 class PostgresStore(SQLStore[Database]):
     """Jobs in the schema `treadle` of one database, shared by any number of machines."""
 
-    one_machine = False
-    hears_others = True
-    keys_may_wait = True
+    single_host = False
+    notices_commits = True
+    dedupe_may_block = True
     joins_transactions = True
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
@@ -184,29 +173,29 @@ class PostgresStore(SQLStore[Database]):
 
     _identity: str | None = None
 
-    def _ask_identity(self) -> str:
+    def _ask_identity(self) -> str | None:
         """It changes when the server restarts."""
-        self._identity = self.database.read("other", lambda tx: identity(_Rows(tx)))
+        self._identity = self.database.read("other", Transaction.value, IDENTITY)
         return self._identity
 
     # Manage
 
-    def jobs(self, wanted: Filter, limit: int, before: str | None = None) -> Page:
-        return self.database.read("read", lambda tx: search.jobs(self._for_tenant(tx, wanted), wanted, limit, before))
+    def jobs(self, filter: Filter, limit: int, before: str | None = None) -> Page:
+        return self.database.read("read", lambda tx: search.jobs(self._for_tenant(tx, filter), filter, limit, before))
 
-    def counts(self, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
+    def counts(self, by: Sequence[str], filter: Filter = EVERYTHING, most: int | None = None) -> Counted:
         """The tallies are of all tenants: a role that sees one tenant has to count."""
 
         def steps(tx: Transaction) -> Counted:
             count = search.counts if self._scope is None else search.count_jobs
-            return count(self._for_tenant(tx, wanted), by, wanted, most)
+            return count(self._for_tenant(tx, filter), by, filter, most)
 
         return self.database.read("read", steps)
 
-    def _for_tenant(self, tx: Transaction, wanted: Filter) -> Transaction:
+    def _for_tenant(self, tx: Transaction, filter: Filter) -> Transaction:
         """If our role sees one tenant at a time: act for the one that is asked for."""
-        if self._scope == "" and len(wanted.tenants) == 1 and isinstance(wanted.tenants[0], str):
-            tx.execute(roles.SET_TENANT, {"tenant": wanted.tenants[0]})
+        if self._scope == "" and len(filter.tenants) == 1 and isinstance(filter.tenants[0], str):
+            tx.execute(roles.SET_TENANT, {"tenant": filter.tenants[0]})
         return tx
 
     # Claim and settle
@@ -221,10 +210,7 @@ class PostgresStore(SQLStore[Database]):
                 yield connection
                 connection.answer_within = ANSWER_SECONDS
                 if connection.info.transaction_status != TransactionStatus.INTRANS:
-                    raise TransactionOver(
-                        "the block committed or rolled back by itself, so that its rows and the job's completion are "
-                        "no longer one; the job was not completed: leave both to ctx.transaction()"
-                    )
+                    raise TransactionOver(settle.ENDED_BY_THE_BLOCK)
                 tx.set_now()
                 settle.settle_in_transaction(tx, claimed, outcome())
                 database.notify(tx)
@@ -238,9 +224,7 @@ class PostgresStore(SQLStore[Database]):
             if not tx.value(sql.LOCK_COMPACTING):
                 return 0
             since = tx.now // MINUTE * 60 - 3600
-            rows: int = (
-                tx.execute(sql.COMPACT_TALLIES).rowcount + tx.execute(sql.COMPACT_USAGE, {"since": since}).rowcount
-            )
-            return rows
+            tallies = tx.execute(sql.COMPACT_TALLIES)
+            return int(tallies.rowcount + tx.execute(sql.COMPACT_USAGE, {"since": since}).rowcount)
 
         return self.database.write("other", steps)

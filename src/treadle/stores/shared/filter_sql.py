@@ -43,29 +43,28 @@ def where(terms: Iterable[Term]) -> Term:
     return " AND ".join(texts), parameters
 
 
-def conditions(tx: Transaction, wanted: Filter, at: str) -> dict[str, Term]:
+def conditions(tx: Transaction, filter: Filter, at: str) -> dict[str, Term]:
     """What has to hold, field by field. `at`: the table of the list that is read in order."""
     found: dict[str, Term] = {}
-    if wanted.statuses:
-        texts = [_IS.get(state, f"f.status = '{state}'") for state in wanted.statuses]
+    if filter.statuses:
+        texts = [_IS.get(state, f"f.status = '{state}'") for state in filter.statuses]
         found["statuses"] = _any(texts), {"now": tx.now} if any(":now" in text for text in texts) else {}
-    for field, column in (("types", "type"), ("queues", "queue"), ("tenants", "tenant")):
-        if values := getattr(wanted, field):
-            found[field] = _named(f"{at}.{column}", column, values)
-    if wanted.subjects:
-        found["subjects"] = _named("j.subject", "subject", wanted.subjects)
-    if wanted.workers:
-        found["workers"] = _worker(tx.dialect, wanted.workers)
-    if wanted.ids:
-        names = {f"id{i}": id for i, id in enumerate(wanted.ids)}
+    named = {"types": f"{at}.type", "queues": f"{at}.queue", "tenants": f"{at}.tenant", "subjects": "j.subject"}
+    for field, column in named.items():
+        if values := getattr(filter, field):
+            found[field] = _named(column, field, values)
+    if filter.workers:
+        found["workers"] = _worker(tx.dialect, filter.workers)
+    if filter.ids:
+        names = {f"id{i}": id for i, id in enumerate(filter.ids)}
         found["ids"] = f"{at}.id IN ({_listed(names)})", names
-    if wanted.attempts:
-        found["attempts"] = " AND ".join(_any(f"{_ATTEMPTS} {how} {n}" for how, n in t) for t in wanted.attempts), {}
-    found.update(_errors(tx.dialect, wanted.errors))
-    for i, (path, values) in enumerate(wanted.payload):
+    if filter.attempts:
+        found["attempts"] = " AND ".join(_any(f"{_ATTEMPTS} {how} {n}" for how, n in t) for t in filter.attempts), {}
+    found.update(_errors(tx.dialect, filter.errors))
+    for i, (path, values) in enumerate(filter.payload):
         found[f"payload{i}"] = _payload(tx.dialect, i, path, values)
     for field, how in (("since", ">="), ("until", "<")):
-        if (moment := getattr(wanted, field)) is not None:
+        if (moment := getattr(filter, field)) is not None:
             found[field] = f"j.created_at {how} :{field}", {field: at_moment(tx, moment)}
     return found
 

@@ -88,23 +88,23 @@ ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
 
 
 def batch(
-    tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int, operation: str | None = None
+    tx: Transaction, action: str, filter: Filter, before: str | None, limit: int, operation: str | None = None
 ) -> Batch:
     if operation is None:
-        return _batch(tx, action, wanted, before, limit)
+        return _batch(tx, action, filter, before, limit)
     before = web_records.position(tx, operation)
     if before is None:
         return Batch(0, 0, None)
-    batch = _batch(tx, action, wanted, before, limit)
+    batch = _batch(tx, action, filter, before, limit)
     tx.execute(tx.sql.ADVANCE_OPERATION, {**batch._asdict(), "id": operation, "now": tx.now})
     return batch
 
 
-def _batch(tx: Transaction, action: str, wanted: Filter, before: str | None, limit: int) -> Batch:
+def _batch(tx: Transaction, action: str, filter: Filter, before: str | None, limit: int) -> Batch:
     """A job that is locked and matches again cannot become one that was not meant."""
-    page = search.jobs(tx, wanted, limit, before)
+    page = search.jobs(tx, filter, limit, before)
     locked = [job.id for job in page if _is_locked(tx, job.id)]
-    meant = search.jobs(tx, wanted.replace(ids=tuple(locked)), limit, None).jobs if locked else []
+    meant = search.jobs(tx, filter.replace(ids=tuple(locked)), limit, None).jobs if locked else []
     done = sum(_done(tx, ACTIONS[action], job.id) for job in meant)
     return Batch(done, len(page) - done, page.next)
 
@@ -151,8 +151,8 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
     until = tx.now - before
-    wanted = {"statuses": as_json(statuses), "before": until, "oldest": first_id_of(until), "limit": limit}
-    rows = tx.execute(tx.dialect.PRUNABLE, wanted).fetchall() if statuses else []
+    ended = {"statuses": as_json(statuses), "before": until, "oldest": first_id_of(until), "limit": limit}
+    rows = tx.execute(tx.dialect.PRUNABLE, ended).fetchall() if statuses else []
     old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
     tx.execute(tx.dialect.PRUNE_USAGE, old)
     web_records.prune(tx)

@@ -40,12 +40,12 @@ class Source(NamedTuple):
     """What has to be checked row by row."""
 
 
-def jobs(tx: Transaction, wanted: Filter, limit: int, before: str | None = None) -> Page:
+def jobs(tx: Transaction, filter: Filter, limit: int, before: str | None = None) -> Page:
     """Newest first. One statement per status asked for, each starting from the table that has just those rows."""
     found: dict[str, Job] = {}
     ends: list[str] = []
     with tx.snapshot():  # a job that moves meanwhile is neither missed nor seen twice
-        for source in _sources(tx, wanted):
+        for source in _sources(tx, filter):
             some, end = _newest(tx, source, limit + 1, before)
             found.update((job.id, job) for job in some)
             ends += [end] if end else []
@@ -95,17 +95,17 @@ def _end(tx: Transaction, source: Source, before: str | None, rows: int) -> str 
 # Where to start
 
 
-def _sources(tx: Transaction, wanted: Filter) -> Iterator[Source]:
+def _sources(tx: Transaction, filter: Filter) -> Iterator[Source]:
     """Each with all that has to hold; no job is in two of them."""
-    one = wanted.ids or _is_one(wanted.tenants) or _is_one(wanted.subjects)
-    if one or not wanted.statuses:  # the indexes by tenant and subject are on the jobs themselves
-        yield _source(tx, wanted, "j", tx.dialect.FROM_ALL, [])
+    one = filter.ids or _is_one(filter.tenants) or _is_one(filter.subjects)
+    if one or not filter.statuses:  # the indexes by tenant and subject are on the jobs themselves
+        yield _source(tx, filter, "j", tx.dialect.FROM_ALL, [])
         return
-    states, any_status = set(wanted.statuses), wanted.replace(statuses=())
+    states, any_status = set(filter.statuses), filter.replace(statuses=())
     waiting = () if Status.PENDING in states else tuple(state for state in WAITING if state in states)
     if waiting or Status.PENDING in states:
         again: list[Term] = [("r.attempts > 0", {})] if waiting == ("retrying",) else []  # an index has just those
-        yield _source(tx, wanted.replace(statuses=waiting), "r", tx.dialect.FROM_PENDING, again)
+        yield _source(tx, filter.replace(statuses=waiting), "r", tx.dialect.FROM_PENDING, again)
     if Status.PROCESSING in states:
         yield _source(tx, any_status, "l", tx.dialect.FROM_PROCESSING, [])
     for status in FINAL:
@@ -113,23 +113,23 @@ def _sources(tx: Transaction, wanted: Filter) -> Iterator[Source]:
             yield _source(tx, any_status, "f", tx.dialect.FROM_FINISHED, _ended(status))
 
 
-def _source(tx: Transaction, wanted: Filter, at: str, rows: str, served: list[Term]) -> Source:
-    terms = conditions(tx, wanted, at)
+def _source(tx: Transaction, filter: Filter, at: str, rows: str, served: list[Term]) -> Source:
+    terms = conditions(tx, filter, at)
     if at == "j":
-        served = _by_index(wanted, terms)
-    if wanted.since is not None:
-        served = [*served, (f"{at}.id >= :first", {"first": first_id_of(at_moment(tx, wanted.since) - SKEW)})]
-    if wanted.until is not None:
-        served = [*served, (f"{at}.id < :last", {"last": first_id_of(at_moment(tx, wanted.until) + SKEW)})]
+        served = _by_index(filter, terms)
+    if filter.since is not None:
+        served = [*served, (f"{at}.id >= :first", {"first": first_id_of(at_moment(tx, filter.since) - SKEW)})]
+    if filter.until is not None:
+        served = [*served, (f"{at}.id < :last", {"last": first_id_of(at_moment(tx, filter.until) + SKEW)})]
     return Source(rows, at, served, list(terms.values()))
 
 
-def _by_index(wanted: Filter, terms: dict[str, Term]) -> list[Term]:
+def _by_index(filter: Filter, terms: dict[str, Term]) -> list[Term]:
     """Takes out of `terms` what an index of the jobs serves: it has no rows without a tenant, or without a subject."""
-    if wanted.ids:
+    if filter.ids:
         return [terms.pop("ids")]
     for field, column in (("subjects", "j.subject"), ("tenants", "j.tenant")):
-        values = getattr(wanted, field)
+        values = getattr(filter, field)
         if _is_one(values) and values[0]:
             return [terms.pop(field), (f"{column} <> ''", {})]
     return []
@@ -148,20 +148,20 @@ def _ended(status: Status) -> list[Term]:
 # How many
 
 
-def counts(tx: Transaction, by: Sequence[str], wanted: Filter = EVERYTHING, most: int | None = None) -> Counted:
+def counts(tx: Transaction, by: Sequence[str], filter: Filter = EVERYTHING, most: int | None = None) -> Counted:
     """From the tallies if they have the answer. If not, jobs are counted."""
-    return _tallied(tx, by, wanted) if _is_tallied(by, wanted) else count_jobs(tx, by, wanted, most)
+    return _tallied(tx, by, filter) if _is_tallied(by, filter) else count_jobs(tx, by, filter, most)
 
 
-def count_jobs(tx: Transaction, by: Sequence[str], wanted: Filter, most: int | None) -> Counted:
+def count_jobs(tx: Transaction, by: Sequence[str], filter: Filter, most: int | None) -> Counted:
     """Jobs are counted, among the newest `most` of each source."""
-    if most is None and wanted == EVERYTHING and "state" not in by:
+    if most is None and filter == EVERYTHING and "state" not in by:
         names = ("status", "type", "queue", "tenant", "subject")
         every = [(dict(zip(names, row, strict=False)), row[-1]) for row in tx.execute(tx.sql.COUNT_EACH)]
         return Counted(_grouped(by, every), True)
     rows: list[tuple[dict[str, Any], int]] = []
     exact = True
-    for source in _sources(tx, wanted):
+    for source in _sources(tx, filter):
         end = None if most is None else _end(tx, source, None, most)
         rows += _counted(tx, source, by, end)
         exact = exact and end is None
@@ -181,20 +181,20 @@ def _counted(tx: Transaction, source: Source, by: Sequence[str], end: str | None
     return [(dict(zip(by, row, strict=False)), row[-1]) for row in tx.execute(statement, needed)]
 
 
-def _is_tallied(by: Sequence[str], wanted: Filter) -> bool:
+def _is_tallied(by: Sequence[str], filter: Filter) -> bool:
     """Whether only status, type and queue matter."""
-    plain = wanted.replace(statuses=(), types=(), queues=()) == EVERYTHING
+    plain = filter.replace(statuses=(), types=(), queues=()) == EVERYTHING
     return plain and {"status", "state", "type", "queue"} >= set(by)
 
 
-def _tallied(tx: Transaction, by: Sequence[str], wanted: Filter) -> Counted:
+def _tallied(tx: Transaction, by: Sequence[str], filter: Filter) -> Counted:
     """Tallies do not say what a pending job waits for: `queue_stats` does."""
-    states = set(wanted.statuses) or {*Status, *WAITING}
+    states = set(filter.statuses) or {*Status, *WAITING}
     rows: list[tuple[dict[str, Any], int]] = []
     split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)
-    found = [row for row in stats.queue_stats(tx) if _is_in(row.type, row.queue, wanted)] if split else []
+    found = [row for row in stats.queue_stats(tx) if _is_in(row.type, row.queue, filter)] if split else []
     for status, type, queue, n in tx.execute(tx.dialect.TALLIES):
-        if status in states and _is_in(type, queue, wanted) and not (split and status == Status.PENDING):
+        if status in states and _is_in(type, queue, filter) and not (split and status == Status.PENDING):
             rows.append(({"status": status, "state": status, "type": type, "queue": queue}, n))
     for queue_stats in found:
         waits = [state for state in WAITING if state in states or Status.PENDING in states]
@@ -203,8 +203,8 @@ def _tallied(tx: Transaction, by: Sequence[str], wanted: Filter) -> Counted:
     return Counted(_grouped(by, rows), all(row.exact for row in found))
 
 
-def _is_in(type: str, queue: str, wanted: Filter) -> bool:
-    return matches(type, wanted.types) and matches(queue, wanted.queues)
+def _is_in(type: str, queue: str, filter: Filter) -> bool:
+    return matches(type, filter.types) and matches(queue, filter.queues)
 
 
 def _grouped(by: Sequence[str], rows: Any) -> list[dict[str, Any]]:

@@ -16,16 +16,22 @@ from treadle.stores.shared.transaction import Ended, Transaction
 
 decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
 
+ENDED_BY_THE_BLOCK = (
+    "the block committed or rolled back by itself, so that its rows and the job's completion are no longer one; the "
+    "job was not completed: leave both to ctx.transaction()"
+)
+
 
 def settle(tx: Transaction, ended: Sequence[Ended]) -> Settled:
     """Write what is still ours to write. The rest is lost, unless it was written before."""
     written = settle_held(tx, ended)
     if len(written) == len(ended):
         return Settled(tx.now, written)
-    rest = _without(ended, written)
-    lost = _lost(tx, rest)
-    gone = {c.number for c in lost}
-    return Settled(tx.now, [*written, *((c, outcome) for c, outcome in rest if c.number not in gone)], lost)
+    numbers = {c.number for c, _ in written}
+    rest = [(c, outcome) for c, outcome in ended if c.number not in numbers]
+    before = _written_before(tx, rest)
+    repeated = [(c, outcome) for c, outcome in rest if c.number in before]
+    return Settled(tx.now, [*written, *repeated], [c for c, _ in rest if c.number not in before])
 
 
 def settle_held(tx: Transaction, ended: Sequence[Ended]) -> Sequence[Ended]:
@@ -44,16 +50,7 @@ def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome
         raise LeaseLost(claimed.id, claimed.number)
 
 
-def _without(ended: Sequence[Ended], written: Sequence[Ended]) -> list[Ended]:
-    """What was not written."""
-    numbers = {c.number for c, _ in written}
-    return [(c, outcome) for c, outcome in ended if c.number not in numbers]
-
-
-def _lost(tx: Transaction, ended: Sequence[Ended]) -> list[ClaimedJob]:
+def _written_before(tx: Transaction, ended: Sequence[Ended]) -> set[int]:
+    """The numbers of the leases that ended so already: their commit is repeated."""
     rows = as_json([(c.id, c.number, outcome.kind.final) for c, outcome in ended])
-    before = {row[0] for row in tx.execute(tx.dialect.WRITTEN_BEFORE, {"rows": rows})}
-    return [c for c, _ in ended if c.number not in before]
-
-
-# While a lease is held
+    return {row[0] for row in tx.execute(tx.dialect.WRITTEN_BEFORE, {"rows": rows})}

@@ -51,9 +51,9 @@ class SQLiteTables(SQLStore[D]):
 class SQLiteStore(SQLiteTables[Database]):
     """Jobs in one file, shared by all processes of one machine."""
 
-    one_machine = True
-    hears_others = True
-    keys_may_wait = False
+    single_host = True
+    notices_commits = True
+    dedupe_may_block = False
     joins_transactions = True
 
     def __init__(self, url: str, *, synchronous: str = "FULL", clock: Clock = now) -> None:
@@ -196,10 +196,7 @@ class SQLiteStore(SQLiteTables[Database]):
             if over := _too_long(began):
                 raise over
             if not tx.connection.in_transaction:
-                raise TransactionOver(
-                    "the block committed or rolled back by itself, so that its rows and the job's completion are no "
-                    "longer one; the job was not completed: leave both to ctx.transaction()"
-                )
+                raise TransactionOver(settle.ENDED_BY_THE_BLOCK)
             tx.now = self._clock()
             settle.settle_in_transaction(tx, claimed, outcome())
 

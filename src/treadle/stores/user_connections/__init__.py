@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from treadle.stores.user_connections.detect import async_driver, is_async, run_on_async, unwrap, wrap
-from treadle.stores.user_connections.drivers import UserConnection, identity, savepoint, sqlstate
+from treadle.stores.user_connections.drivers import IDENTITY, UserConnection, identity, savepoint, sqlstate
 
 __all__ = [
+    "IDENTITY",
     "UserConnection",
     "async_driver",
     "identity",

@@ -61,9 +61,6 @@ class AsyncDriver(Driver):
 class AsyncPsycopg(AsyncDriver):
     begin = "open one: async with connection.transaction(): …"
 
-    def problem(self) -> tuple[str, str] | None:
-        return CLOSED if self.connection.closed else None
-
     async def arun(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         psycopg = sys.modules["psycopg"]
         async with psycopg.AsyncCursor(self.connection, row_factory=psycopg.rows.tuple_row) as cursor:

@@ -74,9 +74,9 @@ class Driver(ABC):
                 raise BadConnection(self.connection, *FAILED) from error
             raise
 
-    @abstractmethod
     def problem(self) -> tuple[str, str] | None:
         """What is wrong with the connection, and the way out, as far as it shows without asking the server."""
+        return CLOSED if self.connection.closed else None
 
     @abstractmethod
     def run(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
@@ -134,9 +134,6 @@ def numbered(sql: str) -> tuple[str, tuple[str, ...]]:
 class Psycopg(Driver):
     begin = "open one: with connection.transaction(): …"
 
-    def problem(self) -> tuple[str, str] | None:
-        return CLOSED if self.connection.closed else None
-
     def run(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         psycopg = sys.modules["psycopg"]
         # Not connection.cursor(): users choose the kind of cursor and rows that it returns.
@@ -153,9 +150,6 @@ def in_pipeline(connection: Any) -> bool:
 
 class Psycopg2(Driver):
     begin = "turn autocommit off, or send BEGIN first"
-
-    def problem(self) -> tuple[str, str] | None:
-        return CLOSED if self.connection.closed else None
 
     def run(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
         plain = sys.modules["psycopg2.extensions"].cursor
