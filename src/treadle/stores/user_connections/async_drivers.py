@@ -19,7 +19,7 @@ from treadle.stores.user_connections.drivers import (
     in_pipeline,
     numbered,
     run_sqlalchemy,
-    unusable,
+    sqlalchemy_errors,
 )
 
 
@@ -92,11 +92,9 @@ class AsyncSQLAlchemy(AsyncDriver):
         return None  # SQLAlchemy raises its own error, see below
 
     async def arun(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        try:
+        with sqlalchemy_errors(self.connection):
             rows: Rows = await self.connection.run_sync(run_sqlalchemy, sql, parameters)
             return rows
-        except sys.modules["sqlalchemy.exc"].InvalidRequestError as error:
-            raise unusable(self.connection, error) from error
 
 
 class AsyncScopedSession(AsyncSQLAlchemy):

@@ -92,15 +92,13 @@ def unwrap(connection: Any) -> Any:
 
 
 def _sqlite_of_sqlalchemy(connection: Any) -> Any:
-    try:
+    with drivers.sqlalchemy_errors(connection):
         inner = drivers.connection_of(connection)
         if inner.dialect.name != "sqlite":
             return connection
         if not inner.in_transaction():
             inner.begin()  # else its commit() would find nothing to commit
         return inner.connection.dbapi_connection
-    except sys.modules["sqlalchemy.exc"].InvalidRequestError as error:
-        raise drivers.unusable(connection, error) from error
 
 
 def _sqlite_of_django(connection: Any) -> Any:

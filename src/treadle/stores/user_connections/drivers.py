@@ -183,10 +183,8 @@ class SQLAlchemy(Driver):
         return None  # SQLAlchemy raises its own error, see below
 
     def run(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        try:
+        with sqlalchemy_errors(self.connection):
             return run_sqlalchemy(self.connection, sql, parameters)
-        except sys.modules["sqlalchemy.exc"].InvalidRequestError as error:
-            raise unusable(self.connection, error) from error
 
 
 def run_sqlalchemy(connection: Any, sql: str, parameters: Mapping[str, Any]) -> Rows:
@@ -217,9 +215,14 @@ def connection_of(connection: Any) -> Any:
     return connection.connection()
 
 
-def unusable(connection: Any, error: Exception) -> BadConnection:
+@contextmanager
+def sqlalchemy_errors(connection: Any) -> Generator[None]:
     """What SQLAlchemy says of a Connection or Session that is closed, has failed, or has no bind."""
-    return BadConnection(connection, f"SQLAlchemy says: {error.args[0]}", "pass one that is open, and has not failed")
+    try:
+        yield
+    except sys.modules["sqlalchemy.exc"].InvalidRequestError as error:
+        problem = f"SQLAlchemy says: {error.args[0]}"
+        raise BadConnection(connection, problem, "pass one that is open, and has not failed") from error
 
 
 def not_postgresql(found: str) -> tuple[str, str]:
