@@ -45,7 +45,8 @@ class Watch:
         self._next_try = 0.0
         self._pause = 0.1
         self._token: str | None = None
-        self._deaf = False
+        self._notified = False
+        self._warned = False
         self._listen()
 
     def wait(self, seconds: float) -> bool:
@@ -56,10 +57,10 @@ class Watch:
                 if self._connection is not None:
                     return True  # something may have been missed
             moments = [deadline, *self._looks[:1], *([self._next_try] if self._connection is None else [])]
-            if self._hears(max(0.0, min(moments) - time.monotonic())) is None:
+            if not self._wait_for_socket(min(moments) - time.monotonic()):
                 return False
-            if self._heard:
-                self._heard = False
+            if self._notified:
+                self._notified = False
                 self._look_again()
                 self._database.cursors.mark_stale()
                 return True
@@ -67,24 +68,22 @@ class Watch:
                 self._looks.pop(0)
                 return True
             if time.monotonic() >= deadline:
-                self._test_now_and_then()
+                self._test_regularly()
                 return False
-
-    _heard = False
 
     def _look_again(self) -> None:
         now = time.monotonic()
         self._looks = [now + after for after in LOOK_AGAIN]
 
-    def _hears(self, seconds: float) -> bool | None:
-        """Wait for the socket; None if we are closed. Sets `_heard`."""
+    def _wait_for_socket(self, seconds: float) -> bool:
+        """Wait, and set `_notified` if there was a notification. False if we are closed."""
         ready = select.poll()
         ready.register(self._closed, select.POLLIN)
         if self._connection is not None:
             ready.register(self._connection.fileno(), select.POLLIN)
-        for fd, _ in ready.poll(seconds * 1000):
+        for fd, _ in ready.poll(max(0.0, seconds) * 1000):
             if fd == self._closed:
-                return None
+                return False
             self._receive()
         return True
 
@@ -96,7 +95,7 @@ class Watch:
                 if notify.extra.decode() == self._token:
                     self._token = None
                 else:
-                    self._heard = True
+                    self._notified = True
         except psycopg.Error as error:
             self._lost(str(error))
 
@@ -108,7 +107,7 @@ class Watch:
             self._pause = 0.1
             self._look_again()  # a commit just before may have sent one, and the next commits none
             if not self._test():
-                self._stay_deaf()
+                self._do_without()
         except (TreadleError, psycopg.Error) as error:
             self._lost(str(error))
 
@@ -120,12 +119,12 @@ class Watch:
         deadline = time.monotonic() + TEST_SECONDS
         while self._token is not None and self._connection is not None:
             left = deadline - time.monotonic()
-            if self._hears(max(0.0, left)) is None or left <= 0:
+            if not self._wait_for_socket(left) or left <= 0:
                 break
         self._next_test = time.monotonic() + TEST_EVERY * random.uniform(0.8, 1.2)
         return self._token is None
 
-    def _test_now_and_then(self) -> None:
+    def _test_regularly(self) -> None:
         """A listener may fall silent without an error: a half-open connection, a pooler that was put in between."""
         if self._connection is not None and time.monotonic() >= self._next_test:
             try:
@@ -134,14 +133,14 @@ class Watch:
             except (TreadleError, psycopg.Error) as error:
                 self._lost(str(error))
 
-    def _stay_deaf(self) -> None:
-        if not self._deaf:
+    def _do_without(self) -> None:
+        if not self._warned:
             log.warning(
                 "notifications do not arrive from %s, so that workers look for jobs once a second: is there a pooler "
                 "in transaction mode in between? give workers a direct connection",
                 self._database.where,
             )
-        self._deaf = True
+        self._warned = True
         self._forget(60.0)
 
     def _lost(self, problem: str) -> None:
