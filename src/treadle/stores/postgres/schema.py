@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
-from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
+from treadle.errors import SchemaTooOld, StoreUnusable
 from treadle.stores import migrate
 from treadle.stores.postgres import sql
 
@@ -37,13 +37,11 @@ def schema_sql() -> str:
 def check(database: Database) -> None:
     """Create the tables if there are none. An upgrade is an administrator's decision: it may lock what others use."""
     found, oldest = schema(database)
-    newest = newest_schema()
-    if oldest > newest:
-        raise SchemaTooNew(database.where, found, newest)
+    missing = migrate.missing(PACKAGE, database.where, found, oldest)
     if found == 0:
         upgrade(database)
-    elif found < newest:
-        raise SchemaTooOld(database.where, found, newest)
+    elif missing:
+        raise SchemaTooOld(database.where, found, newest_schema())
 
 
 def schema(database: Database) -> tuple[int, int]:
@@ -65,14 +63,12 @@ def upgrade(database: Database) -> int:
     def steps(tx: Transaction) -> int:
         tx.execute(sql.LOCK_UPGRADE)
         found, oldest = _schema(tx.connection)
-        if oldest > newest_schema():
-            raise SchemaTooNew(database.where, found, newest_schema())
+        missing = migrate.missing(PACKAGE, database.where, found, oldest)
         if found == 0:
             _create_schema(tx, database.where)
-        for migration in migrate.migrations(PACKAGE):
-            if migration.number > found:
-                tx.connection.execute(migration.sql)
-                tx.execute(sql.SET_SCHEMA, {"number": migration.number})
+        for migration in missing:
+            tx.connection.execute(migration.sql)
+            tx.execute(sql.SET_SCHEMA, {"number": migration.number})
         return max(found, newest_schema())
 
     return database.write("other", steps)

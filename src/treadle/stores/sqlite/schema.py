@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Generator
 from pathlib import Path
 
-from treadle.errors import SchemaTooNew, StoreUnusable
+from treadle.errors import StoreUnusable
 from treadle.stores import migrate
 from treadle.stores.shared.store import Connections
 from treadle.stores.shared.transaction import Transaction
@@ -53,27 +53,20 @@ def _schema_of(path: Path, mode: str) -> int:
 
 def upgrade(where: str, database: Connections) -> None:
     """Create or upgrade the tables. Two processes may try at once: the second finds it done."""
-    if database.read("other", _is_older, where):
+    if database.read("other", _missing, where):
         database.write("other", upgrade_in, where)
 
 
-def _is_older(tx: Transaction, where: str) -> bool:
-    found, oldest = schema_in(tx, where)
-    if oldest > newest_schema():
-        raise SchemaTooNew(where, found, newest_schema())
-    return found < newest_schema()
+def _missing(tx: Transaction, where: str) -> list[migrate.Migration]:
+    return migrate.missing(PACKAGE, where, *schema_in(tx, where))
 
 
 def upgrade_in(tx: Transaction, where: str) -> None:
     """Apply the migrations that are missing, in this transaction."""
-    if not _is_older(tx, where):
-        return
-    found, _ = schema_in(tx, where)
-    for migration in migrate.migrations(PACKAGE):
-        if migration.number > found:
-            for statement in _statements(migration.sql):
-                tx.execute(statement)
-            tx.execute(sql.SET_SCHEMA, {"number": migration.number})
+    for migration in _missing(tx, where):
+        for statement in _statements(migration.sql):
+            tx.execute(statement)
+        tx.execute(sql.SET_SCHEMA, {"number": migration.number})
 
 
 def schema_in(tx: Transaction, where: str) -> tuple[int, int]:
