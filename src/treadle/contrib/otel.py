@@ -39,9 +39,7 @@ def instrument(
     meter_provider: metrics.MeterProvider | None = None,
 ) -> None:
     """Trace and measure this app, with these providers or the global ones. Call it before its workers start.
-
-    If handlers run in child processes, call it in the module that makes the app: they import that module.
-    """
+    If handlers run in child processes, call it in the module that makes the app: they import that module."""
     if td.tracing is not None:
         raise TreadleError(f"{td!r} is instrumented already; call instrument once, where you make the app")
     td.tracing = _Spans(trace.get_tracer("treadle", __version__, tracer_provider))

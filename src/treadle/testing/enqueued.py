@@ -19,10 +19,8 @@ SHOWN = 20
 
 
 def enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> list[Job]:
-    """The jobs of that function or type, oldest first, in whatever status they are now.
-
-    With arguments, only those that were enqueued with these values; arguments that you leave out may be anything.
-    """
+    """The jobs of that function or type, oldest first, in whatever status they are now. With arguments, only
+    those that were enqueued with these values; arguments that you leave out may be anything."""
     type = job if isinstance(job, str) else job.job_type.name
     _check_names(td, type, payload)
     found = [job for job in every_job(td, type) if _fits(job.payload, payload)]
