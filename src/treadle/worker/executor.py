@@ -160,7 +160,7 @@ class AsyncSlots:
 
 
 class ThreadSlots:
-    """Slots that are threads, at most `limit`. Each starts when it is needed, and stays.
+    """Slots that are threads: one per attempt that runs, at most `limit`. Each stays.
 
     With `new_child`, each thread has a child process and waits for it; without, it runs the handler itself.
     """
@@ -173,14 +173,11 @@ class ThreadSlots:
         self._limit = limit
         self._new_child = new_child
         self._inbox: queue.SimpleQueue[RunningAttempt | None] = queue.SimpleQueue()
-        self._idle: deque[None] = deque()
-        """One entry per idle thread: far cheaper than a semaphore, and each end is atomic."""
         self._threads: list[threading.Thread] = []
 
     def put(self, attempt: RunningAttempt) -> None:
-        if self._idle:
-            self._idle.pop()  # only this thread takes from it
-        elif len(self._threads) < self._limit:
+        taken = len(self._attempts.running) + len(self._attempts.given_up)
+        if len(self._threads) < min(self._limit, taken):
             thread = threading.Thread(target=self._serve, name=f"treadle-slot-{len(self._threads)}", daemon=True)
             self._threads.append(thread)
             thread.start()
@@ -191,7 +188,6 @@ class ThreadSlots:
         run = child.run if child else self._run_in_thread
         while (attempt := self._inbox.get()) is not None:
             outcome = self._run_safely(run, attempt)
-            self._idle.append(None)
             try:
                 self._attempts.end_from_thread(attempt, outcome)
             except RuntimeError:

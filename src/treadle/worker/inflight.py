@@ -81,6 +81,7 @@ class Attempts:
         self.claiming = False
         """Whether there may be leases that are not in `running` yet."""
         self.changed = asyncio.Event()
+        self._any_ended = asyncio.Event()
         self.cells = cells
         self._outcomes = outcomes
         self._loop = asyncio.get_running_loop()
@@ -136,6 +137,7 @@ class Attempts:
                 if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
                     log_outcome(claimed, outcome)
             self._ended.append((claimed, outcome))
+            self._any_ended.set()  # first: outcomes go before the claim that fills their slots
             self.unsettled += 1
         self.changed.set()
 
@@ -153,8 +155,8 @@ class Attempts:
 
     async def ended(self) -> Sequence[Ended]:
         """All attempts that have ended, as soon as there is one. They count as unsettled until `settled` is called."""
-        while not self._ended:
-            await self.change()
+        await self._any_ended.wait()
+        self._any_ended.clear()
         self._settling, self._ended = self._ended, []
         return self._settling
 
