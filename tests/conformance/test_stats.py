@@ -8,7 +8,19 @@ from datetime import timedelta
 
 import pytest
 
-from tests.conformance.helpers import FAILED, HOUR, RETRIED, enlist, finish, limit, put, put_many, settle_one, take
+from tests.conformance.helpers import (
+    FAILED,
+    HOUR,
+    RETRIED,
+    SNOOZED,
+    enlist,
+    finish,
+    limit,
+    put,
+    put_many,
+    settle_one,
+    take,
+)
 from treadle import Treadle
 from treadle.clock import MINUTE, SECOND, to_datetime
 from treadle.errors import BadOption
@@ -279,6 +291,18 @@ def test_failures_around_midnight_are_one_problem(store, clock, td):
     [problem] = td.problems()
 
     assert ("failing", '6 of 6 runs of type "noop" failed in the last 15 minutes') == (problem.code, problem.text)
+
+
+def test_many_snoozes_do_not_hide_that_most_other_runs_fail(store, td):
+    for _ in range(6):
+        finish(store, FAILED)
+    put(store)
+    for _ in range(20):
+        settle_one(store, take(store)[0], SNOOZED)
+
+    [problem] = [problem for problem in td.problems() if problem.code == "failing"]
+
+    assert problem.text.startswith('6 of 6 runs of type "noop" failed')
 
 
 def test_a_worker_shows_the_jobs_that_it_runs(store, clock):

@@ -1,10 +1,9 @@
-"""Async twins made by one helper, and a clone that takes the options of an enqueue."""
+"""Async twins made by one helper."""
 
 from __future__ import annotations
 
 import asyncio
 import inspect
-import sqlite3
 import threading
 from pathlib import Path
 
@@ -36,16 +35,3 @@ def test_a_twin_looks_like_a_method_that_was_written_by_hand(tmp_path: Path) -> 
     assert inspect.iscoroutinefunction(td.ajobs)
     assert inspect.signature(td.ajobs) == inspect.signature(td.jobs)
     assert (td.ajobs.__name__, td.ajobs.__qualname__) == ("ajobs", "Management.ajobs")
-
-
-def test_a_clone_can_join_a_transaction(tmp_path: Path) -> None:
-    td = Treadle(f"sqlite:///{tmp_path}/jobs.db")
-    job = td.enqueue("hello")
-    connection = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
-    connection.execute("BEGIN IMMEDIATE")
-
-    clone = td.clone(job.id, connection=connection)
-    connection.execute("ROLLBACK")
-
-    assert td.get(clone.id) is None
-    connection.close()

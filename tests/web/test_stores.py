@@ -1,22 +1,28 @@
-"""The API on every database."""
+"""The API, pages and commands that must agree, on every database."""
 
 from __future__ import annotations
 
 import asyncio
 import csv
 import io
+import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from starlette.testclient import TestClient
 
 from tests import stores
 from tests.eventually import eventually
 from tests.web.conftest import HERE, OURS, client_of
 from tests.web.test_bulk import ended
-from treadle import Snooze, Treadle, api_tokens
+from treadle import Snooze, Treadle, api_tokens, clock
+from treadle.cli import cli
+from treadle.diagnosis import is_alive
+from treadle.stores.base import WorkerRow
 from treadle.stores.rows import Token
 from treadle.web.auth import nobody
 from treadle.web.broadcaster import Broadcaster
@@ -137,3 +143,44 @@ def test_pages_get_hints_of_changes_by_others(td: Treadle) -> None:
 
     assert min(asyncio.run(listen())) < 3
     other.close()
+
+
+# Live workers
+
+
+@pytest.mark.parametrize(("silent", "live"), [(10, True), (30, False)])
+def test_the_api_and_the_command_line_agree_on_which_workers_are_alive(url: str, silent: int, live: bool) -> None:
+    """A worker beats every 5 seconds."""
+    moments = [clock.now()]
+    td = Treadle(url, clock=lambda: moments[0])
+    td.store.register(WorkerRow(id="w", name="host-1", concurrency=1))
+    moments[0] += silent * clock.SECOND
+
+    web = TestClient(td.asgi(auth=lambda request: "read"), base_url="http://localhost")
+    [worker] = web.get("/api/workers").json()["items"]
+
+    assert (worker["live"], worker["silent_for"]) == (live, silent)
+    assert is_alive(td.workers()[0], td.store.now()) is live
+
+
+@pytest.mark.parametrize(("silent", "live"), [(10, True), (40, False)])
+def test_all_agree_on_whether_a_worker_is_alive(url: str, silent: int, live: bool) -> None:
+    """`why`, `problems`, the command line and the API, at the same moment."""
+    before = Treadle(url, clock=lambda: clock.now() - silent * clock.SECOND)
+    job = before.enqueue("mail")
+    before.store.register(WorkerRow(id="w", name="host-1", concurrency=1, types=("mail",)))
+    td = Treadle(url)
+    web = TestClient(td.asgi(auth=lambda request: "read"), base_url="http://localhost")
+
+    def command(*words: str) -> Any:
+        return json.loads(CliRunner().invoke(cli, [*words, "--db", url, "--json"]).stdout)
+
+    assert ("no_worker" in [problem.code for problem in td.problems()]) is not live
+    assert (td.why(job.id).reasons[0].code == "no_worker") is not live
+    assert (command("jobs", "why", job.id)["reasons"][0]["code"] == "no_worker") is not live
+    assert command("workers")["items"][0]["live"] is live
+    assert command("top")["workers"][0]["live"] is live
+    assert command("stats")["workers"] == {"live": int(live), "lost": int(not live)}
+    assert web.get("/api/workers").json()["items"][0]["live"] is live
+    assert ("1 alive" in web.get("/workers").text) is live
+    assert f"treadle_workers {int(live)}" in web.get("/metrics").text.splitlines()

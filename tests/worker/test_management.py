@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import closing
 
 import pytest
 
@@ -71,6 +72,18 @@ def test_a_clone_may_differ(td: Treadle) -> None:
     clone = td.clone(job.id, {"to": "bob"}, priority=7)
 
     assert (clone.payload, clone.priority, clone.tenant) == ({"to": "bob"}, 7, "t")
+
+
+@pytest.mark.not_libsql
+def test_a_clone_can_join_a_transaction(td: Treadle, treadle_url: str) -> None:
+    job = td.enqueue("mail")
+    with closing(stores.connect(treadle_url)) as connection:
+        for end, exists in (("ROLLBACK", False), ("COMMIT", True)):
+            connection.execute("BEGIN")
+            clone = td.clone(job.id, connection=connection)
+            assert td.get(clone.id) is None
+            connection.execute(end)
+            assert (td.get(clone.id) is not None) is exists
 
 
 def test_a_clone_of_a_missing_job_raises_job_not_found(td: Treadle) -> None:
