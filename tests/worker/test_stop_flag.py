@@ -5,47 +5,27 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from typing import Any
 
 import pytest
 
 from tests.eventually import eventually
 from tests.worker import process_jobs
-from tests.worker.helpers import Background, ended, now, place, working
-from treadle import Context, Status, Treadle
+from tests.worker.helpers import ended, now, place, working
+from treadle import Context, Job, Status, Treadle
 from treadle.errors import TransactionOver
 from treadle.testing import drain
 
 
-def stop_after_grace(background: Background) -> None:
-    """What SIGTERM does when the grace is over."""
-    background.stop_soon()
-    background.join()
+@pytest.fixture
+def started() -> threading.Event:
+    """Set by a handler when it starts."""
+    return threading.Event()
 
 
-def test_the_idiom_of_the_guide_is_released_when_the_worker_stops(td: Treadle) -> None:
-    """It has a partial result, and the next worker must run the whole job."""
-
-    started = threading.Event()
-
-    @td.job
-    def crunch(ctx: Context, rows: int) -> int:
-        started.set()
-        done = 0
-        while done < rows and not ctx.cancelled:
-            time.sleep(0.001)
-            done += 1
-        return done
-
-    job = crunch.enqueue(rows=1_000_000)
-    background = Background(td, grace=0).start()
-    assert started.wait(15)
-    stop_after_grace(background)
-    assert place(td, job) == (Status.PENDING, 0)
-    assert td.attempts(job.id) == []
-
-
-def test_the_idiom_of_the_guide_is_cancelled_by_a_cancel(td: Treadle) -> None:
-    started = threading.Event()
+@pytest.fixture
+def looping(td: Treadle, started: threading.Event) -> Job:
+    """A job whose handler is the loop that the guide recommends. It returns a partial result."""
 
     @td.job
     def crunch(ctx: Context, rows: int) -> int:
@@ -56,19 +36,13 @@ def test_the_idiom_of_the_guide_is_cancelled_by_a_cancel(td: Treadle) -> None:
             done += 1
         return done
 
-    with working(td):
-        job = crunch.enqueue(rows=1_000_000)
-        assert started.wait(15)
-        td.cancel(job.id)
-        cancelled = ended(td, job)
-    assert (cancelled.status, cancelled.result, cancelled.attempts) == (Status.CANCELLED, None, 0)
+    return crunch.enqueue(rows=1_000_000)
 
 
-@pytest.mark.parametrize("completes", [False, True])
-def test_an_async_handler_that_swallows_its_cancellation_has_not_completed(td: Treadle, completes: bool) -> None:
-    started = threading.Event()
+def swallowing(td: Treadle, started: threading.Event, completes: bool, **options: Any) -> Job:
+    """A job whose async handler catches its cancellation, and may complete then."""
 
-    @td.job
+    @td.job(**options)
     async def wait(ctx: Context) -> str:
         started.set()
         try:
@@ -78,13 +52,48 @@ def test_an_async_handler_that_swallows_its_cancellation_has_not_completed(td: T
                 ctx.complete("finished anyway")
         return "partial"
 
+    return wait.enqueue()
+
+
+def cancel_while_running(td: Treadle, job: Job, started: threading.Event) -> Job:
+    """Cancel the job when its handler has started. Return it once it has ended."""
+    with working(td):
+        assert started.wait(15)
+        td.cancel(job.id)
+        return ended(td, job)
+
+
+def stop_while_running(td: Treadle, started: threading.Event) -> None:
+    """Stop the worker when the handler has started, as SIGTERM does when the grace period is over."""
+    with working(td, grace=0):
+        assert started.wait(15)
+
+
+def test_the_loop_of_the_guide_is_released_when_the_worker_stops(
+    td: Treadle, looping: Job, started: threading.Event
+) -> None:
+    """The next worker must run the whole job."""
+    stop_while_running(td, started)
+    assert place(td, looping) == (Status.PENDING, 0)
+    assert td.attempts(looping.id) == []
+
+
+def test_the_loop_of_the_guide_is_cancelled_by_a_cancel(td: Treadle, looping: Job, started: threading.Event) -> None:
+    found = cancel_while_running(td, looping, started)
+    assert (found.status, found.result, found.attempts) == (Status.CANCELLED, None, 0)
+
+
+@pytest.mark.parametrize("completes", [False, True])
+def test_an_async_handler_that_swallows_its_cancellation_has_not_completed(
+    td: Treadle, started: threading.Event, completes: bool
+) -> None:
     @td.job
     async def quick() -> str:
         await asyncio.sleep(0.001)
         return "still here"
 
+    job = swallowing(td, started, completes)
     with working(td, concurrency=1):
-        job = wait.enqueue()
         assert started.wait(15)
         td.cancel(job.id)
         end = ended(td, job)
@@ -93,37 +102,19 @@ def test_an_async_handler_that_swallows_its_cancellation_has_not_completed(td: T
     assert (end.status, end.result) == wanted
 
 
-def test_an_async_handler_that_swallows_its_cancellation_is_released_when_the_worker_stops(td: Treadle) -> None:
-    started = threading.Event()
-
-    @td.job
-    async def wait() -> str:
-        started.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            return "partial"
-        return "never"
-
-    job = wait.enqueue()
-    background = Background(td, grace=0).start()
-    assert started.wait(15)
-    stop_after_grace(background)
+def test_an_async_handler_that_swallows_its_cancellation_is_released_when_the_worker_stops(
+    td: Treadle, started: threading.Event
+) -> None:
+    job = swallowing(td, started, completes=False)
+    stop_while_running(td, started)
     assert place(td, job) == (Status.PENDING, 0)
 
 
 @pytest.mark.parametrize("completes", [False, True])
-def test_an_async_handler_that_swallows_its_timeout_has_timed_out(td: Treadle, completes: bool) -> None:
-    @td.job(timeout=0.05, max_attempts=1)
-    async def wait(ctx: Context) -> str:
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            if completes:
-                ctx.complete("finished anyway")
-        return "partial"
-
-    job = wait.enqueue()
+def test_an_async_handler_that_swallows_its_timeout_has_timed_out(
+    td: Treadle, started: threading.Event, completes: bool
+) -> None:
+    job = swallowing(td, started, completes, timeout=0.05, max_attempts=1)
     drain(td, raising=False)
     found = now(td, job)
     if completes:
@@ -132,9 +123,9 @@ def test_an_async_handler_that_swallows_its_timeout_has_timed_out(td: Treadle, c
         assert (found.status, found.error) == (Status.FAILED, "timed out after 0.05 s")
 
 
-def test_one_that_completes_and_raises_its_cancellation_again_has_completed(td: Treadle) -> None:
-    started = threading.Event()
-
+def test_an_async_handler_that_completes_and_raises_its_cancellation_again_has_completed(
+    td: Treadle, started: threading.Event
+) -> None:
     @td.job
     async def wait(ctx: Context) -> None:
         started.set()
@@ -144,16 +135,11 @@ def test_one_that_completes_and_raises_its_cancellation_again_has_completed(td: 
             ctx.complete({"rows": 7})
             raise
 
-    with working(td):
-        job = wait.enqueue()
-        assert started.wait(15)
-        td.cancel(job.id)
-        assert td.result(job.id) == {"rows": 7}
+    found = cancel_while_running(td, wait.enqueue(), started)
+    assert (found.status, found.result) == (Status.COMPLETED, {"rows": 7})
 
 
-def test_a_thread_that_completes_after_the_flag_has_completed(td: Treadle) -> None:
-    started = threading.Event()
-
+def test_a_thread_that_completes_after_the_flag_has_completed(td: Treadle, started: threading.Event) -> None:
     @td.job
     def crunch(ctx: Context) -> str:
         started.set()
@@ -161,15 +147,12 @@ def test_a_thread_that_completes_after_the_flag_has_completed(td: Treadle) -> No
         ctx.complete("what there is")
         return "partial"
 
-    with working(td):
-        job = crunch.enqueue()
-        assert started.wait(15)
-        td.cancel(job.id)
-        assert td.result(job.id) == "what there is"
+    found = cancel_while_running(td, crunch.enqueue(), started)
+    assert (found.status, found.result) == (Status.COMPLETED, "what there is")
 
 
-def test_a_thread_that_never_looked_at_the_flag_has_completed(td: Treadle) -> None:
-    started, go = threading.Event(), threading.Event()
+def test_a_thread_that_never_looked_at_the_flag_has_completed(td: Treadle, started: threading.Event) -> None:
+    go = threading.Event()
 
     @td.job
     def crunch(ctx: Context) -> str:
@@ -187,7 +170,7 @@ def test_a_thread_that_never_looked_at_the_flag_has_completed(td: Treadle) -> No
         assert td.result(job.id) == "all of it"
 
 
-def test_a_flag_that_was_read_as_false_is_no_stop(td: Treadle) -> None:
+def test_reading_the_flag_while_it_is_false_changes_nothing(td: Treadle) -> None:
     @td.job
     def crunch(ctx: Context) -> bool:
         return ctx.cancelled
@@ -212,7 +195,7 @@ def test_complete_stores_its_result_and_the_follow_ups_that_come_later(td: Tread
     assert td.result(job.id) == "mine"
 
 
-def test_one_that_raises_after_it_completed_has_failed(td: Treadle) -> None:
+def test_a_handler_that_raises_after_it_completed_has_failed(td: Treadle) -> None:
     @td.job(max_attempts=1)
     def first(ctx: Context) -> None:
         ctx.complete("mine")
@@ -243,7 +226,7 @@ def test_completing_twice_is_an_error(td: Treadle) -> None:
     assert td.result(job.id) == 1
 
 
-def test_a_child_completes_with_the_result_it_says(in_children: Treadle) -> None:
+def test_a_child_completes_with_the_result_that_it_passes(in_children: Treadle) -> None:
     job = process_jobs.completes.enqueue(result="mine")
     assert in_children.tick().completed == 1
     assert in_children.result(job.id) == "mine"
