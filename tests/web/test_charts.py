@@ -47,9 +47,9 @@ def test_a_value_that_is_not_known_leaves_a_gap() -> None:
 
 
 def test_a_chart_without_data_says_so() -> None:
-    assert charts.bars(["a"], (Series("runs", "ok", [0]),), COUNT, "Runs").empty
-    assert charts.lines(["a"], (Series("mean", "ok", [None]),), COUNT, "Wait").empty
-    assert charts.bars([], (), COUNT, "Runs").empty
+    assert not charts.bars(["a"], (Series("runs", "ok", [0]),), COUNT, "Runs").rows
+    assert not charts.lines(["a"], (Series("mean", "ok", [None]),), COUNT, "Wait").rows
+    assert not charts.bars([], (), COUNT, "Runs").rows
 
 
 def test_a_small_value_is_never_invisible() -> None:

@@ -19,7 +19,7 @@ from starlette.responses import StreamingResponse
 from treadle.app import Treadle
 from treadle.errors import TreadleError
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Request, route
+from treadle.web.route import Request, get
 
 if TYPE_CHECKING:
     pass
@@ -166,7 +166,7 @@ class Broadcaster:
             subscriber.send(snapshot)
 
 
-@route("GET", "/api/events", "Hints of changes, as server-sent events", returns="text/event-stream", stream=True)
+@get("/api/events", "Hints of changes, as server-sent events", returns="text/event-stream", stream=True)
 async def events(request: Request) -> RawResponse:
     """Callers bound to a tenant get the hints without the counts, which are of all tenants."""
     if request.web.broadcaster.is_full:

@@ -48,11 +48,7 @@ class Chart(NamedTuple):
     xs: list[str]
     series: Sequence[Series]
     rows: list[tuple[str, list[str]]]
-    """The chart as a table, the latest step first, without the empty steps."""
-
-    @property
-    def empty(self) -> bool:
-        return not self.rows
+    """The chart as a table, the latest step first, without the empty steps. None if there is nothing to draw."""
 
 
 def bars(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:

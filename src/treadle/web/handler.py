@@ -116,6 +116,4 @@ def to_problem(request: Request, found: HTTPProblem) -> RawResponse:
         shown = render.render(request, "problem.html", status=found.status, problem=found)
     else:
         shown = Response(status=found.status, data=found.details, media=problem.MEDIA)
-    response = to_raw(shown)
-    response.headers.update(found.headers)
-    return response
+    return to_raw(msgspec.structs.replace(shown, headers=found.headers))

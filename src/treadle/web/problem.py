@@ -30,19 +30,15 @@ TITLES = {
     503: "Database not usable",
 }
 SEE_OPENAPI = "see /api/openapi.json for what is possible"
-STATUSES: dict[type[BaseException], int] = {
-    errors.JobNotFound: 404,
-    errors.WrongStatus: 409,
-    errors.KeyHeld: 409,
-    errors.CountMoved: 412,
-    errors.PayloadTooLarge: 413,
-    errors.RequestDiffers: 422,
-    errors.StoreBusy: 503,
-    errors.StoreUnusable: 503,
-    errors.SchemaTooNew: 503,
-    errors.SchemaTooOld: 503,
+STATUSES: dict[int, tuple[type[errors.TreadleError], ...]] = {
+    404: (errors.JobNotFound,),
+    409: (errors.WrongStatus, errors.KeyHeld),
+    412: (errors.CountMoved,),
+    413: (errors.PayloadTooLarge,),
+    422: (errors.RequestDiffers,),
+    503: (errors.StoreBusy, errors.StoreUnusable, errors.SchemaTooNew, errors.SchemaTooOld),
 }
-"""By error. For any other error of treadle it is 400."""
+"""Of treadle's errors. Any other one is 400."""
 
 
 class ProblemDetails(msgspec.Struct):
@@ -58,13 +54,11 @@ class ProblemDetails(msgspec.Struct):
 class HTTPProblem(Exception):
     """Raise it anywhere below an endpoint: it becomes the response."""
 
-    def __init__(
-        self, status: int, detail: str, next: str, *, code: str = "", headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, status: int, detail: str, next: str, *, code: str = "", headers: Mapping[str, str] = {}) -> None:
         super().__init__(detail)
         self.status, self.detail, self.next = status, detail, next
         self.code = code or TITLES[status].lower().replace(" ", "-")
-        self.headers = dict(headers or {})
+        self.headers = headers
 
     @property
     def title(self) -> str:
@@ -84,7 +78,7 @@ def of(error: Exception, page: bool) -> HTTPProblem:
             return _of_error(error, page)
         case HTTPException():  # how Starlette and FastAPI refuse, in the mount's own `auth`
             status, way_out = error.status_code if error.status_code in TITLES else 403, "sign in where this is mounted"
-            return HTTPProblem(status, error.detail, way_out, code="refused", headers=error.headers)
+            return HTTPProblem(status, error.detail, way_out, code="refused", headers=error.headers or {})
         case _:  # a bug: its details are in the server's log, never in the response
             unexpected = "the request failed with an unexpected error"
             return HTTPProblem(500, unexpected, "see the server's log for the traceback")
@@ -92,7 +86,7 @@ def of(error: Exception, page: bool) -> HTTPProblem:
 
 def _of_error(error: errors.TreadleError, page: bool) -> HTTPProblem:
     """The problem for an error of treadle, whose text is a sentence, `; ` and the way out."""
-    status = next((status for kind, status in STATUSES.items() if isinstance(error, kind)), 400)
+    status = next((status for status, kinds in STATUSES.items() if isinstance(error, kinds)), 400)
     text = errors.without_password(str(error))
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()

@@ -16,7 +16,7 @@ from treadle.units import format_duration
 from treadle.version import __version__
 from treadle.web.formatting import formatter_for, money, number, sentence, share, short, times
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Request, Response, html, route
+from treadle.web.route import Request, Response, get, html
 
 STATIC = Path(__file__).parent / "static"
 FOREVER = "public, max-age=31536000, immutable"
@@ -106,7 +106,7 @@ def static_files() -> dict[str, StaticFile]:
     return {path.name: StaticFile(path) for path in STATIC.iterdir() if path.is_file()}
 
 
-@route("GET", "/static/{name}", "A file of the pages", scope=None, page=True)
+@get("/static/{name}", "A file of the pages", scope=None, page=True)
 def static_file(request: Request) -> Response:
     """Its address has its hash, so that browsers may keep it forever."""
     file = static_files().get(request.path["name"])
@@ -119,6 +119,6 @@ def static_file(request: Request) -> Response:
     return Response(text=file.content, media=file.media, headers=headers)
 
 
-@route("GET", "/robots.txt", "Nothing here is for robots", scope=None, page=True)
+@get("/robots.txt", "Nothing here is for robots", scope=None, page=True)
 def robots(request: Request) -> Response:
     return Response(text="User-agent: *\nDisallow: /\n", media="text/plain; charset=utf-8")

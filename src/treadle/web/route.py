@@ -1,6 +1,6 @@
 """Routes, and what their endpoints get and return. The router, the OpenAPI document and the tests are made from them.
 
-To add one, put `@route(method, path, summary, …)` on a function `(request) -> Response`; if its file is new, name
+To add one, put `@get(path, summary, …)` or `@post(…)` on a function `(request) -> Response`; if its file is new, name
 the file in `MODULES` of its package. The rules:
 
 - An endpoint is sync and runs in a thread. It uses `request.app`, the Treadle, and
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import parse_qs, urlencode
@@ -98,7 +99,7 @@ class Route(msgspec.Struct, frozen=True):
         return endpoint
 
 
-route = Route
+get, post = partial(Route, "GET"), partial(Route, "POST")
 _BY_MODULE: dict[str, list[Route]] = {}
 
 
@@ -164,13 +165,13 @@ def from_row(kind: type[S], row: msgspec.Struct, *times: str) -> S:
     return kind(**fields | {name: clock.to_datetime(fields[name]) for name in times if fields[name] is not None})
 
 
-def html(text: str, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(status=status, text=text, media="text/html; charset=utf-8", headers=headers or {})
+def html(text: str, status: int = 200, headers: Mapping[str, str] = {}) -> Response:
+    return Response(status=status, text=text, media="text/html; charset=utf-8", headers=headers)
 
 
-def redirect(url: str, headers: Mapping[str, str] | None = None) -> Response:
+def redirect(url: str, headers: Mapping[str, str] = {}) -> Response:
     """Sends the browser there with GET, as after a form's POST. Give it `request.url(…)`."""
-    return Response(status=303, text="", media="text/plain", headers={"Location": url, **(headers or {})})
+    return Response(status=303, text="", media="text/plain", headers={"Location": url, **headers})
 
 
 async def parse(request: Request) -> Request:

@@ -7,7 +7,7 @@ from datetime import datetime
 import msgspec
 
 from treadle.web.api.jobs import PAGE
-from treadle.web.route import Request, Response, from_row, route
+from treadle.web.route import Request, Response, from_row, get
 
 
 class AuditOut(msgspec.Struct, kw_only=True):
@@ -29,8 +29,7 @@ class AuditPage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
 
 
-@route(
-    "GET",
+@get(
     "/api/audit",
     "Who changed what, newest first",
     scope="manage",

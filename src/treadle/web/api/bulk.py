@@ -21,7 +21,7 @@ from treadle.stores.rows import Operation
 from treadle.views import Total
 from treadle.web.api.jobs import limit_to_tenant
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Request, Response, from_row, route
+from treadle.web.route import Request, Response, from_row, get, post
 from treadle.worker.tick import TickReport
 
 ABANDONED = 30 * clock.SECOND
@@ -78,8 +78,7 @@ class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_seconds: Annotated[float, Meta(gt=0, le=900)] = 10.0
 
 
-@route(
-    "POST",
+@post(
     "/api/jobs/bulk",
     "Retry, cancel, delete or run now all jobs that match, in batches",
     scope="manage",
@@ -131,7 +130,7 @@ def _filter(request: Request, given: BulkIn) -> Filter:
     return limit_to_tenant(request, filters.parse(given.filter if given.filter is not UNSET else ""))
 
 
-@route("GET", "/api/operations/{id}", "How far a bulk operation is", returns=OperationOut)
+@get("/api/operations/{id}", "How far a bulk operation is", returns=OperationOut)
 def get_operation(request: Request) -> Response:
     return Response(data=operation_out(find_operation(request)))
 
@@ -151,8 +150,7 @@ def operation_out(row: Operation) -> OperationOut:
     return from_row(OperationOut, row, "started_at", "updated_at", "ended_at")
 
 
-@route(
-    "POST",
+@post(
     "/api/jobs/tick",
     "Run what is due, here and now, within bounds",
     scope="tick",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -19,7 +18,7 @@ from treadle.filters import Filter
 from treadle.job import Attempt, Job, NewJob
 from treadle.views import JobPage
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Parameter, Request, Response, route
+from treadle.web.route import Parameter, Request, Response, Route, get, post
 
 MAX_ROWS = 200
 MAX_NEW = 1_000
@@ -100,7 +99,7 @@ def find_job(request: Request, id: str) -> Job:
     return job
 
 
-@route("GET", "/api/jobs", "Jobs that match a filter, newest first, page by page", parameters=LISTED, returns=JobPage)
+@get("/api/jobs", "Jobs that match a filter, newest first, page by page", parameters=LISTED, returns=JobPage)
 def list_jobs(request: Request) -> Response:
     wanted = filter_of(request)
     page = request.app.jobs(wanted, limit=request.query["limit"], cursor=request.query["cursor"])
@@ -108,20 +107,18 @@ def list_jobs(request: Request) -> Response:
     return Response(data=views.job_page([views.job(job) for job in page], page, wanted, count))
 
 
-@route("GET", "/api/jobs/{id}", "One job", returns=Job)
+@get("/api/jobs/{id}", "One job", returns=Job)
 def get_job(request: Request) -> Response:
     return Response(data=views.job(find_job(request, request.path["id"])))
 
 
-@route("GET", "/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
+@get("/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
 def attempts(request: Request) -> Response:
     job = find_job(request, request.path["id"])
     return Response(data=Attempts(items=[views.attempt(attempt) for attempt in request.app.attempts(job.id)]))
 
 
-@route(
-    "GET", "/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why
-)
+@get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why)
 def why(request: Request) -> Response:
     return Response(data=views.why(request.app.why(find_job(request, request.path["id"]).id)))
 
@@ -136,13 +133,10 @@ def apply(request: Request, verb: Verb, id: str) -> Job:
     return views.job(job)
 
 
-manage = partial(route, scope="manage")
-
-
 def verb_route(verb: Verb, method: str, path: str, summary: str) -> None:
     """The route that does it to the job in its path."""
 
-    @manage(method, path, summary, returns=Job, problems=(409,))
+    @Route(method, path, summary, scope="manage", returns=Job, problems=(409,))
     def endpoint(request: Request) -> Response:
         return Response(data=apply(request, verb, request.path["id"]))
 
@@ -150,7 +144,9 @@ def verb_route(verb: Verb, method: str, path: str, summary: str) -> None:
 verb_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
 
 
-@manage("POST", "/api/jobs/{id}/clone", "A new job like it", body=ChangesIn, body_required=False, returns={201: Job})
+@post(
+    "/api/jobs/{id}/clone", "A new job like it", scope="manage", body=ChangesIn, body_required=False, returns={201: Job}
+)
 def clone(request: Request) -> Response:
     changes: ChangesIn = request.body
     payload = None if changes.payload is UNSET else changes.payload
@@ -166,8 +162,7 @@ verb_route(
 verb_route(Treadle.delete, "DELETE", "/api/jobs/{id}", "Erase a job that is not running")
 
 
-@route(
-    "POST",
+@post(
     "/api/jobs",
     "Store a job, or up to 1,000 of them: all or none",
     scope="enqueue",

@@ -15,7 +15,7 @@ from treadle.diagnosis import alive, silence
 from treadle.errors import SchemaTooOld, TreadleError
 from treadle.job import Usage
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Request, Response, route
+from treadle.web.route import Request, Response, get
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 FRESH_SECONDS = 1.0
@@ -50,12 +50,12 @@ class Ready(msgspec.Struct, kw_only=True):
     schema: int
 
 
-@route("GET", "/healthz", "The process answers", scope=None, returns=Health)
+@get("/healthz", "The process answers", scope=None, returns=Health)
 def healthz(request: Request) -> Response:
     return Response(data=Health())
 
 
-@route("GET", "/readyz", "The database answers, and its schema fits", scope=None, returns=Ready, problems=(503,))
+@get("/readyz", "The database answers, and its schema fits", scope=None, returns=Ready, problems=(503,))
 def readyz(request: Request) -> Response:
     """At most one query a second, because it is open to all."""
     return Response(data=Ready(schema=request.web.cached("schema", 1.0, lambda: _schema(request))))
@@ -75,7 +75,7 @@ def _schema(request: Request) -> int:
     return found
 
 
-@route("GET", "/metrics", "Numbers for Prometheus", for_tenants=False, returns="text/plain")
+@get("/metrics", "Numbers for Prometheus", for_tenants=False, returns="text/plain")
 def metrics(request: Request) -> Response:
     return Response(text=request.web.cached("metrics", FRESH_SECONDS, lambda: text(request)), media=MEDIA)
 
@@ -140,14 +140,11 @@ class Counters:
         """Since the minute in which this process started, by type and kind."""
         with self._lock:
             now = self._app.store.now() // clock.SECOND
-            rows = self._usage(self._since, now)
+            start, end = (clock.to_datetime(at * clock.SECOND) for at in (self._since, now + STEP))
+            rows = self._app.usage(start, end, by=("type",), step=STEP)
             found = self._closed + _sum(rows)
             self._close(rows, now)
             return dict(found)
-
-    def _usage(self, since: int, now: int) -> list[Usage]:
-        start, end = clock.to_datetime(since * clock.SECOND), clock.to_datetime((now + STEP) * clock.SECOND)
-        return self._app.usage(start, end, by=("type",), step=STEP)
 
     def _close(self, rows: list[Usage], now: int) -> None:
         """A minute is over one minute after its end: until then a transaction may still add to it."""

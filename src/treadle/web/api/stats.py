@@ -15,7 +15,7 @@ from treadle.stores.base import Store
 from treadle.views import UsageOut, WorkerOut
 from treadle.web.api.jobs import FILTERS, filter_of
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Parameter, Request, Response, route
+from treadle.web.route import Parameter, Request, Response, get
 
 MAX_COUNTED = 100_000
 """Only this many of the newest jobs are counted where there is no tally."""
@@ -89,7 +89,7 @@ class Workers(msgspec.Struct, kw_only=True):
     items: list[WorkerOut]
 
 
-@route("GET", "/api/stats", "How many jobs there are, grouped", parameters=(*FILTERS, COUNT_BY), returns=Stats)
+@get("/api/stats", "How many jobs there are, grouped", parameters=(*FILTERS, COUNT_BY), returns=Stats)
 def stats(request: Request) -> Response:
     by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
     wanted = filter_of(request)
@@ -104,9 +104,7 @@ def _count(store: Store, by: tuple[str, ...], wanted: Filter) -> Stats:
     return Stats(items=rows[:MAX_GROUPS], other=rest, exact=found.exact, as_of=clock.to_datetime(store.now()))
 
 
-@route(
-    "GET", "/api/metrics", "Runs, failures, busy and waiting time, step by step", parameters=USAGE, returns=UsagePage
-)
+@get("/api/metrics", "Runs, failures, busy and waiting time, step by step", parameters=USAGE, returns=UsagePage)
 def usage(request: Request) -> Response:
     step: int = request.query["step"]
     since, until = _window(request.query["window"], step, request.app.store.now() // clock.SECOND)
@@ -131,19 +129,19 @@ def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
     return until - timedelta(seconds=seconds - seconds % step or step), until
 
 
-@route("GET", "/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Lanes)
+@get("/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Lanes)
 def queues(request: Request) -> Response:
     rows = request.web.cached("queues", 0.5, request.app.queue_stats)
     return Response(data=Lanes(items=[LaneOut(**views.queue(row)) for row in rows]))
 
 
-@route("GET", "/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, returns=Failures)
+@get("/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, returns=Failures)
 def failures(request: Request) -> Response:
     rows = request.web.cached("failures", 1.0, request.app.failures)
     return Response(data=Failures(items=[views.failure(row) for row in rows]))
 
 
-@route("GET", "/api/workers", "Who works, since when, and whether they are alive", for_tenants=False, returns=Workers)
+@get("/api/workers", "Who works, since when, and whether they are alive", for_tenants=False, returns=Workers)
 def workers(request: Request) -> Response:
     rows, now = request.app.workers(), request.app.store.now()
     return Response(data=Workers(items=[views.worker(row, now) for row in rows]))

@@ -19,7 +19,7 @@ from treadle.web.api.jobs import Verb, apply, find_job, limit_to_tenant
 from treadle.web.formatting import number
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
-from treadle.web.route import Request, Response, redirect, route
+from treadle.web.route import Request, Response, get, post, redirect
 
 
 class Action(NamedTuple):
@@ -106,7 +106,7 @@ def forbidden(action: str, job: Job, now: datetime) -> str:
     return ""
 
 
-@route("GET", "/jobs/confirm", "Are you sure?", scope="manage", page=True)
+@get("/jobs/confirm", "Are you sure?", scope="manage", page=True)
 def confirm(request: Request) -> Response:
     """Asks. For all jobs that match a filter, the number has to be typed."""
     action, everything = _action(request.text("action")), request.text("all")
@@ -117,7 +117,7 @@ def confirm(request: Request) -> Response:
     return _confirm_page(request, action, selection, count)
 
 
-@route("POST", "/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
+@post("/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
 def act(request: Request) -> Response:
     """Does it to the jobs that were shown. If their number has changed, it asks again."""
     action = _action(request.field("action"))
@@ -168,13 +168,13 @@ def _confirm_page(
     )
 
 
-@route("GET", "/jobs/{id}/clone", "A job like this one", scope="enqueue", page=True)
+@get("/jobs/{id}/clone", "A job like this one", scope="enqueue", page=True)
 def clone_form(request: Request) -> Response:
     job = views.job(find_job(request, request.path["id"]))
     return _clone_page(request, job, highlight.pretty(job.payload))
 
 
-@route("POST", "/jobs/{id}/clone", "Enqueue it", scope="enqueue", page=True)
+@post("/jobs/{id}/clone", "Enqueue it", scope="enqueue", page=True)
 def clone(request: Request) -> Response:
     job = find_job(request, request.path["id"])
     safe, text = views.job(job), request.field("payload")

@@ -8,13 +8,13 @@ from treadle.ids import is_id
 from treadle.web.api.bulk import find_operation, operation_out
 from treadle.web.pages.actions import ACTIONS
 from treadle.web.render import render
-from treadle.web.route import Request, Response, route
+from treadle.web.route import Request, Response, get
 
 MAX_ROWS = 100
 MAX_OPERATIONS = 10
 
 
-@route("GET", "/operations/{id}", "A bulk operation", page=True)
+@get("/operations/{id}", "A bulk operation", page=True)
 def operation(request: Request) -> Response:
     found = operation_out(find_operation(request))
     action = ACTIONS.get(found.action)
@@ -30,7 +30,7 @@ def operation(request: Request) -> Response:
     )
 
 
-@route("GET", "/audit", "Who changed what", scope="manage", page=True, for_tenants=False)
+@get("/audit", "Who changed what", scope="manage", page=True, for_tenants=False)
 def audit(request: Request) -> Response:
     cursor = request.text("cursor") or None
     if cursor is not None and not is_id(cursor):

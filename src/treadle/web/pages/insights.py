@@ -12,7 +12,7 @@ from treadle.web import formatting
 from treadle.web.pages import queries, usage_charts
 from treadle.web.pages.usage_charts import LONG_WINDOWS, Window
 from treadle.web.render import render
-from treadle.web.route import Request, Response, route
+from treadle.web.route import Request, Response, get
 
 KINDS = (("type", "By type"), ("tenant", "By tenant"), ("queue", "By queue"))
 MAX_ROWS = 500
@@ -23,7 +23,7 @@ Chosen = tuple[Window, str, str | None, str]
 """What the address selects: the window, the key that the table groups by, a tenant or None, a type or ''."""
 
 
-@route("GET", "/insights", "Usage", page=True)
+@get("/insights", "Usage", page=True)
 def insights(request: Request) -> Response:
     fmt = formatting.formatter_for(request)
     over, by, tenant, type = _chosen(request)
@@ -54,7 +54,7 @@ def insights(request: Request) -> Response:
     )
 
 
-@route("GET", "/insights.csv", "Usage as CSV", page=True)
+@get("/insights.csv", "Usage as CSV", page=True)
 def export(request: Request) -> Response:
     """One row per step, type, queue and tenant: everything that the page sums up."""
     over, _, tenant, type = _chosen(request)

@@ -18,7 +18,7 @@ from treadle.web.api.jobs import find_job
 from treadle.web.pages import queries
 from treadle.web.pages.actions import ACTIONS, forbidden
 from treadle.web.render import may_manage, render
-from treadle.web.route import Request, Response, route
+from treadle.web.route import Request, Response, get
 
 COPIED = ("queue", "tenant", "subject", "priority", "max_attempts")
 BUTTONS = {
@@ -67,7 +67,7 @@ class Part(NamedTuple):
         return f"Attempt {self.attempt} {ENDED.get(self.kind, self.kind)} after {duration}"
 
 
-@route("GET", "/jobs/{id}", "One job", page=True)
+@get("/jobs/{id}", "One job", page=True)
 def job(request: Request) -> Response:
     found = find_job(request, request.path["id"])
     attempts = [views.attempt(attempt) for attempt in request.app.attempts(found.id)]

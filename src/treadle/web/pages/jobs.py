@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from treadle import filters, views
 from treadle.errors import BadCursor, BadFilter
@@ -15,7 +15,7 @@ from treadle.web.highlight import brief
 from treadle.web.pages import queries
 from treadle.web.pages.actions import ACTIONS
 from treadle.web.render import may_manage, render
-from treadle.web.route import Request, Response, redirect, route
+from treadle.web.route import Request, Response, get, redirect
 
 ROWS = 50
 """Of a page. Also how many ids a filter can name."""
@@ -28,18 +28,7 @@ Suggestion = tuple[str, str]
 """A text, and a link to another filter, which finds something."""
 
 
-class Row(NamedTuple):
-    """A job as the list shows it."""
-
-    job: Job
-    state: str
-    payload: str
-    error: str
-    note: str
-    at: datetime
-
-
-@route("GET", "/jobs", "Jobs, by filter", page=True)
+@get("/jobs", "Jobs, by filter", page=True)
 def jobs(request: Request) -> Response:
     q, cursor = request.text("q").strip(), request.text("cursor") or None
     try:
@@ -79,10 +68,11 @@ def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:
     return Count(sum(count.value for count in found), all(count.exact for count in found))
 
 
-def _row(job: Job, now: datetime) -> Row:
+def _row(job: Job, now: datetime) -> tuple[Job, str, str, str, str, datetime]:
+    """A job as the list shows it, with its state, its payload in short, its error, what else is notable, and when."""
     state = state_of(job, now)
     error = job.error if state in ("failed", "retrying", "cancelled") else None
-    return Row(job, state, brief(job.payload), error or "", _note(job, state), _moment(job, state))
+    return job, state, brief(job.payload), error or "", _note(job, state), _moment(job, state)
 
 
 def _note(job: Job, state: str) -> str:

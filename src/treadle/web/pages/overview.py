@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -21,26 +20,18 @@ from treadle.web import charts, formatting
 from treadle.web.pages import queries, usage_charts
 from treadle.web.pages.usage_charts import WINDOWS, Sums, Window
 from treadle.web.render import render
-from treadle.web.route import Request, Response, redirect, route
+from treadle.web.route import Request, Response, get, redirect
 
 GROUPS = (("type", "By type"), ("queue", "By queue"), ("tenant", "By tenant"))
 MAX_ROWS = 100
 """Those that ran most."""
 SPARK_BARS = 24
 LATEST = 5
+GroupRow = tuple[str, Mapping[str, int], Latency | None, Sums, Markup]
+"""A type, a queue or a tenant: its name, its jobs by state, their latency, what ran, and a small chart of the runs."""
 
 
-class GroupRow(NamedTuple):
-    """A type, a queue or a tenant."""
-
-    name: str
-    counts: Mapping[str, int]
-    latency: Latency | None
-    sums: Sums
-    spark: Markup
-
-
-@route("GET", "/", "What is going on", page=True)
+@get("/", "What is going on", page=True)
 def overview(request: Request) -> Response:
     """Of all tenants. Callers bound to one go to the list of its jobs instead."""
     if request.caller.tenant is not None:
@@ -116,7 +107,7 @@ def _rows(request: Request, by: str, queues: list[QueueStats], used: list[Usage]
         rows = by_name.get(name, [])
         runs = [step.runs for step in usage_charts.by_step(rows, over)]
         spark = charts.spark(usage_charts.thinned(runs, SPARK_BARS), f"Runs of {name or 'no tenant'}")
-        return GroupRow(name, counts.get(name, {}), latency.get(name), usage_charts.total(rows), spark)
+        return name, counts.get(name, {}), latency.get(name), usage_charts.total(rows), spark
 
     return [row(name) for name in names[:MAX_ROWS]]
 
@@ -129,7 +120,7 @@ def _counts(queues: Iterable[QueueStats], by: str) -> Mapping[str, Mapping[str, 
     return found
 
 
-@route("GET", "/failures", "Failed jobs, grouped", page=True, for_tenants=False)
+@get("/failures", "Failed jobs, grouped", page=True, for_tenants=False)
 def failures(request: Request) -> Response:
     return render(request, "failures.html", place="failures", groups=with_filters(queries.failures(request)))
 
@@ -146,7 +137,7 @@ def _filter(group: FailureGroup, *statuses: str) -> str:
     return str(Filter(statuses=statuses, types=(group.type,), errors=((error,),) if error else ()))
 
 
-@route("GET", "/workers", "Workers and queues", page=True, for_tenants=False)
+@get("/workers", "Workers and queues", page=True, for_tenants=False)
 def workers(request: Request) -> Response:
     now, rows = request.app.store.now(), queries.workers(request)
     live = alive(rows, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from functools import partial
 from typing import TypeVar
 
 from treadle import diagnosis
@@ -61,7 +62,5 @@ def counts_by_state(request: Request, wanted: Filter) -> dict[str, Count]:
 
 
 def usage(request: Request, over: Window, by: tuple[str, ...], tenant: str | None = None) -> list[Usage]:
-    def make() -> list[Usage]:
-        return request.app.usage(over.since, over.until, by=by, step=over.step, tenant=tenant)
-
+    make = partial(request.app.usage, over.since, over.until, by=by, step=over.step, tenant=tenant)
     return _cached(request, ("usage", over, by, tenant), make)

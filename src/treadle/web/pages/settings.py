@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from treadle.web.formatting import THEME, ZONE, zones
 from treadle.web.render import render
-from treadle.web.route import Request, Response, redirect, route
+from treadle.web.route import Request, Response, get, redirect
 
 YEAR = 31_536_000
 
 
-@route("GET", "/settings", "Zone and theme", page=True)
+@get("/settings", "Zone and theme", page=True)
 def settings(request: Request) -> Response:
     back = _back(request)
     return render(request, "settings.html", place="settings", zones=zones(), back=back, here=back)
 
 
-@route("GET", "/settings/save", "Choose a zone or a theme", page=True)
+@get("/settings/save", "Choose a zone or a theme", page=True)
 def save(request: Request) -> Response:
     """One cookie per response: headers are a mapping, and a form sets one thing."""
     zone, theme = request.text("zone"), request.text("theme")

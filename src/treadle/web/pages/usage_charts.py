@@ -108,11 +108,9 @@ def _labels(over: Window, fmt: Formatter) -> list[str]:
 
 def throughput_chart(steps: Sequence[Sums], over: Window, fmt: Formatter) -> Chart:
     completed, failed = [s.completed for s in steps], [s.failures for s in steps]
-    series = (
-        Series("completed", "ok", completed, number(sum(completed))),
-        Series("failed", "bad", failed, number(sum(failed))),
-    )
-    return bars(_labels(over, fmt), series, COUNT, "Runs over time, failed ones on top")
+    bottom = Series("completed", "ok", completed, number(sum(completed)))
+    top = Series("failed", "bad", failed, number(sum(failed)))
+    return bars(_labels(over, fmt), (bottom, top), COUNT, "Runs over time, failed ones on top")
 
 
 def mean_charts(steps: Sequence[Sums], over: Window, fmt: Formatter) -> list[Chart]:

@@ -6,6 +6,7 @@
   const $ = (selector, within = document) => within.querySelector(selector);
   const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
   const main = () => $("#main");
+  const isLive = (element) => "live" in element.dataset; // whether the page is refreshed when something has changed
   const dialog = $("#dialog");
   const keep = {
     get: (name) => { try { return localStorage.getItem(`treadle.${name}`); } catch { return null; } },
@@ -69,7 +70,7 @@
   const held = () => dialog.open || typing(document.activeElement) || $("#main input[name=id]:checked, #all-matching:checked");
   const kept = () => paused() || held(); // the page stays as it is
   const show = () => {
-    if (!main().dataset.topics) return;
+    if (!isLive(main())) return;
     const state = connected === null ? "off" : !connected ? "reconnecting" : paused() || (held() && missed) ? "paused" : "live";
     badge.hidden = false;
     badge.dataset.state = state;
@@ -86,7 +87,7 @@
       const fresh = $("#main", page);
       connected = true;
       if (kept()) missed += 1; // the reader began to work with the page meanwhile
-      else if (response.ok && fresh && fresh.dataset.topics) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
+      else if (response.ok && fresh && isLive(fresh)) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
     } catch { connected = false; }
     busy = false; show();
     if (again) { again = false; hint(); }
@@ -97,7 +98,7 @@
     timer = setTimeout(() => (kept() ? (missed += 1, show()) : refresh()), Math.max(0, last + 750 - Date.now()));
   };
   const connect = () => {
-    if (source || document.hidden || !main().dataset.topics) return;
+    if (source || document.hidden || !isLive(main())) return;
     source = new EventSource(`${root}api/events`);
     source.onopen = () => { connected = true; show(); };
     source.addEventListener("changed", hint); // the first comes at once, for changes since the page was made
@@ -110,11 +111,9 @@
     };
   };
   const disconnect = () => { if (source) source.close(); source = null; };
-  const released = () => setTimeout(() => { if (missed && !kept()) refresh(); else show(); }, 50);
-  const toggle = () => {
-    keep.set("live", paused() ? "on" : "off");
-    if (missed && !kept()) refresh(); else show();
-  };
+  const catchUp = () => { if (missed && !kept()) refresh(); else show(); };
+  const released = () => setTimeout(catchUp, 50);
+  const toggle = () => { keep.set("live", paused() ? "on" : "off"); catchUp(); };
 
   // Rows: the selected ones, and the one that the keys act on.
   const rows = () => $$("#main tr[data-href]");
