@@ -92,17 +92,6 @@ class WebApp:
         self.close()
         await send({"type": "lifespan.shutdown.complete"})
 
-    @property
-    def sign_in_hint(self) -> str:
-        """What a caller who is not let in can do."""
-        where = "use the link that treadle dashboard printed" if self.login else "sign in where this is mounted"
-        return f"send a token: Authorization: Bearer …  (treadle tokens create), or {where}"
-
-    @property
-    def challenge(self) -> str:
-        kind = "Basic" if self.login and self.login.has_password else "Bearer"
-        return f'{kind} realm="treadle", charset="UTF-8"'
-
     async def log_in(self, request: RawRequest) -> Response | None:
         """The response to a login link. None for any other request."""
         return await run_in_threadpool(self.login.log_in, self, request) if self.login else None
@@ -144,6 +133,3 @@ class WebApp:
                 self._cached.clear()
                 self._locks.clear()
             self._cached[key] = (made, until, value)
-
-
-asgi = WebApp

@@ -33,7 +33,6 @@ MAX_STREAMS = 200
 KEEPALIVE = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the stream."""
 
-UNBUFFERED = {"X-Accel-Buffering": "no"}
 Snapshot = dict[str, Any]
 log = logging.getLogger("treadle.web")
 
@@ -171,7 +170,7 @@ async def events(request: Request) -> RawResponse:
     """Callers bound to a tenant get the hints without the counts, which are of all tenants."""
     if request.web.broadcaster.is_full:
         raise HTTPProblem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
-    return StreamingResponse(_stream(request), media_type="text/event-stream", headers=UNBUFFERED)
+    return StreamingResponse(_stream(request), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 async def _stream(request: Request) -> AsyncIterator[str]:

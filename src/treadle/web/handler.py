@@ -15,7 +15,7 @@ from starlette.responses import Response as RawResponse
 from starlette.types import Receive, Scope, Send
 
 from treadle.web import problem, render, security
-from treadle.web.auth import NOBODY, Principal
+from treadle.web.auth import NOBODY, Login, Principal
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Endpoint, Request, Response, Route, Stream, parse
 
@@ -66,7 +66,7 @@ class PathHandler:
             raise
         except Exception as error:
             found = problem.of(error, request.route.page)
-            if found.status == 500:
+            if found.details.status == 500:
                 log.exception("%s %r failed", raw.method, raw.url.path)
             return to_problem(request, found)
 
@@ -89,13 +89,21 @@ def authorize(web: WebApp, route: Route, caller: Principal | None) -> None:
     if route.scope is None:
         return
     if caller is None:
-        raise HTTPProblem(401, "you are not signed in", web.sign_in_hint, headers={"WWW-Authenticate": web.challenge})
+        raise _not_signed_in(web.login)
     if not caller.may(route.scope):
         has = f"{caller.name} has {', '.join(sorted(caller.scopes)) or 'no scope'}"
         raise HTTPProblem(403, f"this needs the scope {route.scope!r}; {has}", "use a token or a login that has it")
     if caller.tenant is not None and not route.for_tenants:
         bound = f"{caller.name} is bound to the tenant {caller.tenant!r}, and this is about all tenants"
         raise HTTPProblem(403, bound, "use a token or a login without a tenant")
+
+
+def _not_signed_in(login: Login | None) -> HTTPProblem:
+    where = "use the link that treadle dashboard printed" if login else "sign in where this is mounted"
+    way_out = f"send a token: Authorization: Bearer …  (treadle tokens create), or {where}"
+    kind = "Basic" if login and login.has_password else "Bearer"
+    headers = {"WWW-Authenticate": f'{kind} realm="treadle", charset="UTF-8"'}
+    return HTTPProblem(401, "you are not signed in", way_out, headers=headers)
 
 
 async def call(request: Request) -> RawResponse:
@@ -112,8 +120,9 @@ def to_raw(response: Response) -> RawResponse:
 
 def to_problem(request: Request, found: HTTPProblem) -> RawResponse:
     """A problem as JSON, or as a page if the route is one."""
+    details = found.details
     if request.route.page:
-        shown = render.render(request, "problem.html", status=found.status, problem=found)
+        shown = render.render(request, "problem.html", status=details.status, problem=details)
     else:
-        shown = Response(status=found.status, data=found.details, media=problem.MEDIA)
+        shown = Response(status=details.status, data=details, media=problem.MEDIA)
     return to_raw(msgspec.structs.replace(shown, headers=found.headers))

@@ -56,17 +56,9 @@ class HTTPProblem(Exception):
 
     def __init__(self, status: int, detail: str, next: str, *, code: str = "", headers: Mapping[str, str] = {}) -> None:
         super().__init__(detail)
-        self.status, self.detail, self.next = status, detail, next
-        self.code = code or TITLES[status].lower().replace(" ", "-")
+        code = code or TITLES[status].lower().replace(" ", "-")
+        self.details = ProblemDetails(f"urn:treadle:problem:{code}", TITLES[status], status, detail, next)
         self.headers = headers
-
-    @property
-    def title(self) -> str:
-        return TITLES[self.status]
-
-    @property
-    def details(self) -> ProblemDetails:
-        return ProblemDetails(f"urn:treadle:problem:{self.code}", self.title, self.status, self.detail, self.next)
 
 
 def of(error: Exception, page: bool) -> HTTPProblem:

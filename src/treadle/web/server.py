@@ -16,7 +16,7 @@ from treadle.api_tokens import SESSION
 from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.web import security
-from treadle.web.app import asgi
+from treadle.web.app import WebApp
 from treadle.web.auth import Login
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
@@ -37,7 +37,7 @@ class Server:
         self._host, self._prefix = host, f"/{prefix.strip('/')}".rstrip("/")
         names = set(hosts) if is_any(host) else {*hosts, host}
         allowed = {*security.LOOPBACK, *names} if names else None
-        self.web = asgi(td, auth=self.auth, read_only=read_only, hosts=allowed, price=price)
+        self.web = WebApp(td, auth=self.auth, read_only=read_only, hosts=allowed, price=price)
         self._socket = bind(host, port)
 
     @property

@@ -113,8 +113,7 @@ def confirm(request: Request) -> Response:
     selection = Selection([] if everything else request.raw.query_params.getlist("id"), request.text("q"))
     if not selection.ids and not everything:
         raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
-    count = _count(prepare(request, action.key, selection.to_filter(request), None))
-    return _confirm_page(request, action, selection, count)
+    return _confirm_page(request, action, selection, prepare(request, action.key, selection.to_filter(request), None))
 
 
 @post("/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
@@ -126,13 +125,13 @@ def act(request: Request) -> Response:
         apply(request, action.verb, selection.one)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
     work = prepare(request, action.key, selection.to_filter(request), None)
-    count, expected = _count(work), request.field("expected")
+    expected = request.field("expected")
     if not selection.ids and request.field("typed").strip().replace(",", "").rstrip("+") != expected:
         wrong = f"type {expected} to confirm; you typed {request.field('typed')!r}"
-        return _confirm_page(request, action, selection, count, status=400, error=wrong)
-    if expected != str(count.value):
-        moved = str(CountMoved(int(expected) if expected.isdecimal() else 0, count.value))
-        return _confirm_page(request, action, selection, count, status=412, error=moved)
+        return _confirm_page(request, action, selection, work, status=400, error=wrong)
+    if expected != str(work.total):
+        moved = str(CountMoved(int(expected) if expected.isdecimal() else 0, work.total))
+        return _confirm_page(request, action, selection, work, status=412, error=moved)
     return redirect(request.url(f"/operations/{start(request, work).id}"))
 
 
@@ -142,14 +141,10 @@ def _action(key: str) -> Action:
     return ACTIONS[key]
 
 
-def _count(work: Bulk) -> Count:
-    return Count(work.total, work.exact)
-
-
 def _confirm_page(
-    request: Request, action: Action, selection: Selection, count: Count, status: int = 200, error: str = ""
+    request: Request, action: Action, selection: Selection, work: Bulk, status: int = 200, error: str = ""
 ) -> Response:
-    job = find_job(request, selection.one) if selection.one else None
+    job, count = find_job(request, selection.one) if selection.one else None, Count(work.total, work.exact)
     jobs = "job" if job else f"{number(count)} {'job' if count.value == 1 else 'jobs'}"
     return render(
         request,

@@ -12,10 +12,7 @@
     get: (name) => { try { return localStorage.getItem(`treadle.${name}`); } catch { return null; } },
     set: (name, value) => { try { localStorage.setItem(`treadle.${name}`, value); } catch { /* private mode */ } },
   };
-  const cookie = (name, value) => {
-    const age = value ? 31536000 : 0;
-    document.cookie = `treadle_${name}=${value}; path=${root}; max-age=${age}; samesite=lax`;
-  };
+  const cookie = (name, value) => { document.cookie = `treadle_${name}=${value}; path=${root}; max-age=${value ? 31536000 : 0}; samesite=lax`; };
 
   // Relative times are updated while the page is open, in the format of units.format_duration in Python.
   const span = (seconds) => {
