@@ -109,12 +109,14 @@ def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
             shared.json_was_typed = ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
 
 
+REMEMBERED: dict[str, Any] = {"expose_value": False, "callback": _remember, "default": None}
+
+
 def shared_options(*, variables: bool = False, hide_json: bool = False) -> list[click.Parameter]:
     """The options that every command and group takes. Only the outermost reads variables such as $TREADLE_JSON."""
 
     def option(*names: str, variable: bool = variables, **settings: Any) -> click.Option:
-        settings |= {"expose_value": False, "callback": _remember, "default": None}
-        return click.Option(names, allow_from_autoenv=variable, **settings)
+        return click.Option(names, allow_from_autoenv=variable, **settings, **REMEMBERED)
 
     db = "The database: sqlite:///jobs.db, postgresql://….  [$TREADLE_URL]"
     return [
@@ -129,6 +131,7 @@ def command(name: str, *, prints_data: bool = True, **settings: Any) -> Callable
     """A command whose function gets the shared options first. If it prints no data, its help does not show --json."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
+        pass_shared = click.make_pass_decorator(Shared, ensure=True)
         made: click.Command = click.command(name, cls=click.Command, **settings)(pass_shared(function))
         made.params += shared_options(hide_json=not prints_data)
         return made
@@ -140,28 +143,21 @@ def group(name: str, help: str, commands: Sequence[click.Command]) -> click.Grou
     return click.Group(name, help=help, commands=commands, params=shared_options())
 
 
-pass_shared = click.make_pass_decorator(Shared, ensure=True)
-
-
 def choices(values: Iterable[str], default: Iterable[str]) -> dict[str, Any]:
     """The settings of an option that may be repeated, each time with one of some values."""
     kind, chosen = click.Choice([*map(str, values)]), [*map(str, default)]
     return {"multiple": True, "type": kind, "default": chosen, "show_default": True}
 
 
-def reveals(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A command that prints jobs takes --reveal."""
-    help = "Print passwords, tokens and other secrets, too."
-    option = click.option("--reveal", is_flag=True, default=None, expose_value=False, callback=_remember, help=help)
-    return option(function)
+# For a command that prints jobs.
+reveals = click.option("--reveal", is_flag=True, help="Print passwords, tokens and other secrets, too.", **REMEMBERED)
 
 
 def takes_app(function: Callable[..., Any]) -> Callable[..., Any]:
     """A command that runs an app's code takes its name as APP or as --app."""
     help = "The same as APP, as in app:td.  [$TREADLE_APP]"
-    remember: dict[str, Any] = {"expose_value": False, "callback": _remember}
-    option = click.option("-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help=help, **remember)
-    return click.argument("target", metavar="[APP]", required=False, **remember)(option(function))
+    option = click.option("-a", "--app", metavar="MODULE:NAME", allow_from_autoenv=False, help=help, **REMEMBERED)
+    return click.argument("target", metavar="[APP]", required=False, **REMEMBERED)(option(function))
 
 
 def duration(value: str) -> float:
@@ -177,5 +173,5 @@ def moment(value: str) -> datetime:
     try:
         return datetime.fromisoformat(value).astimezone(UTC)
     except (ValueError, OverflowError):
-        way_out = "write 2026-11-01T08:30, with +01:00 or Z for a zone"
-        raise click.BadParameter(f"{value!r} is not a time; {way_out}") from None
+        text = f"{value!r} is not a time; write 2026-11-01T08:30, with +01:00 or Z for a zone"
+        raise click.BadParameter(text) from None

@@ -32,7 +32,6 @@ from treadle.stores.libsql.url import read
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite.url import check, path_of
 
-LABORATORY = "for more, run ./script/bench in a clone of the repository"
 THREADS, CHUNK = 64, 1000
 STALLED = 60.0  # seconds without progress after which a drain is given up
 WORKER = "import sys; from treadle.cli.bench import work; work(int(sys.argv[1]))"
@@ -272,11 +271,9 @@ SECTIONS = {"enqueue": measure_enqueue, "drain": measure_drain, "pickup": measur
 @click.option("--quick", is_flag=True, help="Small sizes, each once: shows that it works, too small to judge.")
 @click.option("--only", metavar="NAMES", default=",".join(SECTIONS), show_default=True, help="What to measure.")
 @click.option("--n", type=click.IntRange(100), metavar="N", help="Async no-ops in a drain; the others in proportion.")
-@click.option("--concurrency", type=click.IntRange(1), default=500, metavar="N", help="Slots of each worker.")
+@click.option("--concurrency", "slots", type=click.IntRange(1), default=500, metavar="N", help="Slots of each worker.")
 @click.option("--profile", is_flag=True, help="Where the time of a drain goes: only in ./script/bench.")
-def bench(
-    shared: Shared, dir: str | None, quick: bool, only: str, n: int | None, concurrency: int, profile: bool
-) -> None:
+def bench(shared: Shared, dir: str | None, quick: bool, only: str, n: int | None, slots: int, profile: bool) -> None:
     """Measure how fast enqueue, drain and pickup are on this machine.
 
     It measures in a new directory beside the SQLite file of --db (default: in the current directory) or in new
@@ -286,12 +283,13 @@ def bench(
     if shared.db and dir:
         raise click.UsageError("name either --db or --dir")
     names = [name.strip() for name in only.split(",")]
-    if unknown := ["--profile"] if profile else [name for name in names if name not in SECTIONS]:
-        raise CommandError(f"{unknown[0]} is not one of {', '.join(SECTIONS)}", next=LABORATORY)
+    if unknown := ["--profile"] * profile + [name for name in names if name not in SECTIONS]:
+        what = f"{unknown[0]} is not one of {', '.join(SECTIONS)}"
+        raise CommandError(what, next="for more, run ./script/bench in a clone of the repository")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no database is left behind
     noop = n or (4_000 if quick else 50_000)
     sizes = Sizes(1, noop, noop // 2, noop, 0.3, 25) if quick else Sizes(3, noop, noop // 2, noop, 1.0, 250)
-    run = BenchRun(shared.db or f"sqlite:///{os.path.abspath(dir or '.')}/bench.db", sizes, concurrency, shared.note)
+    run = BenchRun(shared.db or f"sqlite:///{os.path.abspath(dir or '.')}/bench.db", sizes, slots, shared.note)
     machine, rows = _machine(run), [row for name in names for row in SECTIONS[name](run)]
     if shared.printed_json({"machine": machine, "rows": rows, "profile": None}):
         return

@@ -22,10 +22,10 @@ from treadle.views import moment
 HELP = """Serve the dashboard and the HTTP API until stopped.
 
 It listens on this machine only, and prints a link to sign in with. With an APP (MODULE:NAME, as in app:td), it can
-also run jobs: POST /api/jobs/tick.
-"""
+also run jobs: POST /api/jobs/tick."""
 HOSTS = "A host name that it answers to; may be repeated."
 PORT = click.IntRange(0, 65_535)
+SCOPES = choices(secrets.SCOPES, default=["read"])
 WITH_WEB = "install the extra 'web', in a clone of treadle: pip install '.[web]'"
 
 
@@ -60,9 +60,6 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
             webbrowser.open(made.login_link)
 
     made.run(ready)
-
-
-SCOPES = choices(secrets.SCOPES, default=["read"])
 
 
 @command("create", help="Create a token. It is printed once; only its hash is stored.")

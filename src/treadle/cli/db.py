@@ -19,8 +19,7 @@ from treadle.worker.chores import PRUNED, prune
 ROLES = """Print the SQL that creates roles and grants their rights, without connecting.
 
 The owner owns the tables; workers see every tenant; producers see one tenant at a time, by row-level security. With
---apply, run it. It is safe to repeat; repeat it after an upgrade.
-"""
+--apply, run it. It is safe to repeat; repeat it after an upgrade."""
 STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
     ("bytes", "size", units.format_bytes),
     ("log_bytes", "log", units.format_bytes),
@@ -106,8 +105,8 @@ def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> N
             deleted += count
             advance(deleted)
     if deleted:
-        age = units.format_duration(older_than)
-        shared.audit(app.store, "prune", f"{', '.join(statuses)} for more than {age}", deleted)
+        what = f"{', '.join(statuses)} for more than {units.format_duration(older_than)}"
+        shared.audit(app.store, "prune", what, deleted)
     if not shared.printed_json({"deleted": deleted}):
         shared.print(f"{units.plural(deleted, 'job')} deleted", (f" in {app.store.where}", "dim"))
 

@@ -7,7 +7,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -16,6 +15,7 @@ from collections.abc import Generator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
+from subprocess import DEVNULL, PIPE, Popen, TimeoutExpired
 from typing import IO, Any
 
 import click
@@ -29,16 +29,12 @@ from treadle.settings import URL_VARIABLE, database_url
 from treadle.stores import open_store
 from treadle.stores.base import WorkerRow
 
-PATIENCE = 60.0
-"""Seconds after which the demo gives up. It takes about five."""
-LOOK, PAUSE = 0.05, 0.5
-"""Seconds between two looks, and between the jobs that keep the dashboard alive."""
+PATIENCE = 60.0  # seconds after which the demo gives up; it takes about five
+LOOK, PAUSE = 0.05, 0.5  # seconds between two looks, and between the jobs that keep the dashboard alive
 HELP = "Run a real queue on a SQLite file for a few seconds: two workers, one of which is killed on the way."
 APP = "treadle.cli.demo_app:td"
-FIRST = {"publish_post": 12, "charge_card": 60, "resize_image": 80, "send_mail": 200}
-"""How many jobs of each type are stored first; each post adds 5 mails."""
-LATER = {"send_mail": 1, "resize_image": 1, "charge_card": 3, "import_feed": 10}
-"""In which rounds a job of the type is added, while the dashboard stays up: in every one, in every third, and so on."""
+FIRST = {"publish_post": 12, "charge_card": 60, "resize_image": 80, "send_mail": 200}  # jobs; each post adds 5 mails
+LATER = {"send_mail": 1, "resize_image": 1, "charge_card": 3, "import_feed": 10}  # a job in every nth round
 
 
 @command("demo", help=HELP)
@@ -79,7 +75,7 @@ def _payload(type: str, n: int) -> dict[str, Any]:
     return payloads[type]
 
 
-def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str], log: IO[bytes]) -> None:
+def _watch(app: Treadle, screen: DemoScreen, supervisor: Popen[str], log: IO[bytes]) -> None:
     """Look until all is done, and kill a worker when a third is."""
     deadline = time.monotonic() + PATIENCE
     while supervisor.poll() is None:
@@ -98,11 +94,8 @@ def _watch(app: Treadle, screen: DemoScreen, supervisor: subprocess.Popen[str], 
 
 
 def kill_one(app: Treadle, screen: DemoScreen) -> None:
-    """kill -9 a worker that runs jobs, once both are there: a third is then the one that takes its place.
-
-    It is stopped first, so that what it holds can be read exactly.
-    """
-    workers = app.workers()
+    """kill -9 a worker that runs jobs. It is stopped first, so that what it holds can be read exactly."""
+    workers = app.workers()  # if both are there, one that registers later takes the place of the killed one
     for worker in [worker for worker in workers if worker.leases and len(workers) > 1]:
         pid = pid_of(worker)
         os.kill(pid, signal.SIGSTOP)
@@ -136,7 +129,7 @@ def _database(shared: Shared, stack: ExitStack, *, keep: bool) -> str:
 @contextmanager
 def _dashboard(screen: DemoScreen, url: str, *, browse: bool) -> Generator[bool]:
     """Yields whether it is up. It needs the extra `web`; the demo works without it."""
-    with _treadle(url, "dashboard", APP, "--port", "0", stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with _treadle(url, "dashboard", APP, "--port", "0", stdout=PIPE, stderr=DEVNULL) as process:
         link = process.stdout.readline().strip() if process.stdout else ""
         without = "there is a dashboard, too, with the extra 'web': pip install '.[web]'"
         screen.say("•", f"watch them: {link}" if link else without, "bold" if link else "")
@@ -148,27 +141,19 @@ def _dashboard(screen: DemoScreen, url: str, *, browse: bool) -> Generator[bool]
 
 
 @contextmanager
-def _treadle(
-    url: str, *words: str, stderr: int | IO[bytes], stdout: int | None = None
-) -> Generator[subprocess.Popen[str]]:
+def _treadle(url: str, *words: str, stderr: int | IO[bytes], stdout: int | None = None) -> Generator[Popen[str]]:
     """A command as anybody would start it, but without the settings that are meant for other workers."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "treadle", *words],
-        env={**others, URL_VARIABLE: url},
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        text=True,
-        start_new_session=True,  # Ctrl-C is for the demo, which then stops the process
-    )
+    command, env = [sys.executable, "-m", "treadle", *words], {**others, URL_VARIABLE: url}
+    # In a session of its own: Ctrl-C is for the demo, which then stops the process.
+    process = Popen(command, env=env, stdin=DEVNULL, stdout=stdout, stderr=stderr, text=True, start_new_session=True)
     try:
         yield process
     finally:
         process.terminate()
         try:
             process.wait(20)
-        except subprocess.TimeoutExpired:
+        except TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 

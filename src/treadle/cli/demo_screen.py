@@ -11,9 +11,9 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from treadle.app import Treadle
-from treadle.cli import output
 from treadle.cli.app_loader import all_jobs
 from treadle.cli.base import Shared
+from treadle.cli.output import Columns, number, show
 from treadle.job import Job, Status
 from treadle.stores.base import WorkerRow
 from treadle.units import plural
@@ -128,8 +128,7 @@ class DemoScreen:
         return [rows[name] for name in sorted(rows)]
 
     def _print_table(self, rows: Sequence[Row]) -> None:
-        number = output.number
-        columns: output.Columns = {
+        columns: Columns = {
             "TYPE": [row.type for row in rows],
             "JOBS": [number(row.jobs) for row in rows],
             "COMPLETED": [number(row.completed, "green" if row.completed == row.jobs else "red") for row in rows],
@@ -137,7 +136,7 @@ class DemoScreen:
             "SURVIVED THE KILL": [number(row.killed_and_completed) for row in rows],
         }
         self._shared.print()
-        output.show(self._shared, columns, right=columns.keys() - {"TYPE"})
+        show(self._shared, columns, right=columns.keys() - {"TYPE"})
         self._shared.print()
 
     def _say_what_next(self, kept: str | None) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +11,7 @@ import msgspec
 from treadle import units
 from treadle.app import Treadle
 from treadle.cli.app_loader import database, load_app
-from treadle.cli.base import Shared, command, duration, moment
+from treadle.cli.base import REMEMBERED, Shared, command, duration, moment
 from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import pretty
 from treadle.diagnosis import alive, handles
@@ -23,8 +22,7 @@ HELP = """Store a job of TYPE, and print its id.
 
 KEY=VALUE is a text, KEY:=VALUE any JSON value:
 
-    treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'
-"""
+    treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'"""
 AT = "Run it at this ISO time, local unless it has a zone."
 APP = "Import this app: use its database, and let it check the payload."
 
@@ -42,11 +40,9 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.option("--max-attempts", type=int, help="How often it may run.")
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=duration, default="60s", show_default=True, help="How long to wait.")
-@click.option("-a", "--app", metavar="MODULE:NAME", help=APP)
-def enqueue(
-    shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, app: str | None, **options: Any
-) -> None:
-    treadle = load_app(shared, app) if app else database(shared, create=True)
+@click.option("-a", "--app", metavar="MODULE:NAME", help=APP, **REMEMBERED)
+def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, **options: Any) -> None:
+    treadle = load_app(shared, shared.app) if shared.app else database(shared, create=True)
     given = {name: value for name, value in options.items() if value is not None}
     request = treadle.request(type, parse_payload(pairs), **given)
     [job] = treadle.enqueue_many([request])
@@ -89,8 +85,7 @@ def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
     now = datetime.now(UTC)
     when = f"due {units.format_relative(max(job.run_at, now), now)}"
     how = f"is already {job.status}: it has the same key" if existed else f"stored in queue {job.queue}, {when}"
-    shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}")
-    shared.note((f"  in {app.store.where}", "dim"))
+    shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}", (f"\n  in {app.store.where}", "dim"))
     try:
         workers = alive(app.workers(), app.store.now())
     except StoreUnusable:  # a producer may enqueue without the right to see workers
@@ -113,7 +108,7 @@ def _wait(shared: Shared, app: Treadle, job: Job, timeout: float) -> None:
     if timeout <= 0:
         raise CommandError(f"--timeout {timeout:g} leaves no time to wait", "The duration must be more than 0.")
     try:
-        with shared.err.status(f"waiting for {job.type}") if shared.err.is_terminal else nullcontext():
+        with shared.err.status(f"waiting for {job.type}"):
             result = app.result(job.id, timeout=timeout)
     except (JobFailed, ResultTimeout) as error:
         if not shared.printed_json(app.get(job.id)):

@@ -43,20 +43,17 @@ EXPLANATIONS: dict[type[Exception], Explanation] = {
     errors.ResultTimeout: Explanation(TIMED_OUT, "job {0.id} is still {0.status}", NOT_STOPPED, SHOW),
     errors.JobFailed: Explanation(PROBLEMS, "{0}", next=SHOW),
     errors.StoreBusy: Explanation(DATABASE, "{0.where} was busy for too long", LOCKED, "treadle doctor --quick"),
-    errors.StoreUnusable: Explanation(DATABASE),
-    errors.SchemaTooNew: Explanation(DATABASE),
-    errors.SchemaTooOld: Explanation(DATABASE),
+    **dict.fromkeys((errors.StoreUnusable, errors.SchemaTooNew, errors.SchemaTooOld), Explanation(DATABASE)),
     errors.BadFilter: Explanation(USAGE, "{0}", next="treadle jobs ls --help   (shows an example)"),
     errors.BadCursor: Explanation(USAGE, "{0}", next="treadle jobs ls   (prints the cursor of the next page)"),
     sqlite3.Error: Explanation(DATABASE, "the database said: {0}", DAMAGED, "treadle doctor"),
     Exception: Explanation(USAGE),
 }
-HINTS = {
+HINTS = {  # what to do, by the verb that a job's status does not allow
     "delete": "A worker is running it: cancel it first, and delete it when it has ended.",
     "retry": "Only a job that has ended can be retried; use run-now for one that waits.",
     "run": "Only a job that waits can be run now; use retry for one that has ended.",
 }
-"""What to do, by the verb that a job's status does not allow."""
 
 
 class CommandError(click.ClickException):

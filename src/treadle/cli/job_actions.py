@@ -22,8 +22,7 @@ from treadle.units import plural
 WHICH = """
 
 Name jobs by their ids, or by a filter such as 'status:failed type:send_* since:1h'. With a filter, the command first
-says how many jobs match. If the action applies to no job, the exit code is 5.
-"""
+says how many jobs match. If the action applies to no job, the exit code is 5."""
 
 
 class Action(NamedTuple):
@@ -37,12 +36,8 @@ class Action(NamedTuple):
     permanent: bool = False
 
     @property
-    def verb(self) -> str:
-        return self.run.__name__
-
-    @property
     def name(self) -> str:
-        return self.verb.replace("_", " ")
+        return self.run.__name__.replace("_", " ")
 
 
 RETRY = "Retry jobs that have ended, now and with all of their attempts."
@@ -110,7 +105,7 @@ def _on_id(shared: Shared, app: Treadle, action: Action, id: str) -> Job | Comma
         changed = action.run(app, id)
     except TreadleError as error:
         return explained(error)
-    shared.audit(app.store, action.verb, id)
+    shared.audit(app.store, action.run.__name__, id)
     return changed
 
 
@@ -122,7 +117,7 @@ def _as_json(shared: Shared, id: str, result: Job | CommandError) -> dict[str, A
 
 def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected: int | None) -> None:
     """Count the jobs that match, ask, apply it to them in batches, and sum up."""
-    work = database(shared).bulk(action.verb, filters.parse(text), expected=expected)
+    work = database(shared).bulk(action.run.__name__, filters.parse(text), expected=expected)
     if work.total and not yes:
         matching = f"{Count(work.total, work.exact)} job{' matches' if work.total == 1 else 's match'}"
         _confirm(action, matching, "them" if work.total > 1 else "it")
@@ -135,7 +130,7 @@ def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected
         raise
     finally:
         if work.done:
-            shared.audit(work.store, action.verb, str(work.wanted), work.done)
+            shared.audit(work.store, work.action, str(work.wanted), work.done)
     _sum_up(shared, action, work)
     if work.skipped and not work.done:
         click.get_current_context().exit(CONFLICT)

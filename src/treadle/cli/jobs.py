@@ -26,8 +26,7 @@ from treadle.job import Attempt, Job, Status
 FILTERS = "FILTER: 'status:failed,retrying type:send_* payload.user_id:42 attempt:>3 error:refused since:1h'."
 CLONE = """Store a new job like that one, and print its id.
 
-KEY=VALUE and KEY:=JSON change its payload; everything else stays the same.
-"""
+KEY=VALUE and KEY:=JSON change its payload; everything else stays the same."""
 Words = tuple[str, ...]
 STATUSES = click.Choice([status.value for status in Status])
 
@@ -149,8 +148,7 @@ def _summary(job: Job) -> str:
 
 
 def _section(shared: Shared, heading: str, text: str = "") -> None:
-    shared.print()
-    shared.print((heading, "bold"))
+    shared.print("\n", (heading, "bold"))
     for line in text.splitlines():
         shared.print("  ", line)
 

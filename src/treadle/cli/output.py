@@ -18,13 +18,10 @@ from treadle.cli.base import Shared
 from treadle.job import STATE_OF
 from treadle.views import WorkerOut
 
-STYLES = {"neutral": "cyan", "calm": "magenta", "warn": "yellow", "accent": "blue"}
+STYLES = {"neutral": "cyan", "calm": "magenta", "warn": "yellow", "accent": "blue"}  # the tones of states
 STYLES |= {"good": "green", "bad": "red", "muted": "dim"}
-"""The tones of states."""
-Columns = Mapping[str, Sequence[Text | str]]
-"""The cells of each column of a table, by its head."""
-LEAST, WIDEST = 20, 10_000
-"""Characters that a clipped column keeps, and that a table may have."""
+Columns = Mapping[str, Sequence[Text | str]]  # the cells of each column of a table, by its head
+LEAST, WIDEST = 20, 10_000  # characters that a clipped column keeps, and that a table may have
 
 
 def style(state: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -16,17 +15,14 @@ from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, group
 from treadle.diagnosis import Problem, alive, handles, unhandled
-from treadle.job import STATE_NAMES, Latency, Status
+from treadle.job import STATE_NAMES, Status
 from treadle.management import COUNTED_BY
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 
-BY = f"Count by some of {', '.join(COUNTED_BY)} instead: --by tenant,status."
-LS = "List queues and types: what is due, what is for later, what runs, how long the oldest waits."
-
 
 @command("stats", help="Count jobs by type, and show how long they wait, who works on them, and what is wrong.")
-@click.option("--by", metavar="NAMES", help=BY)
+@click.option("--by", metavar="NAMES", help=f"Count by some of {', '.join(COUNTED_BY)} instead: --by tenant,status.")
 def stats(shared: Shared, by: str | None) -> None:
     app = database(shared)
     if by is not None:
@@ -50,12 +46,9 @@ def _grouped(shared: Shared, rows: list[dict[str, Any]], names: list[str]) -> No
 def _as_json(app: Treadle) -> dict[str, Any]:
     counts, workers = app.counts(("status", "type", "queue")), app.workers()
     living = alive(workers, app.store.now())
-    totals = Counter({status.value: 0 for status in Status})
-    for row in counts:
-        totals[row["status"]] += row["count"]
     return {
         "items": counts,
-        "totals": totals,
+        "totals": {status: sum(row["count"] for row in counts if row["status"] == status) for status in Status},
         "workers": {"live": len(living), "lost": len(workers) - len(living)},
         "unhandled": unhandled(counts, living),
         "queues": [views.queue(row) for row in app.queue_stats()],
@@ -67,10 +60,10 @@ def _as_json(app: Treadle) -> dict[str, Any]:
 
 
 def _print(shared: Shared, app: Treadle) -> None:
-    rows, workers, now = app.queue_stats(), app.workers(), app.store.now()
-    living = alive(workers, now)
+    rows, workers = app.queue_stats(), app.workers()
+    living = alive(workers, app.store.now())
     if rows:
-        _print_types(shared, rows, living, app.latency(), now)
+        _print_types(shared, app, rows, living)
         shared.print()
     _print_problems(shared, app.problems())
     text = _summary(rows, len(living), len(workers) - len(living), app.store.status())
@@ -81,8 +74,7 @@ def _print_problems(shared: Shared, problems: Sequence[Problem]) -> None:
     """The table already names the types that no worker handles."""
     others = [problem for problem in problems if problem.code != "unhandled"]
     for problem in others:
-        shared.print(("⚠ ", "yellow"), output.clean(problem.text))
-        shared.print(("  → ", "dim"), output.clean(problem.next))
+        shared.print(("⚠ ", "yellow"), output.clean(problem.text), ("\n  → ", "dim"), output.clean(problem.next))
     if others:
         shared.print()
 
@@ -98,13 +90,7 @@ def _count(rows: Sequence[QueueStats], state: str) -> int:
     return sum(row.counts[state] for row in rows)
 
 
-def _oldest_due(rows: Sequence[QueueStats]) -> int | None:
-    return min((row.oldest_due for row in rows if row.oldest_due is not None), default=None)
-
-
-def _print_types(
-    shared: Shared, rows: Sequence[QueueStats], living: Sequence[WorkerRow], latency: Mapping[str, Latency], now: int
-) -> None:
+def _print_types(shared: Shared, app: Treadle, rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> None:
     """One line per type, those with the most waiting first; only the columns that say something."""
     groups = [[row for row in rows if row.type == name] for name in sorted({row.type for row in rows})]
     groups.sort(key=lambda group: -_count(group, "queued"))
@@ -115,8 +101,9 @@ def _print_types(
             columns[state.upper()] = [output.number(count, output.style(state)) for count in counts]
         if state == "queued" and any(counts) and shared.out.is_terminal:
             columns[""] = [Text(output.bar(count, max(counts)), style="cyan") for count in counts]
-    columns["OLDEST"] = [output.age(_oldest_due(group), now) or "-" for group in groups]
-    speed = {name: units.format_duration(measured.run_p95) for name, measured in latency.items()}
+    oldest = [min((row.oldest_due for row in group if row.oldest_due is not None), default=None) for group in groups]
+    columns["OLDEST"] = [output.age(due, app.store.now()) or "-" for due in oldest]
+    speed = {name: units.format_duration(measured.run_p95) for name, measured in app.latency().items()}
     columns["P95 RUN"] = [speed.get(group[0].type, "-") for group in groups]
     right = columns.keys() - {"TYPE", ""}
     if any(warnings := [_warning(group, living) for group in groups]):
@@ -133,14 +120,13 @@ def _warning(rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
     return ""
 
 
-@command("ls", help=LS)
+@command("ls", help="List queues and types: what is due, what is for later, what runs, how long the oldest waits.")
 def ls(shared: Shared) -> None:
     app = database(shared)
     rows, now = app.queue_stats(), app.store.now()
     if shared.printed_json({"items": [views.queue(row) for row in rows]}):
         return
-    columns: dict[str, list[Text | str]] = {}
-    columns["QUEUE"] = [row.queue or "-" for row in rows]
+    columns: dict[str, list[Text | str]] = {"QUEUE": [row.queue or "-" for row in rows]}
     columns["TYPE"] = [row.type or "-" for row in rows]
     for state in STATE_NAMES:
         columns[state.upper()] = [output.number(row.counts[state], output.style(state)) for row in rows]

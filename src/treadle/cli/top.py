@@ -29,8 +29,7 @@ from treadle.stores.base import WorkerRow
 
 HELP = """Watch the queue: what waits, who works, what fails. q quits, p pauses.
 
-If stdout is not a terminal, it prints one snapshot and ends.
-"""
+If stdout is not a terminal, it prints one snapshot and ends."""
 MINUTES = 30
 BARS = " ▁▂▃▄▅▆▇█"
 
@@ -50,17 +49,14 @@ def top(shared: Shared, interval: float) -> None:
 
 def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[float], str]) -> None:
     """Until q or Ctrl-C."""
-    paused = False
+    paused, key = False, ""
     with Live(console=shared.out, screen=True, auto_refresh=False) as screen:
-        while True:
-            note = "paused: p resumes" if paused else ""
-            screen.update(draw(Snapshot(app), shared.out.height, note), refresh=True)
-            key = pressed(interval)
-            while paused and key not in ("p", "q"):
-                key = pressed(interval)
-            if key == "q":
-                return
+        while key != "q":
             paused = paused != (key == "p")
+            if key == "p" or not paused:
+                note = "paused: p resumes" if paused else ""
+                screen.update(draw(Snapshot(app), shared.out.height, note), refresh=True)
+            key = pressed(interval)
 
 
 @contextmanager

@@ -33,12 +33,10 @@ from treadle.worker.worker import Worker
 HELP = """Run jobs until stopped.
 
 APP is MODULE:NAME, as in app:td; without a NAME, the only Treadle in the module. SIGTERM or Ctrl-C lets running jobs
-end within --grace and returns the others to the queue; a second signal ends it at once.
-"""
+end within --grace and returns the others to the queue; a second signal ends it at once."""
 TICK = """Run the jobs that are due, once, and end. For cron and serverless.
 
-The exit code is 1 if a job failed for good.
-"""
+The exit code is 1 if a job failed for good."""
 CONCURRENCY = "Jobs at once, per process."
 
 
@@ -149,10 +147,6 @@ def workers(shared: Shared) -> None:
     rows = [views.worker(row, now) for row in app.workers()]
     if shared.printed_json({"items": rows}):
         return
-    if not rows:
-        shared.note("no worker is running on this database")
-        shared.note(("→ ", "dim"), "treadle worker app:td")
-        return
     more = {
         "QUEUES": [", ".join(row.queues) or "all" for row in rows],
         "TYPES": [", ".join(row.types) for row in rows],
@@ -160,4 +154,5 @@ def workers(shared: Shared) -> None:
         "UP": [units.format_duration((clock.to_datetime(now) - row.started_at).total_seconds()) for row in rows],
     }
     columns = output.workers(rows, now, more, most=1000, idle="-")
-    output.show(shared, columns, right=("BUSY", "UP"), clip="TYPES")
+    empty = "no worker is running on this database\n→ treadle worker app:td"
+    output.show(shared, columns, right=("BUSY", "UP"), clip="TYPES", empty=empty)

@@ -1,7 +1,4 @@
-"""`treadle doctor`: finds what is wrong with the database, the workers and the queue, and says how to fix it.
-
-Each check returns what it found; none of them writes.
-"""
+"""`treadle doctor`: finds what is wrong with the database, the workers and the queue. No check writes anything."""
 
 from __future__ import annotations
 
@@ -30,8 +27,7 @@ from treadle.worker import host
 Level = Literal["ok", "warning", "problem"]
 MARKS = {"ok": ("✓ ", "green"), "warning": ("⚠ ", "yellow"), "problem": ("✗ ", "red")}
 MANY_ENDED, MANY_FAILED = 1_000_000, 10_000
-STANDSTILL = ("no_worker", "unhandled")
-"""Problems of the queue that do not go away by themselves."""
+STANDSTILL = ("no_worker", "unhandled")  # problems of the queue that do not go away by themselves
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -64,8 +60,7 @@ def _print(shared: Shared, where: str, findings: list[Finding], levels: Counter[
         if finding.way_out:
             shared.print(("  → ", "dim"), finding.way_out)
     bad = ", ".join(plural(levels[level], level) for level in ("problem", "warning") if levels[level])
-    shared.print()
-    shared.print(bad or ("all is well", "green"))
+    shared.print("\n", bad or ("all is well", "green"))
 
 
 def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:

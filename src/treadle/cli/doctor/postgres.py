@@ -13,8 +13,7 @@ from treadle.units import format_duration, plural
 
 LONG_TRANSACTION = 600.0
 """Seconds. While it is open, no row that died since can be removed, and claims must skip more and more of them."""
-MANY_DEAD = 100_000
-"""Rows: ten times as many as autovacuum waits for."""
+MANY_DEAD = 100_000  # rows: ten times as many as autovacuum waits for
 MANY_SESSIONS, TOO_MANY_SESSIONS = 0.8, 0.95
 WRONG_CLOCK = 5.0
 

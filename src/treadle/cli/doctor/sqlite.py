@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import time
+import timeit
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -66,10 +66,8 @@ def _file_system(kind: str | None) -> Finding:
 def _sqlite(version: str) -> Finding:
     if not wal_reset_race(tuple(int(part) for part in version.split("."))):
         return Finding("sqlite", "ok", f"SQLite {version}")
-    text = (
-        f"SQLite {version} has the WAL-reset race: a commit during a checkpoint can corrupt a file. treadle "
-        "checkpoints while nobody can commit; your own connections do not"
-    )
+    race = f"SQLite {version} has the WAL-reset race: a commit during a checkpoint can corrupt a file"
+    text = f"{race}. treadle checkpoints while nobody can commit; your own connections do not"
     way_out = "on your own connections: PRAGMA wal_autocheckpoint=0; or a Python with SQLite 3.51.3, 3.50.7 or 3.44.6"
     return Finding("sqlite", "warning", text, way_out)
 
@@ -93,15 +91,9 @@ def _disk(free: int) -> Finding:
 def libsql_checks(store: Store, status: Mapping[str, Any]) -> Iterator[Finding]:
     """The server answers: with which SQLite, and how soon."""
     yield Finding("server", "ok", f"libSQL server with SQLite {clean(status['sqlite_version'])}")
-    yield round_trip(statistics.median(_answer_time(store) for _ in range(SAMPLES)))
+    yield round_trip(statistics.median(timeit.repeat(store.policies, number=1, repeat=SAMPLES)))
     every = "second" if POLL == 1 else f"{POLL:g} s"
     yield Finding("watch", "ok", f"the server sends no notifications: a worker polls for jobs once a {every}")
-
-
-def _answer_time(store: Store) -> float:
-    began = time.perf_counter()
-    store.policies()
-    return time.perf_counter() - began
 
 
 def round_trip(seconds: float) -> Finding:
