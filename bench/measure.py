@@ -31,7 +31,7 @@ class Sample(msgspec.Struct, frozen=True):
 def alternately(
     setting: Setting, runs: Mapping[str, Callable[[], float]], repeats: int | None = None
 ) -> dict[str, Sample]:
-    """Run all of them in turn, there and back: what slows the machine down slows each of them down."""
+    """Run all of them alternately, forward and backward, so that a slow machine slows each of them down."""
     values: dict[str, list[float]] = {what: [] for what in runs}
     times = repeats or setting.sizes.repeats
     for repeat in range(1, times + 1):

@@ -1,4 +1,4 @@
-"""What was found: one row per question, as a table for people or as JSON."""
+"""The results: one row per question, as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COLUMNS = {" ": 0, "measured": 0, "spread": 130, "beside it": 110, "ratio": 0, "
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What was promised: a ratio of at least or at most a number, or a value below one."""
+    """The target: a ratio of at least or at most a number, or a value below one."""
 
     ratio: float | None = None
     below: float | None = None
@@ -48,7 +48,7 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     low: float
     high: float
     beside: str = ""
-    """What ran alternately with it, and is compared with it."""
+    """What ran alternately with it, for comparison."""
     ceiling: float | None = None
     ratio: float | None = None
     target: str | None = None

@@ -1,7 +1,7 @@
 """Where a worker's time goes, taken inside its process: every statement timed, every thread sampled.
 
-A tracing profiler would make Python look slower than it is beside the database. Sampling every few milliseconds
-what each thread does costs the same whatever it does.
+A tracing profiler would make Python look slower than it is beside the database. A sample of every
+thread every few milliseconds costs the same, whatever the threads do.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class PostgresScratch(Scratch):
                 self.connection.execute(sql, values)
 
     def tidy(self) -> None:
-        """What autovacuum and the checkpointer would otherwise do during the measurement."""
+        """Do now what autovacuum and the checkpointer would otherwise do during the measurement."""
         self.connection.execute(f"VACUUM (ANALYZE) {', '.join(f'treadle.{table}' for table in _MOVING)}")
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):  # a plain role may not
             self.connection.execute("CHECKPOINT")

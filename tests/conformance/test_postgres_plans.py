@@ -2,6 +2,7 @@
 
 A plan is made from statistics, which may be missing or old when a queue fills up. Each statement is checked with
 fresh ones, with none, and with those of empty tables; and as a prepared statement, which is planned without values.
+One file, because all tests share a database that takes seconds to fill.
 """
 
 from __future__ import annotations

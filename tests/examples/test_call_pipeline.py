@@ -1,4 +1,7 @@
-"""Calls in four stages: every requirement of the example, on PostgreSQL, and on SQLite by another URL."""
+"""Calls in four stages: every requirement of the example, on PostgreSQL, and on SQLite by another URL.
+
+One file, because the table in examples/README.md lists its tests in this order.
+"""
 
 from __future__ import annotations
 
@@ -525,7 +528,7 @@ def dates_in_storage() -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in storage.path("acme", "c1", "").iterdir()}
 
 
-def test_what_the_dead_left_half_written_is_removed(url: str, clock: ManualClock, speech_service: Service) -> None:
+def test_partial_files_of_dead_workers_are_removed(url: str, clock: ManualClock, speech_service: Service) -> None:
     storage.write(storage.path("acme", "c1", "tmp1.part"), b"half")
     run_through(clock, speech_service)
     assert in_storage() == {"audio.wav", "transcript.json", "analysis.json"}

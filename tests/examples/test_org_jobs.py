@@ -1,4 +1,7 @@
-"""Jobs of organizations that run when a client ticks: every requirement of the example."""
+"""Jobs of organizations that run when a client ticks: every requirement of the example.
+
+One file, because the table in examples/README.md lists its tests in this order.
+"""
 
 from __future__ import annotations
 
@@ -253,7 +256,7 @@ def test_mark_failure_uses_backoff_and_can_retry(repository: JobsRepository, clo
     assert (status(id), get(id).error) == ("failed", "no")
 
 
-def test_who_does_not_mark_in_time_has_lost_the_job_unless_its_heart_beats(
+def test_a_caller_that_marks_too_late_has_lost_the_job_unless_it_sent_heartbeats(
     repository: JobsRepository, clock: ManualClock
 ) -> None:
     id = repository.enqueue("call_partner", payload={"partner": "p"})

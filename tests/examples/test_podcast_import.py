@@ -136,7 +136,7 @@ def test_a_failed_import_is_tried_again(client: TestClient, clock: ManualClock, 
     assert imported() == {"podcast-00": (1, 2)}
 
 
-def test_a_feed_that_is_no_feed_is_not_tried_again(clock: ManualClock, feeds: Path) -> None:
+def test_a_file_that_is_not_a_feed_is_not_tried_again(clock: ManualClock, feeds: Path) -> None:
     bomb = '<!DOCTYPE x [<!ENTITY a "ha"><!ENTITY b "&a;&a;&a;">]><rss><channel><title>&b;</title></channel></rss>'
     texts = {
         "no-xml": "not at all",
@@ -336,7 +336,7 @@ def test_a_type_at_its_limit_does_not_keep_others_from_running(clock: ManualCloc
     assert sorted(lease.job.type for lease in claimed) == ["analytics", *["podcast_import"] * 3]
 
 
-def test_two_who_claim_at_once_never_get_the_same_job(clock: ManualClock) -> None:
+def test_two_concurrent_claims_never_get_the_same_job(clock: ManualClock) -> None:
     ids = {td.enqueue("analytics", {"n": n}).id for n in range(60)}
     claimed: list[str] = []
 

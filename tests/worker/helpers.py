@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -90,3 +91,12 @@ def place(td: Treadle, job: Job) -> tuple[Status, int]:
     """What most tests check of a job: its status, and its attempts."""
     found = now(td, job)
     return found.status, found.attempts
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-import unittest
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from unittest import mock
@@ -16,8 +15,6 @@ from treadle import BadArguments, Context, Snooze, Status, Treadle
 from treadle.errors import BadOption
 from treadle.stores.base import TypePolicy
 from treadle.testing import ManualClock, adrain, assert_enqueued, drain, enqueued, refute_enqueued, temporary
-
-pytest_plugins = ["pytester"]
 
 # An app as users write it: made at import, on its real database, which no test may touch.
 td = Treadle("sqlite:////nonexistent/production.db")
@@ -345,80 +342,3 @@ def test_refute_enqueued_shows_the_matching_jobs() -> None:
 def test_a_misspelled_argument_is_refused_because_no_job_could_have_it() -> None:
     with temporary(td), pytest.raises(BadArguments, match=r"unknown argument 'too'; it takes \(to, subject\)"):
         refute_enqueued(td, send_mail, too="ann")
-
-
-# without pytest, and with it
-
-
-class WithUnittest(unittest.TestCase):
-    def setUp(self) -> None:
-        self.clock = self.enterContext(temporary(td))
-
-    def test_unittest_needs_no_plugin(self) -> None:
-        sign_up.enqueue(name="ann")
-        drain(td)
-        self.clock.advance(3600)
-        self.assertEqual(drain(td).completed, 1)  # noqa: PT009
-
-
-APP = """
-    from treadle import Treadle
-    td = Treadle("sqlite:////nonexistent/production.db")
-
-    @td.job
-    def send_mail(to: str) -> str:
-        return f"to {to}"
-"""
-
-
-def test_the_plugin_gives_a_users_app_a_new_database_for_each_test(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile(shop=APP)
-    pytester.makeconftest(
-        """
-        import pytest
-        from shop import td
-
-        @pytest.fixture(autouse=True)
-        def jobs(treadle_temporary):
-            treadle_temporary(td)
-        """
-    )
-    pytester.makepyfile(
-        """
-        from datetime import timedelta
-        import pytest
-        from shop import send_mail, td
-        from treadle.testing import assert_enqueued, drain, enqueued
-
-        @pytest.mark.parametrize("turn", [1, 2])
-        def test_each_has_its_own(turn, treadle_url, tmp_path):
-            assert enqueued(td, send_mail) == []
-            job = send_mail.enqueue(to="ann")
-            assert td.store.where == str(tmp_path / "treadle.db")
-            assert treadle_url == f"sqlite:///{tmp_path}/treadle.db"
-            drain(td)
-            assert td.result(job.id) == "to ann"
-
-        def test_the_clock(treadle_clock):
-            job = send_mail.using(delay=60).enqueue(to="bob")
-            assert job.run_at == treadle_clock.now() + timedelta(seconds=60)
-            assert drain(td).ran == 0
-            treadle_clock.advance(60)
-            assert drain(td).ran == 1
-
-        def test_a_message_that_helps():
-            send_mail.enqueue(to="ann")
-            assert_enqueued(td, send_mail, to="bob")
-        """
-    )
-    result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
-    result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(
-        ["*AssertionError: send_mail(to='bob') was not enqueued; this was:", "*send_mail(to='ann') pending"]
-    )
-
-
-def test_the_plugin_only_adds_fixtures_for_projects_that_do_not_use_it(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_nothing(): pass")
-    result = pytester.runpytest_subprocess("--fixtures", "-p", "no:cacheprovider")
-    result.stdout.fnmatch_lines(["*fixtures defined from treadle.testing.plugin*", "treadle_temporary*"])
