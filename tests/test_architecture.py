@@ -40,11 +40,12 @@ MIDDLE = {
     "function",
     "group_commit",
     "lease",
+    "producer",
     "registry",
     "hooks",
     "results",
 }
-"""The parts of an app. They know only the contract of a store."""
+"""The parts of an app. They know only the contract of a store, and the user's own connections."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}
 """They may import everything; no other layer imports them."""
 
@@ -98,7 +99,7 @@ def may_import(importer: str, imported: str) -> bool:
         case own if own in PURE:
             return below in PURE
         case own if own in MIDDLE:
-            return below in PURE | MIDDLE or imported in ("stores.base", "stores.rows")
+            return below in PURE | MIDDLE or imported in ("stores.base", "stores.rows", "stores.user_connections")
         case "stores":
             return below in PURE | {"stores"}
         case "worker":

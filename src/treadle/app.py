@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
-import warnings
-import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
 from treadle import clock, codec
 from treadle.backoff import DEFAULT
-from treadle.context import Run, Tracing, current_run
+from treadle.context import Tracing
 from treadle.diagnosis import BEAT
-from treadle.errors import BadArguments, BadOption, BlocksTheLoop, JobNotFound, MissingExtra
+from treadle.errors import BadArguments, BadOption, JobNotFound, MissingExtra
 from treadle.function import Options, checked, make_request
-from treadle.group_commit import AsyncGroupCommit, GroupCommit
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.lease import Lease
 from treadle.management import Management, Statuses, statuses
+from treadle.producer import warn_if_on_loop
 from treadle.registry import Registry
 from treadle.results import ResultPoller, result_of, twin
 from treadle.settings import checked_name, database_url
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
-from treadle.stores.user_connections import is_async, run_on_async
 from treadle.worker.chores import PRUNED, prune, reconcile
 from treadle.worker.tick import TickReport, tick
 from treadle.worker.worker import Worker
@@ -67,7 +63,7 @@ class Treadle(Management):
         self.on = self.hooks.on
         self.tracing: Tracing | None = None
         self.retention = retention
-        self._wakers: set[Callable[[], None]] = set()
+        self._wakers = set()
         self._use(open_store(database_url(url), synchronous=synchronous, clock=clock))
 
     def __repr__(self) -> str:
@@ -78,12 +74,6 @@ class Treadle(Management):
         self.store = store
         self._policies: tuple[float, dict[str, TypePolicy]] = (0.0, {})
         self._start_over()
-
-    def _start_over(self) -> None:
-        self._pid = os.getpid()
-        self._group = GroupCommit(self.store.insert_groups)
-        self._groups = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroupCommit]()
-        self._wakers.clear()
 
     def close(self) -> None:
         """Close all connections. If you use the app again, it reconnects."""
@@ -135,69 +125,6 @@ class Treadle(Management):
         [new] = self._submit([request], options)
         return new
 
-    def _submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
-        """Store requests, inside the `enqueuing` of the tracer if there is one."""
-        if not jobs:
-            return []
-        if self.tracing is None:
-            return self._store_jobs(jobs, options)
-        with self.tracing.enqueuing(jobs) as traced:
-            return self._store_jobs(traced, options)
-
-    async def _asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
-        if not jobs:
-            return []
-        if self.tracing is None:
-            return await self._astore_jobs(jobs, options)
-        with self.tracing.enqueuing(jobs) as traced:
-            return await self._astore_jobs(traced, options)
-
-    def _store_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
-        """Store requests in the caller's transaction, with the running job's completion, or now."""
-        if (connection := options.get("connection")) is not None:
-            return self.store.insert(jobs, connection)
-        if (run := current_run.get()) is not None and self._joins(run, options):
-            run.follow_ups.extend(jobs)
-            return [job.as_stored(clock.now()) for job in jobs]
-        _warn_if_on_loop()
-        stored = self._insert(jobs)
-        if self._wakers:
-            self._wake()
-        return stored
-
-    async def _astore_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
-        connection, run = options.get("connection"), current_run.get()
-        if connection is not None and is_async(connection):
-            return await run_on_async(connection, lambda theirs: self.store.insert(jobs, theirs))
-        if connection is not None or (run is not None and self._joins(run, options)):
-            return self._store_jobs(jobs, options)
-        stored = await self._ainsert(jobs)
-        self._wake()
-        return stored
-
-    def _joins(self, run: Run, options: Options) -> bool:
-        """Whether an enqueue inside a running handler is a follow-up of its job."""
-        return not (run.ended or run.written or options.get("detached")) and run.store is self.store
-
-    def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
-        """Store now, in one commit with the other callers of this process."""
-        if self._pid != os.getpid():  # after a fork: do not wait for the parent's callers
-            self._start_over()
-        if self.store.dedupe_may_block and _has_key(jobs):
-            return self.store.insert(jobs)
-        return self._group.insert(jobs)
-
-    async def _ainsert(self, jobs: Sequence[NewJob]) -> list[Job]:
-        if self._pid != os.getpid():
-            self._start_over()
-        if self.store.dedupe_may_block and _has_key(jobs):
-            return await asyncio.to_thread(self.store.insert, jobs)
-        loop = asyncio.get_running_loop()
-        group = self._groups.get(loop)
-        if group is None:
-            group = self._groups[loop] = AsyncGroupCommit(self.store.insert_groups)
-        return await group.insert(jobs)
-
     def _policy(self, type: str) -> TypePolicy:
         """The policy that workers published for a type, read at most every few seconds."""
         read_at, policies = self._policies
@@ -208,7 +135,7 @@ class Treadle(Management):
 
     def result(self, id: str, *, timeout: float = 60) -> Any:
         """Wait until the job has ended and return its result. Raises JobFailed, or ResultTimeout if it takes longer."""
-        _warn_if_on_loop(stacklevel=3)
+        warn_if_on_loop(stacklevel=3)
         poller = ResultPoller(self.store, id, timeout)
         while True:
             if job := poller.look():
@@ -297,17 +224,6 @@ class Treadle(Management):
     aprune = twin(prune)
     atick = twin(tick)
     aclaim = twin(claim)
-
-
-def _warn_if_on_loop(stacklevel: int = 5) -> None:
-    if asyncio._get_running_loop() is not None:
-        problem = "this call waits for the database and blocks the running event loop"
-        warnings.warn(f"{problem}; await its twin: aenqueue, aresult, …", BlocksTheLoop, stacklevel=stacklevel)
-
-
-def _has_key(jobs: Sequence[NewJob]) -> bool:
-    """Whether these may have to wait for another transaction with the same key. Other callers must not wait too."""
-    return any(job.dedupe is not None for job in jobs)
 
 
 def _requests(requests: Sequence[NewJob]) -> Sequence[NewJob]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -13,6 +13,7 @@ from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import Filter
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.producer import Producer
 from treadle.results import twin
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
@@ -28,16 +29,8 @@ ONE_STEP = 1 << 40
 """Seconds: so long that all of the time is one step."""
 
 
-class Management:
+class Management(Producer):
     """The part of `Treadle` that manages stored jobs."""
-
-    store: Store
-    _wakers: set[Callable[[], None]]
-    """Wake the workers of this process when a job may be due."""
-
-    def _wake(self) -> None:
-        for wake in tuple(self._wakers):
-            wake()
 
     def get(self, id: str) -> Job | None:
         """The job, or None."""

@@ -1,0 +1,111 @@
+"""Stores new jobs: in the caller's transaction, with the running job's completion, or in a commit of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import warnings
+import weakref
+from collections.abc import Callable, Sequence
+
+from treadle import clock
+from treadle.context import Run, Tracing, current_run
+from treadle.errors import BlocksTheLoop
+from treadle.function import Options
+from treadle.group_commit import AsyncGroupCommit, GroupCommit
+from treadle.job import Job, NewJob
+from treadle.stores.base import Store
+from treadle.stores.user_connections import is_async, run_on_async
+
+
+class Producer:
+    """The part of an app that stores new jobs, and wakes the workers of this process for them."""
+
+    store: Store
+    tracing: Tracing | None
+    _wakers: set[Callable[[], None]]
+    """Wake the workers of this process when a job may be due."""
+
+    def _wake(self) -> None:
+        for wake in tuple(self._wakers):
+            wake()
+
+    def _start_over(self) -> None:
+        self._pid = os.getpid()
+        self._group = GroupCommit(self.store.insert_groups)
+        self._groups = weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncGroupCommit]()
+        self._wakers.clear()
+
+    def _submit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        """Store requests, inside the `enqueuing` of the tracer if there is one."""
+        if not jobs:
+            return []
+        if self.tracing is None:
+            return self._store_jobs(jobs, options)
+        with self.tracing.enqueuing(jobs) as traced:
+            return self._store_jobs(traced, options)
+
+    async def _asubmit(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        if not jobs:
+            return []
+        if self.tracing is None:
+            return await self._astore_jobs(jobs, options)
+        with self.tracing.enqueuing(jobs) as traced:
+            return await self._astore_jobs(traced, options)
+
+    def _store_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        """Store requests in the caller's transaction, with the running job's completion, or now."""
+        if (connection := options.get("connection")) is not None:
+            return self.store.insert(jobs, connection)
+        if (run := current_run.get()) is not None and self._joins(run, options):
+            run.follow_ups.extend(jobs)
+            return [job.as_stored(clock.now()) for job in jobs]
+        warn_if_on_loop()
+        stored = self._insert(jobs)
+        if self._wakers:
+            self._wake()
+        return stored
+
+    async def _astore_jobs(self, jobs: Sequence[NewJob], options: Options) -> list[Job]:
+        connection, run = options.get("connection"), current_run.get()
+        if connection is not None and is_async(connection):
+            return await run_on_async(connection, lambda theirs: self.store.insert(jobs, theirs))
+        if connection is not None or (run is not None and self._joins(run, options)):
+            return self._store_jobs(jobs, options)
+        stored = await self._ainsert(jobs)
+        self._wake()
+        return stored
+
+    def _joins(self, run: Run, options: Options) -> bool:
+        """Whether an enqueue inside a running handler is a follow-up of its job."""
+        return not (run.ended or run.written or options.get("detached")) and run.store is self.store
+
+    def _insert(self, jobs: Sequence[NewJob]) -> list[Job]:
+        """Store now, in one commit with the other callers of this process."""
+        if self._pid != os.getpid():  # after a fork: do not wait for the parent's callers
+            self._start_over()
+        if self.store.dedupe_may_block and _has_key(jobs):
+            return self.store.insert(jobs)
+        return self._group.insert(jobs)
+
+    async def _ainsert(self, jobs: Sequence[NewJob]) -> list[Job]:
+        if self._pid != os.getpid():
+            self._start_over()
+        if self.store.dedupe_may_block and _has_key(jobs):
+            return await asyncio.to_thread(self.store.insert, jobs)
+        loop = asyncio.get_running_loop()
+        group = self._groups.get(loop)
+        if group is None:
+            group = self._groups[loop] = AsyncGroupCommit(self.store.insert_groups)
+        return await group.insert(jobs)
+
+
+def warn_if_on_loop(stacklevel: int = 5) -> None:
+    if asyncio._get_running_loop() is not None:
+        problem = "this call waits for the database and blocks the running event loop"
+        warnings.warn(f"{problem}; await its twin: aenqueue, aresult, …", BlocksTheLoop, stacklevel=stacklevel)
+
+
+def _has_key(jobs: Sequence[NewJob]) -> bool:
+    """Whether these may have to wait for another transaction with the same key. Other callers must not wait too."""
+    return any(job.dedupe is not None for job in jobs)
