@@ -20,5 +20,5 @@ def new_secret() -> str:
 
 
 def hash_of(secret: str) -> str:
-    """What is stored of a token."""
+    """The stored part of a token."""
     return hashlib.sha256(secret.encode("utf-8", "replace")).hexdigest()

@@ -15,7 +15,7 @@ Dedupe = bool | str | Callable[..., str] | None
 
 LIMIT = 512
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
-"""No database accepts NUL in text, nor a lone surrogate."""
+"""No database accepts NUL or a lone surrogate in text."""
 
 
 def make_dedupe_key(type: str, tenant: str | None, payload: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
     from treadle.stores.rows import QueueStats
 
-# Who is alive
+# Which workers are alive
 
 BEAT = 5.0
 """Seconds between two heartbeats of a worker."""
@@ -267,7 +267,7 @@ def unhandled(counts: Iterable[Mapping[str, Any]], living: Sequence[WorkerRow]) 
 def problems(
     queues: Sequence[QueueStats], workers: Sequence[WorkerRow], recent: Sequence[Usage], now: int
 ) -> list[Problem]:
-    """What you should know first. `recent`: usage of the last quarter of an hour, by type."""
+    """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type."""
     living = alive(workers, now)
     found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_alive(worker, now)]
     due = [stats for stats in queues if stats.counts["queued"]]

@@ -32,7 +32,7 @@ _OUTCOMES: dict[OutcomeKind, EventName] = {OutcomeKind(name.removeprefix("job_")
 ERROR = 1_000
 """Characters of an error that an event carries: many events may wait for a slow hook."""
 BACKLOG = 10_000
-"""Events that may wait for slow hooks. Further ones are dropped: neither jobs nor memory pay for a hook."""
+"""Events that may wait for slow hooks. Further ones are dropped, to bound memory and delay no job."""
 CHUNK = 100
 """Events that async hooks are called with before the rest of the event loop has its turn."""
 CLOSE_SECONDS = 5.0

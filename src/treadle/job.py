@@ -218,7 +218,7 @@ class Count(msgspec.Struct, frozen=True):
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran in one stretch of time, by what it is grouped by: runs, and seconds in handlers and before them. A run
+    """The usage of one group in one step of time: runs, and seconds in handlers and before them. A run
     that is neither completed nor a failure was snoozed or cancelled."""
 
     at: datetime

@@ -106,7 +106,7 @@ CANCELLED = Outcome(OutcomeKind.CANCELLED, error="cancelled", charged=0)
 
 
 def decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outcome:
-    """What an exception makes of the attempt that raised it."""
+    """The outcome of an attempt that raised this exception."""
     if isinstance(error, Snooze):
         return _snoozed(claimed, error)
     text, trace = _describe(error)
@@ -119,7 +119,7 @@ def decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outco
 
 
 def after_stop(claimed: ClaimedJob, reason: StopReason, timeout: float | None, backoff: Backoff) -> Outcome | None:
-    """What a stop by the worker makes of an attempt; None if the job is no longer this worker's to settle."""
+    """The outcome of an attempt that the worker stopped. None if the worker has lost the job."""
     if reason is StopReason.CANCELLED:
         return CANCELLED
     if reason is StopReason.TIMED_OUT and timeout is not None:
@@ -128,7 +128,7 @@ def after_stop(claimed: ClaimedJob, reason: StopReason, timeout: float | None, b
 
 
 def after_crash(claimed: ClaimedJob, reason: str, *, alone: bool, outside: bool = False, delay: int = 0) -> Outcome:
-    """What the death of its process makes of an attempt.
+    """The outcome of an attempt whose process died.
 
     A job that ran alone caused it. One of several may be innocent: its attempt is given back, and it runs again in a
     process of its own, once. If that one dies too, both crashes are charged, so that nothing loops forever.

@@ -1,5 +1,5 @@
 """What the command line (`--json`), the HTTP API and the pages show of jobs, workers and queues. The one place that
-turns a row into what leaves the process. What looks like a secret stays inside."""
+turns a row into output. Values that look like secrets are hidden."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_the_wal_reset_race_is_a_warning_and_not_a_problem(found, td, monkeypatc
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.40.1")
     [(level, text)] = found("sqlite", code=0)
     assert level == "warning"
-    assert "while nobody can commit" in text
+    assert "while no other connection can commit" in text
 
 
 def test_jobs_without_any_worker_are_a_problem(found, td):

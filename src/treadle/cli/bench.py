@@ -1,4 +1,4 @@
-"""`treadle bench`: how fast treadle is here. What only its developers ask is in bench/ of the repository."""
+"""`treadle bench`: how fast treadle is here. The benchmarks for its developers are in bench/ of the repository."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ def with_database(url: str, name: str) -> str:
 
 
 def _machine(run: BenchRun) -> dict[str, object]:
-    """What the numbers were measured on."""
+    """The machine and versions of the measurement."""
     with new_database(run.db) as td:
         status = dict(td.store.status())
     database = f"{status['store']} {status.get('sqlite_version') or status.get('server_version')}"

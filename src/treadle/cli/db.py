@@ -93,7 +93,7 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
         click.echo(f"BEGIN;\n\n{text}\nCOMMIT;")
 
 
-@command("prune", help="Delete jobs that ended long ago, in small batches that block nobody.")
+@command("prune", help="Delete jobs that ended long ago, in small batches that do not block other writers.")
 @click.option("--older-than", type=duration, default="7d", show_default=True, help="Ended longer ago than this.")
 @click.option("-s", "--status", "statuses", **FINAL, help="How they ended; may be repeated.")
 def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> None:

@@ -47,6 +47,6 @@ async def publish_post(post: int, followers: int) -> int:
 
 @td.job(max_attempts=2, backoff=2)
 async def import_feed(feed: str, password: str) -> None:
-    """Fails for good, so that there is a failure to look at."""
+    """Fails in every attempt, so that there is a failure to look at."""
     await asyncio.sleep(random.uniform(0.05, 0.2))
     raise ValueError(f"no feed is at {feed}")

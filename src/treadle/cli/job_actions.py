@@ -71,7 +71,7 @@ def is_filter(words: Sequence[str]) -> bool:
 
 
 def _confirm(action: Action, what: str, them: str) -> None:
-    """Ask, where somebody can answer."""
+    """Ask for confirmation, if there is a terminal."""
     if not sys.stdin.isatty():
         cause = "There is no terminal to ask on."
         raise CommandError(f"will not {action.name} without asking: {what}", cause, next="add --yes")

@@ -1,4 +1,4 @@
-"""`treadle jobs`: ls, show, why and clone. What changes jobs is in job_actions.py."""
+"""`treadle jobs`: ls, show, why and clone. job_actions.py has the commands that change jobs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def both(filter: Filter, given: Mapping[str, Words]) -> Filter:
 
 
 def _columns(page: list[Job]) -> output.Columns:
-    """Only those that say something: not a queue that all share, nor errors that no job had."""
+    """Only useful columns: no queue if all jobs have the same, and no errors if there are none."""
     now, queues = datetime.now(UTC), {job.queue for job in page}
     errors = [(clean(job.error or "")[:200], "red" if job.status is Status.FAILED else "dim") for job in page]
     columns: output.Columns = {

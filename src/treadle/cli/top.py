@@ -62,7 +62,7 @@ def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[flo
 @contextmanager
 def keys() -> Generator[Callable[[float], str]]:
     """A function that waits that many seconds for a key, and returns it, or nothing."""
-    terminals = [sys.stdin] if sys.stdin.isatty() else []  # without one, nobody can press anything
+    terminals = [sys.stdin] if sys.stdin.isatty() else []  # without one, there are no keys to read
 
     def pressed(seconds: float) -> str:
         ready, _, _ = select.select(terminals, [], [], seconds)

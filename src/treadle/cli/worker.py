@@ -36,7 +36,7 @@ APP is MODULE:NAME, as in app:td; without a NAME, the only Treadle in the module
 end within --grace and returns the others to the queue; a second signal ends it at once."""
 TICK = """Run the jobs that are due, once, and end. For cron and serverless.
 
-The exit code is 1 if a job failed for good."""
+The exit code is 1 if a job has failed."""
 CONCURRENCY = "Jobs at once, per process."
 
 
@@ -70,7 +70,7 @@ def worker(
 def _work(
     shared: Shared, app: Treadle, name: str, concurrency: int, queues: tuple[str, ...], grace: float, burst: bool
 ) -> NoReturn:
-    """Be a worker. What is wrong with the app or the database is reported before it takes any job."""
+    """Run a worker. Report problems with the app or the database before it claims any job."""
     types = sorted(app.registry.types)
     if not types:
         raise CommandError(f"{name} has no jobs", "Nothing is declared with @td.job when the module is imported.")
@@ -123,7 +123,7 @@ def _exit(code: int) -> NoReturn:
 
 @command("tick", help=TICK)
 @takes_app
-@click.option("--max-jobs", type=click.IntRange(1), default=100, show_default=True, help="Claim no more than this.")
+@click.option("--max-jobs", type=click.IntRange(1), default=100, show_default=True, help="Claim at most this many.")
 @click.option("--max-seconds", type=duration, default="10s", show_default=True, help="Stop claiming after this time.")
 def tick(shared: Shared, max_jobs: int, max_seconds: float) -> None:
     treadle = load_app(shared, app_name(shared))

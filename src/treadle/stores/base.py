@@ -209,7 +209,7 @@ class Schema(Protocol):
     """Its tables, for `treadle db` and `doctor`."""
 
     def schema(self) -> int | None:
-        """The schema that the database has, 0 without tables of ours, None if there is none. Changes nothing."""
+        """The schema that the database has, 0 without treadle's tables, None if there is none. Changes nothing."""
 
     def newest_schema(self) -> int:
         """The schema that this treadle needs. Without connecting."""
@@ -225,7 +225,7 @@ class Schema(Protocol):
 
 
 class Reading(Protocol):
-    """What people want to see."""
+    """Lists, counts and statistics, for people."""
 
     def get(self, id: str) -> Job | None:
         """The job as it is now."""
@@ -259,7 +259,7 @@ class Reading(Protocol):
 
 
 class Managing(Protocol):
-    """What people do to jobs."""
+    """Actions of people on jobs."""
 
     def cancel(self, id: str) -> Job:
         """End a waiting job; flag a leased one, so that its worker stops it. Raises JobNotFound or WrongStatus."""

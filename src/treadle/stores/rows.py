@@ -1,4 +1,4 @@
-"""What a store answers, and what the HTTP API records: rows, as frozen data."""
+"""What a store returns, and what the HTTP API records: rows, as frozen data."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class AuditRow(msgspec.Struct, frozen=True):
 
 
 class Token(msgspec.Struct, frozen=True):
-    """Somebody who may use the HTTP API."""
+    """A caller of the HTTP API, by its token."""
 
     hash: str
     name: str
@@ -111,7 +111,7 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Batch(NamedTuple):
-    """What one step of an operation did, and where the next one goes on; None: there is none."""
+    """What one step of an operation did, and where the next one continues; None if it was the last."""
 
     done: int
     skipped: int

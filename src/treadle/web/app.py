@@ -50,7 +50,7 @@ class WebApp:
     frame_ancestors: str = "'none'"
     title: str = "treadle"
     price: float | None = None
-    """Of a second in a handler, for the insights."""
+    """The price of a second in a handler, for the insights."""
 
     def __post_init__(self) -> None:
         if not callable(self.auth) and not isinstance(self.auth, Login):
@@ -97,7 +97,7 @@ class WebApp:
         return await run_in_threadpool(self.login.log_in, self, request) if self.login else None
 
     async def identify(self, request: RawRequest) -> Principal | None:
-        """The caller, if let in: by one of our tokens, else as the mount's `auth` says."""
+        """The caller, if accepted: by a token of treadle, or otherwise by the mount's `auth`."""
         if (secret := bearer_token(request)) is not None:
             return await run_in_threadpool(token_owner, self, secret)
         if isinstance(self.auth, Login):
@@ -109,7 +109,7 @@ class WebApp:
         self.broadcaster.close()
 
     def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
-        """What `make` returned at most `seconds` ago. Of several callers at once, one makes it and all get it.
+        """What `make` returned at most `seconds` ago. If several callers need it at once, one makes it and all get it.
 
         `share`: the longer it takes, the longer it is kept, so that at most this part of the time goes into making it.
         """

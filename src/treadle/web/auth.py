@@ -1,4 +1,4 @@
-"""Who the caller is, and what they may do: by one of our bearer tokens, by the mount's own `auth=`, or by `Login`."""
+"""Who the caller is, and what they may do: by a bearer token of treadle, by the mount's own `auth=`, or by `Login`."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ Auth = Callable[[RawRequest], AuthResult | Awaitable[AuthResult]]
 
 
 def allow_everyone(request: RawRequest) -> Principal:
-    """For `auth=`: whoever reaches this server may do everything. Use it only where you want that."""
+    """For `auth=`: every caller may do everything. Use it only where you want that."""
     return Principal(name="everyone", scopes=EVERYTHING)
 
 
@@ -73,7 +73,7 @@ async def authenticate(auth: Auth, request: RawRequest) -> Principal | None:
 
 
 def as_principal(result: Any, request: RawRequest) -> Principal | None:
-    """None, a Principal, "read", "manage" or a set of scopes. Anything else is a mistake and lets nobody in."""
+    """None, a Principal, "read", "manage" or a set of scopes. Anything else is an error, and the caller is refused."""
     name = str(getattr(request.scope.get("user"), "display_name", "") or "") if "user" in request.scope else ""
     match result:
         case None:
@@ -91,7 +91,7 @@ def as_principal(result: Any, request: RawRequest) -> Principal | None:
 
 
 def bearer_token(request: RawRequest) -> str | None:
-    """The token in the header, if it is one of ours. An app may have tokens of its own, which its `auth` knows."""
+    """The token in the header, if treadle made it. An app may have its own tokens, which its `auth` checks."""
     kind, _, secret = request.headers.get("authorization", "").partition(" ")
     secret = secret.strip()
     return secret if kind.lower() == "bearer" and secret.startswith(api_tokens.PREFIX) else None

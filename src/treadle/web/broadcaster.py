@@ -29,7 +29,7 @@ DEBOUNCE = 0.25
 POLL_SECONDS = 1.0
 """Seconds between two queries of a database that does not notify of commits."""
 MAX_STREAMS = 200
-"""Of one mount."""
+"""Streams of one mount."""
 KEEPALIVE = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the stream."""
 

@@ -99,5 +99,5 @@ def _problems(route: Route) -> set[int]:
 
 @get("/api/openapi.json", "This document", returns=dict[str, Any])
 def openapi(request: Request) -> Response:
-    """Of this mount: a read-only one has fewer routes."""
+    """The document of this mount: a read-only one has fewer routes."""
     return Response(data=document(request.web.routes, request.url("")))

@@ -38,7 +38,7 @@ STATUSES: dict[int, tuple[type[errors.TreadleError], ...]] = {
     422: (errors.RequestDiffers,),
     503: (errors.StoreBusy, errors.StoreUnusable, errors.SchemaTooNew, errors.SchemaTooOld),
 }
-"""Of treadle's errors. Any other one is 400."""
+"""The status codes of treadle's errors. Any other one is 400."""
 
 
 class ProblemDetails(msgspec.Struct):

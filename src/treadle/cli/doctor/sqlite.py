@@ -20,7 +20,7 @@ from treadle.worker.worker import POLL
 LONG_LOG = 64 << 20
 LITTLE_DISK, TOO_LITTLE_DISK = 1 << 30, 100 << 20
 SAMPLES, FAR = 5, 0.1
-"""Seconds, between treadle and a libSQL server. A claim takes four round trips, during which nobody else can write."""
+"""Seconds, between treadle and a libSQL server. A claim takes four round trips, and blocks other writers meanwhile."""
 FIXED = ((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0))
 """Versions, from and before, in which the WAL-reset race is fixed besides 3.51.3 and later."""
 
@@ -67,7 +67,7 @@ def _sqlite(version: str) -> Finding:
     if not wal_reset_race(tuple(int(part) for part in version.split("."))):
         return Finding("sqlite", "ok", f"SQLite {version}")
     race = f"SQLite {version} has the WAL-reset race: a commit during a checkpoint can corrupt a file"
-    text = f"{race}. treadle checkpoints while nobody can commit; your own connections do not"
+    text = f"{race}. treadle checkpoints while no other connection can commit; your own connections do not"
     way_out = "on your own connections: PRAGMA wal_autocheckpoint=0; or a Python with SQLite 3.51.3, 3.50.7 or 3.44.6"
     return Finding("sqlite", "warning", text, way_out)
 

@@ -192,7 +192,7 @@ class Database:
         return tx
 
     def commit(self, tx: Transaction) -> None:
-        """What is pending and the COMMIT travel together, so that without an answer the result is unknown."""
+        """Pending statements and the COMMIT are one request, so that without a response the result is unknown."""
         tx.execute("COMMIT")
         try:
             tx.flush(last=True)

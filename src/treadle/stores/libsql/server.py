@@ -13,7 +13,7 @@ from treadle.stores.libsql.url import Place, is_loopback
 
 PATH = "/v2/pipeline"
 NEITHER_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
-"""What versions of OpenSSL say of an answer that is not TLS."""
+"""Errors of several versions of OpenSSL for a response that is not TLS."""
 OUR_CA = "if a CA of your own has signed it, put the CA's file in $SSL_CERT_FILE"
 WAYS_OUT = {
     9: "set the clocks right, here and there",
@@ -25,7 +25,7 @@ WAYS_OUT = {
 
 
 class NoResult(Exception):
-    """What came back, if anything did, is not what was asked for."""
+    """There was no response, or not a valid one."""
 
 
 class Unreachable(NoResult):
@@ -73,7 +73,7 @@ class Server:
         self._seconds = seconds
 
     def post(self, body: bytes, address: Address | None = None) -> bytes:
-        """What the server at that address answers. A connection that breaks is not used again."""
+        """The response of the server at that address. A connection that breaks is not used again."""
         peer, path = address or self._home
         connection = self._connection(peer)
         try:
@@ -89,7 +89,7 @@ class Server:
         return answer
 
     def elsewhere(self, base: str) -> Address:
-        """Where a stream goes on, if the server says so. Nobody reads there who could not have read so far."""
+        """The address at which a stream continues, if the server names one. It is as protected as the first one."""
         address = _address(base)
         is_secret = self._place.tls or (self._place.token is not None and not self._place.in_clear)
         if is_secret and not (address.peer.tls or is_loopback(address.peer.host)):
@@ -112,7 +112,7 @@ class Server:
                 while True:
                     connections.pop().close()
 
-    __del__ = close  # an app that nobody closes would be warned of its sockets
+    __del__ = close  # otherwise Python warns of the open sockets of an app that was not closed
 
 
 def _address(base: str) -> Address:

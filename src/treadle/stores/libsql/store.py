@@ -22,7 +22,7 @@ from treadle.stores.sqlite.schema import newest_schema, schema_in, upgrade
 from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
 
 OURS = "treadle"
-"""A savepoint of ours in the user's transaction."""
+"""treadle's savepoint in the user's transaction."""
 ENDED_BY_THE_SERVER = (
     "the server has ended the transaction: one that lasts 5 s has to make room for others, as nobody else can write "
     "meanwhile; nothing was stored: do the slow work first, then write in the block"

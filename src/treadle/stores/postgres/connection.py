@@ -139,7 +139,7 @@ class Database:
         self.cursors = Cursors()
 
     def connect(self) -> Connection:
-        """A connection set up as all of ours are. Each statement is a transaction unless it says BEGIN."""
+        """Open a connection with treadle's settings. Each statement is a transaction unless it says BEGIN."""
         try:
             connection = Connection.connect(self._conninfo, autocommit=True)
             connection.answer_within = ANSWER_SECONDS

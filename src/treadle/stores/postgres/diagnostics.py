@@ -43,7 +43,7 @@ ROLE = """
 SELECT current_user, rolsuper, pg_has_role('pg_read_all_stats', 'USAGE') FROM pg_roles WHERE rolname = current_user
 """
 
-# What of [[table, rights], …] this role lacks.
+# The rights of [[table, rights], …] that this role lacks.
 LACKING = """
 SELECT r || ' on ' || (v ->> 0) FROM jsonb_array_elements(CAST(:wanted AS text)::jsonb) v
  CROSS JOIN LATERAL regexp_split_to_table(v ->> 1, ', ') r
@@ -66,7 +66,7 @@ class Diagnostics(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     sessions: int
     oldest: tuple[float, str, str] | None
-    """Of the oldest transaction: its age in seconds, whose it is, how to end it."""
+    """The oldest transaction: its age in seconds, its user, and how to end it."""
     role: str
     is_superuser: bool
     sees_all_sessions: bool

@@ -115,7 +115,7 @@ IS_ALIVE: str = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
 
 META = "SELECT key, value FROM treadle.meta"
 
-# Whether there are tables of ours at all. From the catalog, see HAS_SCHEMA.
+# Whether treadle's tables exist. From the catalog, see HAS_SCHEMA.
 HAS_META = """
 SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                 WHERE n.nspname = 'treadle' AND c.relname = 'meta')
@@ -294,7 +294,7 @@ GET: str = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
 TABLES: dict[str, str] = {name[0]: f"treadle.{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
 
 # Conditions of a filter. The value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
-# escape into a character (\u0000, half a surrogate pair: somebody wrote it by hand), a look at any path would raise.
+# escape into a character (\u0000, half a surrogate pair: written by hand), a look at any path would raise.
 ERROR_HAS: str = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
 PAYLOAD_HAS: str = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
 _BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
@@ -357,7 +357,7 @@ SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_a
 
 # What a transaction begins with: no statement waits forever, and the server's clock decides. A client that falls silent
 # in the middle (stopped, suspended, cut off) loses its locks: that of a limited type would stop all other claims of it.
-# Compiling (jit) would take longer than any statement of ours, and each is made for its index, whatever the statistics
+# Compiling (jit) would take longer than any statement here, and each is made for its index, whatever the statistics
 # say.
 _SET_UP = """
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),

@@ -62,7 +62,7 @@ def declare_dead(
     started: Collection[int] | None = None,
     outside: bool = False,
 ) -> int:
-    """Delete a worker's row and its leases together: from now on it can neither claim nor settle."""
+    """Delete a worker's row and its leases together: from now on it cannot claim or settle."""
     if not worker:  # a lease taken by hand has only its deadline
         return 0
     gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount

@@ -1,4 +1,4 @@
-"""What people do to jobs: cancel, retry, delete, complete, prune."""
+"""Actions on jobs: cancel, retry, delete, complete, prune."""
 
 from __future__ import annotations
 

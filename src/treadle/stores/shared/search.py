@@ -1,7 +1,7 @@
 """Finding jobs by a filter, at a bounded cost.
 
-A list starts from the table, or the index, that has just the rows it wants, newest first. What no index serves is
-looked for among a fixed number of the newest rows there: the page says so, and its cursor goes on from there.
+A list reads the table, or the index, that has just the rows it needs, newest first. Without such an index, it searches
+a fixed number of the newest rows: the page says so, and its cursor continues there.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ def settle(tx: Transaction, ended: Sequence[Ended]) -> Settled:
 
 
 def settle_held(tx: Transaction, ended: Sequence[Ended]) -> Sequence[Ended]:
-    """Write what is still ours to write, and all that goes with it. What was written, as it was written."""
+    """Write the outcomes of leases that are still held, with all that follows. Return them as they were written."""
     written = tx.settle(ended)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
         tx.execute(tx.dialect.DROP_KEYS, {"ids": as_json(keyed)})

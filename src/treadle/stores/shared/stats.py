@@ -1,4 +1,4 @@
-"""What people want to see of all jobs together: usage, latency, failures, and what waits in each queue."""
+"""Statistics over all jobs: usage, latency, failures, and what waits in each queue."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ SAMPLE = 2_000
 SAMPLED_FROM = 10_000
 """A million jobs that were cancelled before they ran are no reason to read them all."""
 FAILED = 10_000
-"""Of the newest jobs, that many are grouped."""
+"""How many of the newest jobs are grouped."""
 MOST_COUNTED = 10_001
-"""What is counted one by one is counted up to here."""
+"""Rows that are counted one by one are counted up to here."""
 MOST_LEVELS = 2_000
 """At most that many (queue, type, priority) are read."""
 

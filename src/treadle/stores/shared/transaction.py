@@ -79,7 +79,7 @@ class Transaction(ABC):
 
     @abstractmethod
     def settle(self, ended: Sequence[Ended]) -> Sequence[Ended]:
-        """End the leases that are still held, as their outcomes say. What was written, as it was written."""
+        """End the leases that are still held, by their outcomes. Return the outcomes as they were written."""
 
     # What goes with it
 
@@ -110,7 +110,7 @@ class Transaction(ABC):
             self.execute(self.dialect.ADD_USAGE, {"rows": as_json(usage)})
 
     def delete_orphaned_leases(self, counted_as: Status) -> None:
-        """Delete the leases of jobs that somebody deleted by hand."""
+        """Delete the leases of jobs that were deleted by hand."""
         if gone := Counter(self.execute(self.sql.DELETE_ORPHANED_LEASES).fetchall()):
             self.tally([(counted_as, type, queue, -n) for (type, queue), n in gone.items()])
 

@@ -1,9 +1,9 @@
-"""Moving the write-ahead log back into the database, by one process at a time.
+"""Checkpoints: one process at a time moves the write-ahead log into the database.
 
-SQLite up to 3.51.2 can corrupt a database when somebody commits, and so starts the log anew, while another connection
-checkpoints a log that was checkpointed to its end already (the WAL-reset race). So none of our connections
-checkpoints by itself. Whoever commits while the log is long takes a lock on a file beside the database, without
-waiting, and checkpoints for everybody while it holds the write lock: nobody can commit meanwhile.
+SQLite up to 3.51.2 can corrupt a database if one connection commits, and so restarts the log, while another one
+checkpoints a log that was already checkpointed to its end (the WAL-reset race). So none of treadle's connections
+checkpoints automatically. A process that commits while the log is long takes a lock on a file next to the database,
+without waiting, and checkpoints for all while it holds the write lock, so that no other connection can commit.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from treadle.errors import TreadleError
 LONG = 16 << 20
 """Bytes of log that are worth a checkpoint."""
 SHORT = 1 << 20
-"""Bytes to which a log that starts anew is cut."""
+"""Bytes to which a restarted log is cut."""
 PAUSE = 0.25
 """Seconds between two tries while readers keep the log from being reset."""
 
@@ -72,7 +72,7 @@ class Checkpointer:
         holder, copier = self._connections = self._connections or (self._connect(), self._connect())
         holder.execute("BEGIN IMMEDIATE")
         try:
-            # All that no reader still needs. The next commit then starts the log anew and cuts it to its limit.
+            # All that no reader still needs. The next commit then restarts the log and cuts it to its limit.
             copier.execute("PRAGMA wal_checkpoint(PASSIVE)")
         finally:
             holder.execute("ROLLBACK")

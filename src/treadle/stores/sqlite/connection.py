@@ -74,7 +74,7 @@ class Database:
         _open.add(self)
 
     def connect(self, seconds: float = 0.0) -> sqlite3.Connection:
-        """A connection set up as all of ours are.
+        """Open a connection with treadle's settings.
 
         Only in a new file does the journal mode change, and that needs the lock. A connection that reads does not wait
         for it, as the user may hold it in a transaction of their own: the next connection will change the mode.

@@ -25,7 +25,7 @@ def schema_sql() -> str:
 
 
 def schema_of(path: Path) -> int | None:
-    """The schema number in a file, 0 if it has no tables of ours, None if there is no file. Creates nothing."""
+    """The schema number in a file, 0 if it has no treadle tables, None if there is no file. Creates nothing."""
     if not path.is_file():
         return None
     try:
@@ -77,7 +77,7 @@ def schema_in(tx: Transaction, where: str) -> tuple[int, int]:
         meta: dict[str, int] = dict(tx.execute(sql.META).fetchall())
         return meta["schema"], meta["oldest"]
     except (sqlite3.DatabaseError, KeyError) as error:
-        raise StoreUnusable(where, f"the database said {error}", "is it a SQLite file of ours? name another") from error
+        raise StoreUnusable(where, f"the database said {error}", "is it treadle's file? name another") from error
 
 
 def _statements(script: str) -> Generator[str]:

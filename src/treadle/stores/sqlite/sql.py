@@ -102,9 +102,9 @@ LOOK = f"SELECT ({IS_ALIVE}), ({CLOCK}), ({FREE_SLOTS}), ({READY_RANGES})"
 
 META = "SELECT key, value FROM treadle_meta"
 
-# Whether there are tables of ours at all.
+# Whether treadle's tables exist.
 HAS_META = "SELECT 1 FROM sqlite_master WHERE name = 'treadle_meta'"
-# Tables and views of ours, in an order in which they can be dropped.
+# treadle's tables and views, in an order in which they can be dropped.
 OURS = "SELECT type, name FROM sqlite_master WHERE type IN ('table', 'view') AND name GLOB 'treadle_*' ORDER BY 1 DESC"
 
 VERSION = "SELECT sqlite_version()"

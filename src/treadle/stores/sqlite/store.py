@@ -154,7 +154,7 @@ class SQLiteStore(SQLiteTables[Database]):
             connection.execute("SAVEPOINT treadle")
             try:
                 tx = Transaction(connection, self._clock())
-                if is_new:  # a connection of ours would wait for the user's transaction to create the tables
+                if is_new:  # another connection would wait for the user's transaction to create the tables
                     upgrade_in(tx, self.where)
                 yield tx
             except BaseException:

@@ -40,7 +40,7 @@ def is_async(connection: Any) -> bool:
 
 
 def wrap(connection: Any) -> UserConnection:
-    """A connection that blocks. A driver of ours stays as it is."""
+    """A connection that blocks. A Driver is returned as it is."""
     if isinstance(connection, Driver):
         return connection
     if (kind := _kind(connection, SYNC_DRIVERS)) is not None:

@@ -23,7 +23,7 @@ RELEASE = "RELEASE treadle"
 ROLLBACK = ("ROLLBACK TO SAVEPOINT treadle", "RELEASE SAVEPOINT treadle")
 """Spelled differently from RELEASE: these are also sent when everything else is refused."""
 
-# The start time tells servers apart, also a copy restored from a backup, whose system identifier and oids are the same.
+# The start time distinguishes servers, also a copy from a backup, whose system identifier and oids are the same.
 # Unlike pg_control_system(), any role may read it. In UTC, because a session may have its own time zone.
 IDENTITY = """
 SELECT current_database() || '@'

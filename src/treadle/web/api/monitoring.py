@@ -19,7 +19,7 @@ from treadle.web.route import Request, Response, get
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
 FRESH_SECONDS = 1.0
-"""Two scrapers cost no more than one."""
+"""Seconds for which a response is cached, so that two scrapers cost as much as one."""
 
 Sample = tuple[dict[str, str], float]
 STEP = 60
@@ -62,7 +62,7 @@ def readyz(request: Request) -> Response:
 
 
 def _schema(request: Request) -> int:
-    """Its number. What is wrong goes to the log: anybody may request here, and need not know where our database is."""
+    """Its number. Errors go to the log: this route is public, and must not show where the database is."""
     store = request.app.store
     try:
         found, needed = store.schema(), store.newest_schema()

@@ -16,7 +16,7 @@ from treadle.web.route import Request, Response, get
 
 KINDS = (("type", "By type"), ("tenant", "By tenant"), ("queue", "By queue"))
 MAX_ROWS = 500
-"""Of the table. The CSV has them all."""
+"""Rows of the table. The CSV file has them all."""
 KEY = ("type", "queue", "tenant")
 COLUMNS = ["from", "seconds", *KEY, "runs", "completed", "failures", "busy_seconds", "waiting_seconds"]
 Chosen = tuple[Window, str, str | None, str]

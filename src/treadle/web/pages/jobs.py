@@ -18,7 +18,7 @@ from treadle.web.render import may_manage, render
 from treadle.web.route import Request, Response, get, redirect
 
 ROWS = 50
-"""Of a page. Also how many ids a filter can name."""
+"""Rows of a page. Also how many ids a filter can name."""
 TRAIL = 20
 """Pages back that the address remembers. Beyond that, Newer leads to the first page."""
 MAX_SUGGESTIONS = 3
@@ -91,7 +91,7 @@ def _moment(job: Job, state: str) -> datetime:
 
 
 def _tabs(wanted: Filter, counts: dict[str, Count]) -> list[tuple[str, str, Count, str, bool]]:
-    """Of each: its key, its name, how many jobs it has, its filter, and whether it is the chosen one."""
+    """For each tab: its key, its name, how many jobs it has, its filter, and whether it is selected."""
     tabs = [("all", "All", ()), *((state.name, state.label, (state.name,)) for state in STATES)]
     return [
         (key, name, counts[key], str(wanted.replace(statuses=statuses)), wanted.statuses == statuses)
@@ -100,7 +100,7 @@ def _tabs(wanted: Filter, counts: dict[str, Count]) -> list[tuple[str, str, Coun
 
 
 def _chips(wanted: Filter) -> list[tuple[str, str, str]]:
-    """Of each term of the filter: its key, its value, and the filter without it."""
+    """For each term of the filter: its key, its value, and the filter without it."""
     terms = list(wanted.terms())
     texts = [f"{key}:{value}" for key, value in terms]
     return [(key, value, " ".join(texts[:n] + texts[n + 1 :])) for n, (key, value) in enumerate(terms)]

@@ -33,7 +33,7 @@ GroupRow = tuple[str, Mapping[str, int], Latency | None, Sums, Markup]
 
 @get("/", "What is going on", page=True)
 def overview(request: Request) -> Response:
-    """Of all tenants. Callers bound to one go to the list of its jobs instead."""
+    """The overview of all tenants. Callers bound to one get the list of its jobs instead."""
     if request.caller.tenant is not None:
         return redirect(request.url("/jobs"))
     fmt, now = formatting.formatter_for(request), request.app.store.now()
