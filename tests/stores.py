@@ -30,9 +30,9 @@ def on_every_store(metafunc: pytest.Metafunc, fixture: str, kinds: Sequence[str]
 
 
 def add_marker(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "sqlite_only: it is about something that only SQLite has")
+    config.addinivalue_line("markers", "sqlite_only: the test is for a feature that only SQLite has")
     config.addinivalue_line(
-        "markers", "not_libsql: it needs what a libSQL server has not: a connection of one's own, or word of commits"
+        "markers", "not_libsql: it needs what a libSQL server does not have: a user's connection, or notifications"
     )
 
 

@@ -143,7 +143,7 @@ def test_a_worker_runs_each_job_once_and_leaves_no_lease(td, losses, verb, monke
 
     async def main() -> None:
         async with td.worker(concurrency=1, beat=BEAT), td.worker(concurrency=1, beat=BEAT):
-            while await asyncio.to_thread(unended, td):  # noqa: ASYNC110 - what nobody knows of is given back by a beat
+            while await asyncio.to_thread(unended, td):  # noqa: ASYNC110 - a beat returns leases that the worker does not know
                 await asyncio.sleep(BEAT / 4)
             assert [] == select(td.store, "SELECT id FROM treadle.leases")
 

@@ -310,7 +310,7 @@ def test_without_a_hook_no_events_are_created(td: Treadle, monkeypatch: pytest.M
     def quick() -> None: ...
 
     def never(*_: Any) -> None:
-        raise AssertionError("nobody wants to know")
+        raise AssertionError("there is no hook for this event")
 
     monkeypatch.setattr("treadle.hooks._event", never)
     monkeypatch.setattr("treadle.hooks.HookDispatcher._serve", never)

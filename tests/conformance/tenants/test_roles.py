@@ -163,11 +163,11 @@ def test_workers_and_the_owner_work_for_every_tenant(place, role):
         producer.enqueue("step", {"name": name}, tenant="a", dedupe=name, max_attempts=2)
         for name in ("one", "fails", "follows")
     ]
-    td.enqueue("step", {"name": "of nobody"})
+    td.enqueue("step", {"name": "no tenant"})
     while td.tick().ran:
         pass
 
-    assert sorted(ran) == ["fails", "fails", "followed", "follows", "of nobody", "one"]
+    assert sorted(ran) == ["fails", "fails", "followed", "follows", "no tenant", "one"]
     assert ["completed", "failed", "completed"] == [td.get(job.id).status for job in jobs]
     assert 2 == len(td.attempts(jobs[1].id))
     assert "pending" == td.retry(jobs[1].id).status
