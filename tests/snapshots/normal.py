@@ -32,7 +32,7 @@ TEXTS: list[tuple[str, str]] = [
     (rf"{SIZE} free\b", "<bytes> free"),
     (rf"\blog of {SIZE}", "log of <bytes>"),
     (r"\bSQLite 3\.\d+\.\d+", "SQLite <version>"),
-    (r"local file system \(.*\)|file system: the system does not tell", "local file system (<file system>)"),
+    (r"local file system \(.*\)|file system unknown: .*", "local file system (<file system>)"),
     (r"\btd_[\w-]{43}", "td_<secret>"),
     # Python's module path depends on the machine.
     (r"(?m)(^  /.*\.py(\n|\Z))+", "  <path>\n"),
