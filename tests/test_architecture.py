@@ -26,7 +26,7 @@ PURE = {
     "views",
     "settings",
     "signature",
-    "tokens",
+    "api_tokens",
     "units",
     "filters",
     "version",
@@ -168,7 +168,9 @@ SQL = re.compile(
 OWN_SQL = {
     "stores.shared.sql": "that is what it is for",
     "stores.sqlite.sql": "that is what it is for",
+    "stores.sqlite.insert_claim_settle_sql": "that is what it is for",
     "stores.postgres.sql": "that is what it is for",
+    "stores.postgres.insert_claim_settle_sql": "that is what it is for",
     "stores.postgres.diagnostics": "asks the server about itself, not about jobs",
     "stores.postgres.schema": "empties the tables of a database for tests",
     "stores.postgres.roles": "gives rights, to roles and on tables whose names cannot be bound, and acts for a tenant",
@@ -226,6 +228,8 @@ def statements(store: str) -> list[str]:
     body = tree(SOURCE / "stores" / store / "sql.py").body
     if store == "shared":
         body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == "Statements")
+    else:
+        body = [*tree(SOURCE / "stores" / store / "insert_claim_settle_sql.py").body, *body]
     targets = [n.targets[0] if isinstance(n, ast.Assign) else n.target for n in body if isinstance(n, Assigned)]
     return [target.id for target in targets if isinstance(target, ast.Name) and not target.id.startswith("_")]
 

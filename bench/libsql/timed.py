@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 from bench.sample import note
 from treadle.stores.libsql.hrana import Result, Statement, Stream
-from treadle.stores.sqlite import sql
+from treadle.stores.sqlite import insert_claim_settle_sql, sql
 from treadle.stores.sqlite.connection import Transaction
 
-_ours = {**vars(sql), **vars(Transaction.sql)}
+_ours = {**vars(sql), **vars(insert_claim_settle_sql), **vars(Transaction.sql)}
 _names = {text: name for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
 _names = {text: name for text, name in _names.items() if text not in ("BEGIN", "COMMIT")}  # recorded under these words
 

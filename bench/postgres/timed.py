@@ -8,10 +8,10 @@ from typing import Any
 import psycopg
 
 from bench.sample import note
-from treadle.stores.postgres import connection, sql
+from treadle.stores.postgres import connection, insert_claim_settle_sql, sql
 from treadle.stores.postgres.connection import Transaction, named
 
-_ours = {**vars(sql), **vars(Transaction.sql)}
+_ours = {**vars(sql), **vars(insert_claim_settle_sql), **vars(Transaction.sql)}
 _names = {named(text): name for name, text in _ours.items() if isinstance(text, str) and name.isupper()}
 
 

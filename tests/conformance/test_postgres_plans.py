@@ -21,6 +21,7 @@ from treadle.filters import Filter, parse
 from treadle.ids import first_id_of, new_id
 from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres import sql
 from treadle.stores.postgres.connection import Transaction
 from treadle.stores.shared import search
@@ -218,13 +219,13 @@ from_where = pytest.mark.parametrize("position", [START, SOMEWHERE], ids=["from 
 
 
 def test_ranges_are_found_by_skipping_through_the_index(explain):
-    check(explain(sql.READY_RANGES, {"grace": RECLAIM_AFTER, "now": LATER}))
+    check(explain(hot.READY_RANGES, {"grace": RECLAIM_AFTER, "now": LATER}))
 
 
 def test_a_limited_type_is_counted_in_the_leases_only(explain):
     """There are as many leases as running jobs."""
     explain.connection.execute("UPDATE treadle.types SET concurrency = 10000")
-    for statement, more in ((sql.READY_RANGES, {}), (sql.FREE_SLOTS, {"types": ["limited"]})):
+    for statement, more in ((hot.READY_RANGES, {}), (hot.FREE_SLOTS, {"types": ["limited"]})):
         plan = explain(statement, {"grace": RECLAIM_AFTER, "now": LATER, **more})
 
         assert plan.rows <= RUNNING + MOST, plan
@@ -235,19 +236,19 @@ def test_a_limited_type_is_counted_in_the_leases_only(explain):
 def test_a_range_is_read_from_its_start_or_from_a_cursor(explain, position):
     ranges = json.dumps([(*RANGE, BATCH, *position)])
 
-    check(explain(sql.READ_RANGES, {"ranges": ranges, "now": LATER}))
+    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": LATER}))
 
 
 def test_several_ranges_are_read_separately(explain):
     ranges = json.dumps([(*place, BATCH // 10, *START) for place in EVERY_RANGE])
 
-    check(explain(sql.READ_RANGES, {"ranges": ranges, "now": LATER}))
+    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": LATER}))
 
 
 def test_jobs_that_are_not_due_are_not_read(explain):
     ranges = json.dumps([(*place, BATCH // 10, *START) for place in EVERY_RANGE])
 
-    check(explain(sql.READ_RANGES, {"ranges": ranges, "now": FIRST}), len(EVERY_RANGE) * 3)
+    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": FIRST}), len(EVERY_RANGE) * 3)
 
 
 def claim(ranges, now):
@@ -256,14 +257,14 @@ def claim(ranges, now):
 
 @from_where
 def test_a_claim_reads_only_what_it_takes(explain, position):
-    plan = explain(sql.INSERT_LEASES, claim([(*RANGE, BATCH, *position)], LATER))
+    plan = explain(hot.INSERT_LEASES, claim([(*RANGE, BATCH, *position)], LATER))
 
     check(plan)
     assert BATCH == plan.taken("ready"), plan
 
 
 def test_a_claim_of_several_ranges_reads_only_what_it_takes(explain):
-    plan = explain(sql.INSERT_LEASES, claim([(*place, BATCH // 10, *START) for place in EVERY_RANGE], LATER))
+    plan = explain(hot.INSERT_LEASES, claim([(*place, BATCH // 10, *START) for place in EVERY_RANGE], LATER))
 
     check(plan)
     assert BATCH == plan.taken("ready"), plan
@@ -283,7 +284,7 @@ def held(explain):
 def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
     ids, numbers = [id for id, _ in held], [number for _, number in held]
 
-    plan = explain(sql.COMPLETE, {"ids": ids, "numbers": numbers, "now": LATER})
+    plan = explain(hot.COMPLETE, {"ids": ids, "numbers": numbers, "now": LATER})
 
     check(plan)
     assert BATCH - 1 == plan.taken("leases"), plan
@@ -293,7 +294,7 @@ def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
 def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
     rows = json.dumps([(id, n, status, 1, None, "e", LATER, 0, None, "failed", "t") for id, n in held])
 
-    plan = explain(sql.SETTLE, {"rows": rows, "now": LATER})
+    plan = explain(hot.SETTLE, {"rows": rows, "now": LATER})
 
     check(plan)
     assert BATCH - 1 == plan.taken("leases"), plan
@@ -346,7 +347,7 @@ def test_a_page_is_read_in_order_and_the_scan_ends_with_it(explain, wanted, befo
     asking = Asking()
     search.jobs(asking, wanted, BATCH - 1, None if before is None else first_id_of(before))
 
-    explain.connection.execute(sql.PLAN_BY_INDEX)
+    explain.connection.execute(hot.PLAN_BY_INDEX)
     assert asking.asked
     for statement, parameters in asking.asked:
         check(explain(statement, parameters), 6 * BATCH)  # a job, and up to three tables where it may be
@@ -371,7 +372,7 @@ def test_the_extent_of_a_search_is_found_by_a_walk_over_ids(explain, text, monke
     walking = Walking()
     search.jobs(walking, parse(text), BATCH - 1, None)
 
-    explain.connection.execute(sql.PLAN_BY_INDEX)
+    explain.connection.execute(hot.PLAN_BY_INDEX)
     [(statement, parameters)] = walking.asked
     plan = explain(statement, parameters)
     check(plan, BATCH + 1)
@@ -409,7 +410,7 @@ def tallied(explain):
     ("now", "counted"), [(LATER, 0), (MIDDLE, BATCH), (FIRST, BATCH)], ids=["due", "both", "later"]
 )
 def test_queues_are_counted_in_ranges_of_the_index(tallied, now, counted):
-    tallied.connection.execute(sql.PLAN_BY_INDEX)
+    tallied.connection.execute(hot.PLAN_BY_INDEX)
     plan = tallied(Transaction.sql.WAITING_BY_PRIORITY, {"now": now, "most": BATCH, "levels": 1000})
 
     levels = plan.top["Actual Rows"]
@@ -425,7 +426,7 @@ def test_retries_are_counted_in_their_partial_index(explain):
         f"UPDATE treadle.ready SET attempts = 1 WHERE id IN (SELECT id FROM treadle.ready ORDER BY id LIMIT {BATCH})"
     )
 
-    explain.connection.execute(sql.PLAN_BY_INDEX)
+    explain.connection.execute(hot.PLAN_BY_INDEX)
     check(explain(Transaction.sql.RETRYING, {"now": LATER, "most": BATCH}))
 
 

@@ -11,6 +11,7 @@ from treadle.clock import SECOND
 from treadle.filters import Filter, parse
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED
+from treadle.stores.sqlite import insert_claim_settle_sql as hot
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite.connection import Transaction
 
@@ -43,16 +44,16 @@ PLACE = {"queue": "q", "type": "t", "priority": 0, "now": 1, "limit": 1}
 
 
 def test_a_claim_reads_ranges_of_the_index(store):
-    lines = of_table(plan(store, sql.READ_RANGES, PLACE), "treadle_ready")
+    lines = of_table(plan(store, hot.READ_RANGES, PLACE), "treadle_ready")
 
     assert lines
     assert all(line.startswith("SEARCH treadle_ready USING") and IN_ORDER in line for line in lines)
-    assert not [line for line in plan(store, sql.READ_RANGES, PLACE) if "TEMP B-TREE" in line]
+    assert not [line for line in plan(store, hot.READ_RANGES, PLACE) if "TEMP B-TREE" in line]
 
 
 def test_ranges_are_found_by_skipping_through_the_index(store):
     """The first range is at the start of the index: its SCAN ends after one step (LIMIT 1). The others are searched."""
-    lines = plan(store, sql.READY_RANGES)
+    lines = plan(store, hot.READY_RANGES)
     ready = of_table(lines, "treadle_ready", "r", "n")
 
     scans = [line for line in ready if line.startswith("SCAN")]

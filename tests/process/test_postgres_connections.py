@@ -23,6 +23,7 @@ from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
 from treadle import Job, Treadle
 from treadle.errors import StoreUnusable
+from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres import sql
 from treadle.stores.postgres.connection import POOLS
 
@@ -128,7 +129,7 @@ def test_a_worker_that_hangs_in_a_transaction_loses_its_locks(
 
         def steps(tx: Any) -> Any:
             tries.append(1)
-            tx.execute(sql.LOCK_TYPES, {"types": ["work"]})
+            tx.execute(hot.LOCK_TYPES, {"types": ["work"]})
             if len(tries) == 1:
                 stopped.set()
                 goes_on.wait(30)
@@ -137,7 +138,7 @@ def test_a_worker_that_hangs_in_a_transaction_loses_its_locks(
         with ThreadPoolExecutor(1) as thread:
             silent = thread.submit(app.store.database.write, "other", steps)
             assert stopped.wait(30)
-            assert app.store.database.write("claim", lambda tx: tx.value(sql.LOCK_TYPES, {"types": ["work"]})) or True
+            assert app.store.database.write("claim", lambda tx: tx.value(hot.LOCK_TYPES, {"types": ["work"]})) or True
             goes_on.set()
             assert silent.result(30) == 7  # claimed again, as after any break before the commit
         assert len(tries) == 2

@@ -16,7 +16,8 @@ from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable,
 from treadle.stores.libsql.url import Place
 from treadle.stores.shared.transaction import NOTHING
 from treadle.stores.sqlite.insert_claim_settle import Transitions
-from treadle.stores.sqlite.sql import SAVEPOINT, SERVER_TIME
+from treadle.stores.sqlite.insert_claim_settle_sql import SAVEPOINT
+from treadle.stores.sqlite.sql import SERVER_TIME
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -19,7 +19,8 @@ from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
-from treadle.stores.postgres import sql
+from treadle.stores.postgres import insert_claim_settle_sql as sql
+from treadle.stores.postgres import sql as own_sql
 from treadle.stores.postgres.cursor import Cursors, Position
 from treadle.stores.rows import Due
 from treadle.stores.shared.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
@@ -40,7 +41,7 @@ Found = Sequence[tuple[ReadyRange, int | None]]
 class Transitions(Transaction):
     """A transaction on PostgreSQL's tables."""
 
-    dialect: ClassVar[Dialect] = sql
+    dialect: ClassVar[Dialect] = own_sql
     sql: ClassVar[Statements] = Statements()
     cursors: Cursors
 
@@ -79,7 +80,7 @@ class Transitions(Transaction):
         return order.due(jobs, self.now)
 
     def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
-        if worker and self.value(sql.IS_ALIVE, {"worker": worker}) is None:
+        if worker and self.value(self.dialect.IS_ALIVE, {"worker": worker}) is None:
             raise WorkerLost(worker)
         look = self.cursors.look_first()
         claimed = self._claim_from(worker, request, self.ready_ranges() if look else self.cursors.ranges)

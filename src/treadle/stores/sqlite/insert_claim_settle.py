@@ -20,7 +20,8 @@ from treadle.stores.rows import Due
 from treadle.stores.shared.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
 from treadle.stores.shared.sql import Dialect, Statements
 from treadle.stores.shared.transaction import Ended, Transaction, as_written, requeued
-from treadle.stores.sqlite import sql
+from treadle.stores.sqlite import insert_claim_settle_sql as sql
+from treadle.stores.sqlite import sql as own_sql
 
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode
@@ -34,8 +35,8 @@ _COLUMNS = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "d
 class Transitions(Transaction):
     """A transaction on SQLite's tables, in a file or on a libSQL server."""
 
-    dialect: ClassVar[Dialect] = sql
-    sql: ClassVar[Statements] = Statements(sql.from_postgres)
+    dialect: ClassVar[Dialect] = own_sql
+    sql: ClassVar[Statements] = Statements(own_sql.from_postgres)
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""
@@ -117,7 +118,7 @@ class Transitions(Transaction):
             self.execute(sql.INSERT_LEASES, row)
             self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
         rows = {"ids": as_json([id for _, id, _ in jobs])}
-        self.execute(sql.DELETE_READY, rows)
+        self.execute(self.dialect.DELETE_READY, rows)
         claimed = _decode_claimed(self.execute(sql.CLAIMED, rows).fetchone()[0])
         if len(claimed) < len(jobs):
             self.delete_orphaned_leases(Status.PENDING)

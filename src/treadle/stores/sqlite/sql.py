@@ -1,4 +1,5 @@
-"""SQLite's own SQL, a sentence each. What all databases share is in `stores/shared/sql.py`.
+"""SQLite's own SQL, a sentence each. What all databases share is in
+`stores/shared/sql.py`, and what a job meets on its way in `insert_claim_settle_sql.py`.
 
 Batches travel as one JSON text each way: a statement that moves 500 rows is one step of SQLite, during which Python
 runs handlers on another core. (Row by row, each step would have to win the interpreter back.)
@@ -18,23 +19,6 @@ def from_postgres(sql: str) -> str:
 
 
 # ---- enqueue
-
-# The newest time that was written: a claim at an earlier time shows that the clock stepped back.
-ADVANCE_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND value < :now"
-
-# What was asked for: jobs that differ in their ids and payloads only. {id: payload}
-INSERT_JOBS = """
-INSERT INTO treadle_jobs
-       (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, created_at)
-SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempts, :dedupe, :traceparent, :now
-  FROM json_each(:rows) e
-"""
-
-# ... and that they wait.
-INSERT_READY = """
-INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
-SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM json_each(:rows) e
-"""
 
 # The ids that an earlier try has stored already.
 EXISTING_IDS: str = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
@@ -58,47 +42,7 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) 
 
 # ---- claim
 
-# Every (queue, type) in which jobs wait, with its highest priority: a jump over the index per pair.
-# (Not by `(queue, type) > (?, ?)`: SQLite would step over every row of the pair that it is to leave.)
-READY_RANGES = """
-WITH RECURSIVE pair (queue, type, priority) AS (
-    SELECT * FROM (SELECT queue, type, priority FROM treadle_ready ORDER BY queue, type, priority DESC LIMIT 1)
-    UNION ALL
-    SELECT r.queue, r.type, r.priority FROM pair JOIN treadle_ready r ON r.id = coalesce(
-        (SELECT id FROM treadle_ready n WHERE n.queue = pair.queue AND n.type > pair.type
-          ORDER BY n.type, n.priority DESC LIMIT 1),
-        (SELECT id FROM treadle_ready n WHERE n.queue > pair.queue ORDER BY n.queue, n.type, n.priority DESC LIMIT 1))
-)
-SELECT json_group_array(json_array(queue, type, priority)) FROM pair
-"""
-
-# The first due jobs of one (queue, type, priority), when its next one will be due, and the next lower priority.
-READ_RANGES = """
-SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
-           SELECT run_at, id FROM treadle_ready
-            WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
-            ORDER BY run_at, id LIMIT :limit)),
-       (SELECT run_at FROM treadle_ready
-         WHERE queue = :queue AND type = :type AND priority = :priority AND run_at > :now
-         ORDER BY run_at LIMIT 1),
-       (SELECT priority FROM treadle_ready
-         WHERE queue = :queue AND type = :type AND priority < :priority ORDER BY priority DESC LIMIT 1)
-"""
-
-# How many more of each limited type may run. A lease long past its deadline is stuck, and not counted.
-FREE_SLOTS = """
-SELECT json_group_object(t.type, t.concurrency - (
-           SELECT count(*) FROM treadle_leases l
-            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)))
-  FROM treadle_types t WHERE t.concurrency IS NOT NULL
-"""
-
 IS_ALIVE: str = "SELECT 1 FROM treadle_workers WHERE id = :worker"
-
-CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
-
-# All that a claim has to know first.
-LOOK = f"SELECT ({IS_ALIVE}), ({CLOCK}), ({FREE_SLOTS}), ({READY_RANGES})"
 
 META = "SELECT key, value FROM treadle_meta"
 
@@ -114,93 +58,26 @@ SET_SCHEMA = "UPDATE treadle_meta SET value = :number WHERE key = 'schema'"
 # A server's own time, in seconds since 1970.
 SERVER_TIME = "SELECT (julianday('now') - 2440587.5) * 86400.0"
 
-# The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets
-# there again.
-MAKE_DUE = """
-UPDATE treadle_ready SET run_at = min(:now, run_at - :step) WHERE run_at > :now AND run_at <= updated_at
-"""
-SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
-
-# Lease jobs. [id, …], with the next numbers of the fence in that order. A suspect may have to wait for a process
-# of its own: its time runs from then on.
-INSERT_LEASES = """
-INSERT INTO treadle_leases
-       (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
-SELECT r.id, m.value + 1 + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker, r.run_at,
-       :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END
-  FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
- WHERE m.key = 'lease'
-"""
-
-# ... which are taken.
-ADVANCE_LEASE_NUMBER = "UPDATE treadle_meta SET value = value + :n WHERE key = 'lease'"
-
 DELETE_READY: str = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
 
-_CLAIMED = """json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
+# The fields of ClaimedJob.
+CLAIMED_COLUMNS = """
+json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
 
-# What was claimed, as ClaimedJob has it and in the order of the ids: SQLite does not reorder a CROSS JOIN.
-CLAIMED = f"""
-SELECT json_group_array({_CLAIMED})
-  FROM json_each(:ids) e CROSS JOIN treadle_leases l ON l.id = e.value CROSS JOIN treadle_jobs j ON j.id = e.value
-"""
-
 # The same of a worker's leases, of one job's, and of those long past their deadline.
-_LEASES = f"SELECT {_CLAIMED} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
+_LEASES = f"SELECT {CLAIMED_COLUMNS} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
 LEASES_OF_WORKER: str = f"{_LEASES} WHERE l.worker = :worker"
 LEASE_OF_JOB: str = f"{_LEASES} WHERE l.id = :id"
 OVERDUE_LEASES: str = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
 
 # ---- settle
 
-# Which of [[id, number], …] are still held, and whether they were cancelled.
-HELD = """
-SELECT json_group_array(json_array(l.lease, l.cancel))
-  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
-"""
-
 # Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
 WRITTEN_BEFORE: str = """
 SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
     ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
 """
-
-# Completed without a result, as most jobs are. {id: number}
-COMPLETE = """
-INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
-SELECT l.id, l.lease, 'completed', l.queue, l.type, l.tenant, l.attempt, l.snoozes, l.worker, l.run_at,
-       l.started_at, :now
-  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.key AND l.lease = e.value
-"""
-
-# Ended in any other way. [[id, number, status, charged, result, error], …]
-FINISH = """
-INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at, result,
-        error)
-SELECT l.id, l.lease, e.value ->> 2, l.queue, l.type, l.tenant, l.attempt - 1 + (e.value ->> 3), l.snoozes, l.worker,
-       l.run_at, l.started_at, :now, e.value ->> 4, e.value ->> 5
-  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
-"""
-
-# [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was], …]
-REQUEUE = """
-INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
-SELECT l.id, l.queue, l.type, l.tenant, coalesce(j.priority, 0), coalesce(e.value ->> 1, min(l.run_at, :now)),
-       l.attempt - 1 + (e.value ->> 2), l.snoozes + (e.value ->> 3), coalesce(e.value ->> 4, l.suspicion), :now
-  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 LEFT JOIN treadle_jobs j ON j.id = l.id
-"""
-
-# [[id, outcome, error, traceback], …]
-INSERT_ATTEMPTS = """
-INSERT INTO treadle_attempts (id, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
-SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.value ->> 2, e.value ->> 3
-  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0
-"""
-
-DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
 
 # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
 ADD_USAGE: str = """
@@ -216,10 +93,6 @@ SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->
 
 # Lock a job where it is: nothing to do here, because the one writer locks everything.
 LOCK_JOB: tuple[str, ...] = ()
-
-# Several reads of one moment, in a transaction or not.
-SAVEPOINT = "SAVEPOINT treadle"
-RELEASE = "RELEASE treadle"
 
 # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
 _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
@@ -301,6 +174,5 @@ SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id)
   FROM (SELECT *, substr(error, 1, instr(error || ':', ':') - 1) AS raised FROM newest)
  GROUP BY type, raised ORDER BY max(at) DESC
 """
-
 
 LOCK_OPERATION: str = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"

@@ -1,0 +1,185 @@
+"""PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
+
+from treadle.stores.postgres.sql import CLAIMED_COLUMNS
+
+# ---- enqueue
+
+# What was asked for, and that it waits.
+# [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, run_at], …]
+INSERT_JOBS = """
+WITH e AS MATERIALIZED (
+    SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
+           (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
+           v ->> 8 AS dedupe, v ->> 9 AS traceparent, (v ->> 10)::bigint AS run_at
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
+job AS (
+    INSERT INTO treadle.jobs
+           (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, created_at)
+    SELECT id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent,
+           CAST(:now AS bigint) FROM e),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT 'pending', type, queue, count(*) FROM e GROUP BY type, queue)
+INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) FROM e
+"""
+
+# ---- claim
+
+# Every (queue, type) in which jobs wait, with its highest priority, where that begins and, if the type is
+# limited, how many more of it may run: a jump over the index per pair. A lease long past its deadline is stuck, and not
+# counted.
+READY_RANGES = """
+WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
+    (SELECT queue, type, priority, run_at, id FROM treadle.ready
+      ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.type, n.priority, n.run_at, n.id FROM pair CROSS JOIN LATERAL (
+        SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM treadle.ready r
+         WHERE (r.queue, r.type) > (pair.queue, pair.type)
+         ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n
+)
+SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text,
+       CASE WHEN t.concurrency IS NOT NULL THEN t.concurrency - (
+           SELECT count(*) FROM treadle.leases l
+            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)) END
+  FROM pair LEFT JOIN treadle.types t ON t.type = pair.type
+"""
+
+# The first due jobs of ranges of one priority, from where the cursor stands; of each, when its next one will be due and
+# the next lower priority. [[queue, type, priority, limit, run_at, id], …]
+READ_RANGES = """
+SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
+           SELECT r.run_at, r.id FROM treadle.ready r
+            WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+              AND (r.run_at, r.id) >= (e.run_at, e.id)
+            ORDER BY r.run_at, r.id LIMIT e.n) due), '[]')::text,
+       (SELECT r.run_at FROM treadle.ready r
+         WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at > :now
+         ORDER BY r.run_at LIMIT 1),
+       (SELECT r.priority FROM treadle.ready r
+         WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority ORDER BY r.priority DESC LIMIT 1)
+  FROM (SELECT ordinality, v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
+               (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
+          FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) WITH ORDINALITY a (v, ordinality)) e
+ ORDER BY e.ordinality
+"""
+
+# Lock these limited types until we commit. Sorted, so that no two transactions deadlock.
+LOCK_TYPES = "SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE"
+
+# How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
+# would be older than the lock.
+FREE_SLOTS = """
+SELECT t.type, t.concurrency - (
+           SELECT count(*) FROM treadle.leases l
+            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now))
+  FROM treadle.types t WHERE t.concurrency IS NOT NULL AND t.type = ANY(:types)
+"""
+
+# Lease jobs: of each range the first due ones that no other transaction takes. The answer has ClaimedJob's columns.
+# A suspect may have to wait for a process of its own: its time runs from then on.
+# [[queue, type, priority, limit, run_at, id, deadline], …]
+INSERT_LEASES = f"""
+WITH gone AS (
+    DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY(
+        SELECT p.ctid
+          FROM (SELECT v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
+                       (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
+                  FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) v) e
+         CROSS JOIN LATERAL (
+               SELECT r.ctid FROM treadle.ready r
+                WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+                  AND (r.run_at, r.id) >= (e.run_at, e.id)
+                ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p))
+    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion),
+l AS (
+    INSERT INTO treadle.leases
+           (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+    SELECT id, nextval('treadle.lease'), queue, type, tenant, attempts + 1, snoozes, suspicion, :worker, run_at, :now,
+           CASE WHEN suspicion = 0 OR :worker = '' THEN :now + (CAST(:timeouts AS text)::jsonb ->> type)::bigint END
+      FROM gone ORDER BY priority DESC, run_at, id
+    RETURNING id, lease, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT s.status, type, queue, s.sign * count(*)
+      FROM gone CROSS JOIN (VALUES ('pending', -1), ('processing', 1)) s (status, sign)
+     GROUP BY s.status, s.sign, type, queue)
+SELECT {CLAIMED_COLUMNS} FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
+ ORDER BY j.priority DESC, l.run_at, l.id
+"""
+
+# ---- settle
+
+# Completed without a result, as most jobs are, and counted. The answer: the numbers of those that were held.
+COMPLETE = """
+WITH gone AS (
+    DELETE FROM treadle.leases
+     WHERE id = ANY((SELECT CAST(CAST(:ids AS text) AS uuid[]))::uuid[])
+       AND coalesce(lease IN (SELECT unnest(CAST(CAST(:numbers AS text) AS bigint[]))), false)
+    RETURNING id, lease, queue, type, tenant, attempt, snoozes, worker, run_at, started_at),
+done AS (
+    INSERT INTO treadle.finished
+           (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
+    SELECT id, lease, 'completed', queue, type, tenant, attempt, snoozes, worker, run_at, started_at,
+           CAST(:now AS bigint)
+      FROM gone),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT s.status, type, queue, s.sign * count(*)
+      FROM gone CROSS JOIN (VALUES ('processing', -1), ('completed', 1)) s (status, sign)
+     GROUP BY s.status, s.sign, type, queue),
+usage AS (
+    INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
+    SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), count(*), 0,
+           greatest(0, sum(CAST(:now AS bigint) - started_at)), greatest(0, sum(started_at - run_at))
+      FROM gone GROUP BY type, queue, tenant)
+SELECT lease FROM gone
+"""
+
+# Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
+# held, and whether they were cancelled.
+# [[id, number, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
+#   suspicion or null for as it was, outcome if it was a failure, traceback], …]
+SETTLE = """
+WITH e AS MATERIALIZED (
+    SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, v ->> 2 AS status, (v ->> 3)::integer AS charged,
+           (v ->> 4)::json AS result, v ->> 5 AS error, (v ->> 6)::bigint AS run_at, (v ->> 7)::integer AS snoozed,
+           (v ->> 8)::integer AS suspicion, v ->> 9 AS outcome, v ->> 10 AS traceback
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
+gone AS (
+    DELETE FROM treadle.leases
+     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND coalesce(lease IN (SELECT lease FROM e), false)
+    RETURNING *),
+ended AS (
+    SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,
+           e.outcome, e.traceback, e.status IS NULL AND l.cancel <> 0 AS cancelled
+      FROM gone l JOIN e ON e.lease = l.lease),
+done AS (
+    INSERT INTO treadle.finished
+           (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at, result,
+            error)
+    SELECT id, lease, CASE WHEN cancelled THEN 'cancelled' ELSE status END, queue, type, tenant,
+           attempt - 1 + CASE WHEN cancelled THEN 0 ELSE charged END, snoozes, worker, run_at, started_at, :now, result,
+           CASE WHEN cancelled THEN coalesce(error, 'cancelled') ELSE error END
+      FROM ended WHERE status IS NOT NULL OR cancelled),
+back AS (
+    INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+    SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
+                                                      WHERE j.id = l.id AND j.tenant = l.tenant), 0),
+           coalesce(l.next_at, least(l.run_at, :now)), l.attempt - 1 + l.charged, l.snoozes + l.snoozed,
+           coalesce(l.suspected, l.suspicion), :now
+      FROM ended l WHERE status IS NULL AND NOT cancelled),
+failure AS (
+    INSERT INTO treadle.attempts (id, tenant, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
+    SELECT id, tenant, lease, attempt, worker, started_at, :now, outcome, error, traceback
+      FROM ended WHERE outcome IS NOT NULL AND NOT cancelled)
+SELECT coalesce(json_agg(json_build_array(lease, cancel)), '[]')::text FROM gone
+"""
+
+# ---- a snapshot for several reads
+
+# Read a page in the order of the index and no further, even if the statistics promise that there is little to sort.
+PLAN_BY_INDEX = "SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off"
+
+PLAN_FREELY = "SET LOCAL enable_sort = DEFAULT; SET LOCAL enable_bitmapscan = DEFAULT"
