@@ -13,7 +13,6 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from tests import stores
 from tests.process.journal import FOLDER, journalled, note
 from treadle import Context, Retry, Snooze, Treadle, fixed
 
@@ -200,6 +199,8 @@ def dose_process(ctx: Context, poison: str, seconds: float = 0.05) -> None:
 
 def leave_a_thread_behind() -> None:
     """It kills the process when the handler's outcome is about to be committed, and not sooner."""
+    from tests import stores  # it imports pytest and the servers: every start of a worker would take twice as long
+
     lock = stores.nobody_can_write(td.store.url)
     lock.__enter__()  # as long as this process lives
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from treadle.clock import Clock, now
 from treadle.errors import BadOption, MissingExtra
 from treadle.stores.base import Store
-from treadle.stores.libsql.store import LibSQLStore
 from treadle.stores.libsql.url import SCHEMES as LIBSQL_SCHEMES
 from treadle.stores.sqlite.store import SQLiteStore
 
@@ -18,6 +17,8 @@ def open_store(url: str, *, synchronous: str = "FULL", clock: Clock = now) -> St
     if scheme in ("postgresql", "postgres"):
         return _postgres(url, clock)
     if scheme in LIBSQL_SCHEMES:
+        from treadle.stores.libsql.store import LibSQLStore  # it imports an HTTP client, which others do not need
+
         return LibSQLStore(url, clock=clock)
     return SQLiteStore(url, synchronous=synchronous, clock=clock)
 
