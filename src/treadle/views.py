@@ -4,7 +4,7 @@ turns a row into output. Values that look like secrets are hidden."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,11 @@ def job(job: Job) -> Job:
 
 def attempt(attempt: Attempt) -> Attempt:
     return msgspec.structs.replace(attempt, error=_redacted(attempt.error), traceback=_redacted(attempt.traceback))
+
+
+def attempt_outcome(outcome: str) -> str:
+    """The word for how an attempt ended. A job is retried; its attempt failed."""
+    return "failed" if outcome == "retried" else outcome
 
 
 def failure(group: FailureGroup) -> FailureGroup:
@@ -144,6 +149,11 @@ def queue(row: QueueStats) -> dict[str, Any]:
     """Jobs of one type in one queue: the counts by state are fields of their own."""
     due = {"oldest_due": moment(row.oldest_due), "next_due": moment(row.next_due)}
     return {"queue": row.queue, "type": row.type, **row.counts, **due, "limit": row.limit, "exact": row.exact}
+
+
+def hint(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What goes with every hint of a change: how many jobs have each status."""
+    return {"counts": {row["status"]: row["count"] for row in counts}}
 
 
 def moment(at: int | None) -> datetime | None:

@@ -51,7 +51,7 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
         must_be_ready(app.store)
     app.store.open()
     output.set_up_logs(0)
-    made = server.Server(app, host=host, **settings)
+    made = server.DashboardServer(app, host=host, **settings)
 
     def ready() -> None:
         shared.print(made.login_link)

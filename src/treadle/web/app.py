@@ -54,7 +54,7 @@ class WebApp:
 
     def __post_init__(self) -> None:
         if not callable(self.auth) and not isinstance(self.auth, Login):
-            way_out = "give a function of the request; treadle.web.allow_everyone lets everybody do everything"
+            way_out = "give a function of the request; treadle.web.allow_everyone lets every caller do everything"
             raise BadOption("auth", self.auth, way_out)
         if self.hosts is None and self.auth is allow_everyone:
             self.hosts = security.LOOPBACK

@@ -9,20 +9,18 @@ import math
 import threading
 import time
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response as RawResponse
 from starlette.responses import StreamingResponse
 
+from treadle import views
 from treadle.app import Treadle
 from treadle.errors import TreadleError
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, get
-
-if TYPE_CHECKING:
-    pass
 
 DEBOUNCE = 0.25
 """Seconds between two hints. Changes in between are part of the next."""
@@ -33,7 +31,7 @@ MAX_STREAMS = 200
 KEEPALIVE = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the stream."""
 
-Snapshot = dict[str, Any]
+Hint = dict[str, Any]
 log = logging.getLogger("treadle.web")
 
 
@@ -43,18 +41,18 @@ class Subscriber:
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
-        self._newest: Snapshot | None = None
+        self._newest: Hint | None = None
 
-    def send(self, snapshot: Snapshot | None) -> None:
+    def send(self, hint: Hint | None) -> None:
         """From any thread. None ends the stream."""
         with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(self._set, snapshot)
+            self._loop.call_soon_threadsafe(self._set, hint)
 
-    def _set(self, snapshot: Snapshot | None) -> None:
-        self._newest = snapshot
+    def _set(self, hint: Hint | None) -> None:
+        self._newest = hint
         self._ready.set()
 
-    async def next(self, seconds: float) -> Snapshot | None:
+    async def next(self, seconds: float) -> Hint | None:
         """The newest hint. TimeoutError if none comes within this time."""
         await asyncio.wait_for(self._ready.wait(), seconds)
         self._ready.clear()
@@ -104,9 +102,8 @@ class Broadcaster:
             if made < self._complete_since:
                 self._due.add(until)
 
-    def snapshot(self) -> Snapshot:
-        """The counts that go with every hint."""
-        return {"counts": {row["status"]: row["count"] for row in self._app.counts(("status",))}}
+    def hint(self) -> Hint:
+        return views.hint(self._app.counts(("status",)))
 
     def _work(self) -> None:
         """Until there are no subscribers. A database that is gone for a while is tried again."""
@@ -123,14 +120,14 @@ class Broadcaster:
         try:
             while self._has_subscribers():
                 if not self._app.store.notices_commits:
-                    before, last = last, self.snapshot()
+                    before, last = last, self.hint()
                     changed = changed or last != before
                 if changed:
                     self._repeat_later()
                 if self._is_due() or changed:
                     time.sleep(max(0.0, sent_at + DEBOUNCE - time.monotonic()))
                     sent_at = time.monotonic()
-                    self._broadcast(self.snapshot())
+                    self._broadcast(self.hint())
                 changed = watch.wait(self._pause())
         finally:
             watch.close()
@@ -158,11 +155,11 @@ class Broadcaster:
                 self._thread = None
             return self._thread is not None
 
-    def _broadcast(self, snapshot: Snapshot) -> None:
+    def _broadcast(self, hint: Hint) -> None:
         with self._lock:
             subscribers = list(self._subscribers)
         for subscriber in subscribers:
-            subscriber.send(snapshot)
+            subscriber.send(hint)
 
 
 @get("/api/events", "Hints of changes, as server-sent events", returns="text/event-stream", stream=True)
@@ -177,20 +174,20 @@ async def _stream(request: Request) -> AsyncIterator[str]:
     """Ends when the page closes, when the mount closes, and when the caller is no longer let in."""
     subscriber = request.web.broadcaster.subscribe()
     try:
-        yield _event(request, await run_in_threadpool(request.web.broadcaster.snapshot))
+        yield _event(request, await run_in_threadpool(request.web.broadcaster.hint))
         while await request.web.identify(request.raw) is not None:
             try:
-                snapshot = await subscriber.next(KEEPALIVE)
+                hint = await subscriber.next(KEEPALIVE)
             except TimeoutError:
                 yield ": keepalive\n\n"
                 continue
-            if snapshot is None:
+            if hint is None:
                 return
-            yield _event(request, snapshot)
+            yield _event(request, hint)
     finally:
         request.web.broadcaster.unsubscribe(subscriber)
 
 
-def _event(request: Request, snapshot: Snapshot) -> str:
-    data = snapshot if request.caller.tenant is None else {}
+def _event(request: Request, hint: Hint) -> str:
+    data = hint if request.caller.tenant is None else {}
     return f"event: changed\ndata: {msgspec.json.encode(data).decode()}\n\n"

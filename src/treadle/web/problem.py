@@ -30,7 +30,7 @@ TITLES = {
     503: "Database not usable",
 }
 SEE_OPENAPI = "see /api/openapi.json for what is possible"
-STATUSES: dict[int, tuple[type[errors.TreadleError], ...]] = {
+ERRORS_BY_STATUS: dict[int, tuple[type[errors.TreadleError], ...]] = {
     404: (errors.JobNotFound,),
     409: (errors.WrongStatus, errors.KeyHeld),
     412: (errors.CountMoved,),
@@ -78,7 +78,7 @@ def of(error: Exception, page: bool) -> HTTPProblem:
 
 def _of_error(error: errors.TreadleError, page: bool) -> HTTPProblem:
     """The problem for an error of treadle, whose text is a sentence, `; ` and the way out."""
-    status = next((status for status, kinds in STATUSES.items() if isinstance(error, kinds)), 400)
+    status = next((status for status, kinds in ERRORS_BY_STATUS.items() if isinstance(error, kinds)), 400)
     text = errors.without_password(str(error))
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()

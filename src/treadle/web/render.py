@@ -14,6 +14,7 @@ from treadle.filters import Filter
 from treadle.job import STATE_NAMES, STATE_OF, SUMMARY, WAITING
 from treadle.units import format_duration
 from treadle.version import __version__
+from treadle.views import attempt_outcome
 from treadle.web.formatting import formatter_for, money, number, sentence, share, short, times
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, get, html
@@ -46,7 +47,7 @@ TEMPLATES.globals.update(
     summary=SUMMARY,
     filter_statuses=f"{', '.join(STATE_NAMES)}; pending is {', '.join(WAITING)}",
     duration=format_duration,
-    **{function.__name__: function for function in (number, times, share, money, short, sentence)},
+    **{function.__name__: function for function in (number, times, share, money, short, sentence, attempt_outcome)},
 )
 
 

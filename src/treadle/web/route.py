@@ -81,7 +81,7 @@ class Route(msgspec.Struct, frozen=True):
     returns: Any = None
     """What a successful response has: a type, several types, the media type of a text; or these by status."""
     problems: tuple[int, ...] = ()
-    """The statuses of its problems, beside those that follow from its path, scope and body."""
+    """The statuses of its problems, in addition to those that follow from its path, scope and body."""
     page: bool = False
     """It returns HTML, takes forms, and declares no parameters."""
     stream: bool = False

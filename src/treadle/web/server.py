@@ -27,7 +27,7 @@ WAYS = f"""A dashboard that others can reach needs a way to identify them:
   app.mount("/jobs", td.asgi(auth=…))   inside your own web app, behind its own login"""
 
 
-class Server:
+class DashboardServer:
     """One mount, bound to its address and not yet serving, so that the printed address is the real one."""
 
     def __init__(

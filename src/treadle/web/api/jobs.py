@@ -123,25 +123,26 @@ def why(request: Request) -> Response:
     return Response(data=views.why(request.app.why(find_job(request, request.path["id"]).id)))
 
 
-Verb = Callable[[Treadle, str], Job]
+JobAction = Callable[[Treadle, str], Job]
+"""A method of Treadle that changes one job: retry, run_now, cancel, delete."""
 
 
-def apply(request: Request, verb: Verb, id: str) -> Job:
+def apply(request: Request, action: JobAction, id: str) -> Job:
     """Does it to one job, records it, and returns the job as it is then."""
-    job = verb(request.app, find_job(request, id).id)
-    request.audit(verb.__name__, job.id)
+    job = action(request.app, find_job(request, id).id)
+    request.audit(action.__name__, job.id)
     return views.job(job)
 
 
-def verb_route(verb: Verb, method: str, path: str, summary: str) -> None:
+def action_route(action: JobAction, method: str, path: str, summary: str) -> None:
     """The route that does it to the job in its path."""
 
     @Route(method, path, summary, scope="manage", returns=Job, problems=(409,))
     def endpoint(request: Request) -> Response:
-        return Response(data=apply(request, verb, request.path["id"]))
+        return Response(data=apply(request, action, request.path["id"]))
 
 
-verb_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
+action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
 
 
 @post(
@@ -155,11 +156,11 @@ def clone(request: Request) -> Response:
     return Response(status=201, data=views.job(job))
 
 
-verb_route(Treadle.retry, "POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
-verb_route(
+action_route(Treadle.retry, "POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
+action_route(
     Treadle.cancel, "POST", "/api/jobs/{id}/cancel", "End a waiting job; tell the worker of a running one to stop it"
 )
-verb_route(Treadle.delete, "DELETE", "/api/jobs/{id}", "Erase a job that is not running")
+action_route(Treadle.delete, "DELETE", "/api/jobs/{id}", "Erase a job that is not running")
 
 
 @post(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -67,14 +68,11 @@ class UsagePage(msgspec.Struct, kw_only=True):
 
 _COUNTS: dict[str, Any] = {"queue": str, "type": str, **dict.fromkeys(STATE_NAMES, int), "limit": int | None}
 _FIELDS = {**_COUNTS, "oldest_due": datetime | None, "next_due": datetime | None, "exact": bool}
-_DOC = {"__doc__": "Jobs of one type in one queue."}
-LaneOut = msgspec.defstruct("LaneOut", _FIELDS.items(), kw_only=True, namespace=_DOC, module=__name__)
-
-
-class Lanes(msgspec.Struct, kw_only=True):
-    """By queue and type."""
-
-    items: list[LaneOut]  # type: ignore[valid-type]
+_struct = partial(msgspec.defstruct, kw_only=True, module=__name__)
+QueueOut = _struct("LaneOut", _FIELDS.items(), namespace={"__doc__": "Jobs of one type in one queue."})
+_ITEMS = [("items", list[QueueOut])]  # type: ignore[valid-type]
+Queues = _struct("Lanes", _ITEMS, namespace={"__doc__": "By queue and type."})
+"""The OpenAPI document has both under names that clients know."""
 
 
 class Failures(msgspec.Struct, kw_only=True):
@@ -129,10 +127,10 @@ def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
     return until - timedelta(seconds=seconds - seconds % step or step), until
 
 
-@get("/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Lanes)
+@get("/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Queues)
 def queues(request: Request) -> Response:
     rows = request.web.cached("queues", 0.5, request.app.queue_stats)
-    return Response(data=Lanes(items=[LaneOut(**views.queue(row)) for row in rows]))
+    return Response(data=Queues(items=[QueueOut(**views.queue(row)) for row in rows]))
 
 
 @get("/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, returns=Failures)

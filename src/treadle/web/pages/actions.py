@@ -15,17 +15,17 @@ from treadle.filters import Filter
 from treadle.job import STATE_OF, Count, Job, Status, state_of
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.jobs import Verb, apply, find_job, limit_to_tenant
+from treadle.web.api.jobs import JobAction, apply, find_job, limit_to_tenant
 from treadle.web.formatting import number
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
 
 
-class Action(NamedTuple):
-    """A verb of the library, with the texts of its button and of the question before it."""
+class ActionButton(NamedTuple):
+    """An action of the library, with the texts of its button and of the question before it."""
 
-    verb: Verb
+    method: JobAction
     name: str
     done: str
     one: str
@@ -37,7 +37,7 @@ class Action(NamedTuple):
 
     @property
     def key(self) -> str:
-        return self.verb.__name__
+        return self.method.__name__
 
     def label(self, jobs: str) -> str:
         """The name with the jobs put in: `Cancel 7 jobs`, `Run job now`."""
@@ -45,7 +45,7 @@ class Action(NamedTuple):
         return " ".join([first, jobs, *rest])
 
 
-RETRY = Action(
+RETRY = ActionButton(
     Treadle.retry,
     "Retry",
     "retried",
@@ -53,8 +53,8 @@ RETRY = Action(
     "They run again now, with all of their attempts. Their history is kept.",
     shortcut="R",
 )
-RUN_NOW = Action(Treadle.run_now, "Run now", "made due", "It becomes due now.", "They become due now.")
-CANCEL = Action(
+RUN_NOW = ActionButton(Treadle.run_now, "Run now", "made due", "It becomes due now.", "They become due now.")
+CANCEL = ActionButton(
     Treadle.cancel,
     "Cancel",
     "cancelled",
@@ -63,7 +63,7 @@ CANCEL = Action(
     keep="Keep {}",
     shortcut="C",
 )
-DELETE = Action(
+DELETE = ActionButton(
     Treadle.delete,
     "Delete",
     "deleted",
@@ -73,7 +73,7 @@ DELETE = Action(
     tone="danger",
     shortcut="D",
 )
-ACTIONS = {action.key: action for action in (RETRY, RUN_NOW, CANCEL, DELETE)}
+ACTION_BUTTONS = {action.key: action for action in (RETRY, RUN_NOW, CANCEL, DELETE)}
 
 
 class Selection(NamedTuple):
@@ -122,7 +122,7 @@ def act(request: Request) -> Response:
     action = _action(request.field("action"))
     selection = Selection(request.form.get("id", []), request.field("q"))
     if selection.one:
-        apply(request, action.verb, selection.one)
+        apply(request, action.method, selection.one)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
     work = prepare(request, action.key, selection.to_filter(request), None)
     expected = request.field("expected")
@@ -135,14 +135,14 @@ def act(request: Request) -> Response:
     return redirect(request.url(f"/operations/{start(request, work).id}"))
 
 
-def _action(key: str) -> Action:
-    if key not in ACTIONS:
-        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(ACTIONS)}")
-    return ACTIONS[key]
+def _action(key: str) -> ActionButton:
+    if key not in ACTION_BUTTONS:
+        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(ACTION_BUTTONS)}")
+    return ACTION_BUTTONS[key]
 
 
 def _confirm_page(
-    request: Request, action: Action, selection: Selection, work: Bulk, status: int = 200, error: str = ""
+    request: Request, action: ActionButton, selection: Selection, work: Bulk, status: int = 200, error: str = ""
 ) -> Response:
     job, count = find_job(request, selection.one) if selection.one else None, Count(work.total, work.exact)
     jobs = "job" if job else f"{number(count)} {'job' if count.value == 1 else 'jobs'}"
@@ -150,7 +150,7 @@ def _confirm_page(
         request,
         "confirm.html",
         status=status,
-        place="jobs",
+        current_page="jobs",
         action=action,
         selection=selection,
         count=count,
@@ -198,4 +198,4 @@ def restore(edited: Any, seen: Any, original: Any) -> Any:
 
 
 def _clone_page(request: Request, job: Job, text: str, *, status: int = 200, error: str = "") -> Response:
-    return render(request, "clone.html", status=status, place="jobs", job=job, text=text, error=error)
+    return render(request, "clone.html", status=status, current_page="jobs", job=job, text=text, error=error)

@@ -6,7 +6,7 @@ from treadle import clock
 from treadle.errors import BadCursor
 from treadle.ids import is_id
 from treadle.web.api.bulk import find_operation, operation_out
-from treadle.web.pages.actions import ACTIONS
+from treadle.web.pages.actions import ACTION_BUTTONS
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get
 
@@ -17,11 +17,11 @@ MAX_OPERATIONS = 10
 @get("/operations/{id}", "A bulk operation", page=True)
 def operation(request: Request) -> Response:
     found = operation_out(find_operation(request))
-    action = ACTIONS.get(found.action)
+    action = ACTION_BUTTONS.get(found.action)
     return render(
         request,
         "operation.html",
-        place="jobs",
+        current_page="jobs",
         operation=found,
         name=action.name if action else found.action,
         done_word=action.done if action else "done",
@@ -40,7 +40,7 @@ def audit(request: Request) -> Response:
     return render(
         request,
         "audit.html",
-        place="audit",
+        current_page="audit",
         rows=[(row, clock.to_datetime(row.at), row.what if is_id(row.what) else None) for row in rows],
         operations=[operation_out(one) for one in operations],
         older=request.url("/audit", cursor=rows[-1].id) if len(rows) == MAX_ROWS else None,

@@ -35,7 +35,7 @@ def insights(request: Request) -> Response:
     return render(
         request,
         "insights.html",
-        place="insights",
+        current_page="insights",
         path="/insights",
         selected={"window": over.key, "by": by, "tenant": tenant, "type": type},
         windows=[(key, key) for key in LONG_WINDOWS],
@@ -90,6 +90,6 @@ def _kinds(request: Request) -> list[tuple[str, str]]:
 def _usage(request: Request, over: Window, by: str, tenant: str | None) -> list[Usage]:
     """With the key that the table groups by, then type, then tenant."""
     keys = tuple(dict.fromkeys((by, "type", "tenant")))
-    places = [keys.index(name) for name in (by, "type", "tenant")]
+    columns = [keys.index(name) for name in (by, "type", "tenant")]
     rows = queries.usage(request, over, keys, tenant)
-    return [msgspec.structs.replace(row, key=tuple(row.key[n] for n in places)) for row in rows]
+    return [msgspec.structs.replace(row, key=tuple(row.key[n] for n in columns)) for row in rows]

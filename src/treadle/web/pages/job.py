@@ -16,7 +16,7 @@ from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
 from treadle.web.api.jobs import find_job
 from treadle.web.pages import queries
-from treadle.web.pages.actions import ACTIONS, forbidden
+from treadle.web.pages.actions import ACTION_BUTTONS, forbidden
 from treadle.web.render import may_manage, render
 from treadle.web.route import Request, Response, get
 
@@ -30,8 +30,8 @@ BUTTONS = {
 """By the code of a reason: the action on this page that is the next step. Other readers of a reason get a command."""
 TONES = {"wait": "none", "completed": "good", "running": "ok", "cancelled": "calm"}
 """The colors of a timeline's parts. Any other part is an attempt that failed."""
-ENDED = {"retried": "failed", "cancelled": "was cancelled", "released": "was released"}
-"""How an attempt's outcome is said of the attempt, where that differs: a job is retried, its attempt failed."""
+PASSIVE = {"cancelled": "was cancelled", "released": "was released"}
+"""Outcomes that need another verb form after `Attempt 1`."""
 
 
 class Part(NamedTuple):
@@ -64,7 +64,8 @@ class Part(NamedTuple):
             return f"Waited {duration}"
         if self.kind == "running":
             return f"Attempt {self.attempt} has been running for {duration}"
-        return f"Attempt {self.attempt} {ENDED.get(self.kind, self.kind)} after {duration}"
+        outcome = views.attempt_outcome(self.kind)
+        return f"Attempt {self.attempt} {PASSIVE.get(outcome, outcome)} after {duration}"
 
 
 @get("/jobs/{id}", "One job", page=True)
@@ -75,12 +76,12 @@ def job(request: Request) -> Response:
     now = formatting.formatter_for(request).now
     parts = timeline(found, attempts, now)
     safe = views.job(found)
-    actions = {key: forbidden(key, found, now) for key in ACTIONS} if may_manage(request) else {}
+    actions = {key: forbidden(key, found, now) for key in ACTION_BUTTONS} if may_manage(request) else {}
     possible = {key for key, reason in actions.items() if not reason}
     return render(
         request,
         "job.html",
-        place="jobs",
+        current_page="jobs",
         job=safe,
         state=state_of(found, now),
         reasons=[(reason, _next_step(reason, possible)) for reason in views.why(request.app.why(found.id)).reasons],
@@ -88,7 +89,7 @@ def job(request: Request) -> Response:
         ribbon=charts.ribbon([(part.tone, part.text, part.seconds) for part in parts], "Where its time went"),
         attempts=[(attempt, _state(attempt.outcome), *_traceback(attempt)) for attempt in reversed(attempts)],
         names=names,
-        actions=[(ACTIONS[key], reason) for key, reason in actions.items()],
+        actions=[(ACTION_BUTTONS[key], reason) for key, reason in actions.items()],
         may_clone=request.caller.may("enqueue") and not request.web.read_only,
         copies=copies(request, safe),
         payload=highlight.json(safe.payload),
@@ -108,7 +109,7 @@ def _state(outcome: str) -> str:
 
 
 def _traceback(attempt: Attempt) -> tuple[Markup, Markup]:
-    """Twice: your own frames, and all of them if there are others."""
+    """Your own frames, and all frames if there are others."""
     lines = highlight.traceback(attempt.traceback or "")
     own = highlight.own(lines)
     return highlight.marked(own), highlight.marked(lines) if own != lines else Markup("")

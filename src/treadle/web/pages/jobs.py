@@ -13,7 +13,7 @@ from treadle.web.api.jobs import limit_to_tenant
 from treadle.web.formatting import formatter_for, times
 from treadle.web.highlight import brief
 from treadle.web.pages import queries
-from treadle.web.pages.actions import ACTIONS
+from treadle.web.pages.actions import ACTION_BUTTONS
 from treadle.web.render import may_manage, render
 from treadle.web.route import Request, Response, get, redirect
 
@@ -55,8 +55,8 @@ def jobs(request: Request) -> Response:
 
 
 def _page(request: Request, *, status: int = 200, error: str = "", **values: Any) -> Response:
-    actions = ACTIONS.values() if may_manage(request) else ()
-    return render(request, "jobs.html", status=status, place="jobs", error=error, actions=actions, **values)
+    actions = ACTION_BUTTONS.values() if may_manage(request) else ()
+    return render(request, "jobs.html", status=status, current_page="jobs", error=error, actions=actions, **values)
 
 
 def count_of(wanted: Filter, counts: dict[str, Count]) -> Count:

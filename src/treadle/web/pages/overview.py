@@ -46,7 +46,7 @@ def overview(request: Request) -> Response:
     return render(
         request,
         "overview.html",
-        place="overview",
+        current_page="overview",
         path="/",
         selected={"window": over.key, "by": by},
         tiles=_tiles(queues, _notes(queues, queries.workers(request), usage_charts.total(steps), over, now)),
@@ -122,7 +122,7 @@ def _counts(queues: Iterable[QueueStats], by: str) -> Mapping[str, Mapping[str, 
 
 @get("/failures", "Failed jobs, grouped", page=True, for_tenants=False)
 def failures(request: Request) -> Response:
-    return render(request, "failures.html", place="failures", groups=with_filters(queries.failures(request)))
+    return render(request, "failures.html", current_page="failures", groups=with_filters(queries.failures(request)))
 
 
 def with_filters(found: Sequence[FailureGroup]) -> list[tuple[FailureGroup, str, str]]:
@@ -144,7 +144,7 @@ def workers(request: Request) -> Response:
     workers = sorted((views.worker(row, now) for row in rows), key=lambda worker: (worker.live, worker.name))
     found = queries.queues(request)
     queues = [(row, _oldest(row), sum(handles(w, row.queue, row.type) for w in live)) for row in found]
-    return render(request, "workers.html", place="workers", workers=workers, queues=queues)
+    return render(request, "workers.html", current_page="workers", workers=workers, queues=queues)
 
 
 def _oldest(row: QueueStats) -> datetime | None:

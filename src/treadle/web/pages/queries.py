@@ -12,6 +12,7 @@ from treadle.diagnosis import Problem
 from treadle.filters import Filter
 from treadle.job import Count, Usage
 from treadle.management import recent_usage
+from treadle.web.api.stats import MAX_COUNTED
 from treadle.web.pages.usage_charts import Window
 from treadle.web.route import Request
 
@@ -20,8 +21,6 @@ SHARE = 0.05
 """At most this part of the time goes into reading one of these."""
 LIVE_SHARE = 0.2
 """The same for what people watch: it is cheap at any size, and must be true within a second."""
-MAX_COUNTED = 100_000
-"""Jobs that are read to count by tenant."""
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ YEAR = 31_536_000
 @get("/settings", "Zone and theme", page=True)
 def settings(request: Request) -> Response:
     back = _back(request)
-    return render(request, "settings.html", place="settings", zones=zones(), back=back, here=back)
+    return render(request, "settings.html", current_page="settings", zones=zones(), back=back, here=back)
 
 
 @get("/settings/save", "Choose a zone or a theme", page=True)

@@ -83,7 +83,7 @@
       const page = new DOMParser().parseFromString(await response.text(), "text/html");
       const fresh = $("#main", page);
       connected = true;
-      if (kept()) missed += 1; // the reader began to work with the page meanwhile
+      if (kept()) missed += 1; // the reader began to use the page while it loaded
       else if (response.ok && fresh && isLive(fresh)) { missed = 0; morph(main(), fresh); morph($("#foot"), $("#foot", page)); document.title = page.title; settle(); }
     } catch { connected = false; }
     busy = false; show();
@@ -238,9 +238,9 @@
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && typing(event.target)) event.target.blur();
     if (event.ctrlKey || event.metaKey || event.altKey || asking || dialog.open || typing(event.target) || keep.get("keys") === "off") return;
-    const place = Date.now() - going < 1000 && $(`[data-go="${event.key}"]`);
+    const link = Date.now() - going < 1000 && $(`[data-go="${event.key}"]`);
     going = 0;
-    if (place) { location.href = place.href; return; }
+    if (link) { location.href = link.href; return; }
     if (event.key === "Enter" && event.target.closest("a, button, summary, input")) return;
     if (!KEYS[event.key]) return;
     event.preventDefault();
