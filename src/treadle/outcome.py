@@ -135,7 +135,7 @@ def after_crash(claimed: ClaimedJob, reason: str, *, alone: bool, outside: bool 
     If the process was killed from `outside`, no job caused it: each job loses an attempt, and nothing else.
     """
     if not alone and not outside and claimed.suspicion == Suspicion.NONE:
-        text = f"{reason}; it ran beside others and runs again alone"
+        text = f"{reason}; other jobs ran there too, so it runs again, alone"
         return Outcome(OutcomeKind.RETRIED, error=text, suspicion=Suspicion.SUSPECTED, charged=0)
     earlier = 1 if claimed.suspicion == Suspicion.SUSPECTED and not outside else 0
     kind = OutcomeKind.FAILED if claimed.attempt + earlier >= claimed.max_attempts else OutcomeKind.RETRIED

@@ -51,7 +51,7 @@ def test_a_starting_worker_returns_the_jobs_of_a_dead_process_at_once(place: Pla
     place.worker(beat=60)
     eventually(lambda: len(place.runs()) > len(jobs))  # a heartbeat would show it after three minutes
     errors = {str(attempt.error) for job in jobs for attempt in td.attempts(job.id)}
-    assert errors == {"its process is gone; it ran beside others and runs again alone"}
+    assert errors == {"its process is gone; other jobs ran there too, so it runs again, alone"}
 
 
 def test_a_worker_that_cannot_be_imported_ends_the_supervisor_with_its_exit_code(place: Place) -> None:

@@ -82,7 +82,7 @@ def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
         reborn = next(row for row in td.workers() if row.host["pid"] == lonely.pid)
         assert reborn.id != first.id
         errors = {attempt.error for job in jobs for attempt in td.attempts(job.id)}
-        assert errors == {"its worker stopped beating; it ran beside others and runs again alone"}
+        assert errors == {"its worker stopped beating; other jobs ran there too, so it runs again, alone"}
         more = td.enqueue_many([waits_at_a_gate.request(gate="again") for _ in range(8)])
         ids = {job.id for job in more}
         eventually(lambda: lonely.pid in {run.pid for run in place.runs() if run.id in ids})

@@ -21,7 +21,7 @@ from tests.servers.namespaces import Network
 from tests.servers.postgres import Server
 from treadle import Status
 
-BESIDE_OTHERS = "it ran beside others and runs again alone"
+BESIDE_OTHERS = "other jobs ran there too, so it runs again, alone"
 
 
 def cut_short(runs: Sequence[Run], killers: set[str]) -> Counter[str]:

@@ -38,7 +38,7 @@ def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> No
         heartbeat.start()
         assert await asyncio.to_thread(store.second.wait, 30)
         assert await heartbeat.news.get() == Beat({"": 1}, {})
-        heartbeat.fall_silent()
+        heartbeat.stop()
         heartbeat.join()
 
     asyncio.run(beat_twice())

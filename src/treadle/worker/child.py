@@ -44,7 +44,7 @@ log = logging.getLogger("treadle")
 _spawn = multiprocessing.get_context("spawn")
 
 
-class Request(msgspec.Struct, array_like=True):
+class ChildRequest(msgspec.Struct, array_like=True):
     """What the worker sends: an attempt, its database, and the modules of its handler and of its app."""
 
     claimed: ClaimedJob
@@ -55,7 +55,7 @@ class Request(msgspec.Struct, array_like=True):
     """The app's name in its module; '' if it has none."""
 
 
-class Answer(msgspec.Struct, array_like=True):
+class ChildAnswer(msgspec.Struct, array_like=True):
     """What a child sends: progress on the way, and at the end an outcome (None: the lease was lost)."""
 
     started: bool = False
@@ -69,8 +69,8 @@ START_SECONDS = 300.0
 NOT_STARTED = "its process did not start within {:g} s: does a module of the app wait for something when imported?"
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode_request = msgspec.msgpack.Decoder(Request).decode
-_decode_answer = msgspec.msgpack.Decoder(Answer).decode
+_decode_request = msgspec.msgpack.Decoder(ChildRequest).decode
+_decode_answer = msgspec.msgpack.Decoder(ChildAnswer).decode
 
 
 def can_run(job_type: JobType) -> bool:
@@ -101,7 +101,7 @@ class Child:
         self._cells.start(run.claimed.number, apart=True)
         try:
             if run.stop_reason is None:
-                request = Request(run.claimed, run.store.url, job_type.handler.__module__, *self._home)
+                request = ChildRequest(run.claimed, run.store.url, job_type.handler.__module__, *self._home)
                 pipe.send_bytes(_encode(request))
             else:
                 process.kill()
@@ -200,26 +200,26 @@ class ChildRun(Run):
         self._pipe = pipe
 
     def report(self, progress: Progress) -> None:
-        self._pipe.send_bytes(_encode(Answer(progress=progress)))
+        self._pipe.send_bytes(_encode(ChildAnswer(progress=progress)))
 
 
-def _attempt(pipe: Connection, request: Request) -> Answer:
+def _attempt(pipe: Connection, request: ChildRequest) -> ChildAnswer:
     try:
         app, function = _import(request)
         if app.store.url != request.url:  # the worker uses another database than the module names
             app._use(open_store(request.url))
     except BaseException as error:
-        return Answer(broken=f"its process could not import {request.handler}: {type(error).__name__}: {error}")
+        return ChildAnswer(broken=f"its process could not import {request.handler}: {type(error).__name__}: {error}")
 
     run, job_type = ChildRun(request.claimed, app.store, pipe), function.job_type
-    pipe.send_bytes(_encode(Answer(started=True)))
+    pipe.send_bytes(_encode(ChildAnswer(started=True)))
     with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
         if inspect.iscoroutinefunction(job_type.handler):
-            return Answer(outcome=asyncio.run(run_async(run, job_type)))
-        return Answer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
+            return ChildAnswer(outcome=asyncio.run(run_async(run, job_type)))
+        return ChildAnswer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
 
 
-def _import(request: Request) -> tuple[Treadle, JobFunction[..., ..., Any]]:
+def _import(request: ChildRequest) -> tuple[Treadle, JobFunction[..., ..., Any]]:
     """The app and the job, in this process."""
     app: Treadle | None = getattr(importlib.import_module(request.app), request.name) if request.name else None
     type = request.claimed.type

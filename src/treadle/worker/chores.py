@@ -58,7 +58,7 @@ def declare_local_dead(store: Engine) -> int:
     """Declare dead the workers whose process on this machine is gone, without waiting for beats. The jobs returned."""
     returned = 0
     for worker in store.workers():
-        if host.is_dead(worker.host, one_machine=store.single_host):
+        if host.is_dead(worker.host, single_host=store.single_host):
             returned += store.declare_dead(worker.id, "its process is gone", beats=worker.beats)
     return returned
 

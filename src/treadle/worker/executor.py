@@ -1,7 +1,9 @@
-"""Runs claimed jobs in slots.
+"""Runs claimed jobs in slots: start → put → execute → end.
 
-A slot is a task on the event loop, a thread, or a thread with a child process. It takes an attempt from its inbox,
-notes in a cell that it started, runs it, and gives the outcome to `Attempts`, where the settler finds it.
+`Executor.start` puts an attempt into the inbox of the slots that it needs. A slot is a task on the event loop, a
+thread, or a thread with a child process. It takes an attempt from the inbox and executes it: it notes the start in a
+cell, runs the handler, and passes the outcome to the tracer. Then it ends the attempt in `Attempts`, where the settler
+finds it.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -147,9 +150,7 @@ class AsyncSlots:
             return attempt.stopped()
         attempt.kill = task.cancel
         self._attempts.cells.start(attempt.run.claimed.number)
-        if self._tracing is None:
-            return await run_async(attempt.run, attempt.job_type)
-        with self._tracing.running(attempt.run) as ended:
+        with traced(self._tracing, attempt) as ended:
             outcome = await run_async(attempt.run, attempt.job_type)
             ended(outcome)
             return outcome
@@ -187,7 +188,7 @@ class ThreadSlots:
         child = self._new_child() if self._new_child else None
         run = child.run if child else self._run_in_thread
         while (attempt := self._inbox.get()) is not None:
-            outcome = self._run_safely(run, attempt)
+            outcome = self._execute(run, attempt)
             try:
                 self._attempts.end_from_thread(attempt, outcome)
             except RuntimeError:
@@ -195,14 +196,12 @@ class ThreadSlots:
         if child:
             child.close()
 
-    def _run_safely(self, run: RunAttempt, attempt: RunningAttempt) -> Outcome | None:
-        """An outcome in any case, even if treadle is to blame: a slot that dies would take its jobs out of sight."""
+    def _execute(self, run: RunAttempt, attempt: RunningAttempt) -> Outcome | None:
+        """An outcome in any case, even if treadle itself fails: a thread that ended would keep its job forever."""
         try:
             if attempt.run.stop_reason is not None:
                 return attempt.stopped()
-            if self._tracing is None:
-                return run(attempt)
-            with self._tracing.running(attempt.run) as ended:
+            with traced(self._tracing, attempt) as ended:
                 outcome = run(attempt)
                 ended(outcome)
                 return outcome
@@ -220,3 +219,13 @@ class ThreadSlots:
     def close(self) -> None:
         for _ in self._threads:
             self._inbox.put(None)
+
+
+def traced(
+    tracing: Tracing | None, attempt: RunningAttempt
+) -> AbstractContextManager[Callable[[Outcome | None], None]]:
+    """The span of an attempt, if there is a tracer. Call what it yields with the outcome."""
+    return UNTRACED if tracing is None else tracing.running(attempt.run)
+
+
+UNTRACED = nullcontext[Callable[[Outcome | None], None]](lambda _: None)

@@ -1,4 +1,4 @@
-"""The heartbeat: says that this worker lives, declares dead the workers that stand still, and checks its own leases."""
+"""The heartbeat: counts up, declares dead the workers whose count stops, and checks this worker's leases."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ from treadle.worker.inflight import Attempts
 log = logging.getLogger("treadle")
 
 STILL = 3
-"""Beats of this worker during which another's count must stand still before that one is dead."""
+"""Beats of this worker during which another worker's count must not change before that worker is dead."""
 AGAIN = 0.5
-"""Seconds after which a failed beat is tried again. Others may have beaten meanwhile, and would count on."""
+"""Seconds after which a failed beat is tried again. If it waited for the next one, other workers could declare this one
+dead."""
 FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
 
 
 class Heartbeat(threading.Thread):
-    """A thread of its own, so that a handler that blocks the event loop does not stop the heart.
+    """A thread of its own, so that a handler that blocks the event loop does not stop the heartbeat.
 
     Each beat puts into `news` what it found: this worker's leases, or that this worker was declared dead.
 
-    No clocks are compared: a worker is dead if its count stood still during three successful beats of this one. After
-    an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
+    No clocks are compared: a worker is dead if its count did not change during three successful beats of this one.
+    After an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
     """
 
     def __init__(self, store: Engine, every: float) -> None:
@@ -41,18 +42,18 @@ class Heartbeat(threading.Thread):
         self.news: asyncio.Queue[Beat | WorkerLost] = asyncio.Queue()
         self._store = store
         self._every = every
-        self._silent = threading.Event()
+        self._stopping = threading.Event()
         self._seen: dict[str, tuple[int, int]] = {}
-        """The count of each worker, and for how many beats it has stood still."""
+        """The count of each worker, and for how many beats it has not changed."""
         self._loop = asyncio.get_running_loop()
 
-    def fall_silent(self) -> None:
-        """Beat no more, without waiting for a beat that is under way."""
-        self._silent.set()
+    def stop(self) -> None:
+        """Stop, without waiting for a beat that is under way."""
+        self._stopping.set()
 
     def run(self) -> None:
         pause = self._every
-        while not self._silent.wait(pause * random.uniform(0.9, 1.1)):
+        while not self._stopping.wait(pause * random.uniform(0.9, 1.1)):
             pause = self._every
             try:
                 self._report(self._beat())
@@ -71,11 +72,11 @@ class Heartbeat(threading.Thread):
             self._loop.call_soon_threadsafe(self.news.put_nowait, news)
 
     def _beat(self) -> Beat:
-        """Count up, and declare dead the workers whose count stands still."""
+        """Count up, and declare dead the workers whose count has stopped."""
         beat = self._store.beat(self.worker)
         for worker in self._stood_still(beat):
             returned = self._store.declare_dead(worker, "its worker stopped beating", beats=beat.workers[worker])
-            log.warning("worker %s is dead: its count stood still; %d jobs returned", worker, returned)
+            log.warning("worker %s is dead: its heartbeat stopped; %d jobs returned", worker, returned)
         return beat
 
     def _stood_still(self, beat: Beat) -> Collection[str]:

@@ -37,17 +37,17 @@ def identity(supervisor: int | None = None) -> dict[str, Any]:
         return {}
 
 
-def is_dead(host: Mapping[str, Any], *, one_machine: bool) -> bool:
+def is_dead(host: Mapping[str, Any], *, single_host: bool) -> bool:
     """Whether the process that `host` describes is certainly gone. False also means: cannot say from here."""
     here = identity()
     if not here or not host:
         return False
     if host.get("boot") != here["boot"]:
-        return one_machine  # then it was a process of this machine, before it restarted
+        return single_host  # then it was a process of this machine, before it restarted
     if host.get("namespace") != here["namespace"]:
         return False
     supervisor = host.get("supervisor")
-    if supervisor and not is_dead(supervisor, one_machine=one_machine):
+    if supervisor and not is_dead(supervisor, single_host=single_host):
         return False  # the supervisor knows what its worker had started, and returns the jobs
     try:
         return _started(int(host["pid"])) != host.get("started")
@@ -56,10 +56,10 @@ def is_dead(host: Mapping[str, Any], *, one_machine: bool) -> bool:
 
 
 def out_of_memory_kills() -> int | None:
-    """How many processes the kernel has killed so far because memory ran out, or None where it does not say.
+    """The number of processes that the kernel has killed because memory ran out, or None where it does not say.
 
     The count is that of our control group, which our children share. If the group has none, it is that of the whole
-    machine: a kill elsewhere then looks like one of ours.
+    machine: then a kill elsewhere looks like one in this group.
     """
     for path in (*memory_counters(_read("/proc/self/cgroup")), "/proc/vmstat"):
         found = re.search(r"^oom_kill (\d+)$", _read(path), re.MULTILINE)

@@ -29,7 +29,7 @@ from treadle.views import redact_text
 
 log = logging.getLogger("treadle")
 
-Ended = tuple[ClaimedJob, Outcome | None]
+EndedAttempt = tuple[ClaimedJob, Outcome | None]
 """An attempt that has ended, and how. None: the job is no longer this worker's to settle."""
 
 _HEADER = 4096
@@ -87,8 +87,8 @@ class Attempts:
         self._loop = asyncio.get_running_loop()
         self._from_threads: deque[tuple[RunningAttempt, Outcome | None]] = deque()
         self._collecting = False
-        self._ended: list[Ended] = []
-        self._settling: list[Ended] = []
+        self._ended: list[EndedAttempt] = []
+        self._settling: list[EndedAttempt] = []
         self._verbose = log.isEnabledFor(logging.INFO)
 
     @property
@@ -142,7 +142,7 @@ class Attempts:
         self.changed.set()
 
     def end_from_thread(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
-        """`end`, from any thread: one call of the event loop serves all that ended meanwhile."""
+        """`end`, from any thread: one call of the event loop serves all that have ended by then."""
         self._from_threads.append((attempt, outcome))
         if not self._collecting:
             self._collecting = True
@@ -153,7 +153,7 @@ class Attempts:
         while self._from_threads:
             self.end(*self._from_threads.popleft())
 
-    async def ended(self) -> Sequence[Ended]:
+    async def ended(self) -> Sequence[EndedAttempt]:
         """All attempts that have ended, as soon as there is one. They count as unsettled until `settled` is called."""
         await self._any_ended.wait()
         self._any_ended.clear()
@@ -196,7 +196,7 @@ def log_outcome(claimed: ClaimedJob, outcome: Outcome) -> None:
         log.info("job %s (%s) %s", *job, outcome.kind)
 
 
-class Owner(NamedTuple):
+class CellOwner(NamedTuple):
     """The worker that writes into the cells, and its database: a supervisor needs none of the user's code."""
 
     worker: str
@@ -243,14 +243,14 @@ class Inflight:
         """What `inherited` reads in the child. It names the parent: a child that asks later may have another one."""
         return f"{self.fd}:{os.getpid()}:{int(has_predecessor)}"
 
-    def sign(self, owner: Owner) -> None:
+    def sign(self, owner: CellOwner) -> None:
         """Write down which worker uses the cells."""
         self._map[:_HEADER] = msgspec.json.encode(owner).ljust(_HEADER, b"\0")
 
-    def owner(self) -> Owner | None:
+    def owner(self) -> CellOwner | None:
         data = self._map[:_HEADER].rstrip(b"\0")
         try:
-            return msgspec.json.decode(data, type=Owner) if data else None
+            return msgspec.json.decode(data, type=CellOwner) if data else None
         except msgspec.MsgspecError:  # it died while it signed, before it could claim
             return None
 

@@ -1,4 +1,4 @@
-"""Settles attempts that have ended, together: as soon as the last batch is committed, with what piled up meanwhile."""
+"""Settles the attempts that have ended, all that have piled up since the last commit in one batch."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from treadle.errors import TreadleError
 from treadle.stores import open_store
 from treadle.worker import host
 from treadle.worker.child import how_it_ended
-from treadle.worker.inflight import VARIABLE, Inflight, Owner
+from treadle.worker.inflight import VARIABLE, CellOwner, Inflight
 from treadle.worker.settler import PAUSE
-from treadle.worker.worker import WORN_OUT
+from treadle.worker.worker import REPLACE_ME
 
 log = logging.getLogger("treadle")
 
@@ -32,7 +32,7 @@ LONGEST_PAUSE = 2.0
 class DeadWorker(NamedTuple):
     """A worker that has died and still holds its leases."""
 
-    owner: Owner
+    owner: CellOwner
     how: str
     started: frozenset[int]
     outside: bool
@@ -85,7 +85,7 @@ class ProcessSlot:
         self._pause = 0.0 if lived > SHORT_LIFE else min(LONGEST_PAUSE, max(0.05, self._pause * 2))
         self.start_at = time.monotonic() + self._pause if again else None
 
-    def dead_worker(self, owner: Owner, code: int) -> DeadWorker:
+    def dead_worker(self, owner: CellOwner, code: int) -> DeadWorker:
         """The worker that has died, and the leases to charge: only what it had started."""
         # A SIGKILL comes from outside, unless the kernel sent it because memory ran out: a job may have caused that.
         kills = host.out_of_memory_kills()
@@ -139,7 +139,7 @@ class Supervisor:
             self._retry_at = 0.0
             self._declare_dead()
             slot.ended(code, again=True)
-        elif code > 0 and code != WORN_OUT and not self._stopping and not self._any_registered:
+        elif code > 0 and code != REPLACE_ME and not self._stopping and not self._any_registered:
             # It could not register, and the next one could not either. (Once one did, it may be the store's fault.)
             slot.ended(code, again=False)
             self._stop(signal.SIGTERM)

@@ -28,7 +28,7 @@ from treadle.worker import host
 from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
 from treadle.worker.heartbeat import Heartbeat, LeaseCheck
-from treadle.worker.inflight import Attempts, Inflight, Owner
+from treadle.worker.inflight import Attempts, CellOwner, Inflight
 from treadle.worker.settler import PAUSE, Settler
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ POLL = 1.0
 """Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
 SWITCH = 0.0005
 """Seconds for which Python code may keep the interpreter from a thread that comes back from the database. A settle
-comes back many times: with Python's own 5 ms, it would wait until the handlers that run beside it have ended."""
-WORN_OUT = 75
+comes back many times: with Python's own 5 ms, it would wait until the running handlers have ended."""
+REPLACE_ME = 75
 """The exit code of a worker whose threads are stuck: it has released its jobs and wants to be replaced."""
 
 
@@ -88,7 +88,7 @@ class Worker:
 
     def run(self) -> int:
         """Work until SIGTERM or SIGINT: then stop claiming, finish what runs, release the rest. A second signal
-        hurries. The exit code: 0, or WORN_OUT."""
+        hurries. The exit code: 0, or REPLACE_ME."""
         sys.setswitchinterval(SWITCH)  # the process is ours
         return host.run_loop(self._run())
 
@@ -97,13 +97,13 @@ class Worker:
             host.raise_oom_score()
         self._stop = stop = host.until_signalled(again=self._hurry.set)
         async with self:
-            while not stop.is_set() and not self._worn_out() and self._supervisor in (None, os.getppid()):
+            while not stop.is_set() and not self._threads_are_stuck() and self._supervisor in (None, os.getppid()):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), 1.0)
             log.info("worker %s stops; %d jobs are running", self.name, len(self._attempts.running))
-            return WORN_OUT if self._worn_out() else 0  # decided now: its threads may end while it stops
+            return REPLACE_ME if self._threads_are_stuck() else 0  # decided now: its threads may end while it stops
 
-    def _worn_out(self) -> bool:
+    def _threads_are_stuck(self) -> bool:
         """Too many threads were given up: only a new process has them back."""
         return self._supervisor is not None and len(self._attempts.given_up) > self.concurrency // 2
 
@@ -123,15 +123,16 @@ class Worker:
         await self._wakeup.open(self.store)
         self._heartbeat.start()
         self.app._wakers.add(self._wakeup.wake)
-        beside = (self._settler.run(), self._leases.run(), self._heartbeat_loop(), do_chores(self.app, self._every))
-        self._tasks = [asyncio.create_task(loop) for loop in (self._claim_loop(), *beside)]
+        chores = do_chores(self.app, self._every)
+        loops = self._claim_loop(), self._settler.run(), self._leases.run(), self._heartbeat_loop(), chores
+        self._tasks = [asyncio.create_task(loop) for loop in loops]
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
     async def stop(self) -> None:
-        """Stop claiming, let what runs end within `grace`, release the rest, and be gone from the database."""
+        """Stop claiming, let what runs end within `grace`, release the rest, and leave the database."""
         if not self._tasks:
             return
         claim, *others = self._tasks
@@ -143,7 +144,7 @@ class Worker:
         try:
             await self._wind_down(claim, others)
         except BaseException:  # the event loop is being closed, and cancels all of its tasks
-            self._heartbeat.fall_silent()  # nothing runs our jobs any more: workers that see no beat rescue them
+            self._heartbeat.stop()  # its jobs no longer run: workers that see no beat rescue them
             self._wakeup.close()
             raise
 
@@ -162,8 +163,8 @@ class Worker:
         await asyncio.to_thread(self._leave)
 
     def _leave(self) -> None:
-        """Be gone from the database and from the cells, and end the threads."""
-        self._heartbeat.fall_silent()
+        """Delete this worker from the database and from the cells, and end the threads."""
+        self._heartbeat.stop()
         self._heartbeat.join()
         self._wakeup.close()
         with contextlib.suppress(TreadleError):
@@ -201,7 +202,7 @@ class Worker:
         self._types = types = self.app.registry.types
         self.store.publish([job_type.policy for job_type in types.values()])
         id, slots, here = str(uuid.uuid4()), self.concurrency, host.identity(self._supervisor)
-        self._inflight.sign(Owner(id, self.store.url))
+        self._inflight.sign(CellOwner(id, self.store.url))
         names = tuple(sorted(types))
         self.store.register(
             WorkerRow(
@@ -237,7 +238,7 @@ class Worker:
             self._attempts.stop(StopReason.LOST, self._attempts.running)
             try:
                 await self._loop.run_in_executor(self._claimer, self._register)
-                log.warning("worker %s goes on as %s", self.name, self.id)
+                log.warning("worker %s has registered again, as %s", self.name, self.id)
             except TreadleError as error:
                 log.warning("not registered again yet: %s", error)
                 await asyncio.sleep(PAUSE)
@@ -266,7 +267,7 @@ class Worker:
                 await self._until_due()
 
     def _room(self) -> int:
-        """How many more jobs may be claimed: one per free slot, unless too many are not settled yet."""
+        """The number of jobs that may be claimed: one per free slot, unless too many are not settled yet."""
         if self._attempts.unsettled > self.concurrency:
             return 0
         free = self.concurrency - len(self._attempts.running) - len(self._attempts.given_up)
@@ -280,9 +281,9 @@ class Worker:
             await self._register_again(error.worker)
             return []
         except (StoreBusy, StoreUnusable) as error:
-            log.warning("nothing claimed: %s", error)
+            log.warning("the claim failed: %s", error)
         except Exception:
-            log.exception("nothing claimed")
+            log.exception("the claim failed")
         else:
             self.claimed_total += len(claimed)
             return claimed
@@ -295,10 +296,10 @@ class Worker:
         try:
             due = await self._loop.run_in_executor(self._claimer, self.store.due, request)
         except Exception as error:
-            log.warning("nothing seen: %s", error)
+            log.warning("the look for due jobs failed: %s", error)
             await asyncio.sleep(PAUSE)
             return
-        if due.now or self._wakeup.hint.is_set():  # set meanwhile: what was settled may have follow-ups
+        if due.now or self._wakeup.hint.is_set():  # set during the look: what was settled may have follow-ups
             return
         if self._attempts.none_left:
             self._idle.set()

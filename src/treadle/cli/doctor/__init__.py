@@ -104,7 +104,7 @@ def _lost(app: Treadle, workers: list[WorkerRow], now: int) -> Iterator[Finding]
     for worker in workers:
         if is_alive(worker, now):
             continue
-        dead = host.is_dead(worker.host, one_machine=app.store.single_host)
+        dead = host.is_dead(worker.host, single_host=app.store.single_host)
         gone = "its process is gone" if dead else "its process hangs, is paused, or out of reach"
         last = f"its last heartbeat was {format_duration(silence(worker, now))} ago"
         text = f"worker {clean(worker.name)} is lost and holds {plural(worker.leases, 'job')}: {last}, {gone}"
