@@ -155,8 +155,8 @@ class Treadle(Management):
     def rescue(self) -> int:
         """Return the jobs of dead workers, and jobs stuck beyond their timeout. Returns how many.
 
-        Workers watch each other's heartbeats. This call cannot, so it declares a worker dead only after a minute of
-        silence by the database's clock.
+        Workers and ticks watch the count of each worker. This call does not wait for a beat, so it declares a worker
+        dead only after a minute of silence by the database's clock.
         """
         return self.store.rescue(silent_for=RESCUE_AFTER)
 
