@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
+from treadle.errors import nearest
 from treadle.filters import Filter
 from treadle.job import Job, Status, Usage
 from treadle.units import format_duration, plural
@@ -25,6 +27,8 @@ BEAT = 5.0
 SILENT = 4 * BEAT
 """Seconds without a heartbeat after which a worker is shown as lost. Workers that watch each other's counts declare one
 dead after three beats; a reader of one moment sees only a time, so it allows for one beat more."""
+RETURNED = "another worker returns its jobs after three heartbeats (15 s), a tick after one: treadle tick app:td"
+"""What happens to the jobs of a lost worker."""
 
 
 def silence(worker: WorkerRow, now: int) -> float:
@@ -55,7 +59,7 @@ MOST_AHEAD = 10_000
 """Jobs ahead are counted up to here."""
 
 
-class Code(StrEnum):
+class ReasonCode(StrEnum):
     """What can keep a job from running, in the order in which it decides."""
 
     FINISHED = "finished"
@@ -76,7 +80,7 @@ class Code(StrEnum):
 class Reason(msgspec.Struct, frozen=True):
     """One thing that holds: as data, and as a sentence with the next step."""
 
-    code: Code
+    code: ReasonCode
     text: str
     way_out: str
     data: dict[str, Any] = {}
@@ -124,21 +128,25 @@ def explain(facts: JobFacts) -> Why:
 def _ended(job: Job) -> Reason:
     when = f"at {_at(job.completed_at)}" if job.completed_at else "before"
     if job.status is Status.FAILED and job.attempts >= job.max_attempts:
-        text = f"it failed {when}, after {plural(job.attempts, 'attempt')} of {job.max_attempts}: {job.error}"
+        text = f"it failed {when}, after {job.attempts} of {plural(job.max_attempts, 'attempt')}: {job.error}"
         data = {"attempts": job.attempts, "max_attempts": job.max_attempts, "error": job.error}
-        return Reason(Code.OUT_OF_ATTEMPTS, text, f"fix the cause, then retry it: treadle jobs retry {job.id}", data)
+        return Reason(
+            ReasonCode.OUT_OF_ATTEMPTS, text, f"fix the cause, then retry it: treadle jobs retry {job.id}", data
+        )
     error = f": {job.error}" if job.error and job.status is Status.FAILED else ""
     text = f"it was cancelled {when}" if job.status is Status.CANCELLED else f"it {job.status} {when}{error}"
     again = f"to run it again: treadle jobs retry {job.id}"
     way_out = "nothing is left to do" if job.status is Status.COMPLETED else again
-    return Reason(Code.FINISHED, text, way_out, {"status": job.status})
+    return Reason(ReasonCode.FINISHED, text, way_out, {"status": job.status})
 
 
 def _overdue(facts: JobFacts) -> Iterator[Reason]:
     if facts.deadline is not None and facts.deadline < facts.now:
         text = f"its deadline passed {_duration(facts.now - facts.deadline)} ago"
         data = {"deadline": clock.to_datetime(facts.deadline)}
-        yield Reason(Code.OVERDUE, text, "any worker returns it within seconds, or do it now: td.rescue()", data)
+        yield Reason(
+            ReasonCode.OVERDUE, text, "any worker or tick returns it within seconds: treadle tick app:td", data
+        )
 
 
 def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
@@ -147,15 +155,14 @@ def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
         return
     silent = f"has been silent for {format_duration(silence(holder, facts.now))}" if holder else "has no row any more"
     text = f"it is held by worker {holder.name if holder else job.worker_id}, which {silent}"
-    way_out = "another worker returns it after three beats (15 s); without one, td.rescue() does after a minute"
     data = {"worker": job.worker_id, "seen_at": clock.to_datetime(holder.seen_at) if holder else None}
-    yield Reason(Code.WORKER_LOST, text, way_out, data)
+    yield Reason(ReasonCode.WORKER_LOST, text, RETURNED, data)
 
 
 def _cancelling(facts: JobFacts) -> Iterator[Reason]:
     if facts.cancelled:
         text = "it was cancelled, and its worker is asked to stop it"
-        yield Reason(Code.CANCELLING, text, "a handler in a thread has to check ctx.cancelled itself")
+        yield Reason(ReasonCode.CANCELLING, text, "a handler in a thread has to check ctx.cancelled itself")
 
 
 def _running(facts: JobFacts) -> Reason:
@@ -165,17 +172,19 @@ def _running(facts: JobFacts) -> Reason:
     since = _duration(facts.now - clock.from_datetime(job.started_at)) if job.started_at else "now"
     text = f"it is running: attempt {job.attempts} of {job.max_attempts}, for {since}, by {by}"
     data = {"worker": job.worker_id, "started_at": job.started_at}
-    return Reason(Code.RUNNING, text, f"to stop it: treadle jobs cancel {job.id}", data)
+    return Reason(ReasonCode.RUNNING, text, f"to stop it: treadle jobs cancel {job.id}", data)
 
 
 def _waiting(facts: JobFacts) -> list[Reason]:
     living = alive(facts.workers, facts.now)
-    early, unserved, full = list(_not_due(facts)), list(_unserved(facts.job, living)), list(_limit_full(facts))
+    early, unserved, full = list(_not_due(facts)), list(why_unserved(facts.job, living)), list(_limit_full(facts))
     reasons = [*early, *unserved, *full]
     if facts.ahead and not early and not unserved:
         reasons.append(_jobs_ahead(facts.ahead))
     data = {"workers": [worker.id for worker in living]}
-    return reasons or [Reason(Code.NEXT_LOOK, "nothing is in its way", "a worker claims it within a second", data)]
+    return reasons or [
+        Reason(ReasonCode.NEXT_LOOK, "nothing is in its way", "a worker claims it within a second", data)
+    ]
 
 
 def _not_due(facts: JobFacts) -> Iterator[Reason]:
@@ -184,24 +193,27 @@ def _not_due(facts: JobFacts) -> Iterator[Reason]:
     if due_in > 0:
         again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
         text = f"it is not due yet: at {_at(job.run_at)}, in {_duration(due_in)}{again}"
-        yield Reason(Code.NOT_DUE, text, "wait until then", {"run_at": job.run_at, "seconds": due_in / clock.SECOND})
+        yield Reason(
+            ReasonCode.NOT_DUE, text, "wait until then", {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
+        )
 
 
-def _unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
+def why_unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
     """Why no live worker would take it, whenever it is due."""
     serving = [worker for worker in living if serves(worker, job.queue)]
     if not living:
-        yield Reason(Code.NO_WORKER, "no worker is alive", "start one: treadle worker app:td")
+        yield Reason(ReasonCode.NO_WORKER, "no worker is running on this database", "start one: treadle worker app:td")
     elif not serving:
         queues = sorted({queue for worker in living for queue in worker.queues})
         text = f"no live worker takes jobs from queue {job.queue!r}: they take {', '.join(queues)}"
-        way_out = f"start one that does: treadle worker app:td --queue {job.queue}"
-        yield Reason(Code.NO_WORKER_FOR_QUEUE, text, way_out, {"queue": job.queue, "queues": queues})
+        way_out = f"start one that does: treadle worker app:td --queues {shlex.quote(job.queue)}"
+        yield Reason(ReasonCode.NO_WORKER_FOR_QUEUE, text, way_out, {"queue": job.queue, "queues": queues})
     elif not any(job.type in worker.types for worker in serving):
         types = sorted({type for worker in serving for type in worker.types})
         text = f"no live worker knows type {job.type!r}: they know {', '.join(types) or 'none'}"
-        way_out = "deploy the code that handles it, or fix the name"
-        yield Reason(Code.NO_WORKER_FOR_TYPE, text, way_out, {"type": job.type, "types": types})
+        near = nearest(job.type, types)
+        way_out = f"did you mean {near}?" if near else "add it to the app, and restart the workers"
+        yield Reason(ReasonCode.NO_WORKER_FOR_TYPE, text, way_out, {"type": job.type, "types": types})
 
 
 def _limit_full(facts: JobFacts) -> Iterator[Reason]:
@@ -210,7 +222,7 @@ def _limit_full(facts: JobFacts) -> Iterator[Reason]:
         text = f"its type {facts.job.type!r} is at its limit, {held} of {facts.limit}: {_holders(facts)}"
         way_out = "it starts when one of them ends; raise concurrency= of its type for more"
         data = {"limit": facts.limit, "running": held, "holders": facts.holders}
-        yield Reason(Code.LIMIT_FULL, text, way_out, data)
+        yield Reason(ReasonCode.LIMIT_FULL, text, way_out, data)
 
 
 def _jobs_ahead(ahead: int) -> Reason:
@@ -218,7 +230,7 @@ def _jobs_ahead(ahead: int) -> Reason:
     comes, it = ("comes", "it") if ahead == 1 else ("come", "them")
     text = f"{jobs} {comes} first: higher priority, or due for longer"
     way_out = f"wait for {it}, start more workers, or give this job a higher priority"
-    return Reason(Code.JOBS_AHEAD, text, way_out, {"ahead": min(ahead, MOST_AHEAD), "more": ahead > MOST_AHEAD})
+    return Reason(ReasonCode.JOBS_AHEAD, text, way_out, {"ahead": min(ahead, MOST_AHEAD), "more": ahead > MOST_AHEAD})
 
 
 def _holder(facts: JobFacts) -> WorkerRow | None:
@@ -282,9 +294,8 @@ def problems(
 def _lost(worker: WorkerRow, now: int) -> Problem:
     silent = format_duration(silence(worker, now))
     text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} leased"
-    next = "any live worker returns its jobs within seconds: treadle worker app:td, or treadle tick"
     filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
-    return Problem("lost_worker", text, next, filter)
+    return Problem("lost_worker", text, RETURNED, filter)
 
 
 def _no_worker(due: Sequence[QueueStats]) -> Problem:

@@ -119,13 +119,13 @@ def test_without_a_worker_it_says_that_the_job_waits(treadle):
 def test_a_type_that_no_live_worker_knows_is_noted_with_the_nearest(treadle, td):
     enlist(td, "host-1", "send_mail", "resize")
     said = treadle("enqueue", "send_mial").stderr
-    assert "no live worker knows type send_mial" in said
+    assert "no live worker knows type 'send_mial'" in said
     assert "did you mean send_mail?" in said
 
 
 def test_a_queue_that_no_live_worker_takes_from_is_noted(treadle, td):
     enlist(td, "host-1", "mail", queues=("fast",))
-    assert "no live worker takes jobs from queue slow" in treadle("enqueue", "mail", "--queue", "slow").stderr
+    assert "no live worker takes jobs from queue 'slow'" in treadle("enqueue", "mail", "--queue", "slow").stderr
 
 
 def test_a_lost_worker_does_not_count(treadle, td):

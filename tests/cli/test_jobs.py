@@ -227,7 +227,7 @@ def test_why_shows_the_reasons_and_the_next_step(treadle, td):
     lines = treadle("jobs", "why", job.id).stdout.splitlines()
 
     assert "pending" in lines[0]
-    assert ["• no worker is alive", "  → start one: treadle worker app:td"] == lines[1:]
+    assert ["• no worker is running on this database", "  → start one: treadle worker app:td"] == lines[1:]
 
 
 def test_why_as_json_has_the_deciding_reason_first(as_json, td):

@@ -22,7 +22,7 @@ from tests.conformance.helpers import (
     take,
 )
 from treadle.clock import SECOND
-from treadle.diagnosis import MOST_AHEAD, Code, explain
+from treadle.diagnosis import MOST_AHEAD, ReasonCode, explain
 from treadle.ids import new_id
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
@@ -48,7 +48,7 @@ def test_nothing_blocks_the_job(store):
     a_worker(store)
     job = put(store)
 
-    assert [Code.NEXT_LOOK] == codes(store, job.id)
+    assert [ReasonCode.NEXT_LOOK] == codes(store, job.id)
 
 
 def test_it_is_not_due_yet(store):
@@ -57,7 +57,7 @@ def test_it_is_not_due_yet(store):
 
     reason = deciding(store, job.id)
 
-    assert [Code.NOT_DUE] == codes(store, job.id)
+    assert [ReasonCode.NOT_DUE] == codes(store, job.id)
     assert "in 5m" in reason.text
     assert 300 == reason.data["seconds"]
 
@@ -76,11 +76,13 @@ def test_it_waits_to_be_retried(store):
 def test_no_worker_is_alive(store):
     job = put(store)
 
-    assert [Code.NO_WORKER] == codes(store, job.id)
+    assert [ReasonCode.NO_WORKER] == codes(store, job.id)
     assert "treadle worker" in deciding(store, job.id).way_out
 
 
-@pytest.mark.parametrize(("seconds", "code"), [(20, Code.NEXT_LOOK), (21, Code.NO_WORKER), (61, Code.NO_WORKER)])
+@pytest.mark.parametrize(
+    ("seconds", "code"), [(20, ReasonCode.NEXT_LOOK), (21, ReasonCode.NO_WORKER), (61, ReasonCode.NO_WORKER)]
+)
 def test_a_worker_that_has_missed_its_beats_is_not_alive(store, clock, seconds, code):
     a_worker(store)
     job = put(store)
@@ -95,7 +97,7 @@ def test_no_worker_takes_from_its_queue(store):
 
     reason = deciding(store, job.id)
 
-    assert Code.NO_WORKER_FOR_QUEUE == reason.code
+    assert ReasonCode.NO_WORKER_FOR_QUEUE == reason.code
     assert "'default'" in reason.text
     assert "mail, video" in reason.text
 
@@ -107,7 +109,7 @@ def test_no_worker_knows_its_type(store):
 
     reason = deciding(store, job.id)
 
-    assert [Code.NO_WORKER_FOR_TYPE] == codes(store, job.id)
+    assert [ReasonCode.NO_WORKER_FOR_TYPE] == codes(store, job.id)
     assert "resize, send" in reason.text
 
 
@@ -120,7 +122,7 @@ def test_its_type_is_at_its_limit(store):
 
     reason = deciding(store, waiting.id)
 
-    assert [Code.LIMIT_FULL] == codes(store, waiting.id)
+    assert [ReasonCode.LIMIT_FULL] == codes(store, waiting.id)
     assert "2 of 2" in reason.text
     assert {worker: 2} == reason.data["holders"]
     assert "2 by host-w1" in reason.text
@@ -137,7 +139,7 @@ def test_jobs_come_first(store):
 
     reason = deciding(store, job.id)
 
-    assert [Code.JOBS_AHEAD] == codes(store, job.id)
+    assert [ReasonCode.JOBS_AHEAD] == codes(store, job.id)
     assert 5 == reason.data["ahead"]
     assert "5 jobs come first" in reason.text
 
@@ -171,14 +173,14 @@ def test_it_is_running(store, clock):
 
     reason = deciding(store, claimed.id)
 
-    assert [Code.RUNNING] == codes(store, claimed.id)
+    assert [ReasonCode.RUNNING] == codes(store, claimed.id)
     assert "attempt 1 of 5, for 12s, by worker host-w1" in reason.text
 
 
 def test_it_was_claimed_by_hand(store):
     claimed = put_and_take(store, lease_for=MINUTE)
 
-    assert [Code.RUNNING] == codes(store, claimed.id)
+    assert [ReasonCode.RUNNING] == codes(store, claimed.id)
     assert "by hand" in deciding(store, claimed.id).text
 
 
@@ -189,7 +191,7 @@ def test_its_worker_is_lost(store, clock):
 
     reason = deciding(store, claimed.id)
 
-    assert [Code.WORKER_LOST, Code.RUNNING] == codes(store, claimed.id)
+    assert [ReasonCode.WORKER_LOST, ReasonCode.RUNNING] == codes(store, claimed.id)
     assert "host-w1" in reason.text
     assert "silent for 1m 30s" in reason.text
 
@@ -198,7 +200,7 @@ def test_it_is_past_its_deadline(store, clock):
     claimed = put_and_take(store, lease_for=MINUTE)
     clock.advance(70)
 
-    assert [Code.OVERDUE, Code.RUNNING] == codes(store, claimed.id)
+    assert [ReasonCode.OVERDUE, ReasonCode.RUNNING] == codes(store, claimed.id)
     assert "10s ago" in deciding(store, claimed.id).text
 
 
@@ -207,7 +209,7 @@ def test_it_is_being_cancelled(store):
     claimed = put_and_take(store, worker=worker)
     store.cancel(claimed.id)
 
-    assert [Code.CANCELLING, Code.RUNNING] == codes(store, claimed.id)
+    assert [ReasonCode.CANCELLING, ReasonCode.RUNNING] == codes(store, claimed.id)
 
 
 def test_it_is_out_of_attempts(store):
@@ -215,8 +217,8 @@ def test_it_is_out_of_attempts(store):
 
     reason = deciding(store, job.id)
 
-    assert [Code.OUT_OF_ATTEMPTS] == codes(store, job.id)
-    assert "after 1 attempt of 1: Fail: no use" in reason.text
+    assert [ReasonCode.OUT_OF_ATTEMPTS] == codes(store, job.id)
+    assert "after 1 of 1 attempt: Fail: no use" in reason.text
     assert f"treadle jobs retry {job.id}" in reason.way_out
 
 
@@ -224,7 +226,7 @@ def test_it_is_out_of_attempts(store):
 def test_it_has_ended(store, outcome):
     job = finish(store, outcome)
 
-    assert [Code.FINISHED] == codes(store, job.id)
+    assert [ReasonCode.FINISHED] == codes(store, job.id)
     assert outcome.kind in deciding(store, job.id).text
 
 
@@ -235,7 +237,7 @@ def test_all_reasons_are_listed_with_the_deciding_one_first(store):
     take(store, worker=worker)
     job = put(store, delay=MINUTE)
 
-    assert [Code.NOT_DUE, Code.LIMIT_FULL] == codes(store, job.id)
+    assert [ReasonCode.NOT_DUE, ReasonCode.LIMIT_FULL] == codes(store, job.id)
 
 
 def test_an_unknown_job_has_no_reasons(store):

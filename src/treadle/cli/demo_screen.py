@@ -145,5 +145,5 @@ class DemoScreen:
             for command in ("jobs ls", "stats", "doctor"):
                 self.say(" ", f"  treadle {command} --db {shlex.quote(kept)}")
         else:
-            self.say("•", "the database was temporary; treadle demo --keep leaves it to look around in")
+            self.say("•", "the database was temporary; to keep it: treadle demo --keep")
             self.say("•", "next: write app.py with `td = Treadle()` and an @td.job, then: treadle worker app:td")

@@ -14,8 +14,8 @@ from treadle.cli.app_loader import database, load_app
 from treadle.cli.base import REMEMBERED, Shared, command, duration, moment
 from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import pretty
-from treadle.diagnosis import alive, handles
-from treadle.errors import JobFailed, ResultTimeout, StoreUnusable, nearest
+from treadle.diagnosis import alive, why_unserved
+from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
 from treadle.job import Job
 
 HELP = """Store a job of TYPE, and print its id.
@@ -90,18 +90,8 @@ def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
         workers = alive(app.workers(), app.store.now())
     except StoreUnusable:  # a producer may enqueue without the right to see workers
         return
-    if job.status.is_final or any(handles(worker, job.queue, job.type) for worker in workers):
-        return
-    known = sorted({type for worker in workers for type in worker.types})
-    if not workers:
-        shared.warn("no worker is running on this database; the job waits", "treadle worker app:td")
-    elif job.type in known:
-        way_out = f"treadle worker app:td --queues {job.queue}"
-        shared.warn(f"no live worker takes jobs from queue {job.queue}; the job waits", way_out)
-    else:
-        near = nearest(job.type, known)
-        hint = f"did you mean {near}?" if near else "add it to the app, and restart the workers"
-        shared.warn(f"no live worker knows type {job.type} (they know {', '.join(known)}); the job waits", hint)
+    for reason in () if job.status.is_final else why_unserved(job, workers):
+        shared.warn(f"{reason.text}; the job waits", reason.way_out)
 
 
 def _wait(shared: Shared, app: Treadle, job: Job, timeout: float) -> None:

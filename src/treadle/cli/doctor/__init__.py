@@ -17,7 +17,7 @@ from treadle.cli.app_loader import all_jobs, database
 from treadle.cli.base import Shared, command
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
-from treadle.diagnosis import alive, is_alive, silence
+from treadle.diagnosis import RETURNED, alive, is_alive, silence
 from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER, Store, WorkerRow
 from treadle.stores.sqlite.store import SQLiteStore
@@ -108,7 +108,7 @@ def _lost(app: Treadle, workers: list[WorkerRow], now: int) -> Iterator[Finding]
         gone = "its process is gone" if dead else "its process hangs, is paused, or out of reach"
         last = f"its last heartbeat was {format_duration(silence(worker, now))} ago"
         text = f"worker {clean(worker.name)} is lost and holds {plural(worker.leases, 'job')}: {last}, {gone}"
-        yield Finding("lost", "problem", text, "any worker rescues its jobs: treadle worker app:td, or treadle tick")
+        yield Finding("lost", "problem", text, RETURNED)
 
 
 def _versions(living: list[WorkerRow]) -> Iterator[Finding]:
@@ -131,7 +131,7 @@ def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]
         limit = timedelta(microseconds=policy.timeout + RECLAIM_AFTER) if policy and policy.timeout else None
         overdue += limit is not None and now > job.started_at + limit
         orphaned += job.worker_id not in known
-    way_out = "every worker reclaims them within seconds; with none running: treadle tick"
+    way_out = "any worker or tick returns them within seconds: treadle tick app:td"
     if overdue:
         yield Finding("leases", "problem", f"{plural(overdue, 'job')} still held past the timeout", way_out)
     if orphaned:
