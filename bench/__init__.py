@@ -1,4 +1,4 @@
-"""The benchmark laboratory: what treadle does on this machine, beside what its disk and its database can do at most.
+"""The full benchmark: what treadle does on this machine, compared with the most that its disk and database can do.
 
 Run it with `./script/bench`. `treadle bench` in the package is the short version that users have.
 """

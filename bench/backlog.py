@@ -10,10 +10,10 @@ from collections.abc import Callable
 
 import msgspec
 
+from bench.database import BenchDatabase
 from bench.drain import drain_in
 from bench.measure import alternately
-from bench.report import Row, Target
-from bench.scratch import Scratch
+from bench.report import ReportRow, Target
 from bench.setting import Setting
 
 DAY = 86_400.0
@@ -24,28 +24,28 @@ class Scenario(msgspec.Struct, frozen=True):
     key: str
     what: str
     many: bool
-    put: Callable[[Scratch, int], None]
+    put: Callable[[BenchDatabase, int], None]
 
 
-def _behind(scratch: Scratch, n: int) -> None:
-    scratch.waiting(n)  # the drained jobs have been due for an hour, and come first
+def _behind(database: BenchDatabase, n: int) -> None:
+    database.waiting(n)  # the drained jobs have been due for an hour, and come first
 
 
-def _limited(scratch: Scratch, n: int) -> None:
-    scratch.held("limited")
-    scratch.waiting(n, "limited", later=-DAY)
+def _limited(database: BenchDatabase, n: int) -> None:
+    database.held("limited")
+    database.waiting(n, "limited", later=-DAY)
 
 
-def _unknown(scratch: Scratch, n: int) -> None:
-    scratch.waiting(n, "unknown", later=-DAY)
+def _unknown(database: BenchDatabase, n: int) -> None:
+    database.waiting(n, "unknown", later=-DAY)
 
 
-def _future(scratch: Scratch, n: int) -> None:
-    scratch.waiting(n, priority=10, later=DAY)
+def _future(database: BenchDatabase, n: int) -> None:
+    database.waiting(n, priority=10, later=DAY)
 
 
-def _finished(scratch: Scratch, n: int) -> None:
-    scratch.finished(n)
+def _finished(database: BenchDatabase, n: int) -> None:
+    database.finished(n)
 
 
 SCENARIOS = (
@@ -57,16 +57,16 @@ SCENARIOS = (
 )
 
 
-def measure(setting: Setting) -> list[Row]:
+def measure(setting: Setting) -> list[ReportRow]:
     """Each scenario's drain, compared with one without it."""
     return [_measure(setting, scenario) for scenario in SCENARIOS]
 
 
-def _measure(setting: Setting, scenario: Scenario) -> Row:
+def _measure(setting: Setting, scenario: Scenario) -> ReportRow:
     n = setting.sizes.many if scenario.many else setting.sizes.few
     what = f"{n:,} {scenario.what}"
     setting.say(f"backlog: preparing {what}")
-    without, with_it = setting.place.new("without"), setting.place.new("with")
+    without, with_it = setting.backend.new("without"), setting.backend.new("with")
     try:
         scenario.put(with_it, n)
         measured = alternately(
@@ -80,9 +80,11 @@ def _measure(setting: Setting, scenario: Scenario) -> Row:
     finally:
         without.close()
         with_it.close()
-    alone, beside = measured.values()
-    return Row.of("backlog", f"backlog_{scenario.key}", what, "jobs/s", beside, ("without", alone), Target(ratio=0.9))
+    alone, with_backlog = measured.values()
+    return ReportRow.of(
+        "backlog", f"backlog_{scenario.key}", what, "jobs/s", with_backlog, ("without", alone), Target(ratio=0.9)
+    )
 
 
-def _drain(setting: Setting, scratch: Scratch) -> float:
-    return drain_in(setting, scratch, scratch.waiting(setting.sizes.backlog, later=-HOUR))
+def _drain(setting: Setting, database: BenchDatabase) -> float:
+    return drain_in(setting, database, database.waiting(setting.sizes.backlog, later=-HOUR))

@@ -2,7 +2,7 @@
 
 It has no handler, no lease to check, one type and no other worker: what remains is what the database and the disk can
 do for a program that writes batches of rows by hand. Everything is compared with that. Other ways to write the loop are
-shown beside it: each batch as one text, which is treadle's own way and the fastest; and on PostgreSQL row by row.
+shown with it: each batch as one text, which is treadle's own way and the fastest; and on PostgreSQL row by row.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from bench.backend import Loop
 from bench.measure import alternately
-from bench.place import Loop
-from bench.report import Row
+from bench.report import ReportRow
 from bench.setting import Setting
 from treadle.ids import new_id
 
@@ -26,51 +26,51 @@ class Ceiling:
 
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
-        self._scratch = setting.place.new("ceiling")
-        self._scratch.alone()
-        self._loop = setting.place.loops[0]
+        self._database = setting.backend.new("ceiling")
+        self._database.alone()
+        self._loop = setting.backend.loops[0]
 
     def insert(self, n: int, loop: Loop | None = None) -> float:
         """New jobs per second, in batches as large as a bulk enqueue's."""
         insert = (loop or self._loop).insert
         rows = [(new_id(), f'{{"n":{i}}}') for i in range(n)]
-        self._scratch.clear()
+        self._database.clear()
         began = time.perf_counter()
         for start in range(0, n, CHUNK):
-            insert(self._scratch.connection, rows[start : start + CHUNK])
+            insert(self._database.connection, rows[start : start + CHUNK])
         return n / (time.perf_counter() - began)
 
     def move(self, n: int, loop: Loop | None = None) -> float:
         """Jobs moved from ready over leases to finished per second, in batches as large as a worker's."""
         move = (loop or self._loop).move
-        self._scratch.clear()
-        self._scratch.waiting(n)
+        self._database.clear()
+        self._database.waiting(n)
         began = time.perf_counter()
         moved = 0
         while moved < n:
-            moved += move(self._scratch.connection, self._setting.concurrency)
+            moved += move(self._database.connection, self._setting.concurrency)
         return n / (time.perf_counter() - began)
 
     def close(self) -> None:
-        self._scratch.close()
+        self._database.close()
 
 
-def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
+def measure(setting: Setting, ceiling: Ceiling) -> list[ReportRow]:
     """The ceilings themselves."""
     rows = []
     for key, what, unit, run in _runs(setting, ceiling):
         [sample] = alternately(setting, {what: run}).values()
-        rows.append(Row.of("ceiling", key, what, unit, sample))
+        rows.append(ReportRow.of("ceiling", key, what, unit, sample))
     return rows
 
 
 def _runs(setting: Setting, ceiling: Ceiling) -> Sequence[tuple[str, str, str, Callable[[], float]]]:
-    key, what, _ = setting.place.safe
-    first, *others = setting.place.loops
+    key, what, _ = setting.backend.safe
+    first, *others = setting.backend.loops
     insert, move = partial(ceiling.insert, setting.sizes.bulk), partial(ceiling.move, setting.sizes.noop)
     claims = f"{first.what}: claim and complete, {setting.concurrency:,} a batch"
     return [
-        (key, what, "/s", lambda: setting.place.commits(setting.sizes.seconds)),
+        (key, what, "/s", lambda: setting.backend.commits(setting.sizes.seconds)),
         ("raw_insert", f"{first.what}: insert, {CHUNK:,} a batch", "jobs/s", insert),
         *((f"raw_insert_{loop.key}", loop.what, "jobs/s", partial(insert, loop)) for loop in others),
         ("raw_move", claims, "jobs/s", move),

@@ -12,9 +12,9 @@ import click
 from rich.console import Console
 
 from bench import backlog, ceiling, dashboard, drain, enqueue, idle, machine, pickup, profile, report, setting
-from bench.place import Place
+from bench.backend import Backend
 from bench.profile import Profiled
-from bench.report import Row
+from bench.report import ReportRow
 from bench.setting import Setting
 
 SECTIONS = (
@@ -67,18 +67,18 @@ def bench(
     profiled: bool,
     as_json: bool,
 ) -> None:
-    """Measure treadle on this machine, beside what its disk and the database can do at most.
+    """Measure treadle on this machine, compared with the most that its disk and the database can do.
 
-    A full run takes some minutes. It works in a new directory beside a SQLite file (default: the current directory)
-    or in new databases beside a PostgreSQL one, starts its own worker processes, and removes everything when it ends.
+    A full run takes some minutes. It works in a new directory next to a SQLite file (default: the current directory)
+    or in new databases on a PostgreSQL server, starts its own worker processes, and removes everything when it ends.
     A libSQL server has one database: it is measured only if that has no jobs.
     """
     sizes = setting.QUICK if quick else setting.FULL
-    with _progress() as say, _place(db, directory) as place:
-        names = only if only is not None else () if profiled else _here(place)
-        if missing := [name for name in names if name not in _here(place)]:
+    with _progress() as say, _backend(db, directory) as backend:
+        names = only if only is not None else () if profiled else _here(backend)
+        if missing := [name for name in names if name not in _here(backend)]:
             raise click.UsageError(_why_not(missing[0]))
-        run = Setting(place, sizes.scaled(n) if n else sizes, concurrency or setting.CONCURRENCY, say)
+        run = Setting(backend, sizes.scaled(n) if n else sizes, concurrency or setting.CONCURRENCY, say)
         here = machine.describe(run)
         rows, profiled_drain = _measure(run, names, profiled)
     if as_json:
@@ -91,9 +91,9 @@ def bench(
         profile.show(console, profiled_drain)
 
 
-def _measure(setting: Setting, names: tuple[str, ...], profiled: bool) -> tuple[list[Row], Profiled | None]:
+def _measure(setting: Setting, names: tuple[str, ...], profiled: bool) -> tuple[list[ReportRow], Profiled | None]:
     raw = ceiling.Ceiling(setting)
-    sections: dict[str, Callable[[], list[Row]]] = {
+    sections: dict[str, Callable[[], list[ReportRow]]] = {
         "ceiling": lambda: ceiling.measure(setting, raw),
         "enqueue": lambda: enqueue.measure(setting, raw),
         "drain": lambda: drain.measure(setting, raw),
@@ -112,26 +112,26 @@ def _measure(setting: Setting, names: tuple[str, ...], profiled: bool) -> tuple[
         raw.close()
 
 
-def _wakeups(setting: Setting) -> list[Row]:
+def _wakeups(setting: Setting) -> list[ReportRow]:
     from bench.postgres import wakeups
 
     return wakeups.measure(setting)
 
 
-def _snapshot(setting: Setting) -> list[Row]:
+def _snapshot(setting: Setting) -> list[ReportRow]:
     from bench.postgres import snapshot
 
     return snapshot.measure(setting)
 
 
-def _round_trips(setting: Setting) -> list[Row]:
+def _round_trips(setting: Setting) -> list[ReportRow]:
     from bench.libsql import round_trips
 
     return round_trips.measure(setting)
 
 
-def _here(place: Place) -> tuple[str, ...]:
-    return tuple(name for name in SECTIONS if name in (EVERYWHERE | place.sections) - place.without)
+def _here(backend: Backend) -> tuple[str, ...]:
+    return tuple(name for name in SECTIONS if name in (EVERYWHERE | backend.sections) - backend.without)
 
 
 def _why_not(name: str) -> str:
@@ -141,35 +141,35 @@ def _why_not(name: str) -> str:
 
 
 @contextlib.contextmanager
-def _place(db: str | None, directory: str | None) -> Generator[Place]:
+def _backend(db: str | None, directory: str | None) -> Generator[Backend]:
     """Where to measure. Everything that is made there is removed afterwards."""
     if db is not None and directory is not None:
         raise click.UsageError("name either --db or --dir")
-    place = _find(db, directory)
+    backend = _find(db, directory)
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that no database is left behind
     try:
-        yield place
+        yield backend
     finally:
-        place.close()
+        backend.close()
         signal.signal(signal.SIGTERM, before)
 
 
-def _find(db: str | None, directory: str | None) -> Place:
+def _find(db: str | None, directory: str | None) -> Backend:
     from treadle.stores import open_store
     from treadle.stores.sqlite.url import path_of
 
     if db is None or db.startswith("sqlite:"):
-        from bench.sqlite.place import SQLitePlace
+        from bench.sqlite.backend import SQLiteBackend
 
-        return SQLitePlace(path_of(db).parent if db is not None else Path(directory or ".").absolute())
+        return SQLiteBackend(path_of(db).parent if db is not None else Path(directory or ".").absolute())
     if db.startswith("libsql"):
-        from bench.libsql.place import LibSQLPlace
+        from bench.libsql.backend import LibSQLBackend
 
-        return LibSQLPlace(db)
+        return LibSQLBackend(db)
     open_store(db)  # raises if the URL is wrong or psycopg is missing
-    from bench.postgres.place import PostgresPlace
+    from bench.postgres.backend import PostgresBackend
 
-    return PostgresPlace(db)
+    return PostgresBackend(db)
 
 
 @contextlib.contextmanager

@@ -13,10 +13,10 @@ from itertools import cycle
 
 import click
 
+from bench.database import BenchDatabase, Jobs
 from bench.drain import drain_in
 from bench.measure import Sample, alternately, percentile
-from bench.report import Row, Target
-from bench.scratch import Jobs, Scratch
+from bench.report import ReportRow, Target
 from bench.setting import Setting
 from bench.workers import Child
 
@@ -28,39 +28,39 @@ PATHS = ("/", "/jobs", "/jobs?q=status:completed", "/jobs?q=payload.n:42", "/job
 _DURATION = re.compile(r"dur=([\d.]+)")
 
 
-def measure(setting: Setting) -> list[Row]:
+def measure(setting: Setting) -> list[ReportRow]:
     """Half of the jobs wait, half have ended. The drains alternate: with a viewer, and without."""
     n = setting.sizes.many
     setting.say(f"dashboard: preparing {n:,} jobs")
-    scratch = setting.place.new("dashboard")
+    database = setting.backend.new("dashboard")
     taken: dict[str, list[float]] = {path: [] for path in PATHS}
     try:
-        scratch.waiting(n // 2, "other")
-        some = scratch.finished(n - n // 2)
-        with _served(scratch) as port:
+        database.waiting(n // 2, "other")
+        some = database.finished(n - n // 2)
+        with _served(database) as port:
             measured = alternately(
                 setting,
                 {
-                    "drain": lambda: _drain(setting, scratch),
-                    f"drain with {1 / EVERY:g} requests/s": lambda: _watched(setting, scratch, port, some, taken),
+                    "drain": lambda: _drain(setting, database),
+                    f"drain with {1 / EVERY:g} requests/s": lambda: _watched(setting, database, port, some, taken),
                 },
                 setting.sizes.pairs,
             )
     finally:
-        scratch.close()
+        database.close()
     alone, watched = measured.values()
     what = f"drain with {1 / EVERY:g} requests/s, {n:,} jobs"
-    rows = [Row.of("dashboard", "watched", what, "jobs/s", watched, ("without", alone), Target(ratio=0.95))]
+    rows = [ReportRow.of("dashboard", "watched", what, "jobs/s", watched, ("without", alone), Target(ratio=0.95))]
     for path, times in taken.items():
         sample = Sample((percentile(times, 95),))
         target = Target(below=300)
-        rows.append(Row.of("dashboard", f"page {path}", f"p95 {path}", "ms on the server", sample, target=target))
+        rows.append(ReportRow.of("dashboard", f"page {path}", f"p95 {path}", "ms on the server", sample, target=target))
     return rows
 
 
 @contextlib.contextmanager
-def _served(scratch: Scratch) -> Generator[int]:
-    server = Child(scratch, SERVE)
+def _served(database: BenchDatabase) -> Generator[int]:
+    server = Child(database, SERVE)
     try:
         server.ready()
         server.go()
@@ -72,16 +72,16 @@ def _served(scratch: Scratch) -> Generator[int]:
         server.stop()
 
 
-def _drain(setting: Setting, scratch: Scratch) -> float:
-    return drain_in(setting, scratch, scratch.waiting(4 * setting.sizes.backlog, later=-HOUR))
+def _drain(setting: Setting, database: BenchDatabase) -> float:
+    return drain_in(setting, database, database.waiting(4 * setting.sizes.backlog, later=-HOUR))
 
 
-def _watched(setting: Setting, scratch: Scratch, port: int, some: Jobs, taken: dict[str, list[float]]) -> float:
+def _watched(setting: Setting, database: BenchDatabase, port: int, some: Jobs, taken: dict[str, list[float]]) -> float:
     over = threading.Event()
     with ThreadPoolExecutor(1) as viewer:
         looking = viewer.submit(_view, port, f"{some.prefix}{1:012x}", taken, over)
         try:
-            return _drain(setting, scratch)
+            return _drain(setting, database)
         finally:
             over.set()
             looking.result()

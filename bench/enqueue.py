@@ -8,7 +8,7 @@ import time
 
 from bench.ceiling import CHUNK, Ceiling
 from bench.measure import alternately
-from bench.report import Row, Target
+from bench.report import ReportRow, Target
 from bench.setting import Setting
 from treadle import Treadle
 
@@ -77,17 +77,17 @@ class Producer:
         return n / (time.perf_counter() - began)
 
 
-def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
+def measure(setting: Setting, ceiling: Ceiling) -> list[ReportRow]:
     """All ways to enqueue, each compared with what limits it."""
-    scratch = setting.place.new("enqueue")
-    producer = Producer(scratch.url)
+    database = setting.backend.new("enqueue")
+    producer = Producer(database.url)
     seconds, bulk = setting.sizes.seconds, setting.sizes.bulk
-    _, safe, word = setting.place.safe
+    _, safe, word = setting.backend.safe
     try:
         shared = alternately(
             setting,
             {
-                safe: lambda: setting.place.commits(seconds),
+                safe: lambda: setting.backend.commits(seconds),
                 "enqueue: singly": lambda: producer.singly(seconds),
                 f"enqueue: from {THREADS} threads": lambda: producer.from_threads(seconds),
                 f"enqueue: from {TASKS} tasks": lambda: producer.from_tasks(seconds),
@@ -99,15 +99,17 @@ def measure(setting: Setting, ceiling: Ceiling) -> list[Row]:
         )
     finally:
         producer.app.close()
-        scratch.close()
+        database.close()
     least, singly, threads, tasks = shared.values()
     many, raw = in_bulk.values()
     alone, commit = ("singly", singly), (word, least)
     return [
-        Row.of("enqueue", "enqueue_singly", "singly", "jobs/s", singly, commit),
-        Row.of("enqueue", "enqueue_threads", f"from {THREADS} threads", "jobs/s", threads, alone, Target(ratio=4)),
-        Row.of("enqueue", "enqueue_tasks", f"from {TASKS} tasks", "jobs/s", tasks, alone),
-        Row.of(
+        ReportRow.of("enqueue", "enqueue_singly", "singly", "jobs/s", singly, commit),
+        ReportRow.of(
+            "enqueue", "enqueue_threads", f"from {THREADS} threads", "jobs/s", threads, alone, Target(ratio=4)
+        ),
+        ReportRow.of("enqueue", "enqueue_tasks", f"from {TASKS} tasks", "jobs/s", tasks, alone),
+        ReportRow.of(
             "enqueue", "enqueue_bulk", f"in bulk, {CHUNK:,} a call", "jobs/s", many, ("raw", raw), Target(ratio=0.5)
         ),
     ]

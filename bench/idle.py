@@ -6,18 +6,18 @@ import time
 
 from bench.measure import Sample
 from bench.processes import cpu_seconds, megabytes
-from bench.report import Row, Target
+from bench.report import ReportRow, Target
 from bench.setting import Setting
 from bench.workers import wait_for, working
 
 
-def measure(setting: Setting) -> list[Row]:
+def measure(setting: Setting) -> list[ReportRow]:
     """CPU over some seconds, heartbeats and chores included, and memory."""
-    scratch = setting.place.new("idle")
+    database = setting.backend.new("idle")
     try:
-        first = scratch.waiting(1)
-        with working(scratch, 1, setting.concurrency) as workers:
-            wait_for(workers, lambda: scratch.completed("noop"), first.n)
+        first = database.waiting(1)
+        with working(database, 1, setting.concurrency) as workers:
+            wait_for(workers, lambda: database.completed("noop"), first.n)
             time.sleep(min(2.0, setting.sizes.idle / 3))  # until it polls as rarely as it does when idle
             setting.say(f"idle: a worker with nothing to do, for {setting.sizes.idle:g} s")
             pid = workers[0].pid
@@ -26,8 +26,10 @@ def measure(setting: Setting) -> list[Row]:
             percent = 100 * (cpu_seconds(pid) - used) / (time.monotonic() - began)
             memory = megabytes(pid)
     finally:
-        scratch.close()
+        database.close()
     return [
-        Row.of("idle", "idle_cpu", "CPU of an idle worker", "% of a core", Sample((percent,)), target=Target(below=1)),
-        Row.of("idle", "idle_memory", "memory of an idle worker", "MB", Sample((memory,))),
+        ReportRow.of(
+            "idle", "idle_cpu", "CPU of an idle worker", "% of a core", Sample((percent,)), target=Target(below=1)
+        ),
+        ReportRow.of("idle", "idle_memory", "memory of an idle worker", "MB", Sample((memory,))),
     ]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from bench.place import About
+from bench.backend import About
 from bench.setting import PROCESSES, Setting, Sizes
 
 
@@ -44,7 +44,7 @@ def describe(setting: Setting) -> Machine:
         cores=_cores(),
         cpu=_cpu(),
         python=f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        database=setting.place.about(),
+        database=setting.backend.about(),
         load=os.getloadavg()[0],
         concurrency=setting.concurrency,
         processes=PROCESSES,

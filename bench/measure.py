@@ -41,9 +41,9 @@ def alternately(
     return {what: Sample(tuple(found)) for what, found in values.items()}
 
 
-def ratio(sample: Sample, beside: Sample) -> Sample:
-    """Each run divided by the one that ran beside it."""
-    return Sample(tuple(a / b if b else 0.0 for a, b in zip(sample.values, beside.values, strict=True)))
+def ratio(sample: Sample, other: Sample) -> Sample:
+    """Each run divided by the run of the other that alternated with it."""
+    return Sample(tuple(a / b if b else 0.0 for a, b in zip(sample.values, other.values, strict=True)))
 
 
 def percentile(values: Sequence[float], percent: float) -> float:

@@ -6,7 +6,7 @@ import random
 import time
 
 from bench.measure import Sample, percentile
-from bench.report import Row, Target
+from bench.report import ReportRow, Target
 from bench.setting import Setting
 from bench.workers import wait_for, working
 from treadle import Treadle
@@ -22,25 +22,25 @@ async def _stamp() -> int:
     return 0
 
 
-def measure(setting: Setting) -> list[Row]:
+def measure(setting: Setting) -> list[ReportRow]:
     """Milliseconds, median and 99th percentile; from the call of enqueue, and from its return."""
     from_call, from_return = latencies(setting)
-    if not setting.place.notifies:
+    if not setting.backend.notifies:
         return _rows("poll", BY_POLLING, from_return, Target(below=1000 * POLL))
     rows = _rows("return", "from enqueue's return", from_return, Target(below=5))
     rows += _rows("call", "from its call", from_call)
-    if quiet := setting.place.without_notifications():
+    if quiet := setting.backend.without_notifications():
         with quiet:
             _, polled = latencies(setting)
         rows += _rows("poll", BY_POLLING, polled, Target(below=1000 * POLL))
     return rows
 
 
-def _rows(name: str, words: str, values: list[float], target: Target | None = None) -> list[Row]:
+def _rows(name: str, words: str, values: list[float], target: Target | None = None) -> list[ReportRow]:
     rows = []
     for percent, wanted in ((50, target), (99, None)):
         sample = Sample((percentile(values, percent),))
-        row = Row.of("pickup", f"pickup_{name}_p{percent}", f"p{percent} {words}", "ms", sample, target=wanted)
+        row = ReportRow.of("pickup", f"pickup_{name}_p{percent}", f"p{percent} {words}", "ms", sample, target=wanted)
         row.low, row.high = (min(values), max(values)) if percent == 50 else (row.value, row.value)
         rows.append(row)
     return rows
@@ -48,25 +48,25 @@ def _rows(name: str, words: str, values: list[float], target: Target | None = No
 
 def latencies(setting: Setting) -> tuple[list[float], list[float]]:
     """For each job: milliseconds from the call of `enqueue`, and from its return, to the start of the handler."""
-    scratch = setting.place.new("pickup")
-    app = Treadle(scratch.url)
+    database = setting.backend.new("pickup")
+    app = Treadle(database.url)
     stamp = app.job(type="stamp")(_stamp)
     sent: dict[str, tuple[int, int]] = {}
     setting.say(f"pickup: {setting.sizes.pickups} jobs, one by one")
     try:
-        with working(scratch, 1, setting.concurrency) as workers:
+        with working(database, 1, setting.concurrency) as workers:
             stamp.enqueue()  # the first one finds the worker starting, and is not counted
-            wait_for(workers, lambda: scratch.completed("stamp"), 1)
+            wait_for(workers, lambda: database.completed("stamp"), 1)
             for _ in range(setting.sizes.pickups):
                 time.sleep(random.uniform(*GAPS))
                 called = time.time_ns()
                 job = stamp.enqueue()
                 sent[job.id] = (called, time.time_ns())
-            wait_for(workers, lambda: scratch.completed("stamp"), 1 + len(sent))
-        started = {id: at for id, at in scratch.results().items() if id in sent}
+            wait_for(workers, lambda: database.completed("stamp"), 1 + len(sent))
+        started = {id: at for id, at in database.results().items() if id in sent}
     finally:
         app.close()
-        scratch.close()
+        database.close()
     return (
         [(at - sent[id][0]) / 1e6 for id, at in started.items()],
         [(at - sent[id][1]) / 1e6 for id, at in started.items()],

@@ -35,17 +35,17 @@ def take(setting: Setting) -> Profiled:
     """Drain async no-ops with one process, profiled."""
     n = setting.sizes.noop
     setting.say(f"profile: a drain of {n:,} async no-ops")
-    scratch = setting.place.new("profile")
+    database = setting.backend.new("profile")
     try:
         with tempfile.TemporaryDirectory() as directory:
-            path, jobs = Path(directory) / "profile.json", scratch.waiting(n)
-            with working(scratch, 1, setting.concurrency, str(path)) as workers:
-                wait_for(workers, lambda: scratch.completed("noop"), n)
-            per_second = rate(scratch.times(jobs))
+            path, jobs = Path(directory) / "profile.json", database.waiting(n)
+            with working(database, 1, setting.concurrency, str(path)) as workers:
+                wait_for(workers, lambda: database.completed("noop"), n)
+            per_second = rate(database.times(jobs))
             found = msgspec.json.decode(path.read_bytes(), type=Profile)
-        return Profiled(n, per_second, setting.place.driver, found)
+        return Profiled(n, per_second, setting.backend.driver, found)
     finally:
-        scratch.close()
+        database.close()
 
 
 def show(console: Console, profiled: Profiled) -> None:

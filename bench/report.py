@@ -13,7 +13,7 @@ from rich.text import Text
 from bench.machine import Machine
 from bench.measure import Sample, ratio
 
-COLUMNS = {" ": 0, "measured": 0, "spread": 130, "beside it": 110, "ratio": 0, "target": 0, "": 0}
+COLUMNS = {" ": 0, "measured": 0, "spread": 130, "compared with": 110, "ratio": 0, "target": 0, "": 0}
 """Each column, and the width that a terminal needs to show it."""
 
 
@@ -24,7 +24,7 @@ class Target(msgspec.Struct, frozen=True):
     below: float | None = None
     at_most: float | None = None
 
-    def met(self, row: Row) -> bool:
+    def met(self, row: ReportRow) -> bool:
         if self.ratio is not None:
             return row.ratio is not None and row.ratio >= self.ratio
         if self.at_most is not None:
@@ -37,7 +37,7 @@ class Target(msgspec.Struct, frozen=True):
         return f"≤ {self.at_most:g}" if self.at_most is not None else f"< {self.below:g}"
 
 
-class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
+class ReportRow(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The answer to one question. `low` and `high` are the spread of its repetitions."""
 
     section: str
@@ -47,7 +47,7 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
     value: float
     low: float
     high: float
-    beside: str = ""
+    compared_with: str = ""
     """What ran alternately with it, for comparison."""
     ceiling: float | None = None
     ratio: float | None = None
@@ -62,25 +62,26 @@ class Row(msgspec.Struct, kw_only=True, omit_defaults=True):
         what: str,
         unit: str,
         sample: Sample,
-        beside: tuple[str, Sample] | None = None,
+        compared_with: tuple[str, Sample] | None = None,
         target: Target | None = None,
     ) -> Self:
         value, low, high = sample.median, sample.low, sample.high
         row = cls(section=section, key=key, what=what, unit=unit, value=value, low=low, high=high)
-        if beside is not None:
-            row.beside, row.ceiling, row.ratio = beside[0], beside[1].median, ratio(sample, beside[1]).median
+        if compared_with is not None:
+            row.compared_with, other = compared_with
+            row.ceiling, row.ratio = other.median, ratio(sample, other).median
         if target is not None:
             row.target, row.met = str(target), target.met(row)
         return row
 
 
-def as_json(machine: Machine, rows: Sequence[Row], profile: Any) -> str:
+def as_json(machine: Machine, rows: Sequence[ReportRow], profile: Any) -> str:
     """Everything, for programs."""
     found = {"machine": machine, "rows": rows, "profile": profile}
     return msgspec.json.format(msgspec.json.encode(found), indent=2).decode()
 
 
-def show(console: Console, machine: Machine, rows: Sequence[Row]) -> None:
+def show(console: Console, machine: Machine, rows: Sequence[ReportRow]) -> None:
     """Everything, for people."""
     console.print()
     for line in machine.lines():
@@ -104,14 +105,16 @@ def show(console: Console, machine: Machine, rows: Sequence[Row]) -> None:
         console.print(Text(f"  missed: {row.section}: {row.what}", style="yellow"))
 
 
-def _cells(row: Row) -> dict[str, Text]:
+def _cells(row: ReportRow) -> dict[str, Text]:
     spread = f"{_number(row.low)} to {_number(row.high)}" if row.high > row.low else ""
     met = Text("✓", style="green") if row.met else Text("✗ missed", style="bold yellow")
     return {
         " ": Text(f"  {row.what}"),
         "measured": Text(f"{_number(row.value)} {row.unit}"),
         "spread": Text(spread, style="dim"),
-        "beside it": Text("" if row.ceiling is None else f"{row.beside} {_number(row.ceiling)}", style="dim"),
+        "compared with": Text(
+            "" if row.ceiling is None else f"{row.compared_with} {_number(row.ceiling)}", style="dim"
+        ),
         "ratio": Text("" if row.ratio is None else f"{row.ratio:.2f}"),
         "target": Text(row.target or "", style="dim"),
         "": Text("") if row.met is None else met,

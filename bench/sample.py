@@ -1,6 +1,6 @@
 """Where a worker's time goes, taken inside its process: every statement timed, every thread sampled.
 
-A tracing profiler would make Python look slower than it is beside the database. A sample of every
+A tracing profiler would make Python look slower than it is compared with the database. A sample of every
 thread every few milliseconds costs the same, whatever the threads do.
 """
 
@@ -56,11 +56,11 @@ def note(statement: str, seconds: float, cpu: float) -> None:
 def time_statements(url: str) -> None:
     """Make every new connection time its statements."""
     if url.startswith("sqlite:"):
-        from bench.sqlite.timed import time_statements
+        from bench.sqlite.statement_timing import time_statements
     elif url.startswith("libsql"):
-        from bench.libsql.timed import time_statements
+        from bench.libsql.statement_timing import time_statements
     else:
-        from bench.postgres.timed import time_statements
+        from bench.postgres.statement_timing import time_statements
     time_statements()
 
 

@@ -1,4 +1,4 @@
-"""What a run measures with: its sizes, its place, and where it reports progress."""
+"""What a run measures with: its sizes, its backend, and where it reports progress."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from bench.place import Place
+from bench.backend import Backend
 
 CONCURRENCY = 500
 """Slots of a worker in the drains. More slots are larger batches and fewer fsyncs: async no-ops ran at 11,000/s with
@@ -35,7 +35,7 @@ class Sizes(msgspec.Struct, frozen=True):
     many: int
     few: int
     churn: int
-    """Jobs in a drain beside an old snapshot, of which the last `tail` are judged."""
+    """Jobs in a drain with an old snapshot, of which the last `tail` are judged."""
     tail: int
 
     def scaled(self, n: int) -> Sizes:
@@ -52,7 +52,7 @@ QUICK = Sizes(1, 1, 4_000, 2_000, 100, 4_000, 0.3, 25, 1.5, 2_000, 20_000, 5_000
 class Setting(msgspec.Struct, frozen=True):
     """One run."""
 
-    place: Place
+    backend: Backend
     sizes: Sizes
     concurrency: int
     """Slots of each worker, and so the largest possible batch."""

@@ -13,7 +13,7 @@ from typing import IO
 
 import click
 
-from bench.scratch import Scratch
+from bench.database import BenchDatabase
 
 STALLED = 60.0
 """Seconds without any progress after which a run fails."""
@@ -25,12 +25,12 @@ WORK = "bench.work"
 class Child:
     """A process that runs a module: imported and connected, but not working before `go`."""
 
-    def __init__(self, scratch: Scratch, module: str, *words: str) -> None:
+    def __init__(self, database: BenchDatabase, module: str, *words: str) -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `stop`
         command = [sys.executable, "-m", module, *words]
         self._process = subprocess.Popen(
             command,
-            env={**os.environ, "TREADLE_URL": scratch.url},
+            env={**os.environ, "TREADLE_URL": database.url},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -72,12 +72,14 @@ class Child:
 
 
 @contextlib.contextmanager
-def working(scratch: Scratch, processes: int, concurrency: int, profile: str | None = None) -> Generator[list[Child]]:
+def working(
+    database: BenchDatabase, processes: int, concurrency: int, profile: str | None = None
+) -> Generator[list[Child]]:
     """Worker processes that start together, and are gone at the end of the block."""
     with contextlib.ExitStack() as stack:
         workers = []
         for _ in range(processes):
-            workers.append(Child(scratch, WORK, str(concurrency), *([profile] if profile else ())))
+            workers.append(Child(database, WORK, str(concurrency), *([profile] if profile else ())))
             stack.callback(workers[-1].stop)
         for worker in workers:
             worker.ready()
@@ -87,13 +89,13 @@ def working(scratch: Scratch, processes: int, concurrency: int, profile: str | N
 
 
 def wait_for(workers: list[Child], count: Callable[[], int], enough: int) -> None:
-    """Until `count` reaches `enough`. Raises if it stands still, or if a worker dies."""
+    """Until `count` reaches `enough`. Raises if it stops increasing, or if a worker dies."""
     seen, moved_at = -1, time.monotonic()
     while (now := count()) < enough:
         if now != seen:
             seen, moved_at = now, time.monotonic()
         for worker in workers:
             if not worker.lives() or time.monotonic() - moved_at > STALLED:
-                what = "stands still" if worker.lives() else "died"
+                what = "makes no progress" if worker.lives() else "died"
                 raise click.ClickException(f"a worker process {what} at {now} of {enough} jobs:\n{worker.errors()}")
         time.sleep(0.02)

@@ -6,7 +6,7 @@ import asyncio
 from functools import partial
 
 from bench.measure import Sample
-from bench.report import Row, Target
+from bench.report import ReportRow, Target
 from bench.setting import Setting
 from treadle import Treadle
 from treadle.stores.libsql.store import LibSQLStore
@@ -18,25 +18,25 @@ async def _noop(n: int) -> None:
     """Does nothing, so that only treadle's own requests are counted."""
 
 
-def measure(setting: Setting) -> list[Row]:
+def measure(setting: Setting) -> list[ReportRow]:
     """A drain in this process, which counts its requests. Its claims fill all slots."""
     n = setting.sizes.noop
     setting.say(f"round trips: a drain of {n:,} async no-ops")
-    scratch = setting.place.new("round-trips")
-    store = LibSQLStore(scratch.url)
-    app = Treadle(scratch.url)
+    database = setting.backend.new("round-trips")
+    store = LibSQLStore(database.url)
+    app = Treadle(database.url)
     app._use(store)
     app.job(type="noop")(_noop)
     try:
-        scratch.waiting(n)
+        database.waiting(n)
         store.open()
         before = store.database.requests
         asyncio.run(_drain(app, setting.concurrency))
         round_trips = Sample((float(store.database.requests - before),))
     finally:
         app.close()
-        scratch.close()
-    row = partial(Row.of, "round-trips", "round_trips_drain", "jobs drained, for each round trip", "jobs")
+        database.close()
+    row = partial(ReportRow.of, "round-trips", "round_trips_drain", "jobs drained, for each round trip", "jobs")
     return [row(Sample((float(n),)), ("round-trips", round_trips), ENOUGH)]
 
 

@@ -11,7 +11,7 @@ import time
 
 import msgspec
 
-from bench.postgres.place import NEVER
+from bench.postgres.backend import NEVER
 from treadle import Treadle
 from treadle.stores.postgres import connection
 

@@ -10,9 +10,9 @@ import contextlib
 
 import msgspec
 
+from bench.database import BenchDatabase
 from bench.measure import Sample, percentile
-from bench.report import Row, Target
-from bench.scratch import Scratch
+from bench.report import ReportRow, Target
 from bench.setting import Setting
 from bench.workers import Child, working
 
@@ -21,37 +21,37 @@ THREADS = 16
 PRODUCE = "bench.postgres.produce"
 
 
-def measure(setting: Setting) -> list[Row]:
+def measure(setting: Setting) -> list[ReportRow]:
     """Milliseconds that an enqueue takes, all but one in a hundred; and jobs per second."""
-    scratch = setting.place.new("wakeups")
+    database = setting.backend.new("wakeups")
     found: dict[str, list[list[float]]] = {"notifying": [], "silent": []}
     try:
-        with working(scratch, 1, setting.concurrency):
+        with working(database, 1, setting.concurrency):
             for repeat in range(1, setting.sizes.repeats + 1):
                 for how, runs in found.items():
                     setting.say(
                         f"wake-ups: {PROCESSES * THREADS} enqueuers, {how} ({repeat} of {setting.sizes.repeats})"
                     )
-                    runs.append(latencies(scratch, 2 * setting.sizes.seconds, how))
+                    runs.append(latencies(database, 2 * setting.sizes.seconds, how))
     finally:
-        scratch.close()
+        database.close()
     notifying, silent = found.values()
     who, seconds = f"{PROCESSES * THREADS} enqueuers in {PROCESSES} processes", 2 * setting.sizes.seconds
     slow = [Sample(tuple(percentile(run, 99) for run in runs)) for runs in (notifying, silent)]
     rates = [Sample(tuple(len(run) / seconds for run in runs)) for runs in (notifying, silent)]
     at_most = Target(at_most=1.2)
     return [
-        Row.of("wakeups", "wakeups_p99", f"{who}: p99", "ms", slow[0], ("without", slow[1]), at_most),
-        Row.of("wakeups", "wakeups_rate", f"{who}: together", "jobs/s", rates[0], ("without", rates[1])),
+        ReportRow.of("wakeups", "wakeups_p99", f"{who}: p99", "ms", slow[0], ("without", slow[1]), at_most),
+        ReportRow.of("wakeups", "wakeups_rate", f"{who}: together", "jobs/s", rates[0], ("without", rates[1])),
     ]
 
 
-def latencies(scratch: Scratch, seconds: float, how: str) -> list[float]:
+def latencies(database: BenchDatabase, seconds: float, how: str) -> list[float]:
     """Milliseconds of every enqueue of all processes."""
     with contextlib.ExitStack() as stack:
         children = []
         for _ in range(PROCESSES):
-            children.append(Child(scratch, PRODUCE, str(THREADS), str(seconds), how))
+            children.append(Child(database, PRODUCE, str(THREADS), str(seconds), how))
             stack.callback(children[-1].stop)
         for child in children:
             child.ready()

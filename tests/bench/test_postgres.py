@@ -11,7 +11,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from bench.postgres.place import PostgresPlace
+from bench.postgres.backend import PostgresBackend
 from treadle import Treadle
 from treadle.stores.postgres import connection
 
@@ -36,10 +36,10 @@ def databases(url: str) -> set[str]:
 
 
 @pytest.fixture
-def place(postgres_url: str) -> Iterator[PostgresPlace]:
-    place = PostgresPlace(postgres_url)
-    yield place
-    place.close()
+def backend(postgres_url: str) -> Iterator[PostgresBackend]:
+    backend = PostgresBackend(postgres_url)
+    yield backend
+    backend.close()
 
 
 def test_a_quick_run_has_the_numbers_that_only_a_server_has_and_leaves_nothing(postgres_url: str) -> None:
@@ -62,49 +62,49 @@ def test_a_quick_run_has_the_numbers_that_only_a_server_has_and_leaves_nothing(p
         assert given.execute("SELECT to_regnamespace('treadle')").fetchone() == (None,)
 
 
-def test_generated_rows_are_valid_for_treadle(place: PostgresPlace) -> None:
-    scratch = place.new("any")
-    scratch.waiting(30, "limited", priority=3, later=60)
-    done = scratch.finished(20)
-    scratch.held("limited")
+def test_generated_rows_are_valid_for_treadle(backend: PostgresBackend) -> None:
+    database = backend.new("any")
+    database.waiting(30, "limited", priority=3, later=60)
+    done = database.finished(20)
+    database.held("limited")
 
-    app = Treadle(scratch.url)
+    app = Treadle(database.url)
     counts = {(row["status"], row["type"]): row["count"] for row in app.store.counts(("status", "type")).rows}
     assert counts == {("pending", "limited"): 30, ("completed", "noop"): 20, ("processing", "limited"): 1}
     [job, *_] = app.jobs(status="pending").jobs
     assert (job.priority, job.payload["n"]) == (3, 29)
     app.close()
-    assert scratch.completed("noop") == len(scratch.times(done)) == 20
-    scratch.clear()
-    assert scratch.completed("noop") == 0
+    assert database.completed("noop") == len(database.times(done)) == 20
+    database.clear()
+    assert database.completed("noop") == 0
 
 
 def test_databases_are_dropped_even_if_they_were_not_closed(postgres_url: str) -> None:
-    place = PostgresPlace(postgres_url)
-    made = place.new("any").connection.info.dbname
+    backend = PostgresBackend(postgres_url)
+    made = backend.new("any").connection.info.dbname
     assert made in databases(postgres_url)
 
-    place.close()
+    backend.close()
 
     assert made not in databases(postgres_url)
 
 
-def test_each_bare_loop_moves_every_job(place: PostgresPlace) -> None:
-    scratch = place.new("any")
-    for loop in place.loops:
-        scratch.clear()
-        scratch.waiting(25)
-        assert [loop.move(scratch.connection, 10) for _ in range(4)] == [10, 10, 5, 0]
-        assert scratch.completed("noop") == 25
-        assert ("finished", 25) == scratch.connection.execute(
+def test_each_bare_loop_moves_every_job(backend: PostgresBackend) -> None:
+    database = backend.new("any")
+    for loop in backend.loops:
+        database.clear()
+        database.waiting(25)
+        assert [loop.move(database.connection, 10) for _ in range(4)] == [10, 10, 5, 0]
+        assert database.completed("noop") == 25
+        assert ("finished", 25) == database.connection.execute(
             "SELECT 'finished', count(*) FROM treadle.finished WHERE status = 'completed'"
         ).fetchone()
 
 
-def test_no_notification_is_sent_in_a_block_that_measures_polling(place: PostgresPlace) -> None:
+def test_no_notification_is_sent_in_a_block_that_measures_polling(backend: PostgresBackend) -> None:
     before = connection.QUIET
 
-    with place.without_notifications():
+    with backend.without_notifications():
         assert connection.QUIET > 1e6
 
     assert before == connection.QUIET

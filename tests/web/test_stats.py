@@ -55,7 +55,7 @@ def test_if_there_are_many_groups_the_largest_are_listed(client: TestClient, td:
 def test_metrics_equal_the_runs(client: TestClient, connect: Connect, ran: Treadle) -> None:
     answer = client.get("/api/metrics", params={"window": "1h", "step": "60", "group_by": "type,tenant"}).json()
     runs: Counter[tuple[str, str, str]] = Counter()
-    for item in answer["items"]:  # the clock may have passed a minute meanwhile
+    for item in answer["items"]:  # the clock may have passed a minute since then
         for kind in ("runs", "failures"):
             runs[(item["group"]["type"], item["group"]["tenant"], kind)] += item[kind]
     assert +runs == {

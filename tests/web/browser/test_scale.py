@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from bench.sqlite.scratch import SQLiteScratch
+from bench.sqlite.database import SQLiteBenchDatabase
 from tests.web.browser.conftest import Backend, Visitor
 
 FAILED = 20_000
@@ -18,18 +18,18 @@ FAILED = 20_000
 @pytest.fixture
 def crowd(tmp_path: Path, backend: Backend) -> Iterator[Backend]:
     """Half of them wait, and some of the others have failed. The file is deleted afterwards."""
-    scratch = SQLiteScratch(tmp_path / "jobs.db")
-    scratch.waiting(500_000)
-    ended = scratch.finished(500_000)
+    database = SQLiteBenchDatabase(tmp_path / "jobs.db")
+    database.waiting(500_000)
+    ended = database.finished(500_000)
     failed = {"first": ended.prefix, "last": f"{ended.prefix}{FAILED:012x}", "n": FAILED}
-    scratch.connection.execute(
+    database.connection.execute(
         "UPDATE treadle_finished SET status = 'failed', error = 'Boom' WHERE id >= :first AND id < :last", failed
     )
-    scratch.connection.execute("UPDATE treadle_tallies SET count = count - :n WHERE status = 'completed'", failed)
-    scratch.connection.execute("INSERT INTO treadle_tallies VALUES ('failed', 'noop', 'default', :n)", failed)
-    scratch.tidy()
+    database.connection.execute("UPDATE treadle_tallies SET count = count - :n WHERE status = 'completed'", failed)
+    database.connection.execute("INSERT INTO treadle_tallies VALUES ('failed', 'noop', 'default', :n)", failed)
+    database.tidy()
     yield backend
-    scratch.close()
+    database.close()
 
 
 def test_pages_are_fast_with_a_million_jobs(crowd: Backend, visit: Visitor) -> None:

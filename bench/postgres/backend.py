@@ -11,9 +11,9 @@ from typing import Any
 import click
 import psycopg
 
-from bench.place import About, Loop, Place
+from bench.backend import About, Backend, Loop
 from bench.postgres import raw
-from bench.postgres.scratch import PostgresScratch
+from bench.postgres.database import PostgresBenchDatabase
 from treadle.cli.bench import with_database
 from treadle.stores.postgres import connection
 from treadle.stores.postgres.url import read
@@ -21,8 +21,8 @@ from treadle.stores.postgres.url import read
 SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "autovacuum", "jit", "shared_buffers", "max_wal_size")
 
 
-class PostgresPlace(Place):
-    """The server of a URL. The benchmark only connects to its database, and creates others beside it."""
+class PostgresBackend(Backend):
+    """The server of a URL. The benchmark only connects to its database, and creates others on the server."""
 
     sections = frozenset({"wakeups", "snapshot"})
     scales = True
@@ -43,18 +43,18 @@ class PostgresPlace(Place):
             raise click.ClickException(f"{self._where} cannot be reached: {' '.join(str(error).split())}") from None
         self._made: list[str] = []
 
-    def new(self, name: str) -> PostgresScratch:
+    def new(self, name: str) -> PostgresBenchDatabase:
         database = f"treadle_bench_{secrets.token_hex(6)}"
         try:
             self._connection.execute(f"CREATE DATABASE {database}")
         except psycopg.errors.InsufficientPrivilege:
             role = self._connection.info.user
             raise click.ClickException(
-                f"the benchmark leaves {self._where} alone and works in databases that it makes beside it, but the "
+                f"the benchmark leaves {self._where} alone and creates databases of its own, but the "
                 f'role {role!r} may not create any: ALTER ROLE "{role}" CREATEDB, or name another role'
             ) from None
         self._made.append(database)
-        return PostgresScratch(with_database(self._url, database), lambda: self._drop(database))
+        return PostgresBenchDatabase(with_database(self._url, database), lambda: self._drop(database))
 
     def _drop(self, database: str) -> None:
         """Only what the benchmark created. Sessions that are still connected are its own stopped workers."""
@@ -63,16 +63,16 @@ class PostgresPlace(Place):
 
     def commits(self, seconds: float) -> float:
         """Commits per second of one connection, each of one new row."""
-        scratch, count = self.new("commits"), 0
+        database, count = self.new("commits"), 0
         try:
-            scratch.connection.execute("CREATE TABLE public.bench (n bigint)")
+            database.connection.execute("CREATE TABLE public.bench (n bigint)")
             began = time.perf_counter()
             while (passed := time.perf_counter() - began) < seconds:
-                scratch.connection.execute("INSERT INTO public.bench VALUES (%s)", (count,))
+                database.connection.execute("INSERT INTO public.bench VALUES (%s)", (count,))
                 count += 1
             return count / passed
         finally:
-            scratch.close()
+            database.close()
 
     def about(self) -> About:
         settings = {name: str(self._ask(f"SHOW {name}")) for name in SETTINGS}

@@ -1,4 +1,4 @@
-"""Where a run measures: makes databases there, and has the raw SQL that everything is compared with."""
+"""What a run measures: a disk or a server. Makes databases there, and has the raw SQL to compare with."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from bench.scratch import Scratch
+from bench.database import BenchDatabase
 
 
 class Loop(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class About(msgspec.Struct, frozen=True):
     where: str
 
 
-class Place(ABC):
+class Backend(ABC):
     """A disk or a server."""
 
     sections: ClassVar[frozenset[str]] = frozenset()
@@ -45,10 +45,10 @@ class Place(ABC):
     safe: ClassVar[tuple[str, str, str]]
     """What `commits` counts: its key, its description, and a word for it."""
     loops: ClassVar[Sequence[Loop]]
-    """The first is the ceiling; the others are shown beside it."""
+    """The first is the ceiling; the others are shown with it."""
 
     @abstractmethod
-    def new(self, name: str) -> Scratch:
+    def new(self, name: str) -> BenchDatabase:
         """A database with nothing in it."""
 
     @abstractmethod

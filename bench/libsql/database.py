@@ -1,10 +1,10 @@
-"""Tables on a libSQL server. It has one database, so there is one scratch at a time."""
+"""Tables on a libSQL server. It has only one database, so only one measurement can use it at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.sqlite.scratch import Tables
+from bench.sqlite.database import SQLiteTables
 from treadle import Treadle
 from treadle.stores.libsql.connection import Database, Rows, Transaction
 from treadle.stores.libsql.hrana import Parameters, Stream
@@ -41,7 +41,7 @@ class Plain:
         return self._database.now()
 
 
-class LibSQLScratch(Tables):
+class LibSQLBenchDatabase(SQLiteTables):
     """The tables of the only database, emptied."""
 
     connection: Plain

@@ -16,7 +16,7 @@ class Jobs(NamedTuple):
     prefix: str
 
 
-class Scratch(ABC):
+class BenchDatabase(ABC):
     """A database with treadle's tables, removed when it is closed."""
 
     url: str
@@ -66,7 +66,7 @@ class Scratch(ABC):
 
     @abstractmethod
     def tidy(self) -> None:
-        """Leave no cleaning up after inserted rows to a worker."""
+        """Clean up after inserted rows, so that no worker has to."""
 
     @abstractmethod
     def alone(self) -> None:

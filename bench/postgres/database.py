@@ -8,7 +8,7 @@ from typing import Any
 
 import psycopg
 
-from bench.scratch import Jobs, Scratch
+from bench.database import BenchDatabase, Jobs
 from treadle import Treadle
 from treadle.stores.postgres.url import read
 
@@ -40,7 +40,7 @@ _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _MOVING = ("jobs", "ready", "leases", "finished", "tallies", "usage")
 
 
-class PostgresScratch(Scratch):
+class PostgresBenchDatabase(BenchDatabase):
     """A database."""
 
     def __init__(self, url: str, drop: Callable[[], None]) -> None:

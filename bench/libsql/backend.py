@@ -6,8 +6,8 @@ import time
 
 import click
 
-from bench.libsql.scratch import LibSQLScratch, Plain
-from bench.place import About, Loop, Place
+from bench.backend import About, Backend, Loop
+from bench.libsql.database import LibSQLBenchDatabase, Plain
 from bench.sqlite import raw
 from treadle.errors import StoreUnusable
 from treadle.stores.libsql.connection import ANSWER_SECONDS, Database
@@ -17,7 +17,7 @@ from treadle.stores.sqlite import sql
 IN_USE = "SELECT EXISTS (SELECT 1 FROM treadle_jobs) OR EXISTS (SELECT 1 FROM treadle_workers)"
 
 
-class LibSQLPlace(Place):
+class LibSQLBackend(Backend):
     """The server of a URL. It must have no jobs: there is no second database to measure in."""
 
     sections = frozenset({"round-trips"})
@@ -32,9 +32,9 @@ class LibSQLPlace(Place):
 
     def __init__(self, url: str) -> None:
         self._url = url
-        place = read(url)
-        self._where = place.where
-        self._database = Database(place, None)
+        address = read(url)
+        self._where = address.where
+        self._database = Database(address, None)
         self._plain = Plain(self._database)
         try:
             self._had_tables = bool(self._database.read("read", lambda tx: tx.value(sql.HAS_META)))
@@ -47,8 +47,8 @@ class LibSQLPlace(Place):
                 "name a server of its own"
             )
 
-    def new(self, name: str) -> LibSQLScratch:
-        return LibSQLScratch(self._url, self._plain)
+    def new(self, name: str) -> LibSQLBenchDatabase:
+        return LibSQLBenchDatabase(self._url, self._plain)
 
     def commits(self, seconds: float) -> float:
         """Round trips per second: nothing that treadle does there takes less than one."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.scratch import Jobs, Scratch
+from bench.database import BenchDatabase, Jobs
 from treadle import Treadle
 
 LOG = 2048
@@ -42,7 +42,7 @@ INSERT INTO treadle_tallies (status, type, queue, count) VALUES (:status, :type,
 _NUMBERS = "UPDATE treadle_meta SET value = max(value, :n) WHERE key = 'lease'"
 
 
-class Tables(Scratch):
+class SQLiteTables(BenchDatabase):
     """SQLite's tables, wherever they are."""
 
     def _fill(self, table: str, values: Mapping[str, Any]) -> None:
@@ -76,7 +76,7 @@ class Tables(Scratch):
         return dict(self.connection.execute("SELECT id, CAST(result AS INTEGER) FROM treadle_finished"))
 
 
-class SQLiteScratch(Tables):
+class SQLiteBenchDatabase(SQLiteTables):
     """A file. This connection checkpoints it only while no worker uses it."""
 
     def __init__(self, path: Path) -> None:

@@ -9,13 +9,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from bench.place import About, Loop, Place
+from bench.backend import About, Backend, Loop
 from bench.sqlite import raw
-from bench.sqlite.scratch import SQLiteScratch
+from bench.sqlite.database import SQLiteBenchDatabase
 from treadle.stores.sqlite.url import check, file_system
 
 
-class SQLitePlace(Place):
+class SQLiteBackend(Backend):
     """A new directory on the disk to measure, removed afterwards."""
 
     driver = "SQLite"
@@ -30,8 +30,8 @@ class SQLitePlace(Place):
         self._parent = parent
         self._directory = Path(tempfile.mkdtemp(prefix=".treadle-bench-", dir=parent))
 
-    def new(self, name: str) -> SQLiteScratch:
-        return SQLiteScratch(self._directory / f"{name}.db")
+    def new(self, name: str) -> SQLiteBenchDatabase:
+        return SQLiteBenchDatabase(self._directory / f"{name}.db")
 
     def commits(self, seconds: float) -> float:
         """Writes of 4 KiB with fdatasync, per second."""
