@@ -123,6 +123,20 @@ def test_stores_do_not_import_apps_workers_or_handlers_even_for_types() -> None:
             assert {layer(found) for found in imports(path, for_types_too=True)} <= PURE | {"stores"}, path
 
 
+def test_databases_do_not_import_verbs_nor_verbs_a_database() -> None:
+    """Only `store.py` joins the two, at the top of each database."""
+    for path in FILES:
+        package, _, module = name_of(path).removeprefix("stores.").partition(".")
+        found = {name.split(".")[1] for name in imports(path, for_types_too=True) if name.startswith("stores.")}
+        if package == "shared":
+            assert not found & DATABASES, path
+        elif package in DATABASES and module != "store":
+            assert "shared" not in found, path
+
+
+DATABASES = {"sqlite", "postgres", "libsql"}
+
+
 def test_the_runner_never_sees_the_database() -> None:
     found = imports(SOURCE / "worker" / "runner.py", for_types_too=True)
     assert not [name for name in found if layer(name) in ("stores", "app")]
@@ -166,7 +180,7 @@ SQL = re.compile(
     r"\b(SELECT\s.*\sFROM|INSERT\s+INTO|UPDATE\s+\w+\s+SET|DELETE\s+FROM|CREATE\s+(TABLE|INDEX|VIEW))\b", re.S
 )
 OWN_SQL = {
-    "stores.shared.sql": "that is what it is for",
+    "stores.sql": "that is what it is for",
     "stores.sqlite.sql": "that is what it is for",
     "stores.sqlite.insert_claim_settle_sql": "that is what it is for",
     "stores.postgres.sql": "that is what it is for",
@@ -225,7 +239,7 @@ def test_sql_is_built_from_constants_only(path: Path) -> None:
 
 def statements(store: str) -> list[str]:
     """The names of a store's statements, in the order of the file. Those that all share are in a class."""
-    body = tree(SOURCE / "stores" / store / "sql.py").body
+    body = tree(SOURCE / "stores" / ("" if store == "shared" else store) / "sql.py").body
     if store == "shared":
         body = next(node.body for node in body if isinstance(node, ast.ClassDef) and node.name == "Statements")
     else:

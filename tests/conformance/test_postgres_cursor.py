@@ -20,10 +20,10 @@ from tests.conformance.helpers import (
 from treadle.clock import SECOND
 from treadle.errors import StoreUnusable
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
+from treadle.stores.claim_order import ReadyRange
 from treadle.stores.postgres import cursor
 from treadle.stores.postgres.connection import Database
 from treadle.stores.postgres.cursor import Cursors
-from treadle.stores.shared.claim_order import ReadyRange
 
 pytestmark = pytest.mark.only("postgresql")
 

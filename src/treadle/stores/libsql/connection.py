@@ -14,10 +14,10 @@ from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionO
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
 from treadle.stores.libsql.url import Place
-from treadle.stores.shared.transaction import NOTHING
 from treadle.stores.sqlite.insert_claim_settle import Transitions
 from treadle.stores.sqlite.insert_claim_settle_sql import SAVEPOINT
 from treadle.stores.sqlite.sql import SERVER_TIME
+from treadle.stores.transaction import NOTHING
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -108,8 +108,6 @@ Steps = Callable[Concatenate[Transaction, P], T]
 
 class Database:
     """The server, as one process uses it."""
-
-    transaction_type = Transaction
 
     def __init__(self, place: Place, clock: Clock | None) -> None:
         self.where = place.where

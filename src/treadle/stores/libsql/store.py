@@ -16,7 +16,7 @@ from treadle.stores.libsql.connection import BLOCK, GONE, Database, Duplicate, T
 from treadle.stores.libsql.hrana import Failed, Parameters
 from treadle.stores.libsql.server import NoResult, Refused
 from treadle.stores.libsql.url import read as read_url
-from treadle.stores.shared import enqueue, settle
+from treadle.stores.shared import claim_settle, enqueue
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite.schema import newest_schema, schema_in, upgrade
 from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
@@ -121,7 +121,7 @@ class LibSQLStore(SQLiteTables[Database]):
             try:
                 tx.now = database.now()
                 tx.execute(f"RELEASE {BLOCK}")  # without it, what follows would be a commit for each statement
-                settle.settle_in_transaction(tx, claimed, ending)
+                claim_settle.settle_in_transaction(tx, claimed, ending)
                 database.commit(tx)
             except NoResult as error:
                 raise own_error(database, error) from error
@@ -192,7 +192,7 @@ def own_error(database: Database, error: Exception) -> Exception:
     """The error that a block gets: sqlite3's if a statement is to blame, ours if the transaction is over."""
     if isinstance(error, Failed) and error.code not in GONE:
         if f"no such savepoint: {BLOCK}" in str(error):
-            return TransactionOver(settle.ENDED_BY_THE_BLOCK)
+            return TransactionOver(claim_settle.ENDED_BY_THE_BLOCK)
         kind = sqlite3.IntegrityError if error.code.startswith("SQLITE_CONSTRAINT") else sqlite3.OperationalError
         return kind(str(error).removeprefix("SQLite error: "))
     if isinstance(error, Failed) or (isinstance(error, Refused) and error.status == 400):

@@ -20,7 +20,7 @@ from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable
 from treadle.stores.postgres import sql
 from treadle.stores.postgres.cursor import Cursors
 from treadle.stores.postgres.insert_claim_settle import Transitions
-from treadle.stores.shared.transaction import NOTHING
+from treadle.stores.transaction import NOTHING
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -126,8 +126,6 @@ class _Pool:
 
 class Database:
     """The connections of one process. A forked child has a Database of its own, and leaves these alone."""
-
-    transaction_type = Transaction
 
     def __init__(self, conninfo: str, where: str, clock: Clock | None) -> None:
         self.pid = os.getpid()

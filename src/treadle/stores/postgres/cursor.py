@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 
-from treadle.stores.shared.claim_order import ReadyRange
+from treadle.stores.claim_order import ReadyRange
 
 START = (-(1 << 63), "00000000-0000-0000-0000-000000000000")
 Position = tuple[int, str]

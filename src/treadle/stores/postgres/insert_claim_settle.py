@@ -1,6 +1,7 @@
 """How rows move in PostgreSQL: many writers at once, each of which locks what it takes by taking it.
 
-A statement that moves rows counts them too: one round trip for both.
+A statement that moves rows counts them too, in the same round trip. Only a settle with mixed outcomes leaves the count
+to the verb.
 """
 
 from __future__ import annotations
@@ -16,16 +17,16 @@ import msgspec
 
 from treadle.codec import as_json
 from treadle.errors import WorkerLost
-from treadle.job import ClaimedJob, NewJob, Status
+from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
+from treadle.stores.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
 from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres import sql as own_sql
 from treadle.stores.postgres.cursor import Cursors, Position
 from treadle.stores.rows import Due
-from treadle.stores.shared.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
-from treadle.stores.shared.sql import Dialect, Statements
-from treadle.stores.shared.transaction import Ended, Transaction, as_written, requeued
+from treadle.stores.sql import Dialect, Statements
+from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
 
 _COLUMNS = attrgetter(
     *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent")
@@ -56,12 +57,13 @@ class Transitions(Transaction):
 
     # Into `jobs` and `ready`
 
-    def insert(self, jobs: Sequence[NewJob]) -> None:
+    def insert(self, jobs: Sequence[NewJob]) -> Moved:
         now = self.now
         rows = [(*_COLUMNS(job), job.due(now)) for job in jobs]
         self.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
         for queue in {job.queue for job in jobs}:
             self.job_waits(queue)
+        return []
 
     # From `ready` to `leases`
 
@@ -79,7 +81,7 @@ class Transitions(Transaction):
         jobs = [job for level in order for job in order.merge(level, self._read_starts(level))]
         return order.due(jobs, self.now)
 
-    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+    def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
         if worker and self.value(self.dialect.IS_ALIVE, {"worker": worker}) is None:
             raise WorkerLost(worker)
         look = self.cursors.look_first()
@@ -87,7 +89,7 @@ class Transitions(Transaction):
         if len(claimed) < request.limit and not look and self.cursors.may_look():
             rest = msgspec.structs.replace(request, limit=request.limit - len(claimed))
             claimed += self._claim_from(worker, rest, self.ready_ranges())
-        return claimed
+        return claimed, []
 
     def _claim_from(self, worker: str, request: ClaimRequest, found: Found) -> list[ClaimedJob]:
         ranges, slots = _allowed(found, request)
@@ -139,27 +141,25 @@ class Transitions(Transaction):
         found = self.execute(sql.INSERT_LEASES, parameters).fetchall()
         claimed = [ClaimedJob(*row) for row in found if row[_PAYLOAD] is not None]
         if len(claimed) < len(found):
-            self.delete_orphaned_leases(Status.PROCESSING)
+            self.execute(sql.DROP_ORPHANED_LEASES)
         if len(starts) == 1 and claimed:  # of several ranges, a claim does not say which had which job's priority
             self.cursors.passed(starts[0][0], max((c.run_at, c.id) for c in claimed))
         return claimed
 
     # From `leases` to `finished`, or back to `ready`
 
-    def settle(self, ended: Sequence[Ended]) -> Sequence[Ended]:
+    def settle(self, ended: Sequence[LeaseOutcome]) -> tuple[Sequence[LeaseOutcome], Sequence[LeaseOutcome]]:
         if all(outcome.kind is OutcomeKind.COMPLETED and outcome.result is None for _, outcome in ended):
             ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
             parameters = {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "now": self.now}  # texts cost the least
-            return as_written(ended, {number: 0 for (number,) in self.execute(sql.COMPLETE, parameters)})
+            return as_written(ended, {number: 0 for (number,) in self.execute(sql.COMPLETE, parameters)}), ()
         for claimed, outcome in ended:
             if not outcome.kind.final:
                 self.job_waits(claimed.queue)
         rows = as_json([self._settle_row(*one) for one in ended])
         held = dict(_decode_held(self.value(sql.SETTLE, {"rows": rows, "now": self.now})))
         written = as_written(ended, held)
-        if written:
-            self.count_ended(written)
-        return written
+        return written, written
 
     def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
         run_at, charged, snoozed, suspicion = requeued(self.now, o)

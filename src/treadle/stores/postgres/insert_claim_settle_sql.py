@@ -1,6 +1,9 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
 from treadle.stores.postgres.sql import CLAIMED_COLUMNS
+from treadle.stores.sql import Statements
+
+_DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
 
 # ---- enqueue
 
@@ -107,6 +110,13 @@ tally AS (
      GROUP BY s.status, s.sign, type, queue)
 SELECT {CLAIMED_COLUMNS} FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY j.priority DESC, l.run_at, l.id
+"""
+
+# Leases of jobs that were deleted by hand: there is nothing left to run. They were counted as processing.
+DROP_ORPHANED_LEASES = f"""
+WITH gone AS ({_DELETE_ORPHANED_LEASES})
+INSERT INTO treadle.tallies (status, type, queue, count)
+SELECT 'processing', type, queue, -count(*) FROM gone GROUP BY type, queue
 """
 
 # ---- settle

@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from treadle.errors import BadOption
 from treadle.job import Job, NewJob
-from treadle.stores.shared.enqueue import Insert
-from treadle.stores.shared.transaction import Transaction
+from treadle.stores.transaction import Insert, Transaction
 
 ALL = "treadle_all"
 """The policy of roles that see every tenant; the store finds out by this name whether its role is one of them."""
@@ -180,7 +179,7 @@ def insert_for_tenants(tx: Transaction, jobs: Sequence[NewJob], how: Insert, sco
 
 
 def insert_within(tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
-    """The same in a transaction of the user's, whose role we do not know, and which goes on as it was."""
+    """The same in a transaction of the user's, whose role we do not know. Afterwards it names no tenant, as before."""
     if not all(job.tenant for job in jobs) or not tx.value(IS_OPEN):
         return how(tx, jobs)
     stored = insert_for_tenants(tx, jobs, how, "")

@@ -21,8 +21,10 @@ from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import Counted
-from treadle.stores.shared import enqueue, search, settle
+from treadle.stores.shared import claim_settle, enqueue, search
 from treadle.stores.shared.store import SQLStore
+from treadle.stores.transaction import Insert
+from treadle.stores.transaction import Transaction as AnyTransaction
 from treadle.stores.user_connections import IDENTITY, UserConnection, identity, savepoint, wrap
 
 
@@ -149,7 +151,7 @@ class PostgresStore(SQLStore[Database]):
         with self._within(connection) as tx:
             return roles.insert_within(tx, jobs, enqueue.insert_again)
 
-    def _insert(self, tx: Any, jobs: Sequence[NewJob], how: enqueue.Insert) -> list[Job]:
+    def _insert(self, tx: AnyTransaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
         return how(tx, jobs) if self._scope is None else roles.insert_for_tenants(tx, jobs, how, self._scope)
 
     @cached_property
@@ -210,9 +212,9 @@ class PostgresStore(SQLStore[Database]):
                 yield connection
                 connection.answer_within = ANSWER_SECONDS
                 if connection.info.transaction_status != TransactionStatus.INTRANS:
-                    raise TransactionOver(settle.ENDED_BY_THE_BLOCK)
+                    raise TransactionOver(claim_settle.ENDED_BY_THE_BLOCK)
                 tx.set_now()
-                settle.settle_in_transaction(tx, claimed, outcome())
+                claim_settle.settle_in_transaction(tx, claimed, outcome())
                 database.notify(tx)
                 database.commit(connection)
             connection.execute("RESET ALL")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import msgspec
 
@@ -10,10 +10,8 @@ from treadle.codec import as_json
 from treadle.job import Job, NewJob
 from treadle.stores.base import TypePolicy
 from treadle.stores.shared import read
-from treadle.stores.shared.transaction import Transaction
-
-Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
-"""`insert` or `insert_again`."""
+from treadle.stores.shared.stats import tally
+from treadle.stores.transaction import Transaction
 
 
 def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
@@ -22,7 +20,7 @@ def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     holders = _take_keys(tx, jobs) if has_keys else {}
     rows = [job for job in jobs if job.id not in holders] if holders else jobs
     if rows:
-        tx.insert(rows)
+        tally(tx, tx.insert(rows))
     if not holders:
         return [job.as_stored(tx.now) for job in jobs]
     return [read.job(tx, holders[job.id]) if job.id in holders else job.as_stored(tx.now) for job in jobs]

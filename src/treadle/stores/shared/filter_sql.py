@@ -10,8 +10,8 @@ from typing import Any
 from treadle import clock
 from treadle.filters import Filter, Moment, Prefix, Text
 from treadle.job import STATE_NAMES
-from treadle.stores.shared.sql import Dialect
-from treadle.stores.shared.transaction import Transaction
+from treadle.stores.sql import Dialect
+from treadle.stores.transaction import Transaction
 
 Term = tuple[str, dict[str, Any]]
 """A condition, and its parameters."""

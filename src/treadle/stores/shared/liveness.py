@@ -12,8 +12,9 @@ from treadle.job import ClaimedJob, Progress, Status
 from treadle.outcome import RELEASED, Outcome, OutcomeKind, after_crash
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.rows import Beat
-from treadle.stores.shared.settle import decode_claimed, settle_held
-from treadle.stores.shared.transaction import Ended, Transaction
+from treadle.stores.shared.claim_settle import decode_claimed, settle_held
+from treadle.stores.shared.stats import tally
+from treadle.stores.transaction import LeaseOutcome, Transaction
 
 
 def register(tx: Transaction, worker: WorkerRow) -> None:
@@ -83,11 +84,11 @@ def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
     long_ago = {"grace": RECLAIM_AFTER, "now": tx.now}
     overdue = [decode_claimed(row[0]) for row in tx.execute(tx.dialect.OVERDUE_LEASES, long_ago)]
     rescued += _settled(tx, [(c, _overdue(c)) for c in overdue])
-    tx.delete_orphaned_leases(Status.PROCESSING)
+    tally(tx, tx.delete_orphaned_leases(Status.PROCESSING))
     return rescued
 
 
-def _settled(tx: Transaction, ended: Sequence[Ended]) -> int:
+def _settled(tx: Transaction, ended: Sequence[LeaseOutcome]) -> int:
     """How many of these leases were still held: their owner may have been faster."""
     return len(settle_held(tx, ended)) if ended else 0
 

@@ -14,9 +14,10 @@ from treadle.job import Job, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import Batch
 from treadle.stores.shared import read, search, web_records
+from treadle.stores.shared.claim_settle import decode_claimed, settle
 from treadle.stores.shared.enqueue import take_key
-from treadle.stores.shared.settle import decode_claimed, settle
-from treadle.stores.shared.transaction import Transaction
+from treadle.stores.shared.stats import tally
+from treadle.stores.transaction import Transaction
 
 USAGE_DAYS = 90
 """How long the usage of a minute is kept, whatever happens to the jobs."""
@@ -53,7 +54,7 @@ def retry(tx: Transaction, id: str) -> Job:
     _retake_key(tx, id)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.dialect.DELETE_FINISHED, {"ids": as_json([id])})
-    tx.tally([(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
+    tally(tx, [(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
     tx.job_waits(job.queue)
     return read.job(tx, id)
 
@@ -75,7 +76,7 @@ def delete(tx: Transaction, id: str) -> Job:
     tx.execute(tx.dialect.DELETE_READY, {"ids": as_json([id])})
     tx.execute(tx.dialect.DROP_KEYS, {"ids": as_json([id])})
     _erase(tx, [id])
-    tx.tally([(job.status, job.type, job.queue, -1)])
+    tally(tx, [(job.status, job.type, job.queue, -1)])
     return job
 
 
@@ -145,7 +146,7 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
         else:
             tx.execute(tx.sql.COMPLETE_FINISHED, {"id": id, "now": tx.now})
             tx.execute(tx.sql.CLEAR_LEASE, {"id": id})
-            tx.tally([(job.status, job.type, job.queue, -1), (Status.COMPLETED, job.type, job.queue, 1)])
+            tally(tx, [(job.status, job.type, job.queue, -1), (Status.COMPLETED, job.type, job.queue, 1)])
     return changed
 
 
@@ -158,7 +159,7 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
-        tx.tally([(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
+        tally(tx, [(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
     return len(rows)
 
 
@@ -166,7 +167,7 @@ def _finish_waiting(tx: Transaction, job: Job, status: Status, error: str | None
     tx.execute(tx.sql.FINISH_READY, {"id": job.id, "status": status, "now": tx.now, "error": error})
     tx.execute(tx.dialect.DELETE_READY, {"ids": as_json([job.id])})
     tx.execute(tx.dialect.DROP_KEYS, {"ids": as_json([job.id])})
-    tx.tally([(Status.PENDING, job.type, job.queue, -1), (status, job.type, job.queue, 1)])
+    tally(tx, [(Status.PENDING, job.type, job.queue, -1), (status, job.type, job.queue, 1)])
 
 
 def _retake_key(tx: Transaction, id: str) -> None:

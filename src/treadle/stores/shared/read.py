@@ -14,8 +14,8 @@ from treadle.errors import JobNotFound
 from treadle.ids import is_id
 from treadle.job import Attempt, Job, Progress, Status
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
-from treadle.stores.shared.claim_order import ReadyRange
-from treadle.stores.shared.transaction import Transaction
+from treadle.stores.claim_order import ReadyRange
+from treadle.stores.transaction import Transaction
 
 _FIRST, _LAST = (clock.from_datetime(moment.replace(tzinfo=UTC)) for moment in (datetime.min, datetime.max))
 

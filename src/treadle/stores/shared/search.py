@@ -17,7 +17,7 @@ from treadle.job import FINAL, WAITING, Job, Page, Status
 from treadle.stores.rows import Counted
 from treadle.stores.shared import read, stats
 from treadle.stores.shared.filter_sql import STATE, STATUS, Term, at_moment, conditions, where
-from treadle.stores.shared.transaction import Transaction
+from treadle.stores.transaction import Transaction
 
 SEARCHED = 20_000
 """How many rows are read for what no index serves."""

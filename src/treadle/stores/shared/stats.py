@@ -1,4 +1,4 @@
-"""Statistics over all jobs: usage, latency, failures, and what waits in each queue."""
+"""Counts of jobs, which every verb that moves rows keeps, and statistics: usage, latency, failures, what waits."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from treadle.clock import MINUTE
+from treadle.codec import as_json
 from treadle.job import STATES, FailureGroup, Status, Usage
+from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.rows import QueueStats, Sampled
 from treadle.stores.shared import read
-from treadle.stores.shared.transaction import Transaction
+from treadle.stores.transaction import LeaseOutcome, Moved, Transaction
 
 SAMPLE = 2_000
 SAMPLED_FROM = 10_000
@@ -20,6 +23,40 @@ MOST_COUNTED = 10_001
 """Rows that are counted one by one are counted up to here."""
 MOST_LEVELS = 2_000
 """At most that many (queue, type, priority) are read."""
+
+
+# Written with the rows that they count
+
+
+def tally(tx: Transaction, moved: Moved) -> None:
+    if moved:
+        tx.execute(tx.dialect.ADD_TALLIES, {"rows": as_json(moved)})
+
+
+def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
+    """Add tallies and usage of what was just written. This runs for every job, so it adds up first."""
+    now = tx.now
+    sums: dict[tuple[OutcomeKind, str, str, str], list[int]] = {}
+    for c, outcome in ended:
+        sum = sums.setdefault((outcome.kind, c.type, c.queue, c.tenant), [0, 0, 0])
+        sum[0] += 1
+        sum[1] += now - c.started_at
+        sum[2] += c.started_at - c.run_at
+    moved: Counter[tuple[str, str, str]] = Counter()
+    usage: list[tuple[object, ...]] = []
+    for (kind, type, queue, tenant), (runs, busy, waiting) in sums.items():
+        moved[kind.final or Status.PENDING, type, queue] += runs
+        moved[Status.PROCESSING, type, queue] -= runs
+        if kind is not OutcomeKind.RELEASED:
+            completed, failures = runs * (kind is OutcomeKind.COMPLETED), runs * (kind in UNSUCCESSFUL)
+            times = max(0, busy), max(0, waiting)
+            usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
+    tally(tx, [(*place, n) for place, n in moved.items()])
+    if usage:
+        tx.execute(tx.dialect.ADD_USAGE, {"rows": as_json(usage)})
+
+
+# Read
 
 
 def usage(

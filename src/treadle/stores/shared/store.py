@@ -9,44 +9,21 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
 
 from treadle.errors import CommitUnknown, JobNotFound, StoreBusy, StoreUnusable
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Due, Settled
-from treadle.stores.shared import enqueue, liveness, manage, read, search, settle, stats, web_records
-from treadle.stores.shared.enqueue import Insert
-from treadle.stores.shared.transaction import Transaction
+from treadle.stores.shared import claim_settle, enqueue, liveness, manage, read, search, stats, web_records
+from treadle.stores.transaction import Connections, Insert, Steps, Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Steps = Callable[Concatenate[Transaction, P], T]
 Verb = Callable[Concatenate["SQLStore[Any]", P], T]
 
 log = logging.getLogger("treadle")
-
-
-class Connections(Protocol):
-    """The connections of one process to a database. `pool` says what for, so that none starves another."""
-
-    pid: int
-
-    @property
-    def transaction_type(self) -> type[Transaction]:
-        """What `steps` are given."""
-        ...
-
-    def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take the steps in one transaction. Nothing of them stays if they raise."""
-        ...
-
-    def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take steps that only read, each of which sees the newest commit."""
-        ...
-
-    def close(self) -> None: ...
 
 
 D = TypeVar("D", bound=Connections)
@@ -182,15 +159,12 @@ class SQLStore(ABC, Generic[D]):
     # Claim and settle
 
     def due(self, request: ClaimRequest) -> Due:
-        database: Connections = self.database
-        return database.read("claim", database.transaction_type.due, request)
+        return self.database.read("claim", lambda tx: tx.due(request))
 
-    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
-        database: Connections = self.database
-        return database.write("claim", database.transaction_type.claim, worker, request)
+    claim = writes("claim", claim_settle.claim)
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
-        return self.database.write("settle", settle.settle, ended) if ended else Settled(at=0)
+        return self.database.write("settle", claim_settle.settle, ended) if ended else Settled(at=0)
 
     save_progress = writes("other", liveness.save_progress)
     extend = writes("other", liveness.extend)

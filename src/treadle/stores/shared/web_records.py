@@ -14,7 +14,7 @@ from treadle.ids import first_id_of, is_id, new_id
 from treadle.job import Job, NewJob
 from treadle.stores.rows import AuditRow, Operation, Token
 from treadle.stores.shared import read
-from treadle.stores.shared.transaction import Transaction
+from treadle.stores.transaction import Transaction
 
 LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
 DAY = 86_400 * SECOND

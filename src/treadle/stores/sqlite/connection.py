@@ -16,9 +16,9 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import Clock
 from treadle.errors import StoreBusy, StoreUnusable
-from treadle.stores.shared.transaction import NOTHING
 from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
 from treadle.stores.sqlite.insert_claim_settle import Transitions
+from treadle.stores.transaction import NOTHING
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -51,8 +51,6 @@ class StillReading(Exception):
 
 class Database:
     """The connections of one process, made when they are first used. A forked child has a Database of its own."""
-
-    transaction_type = Transaction
 
     def __init__(self, path: Path, synchronous: str, clock: Clock) -> None:
         self.pid = os.getpid()

@@ -16,12 +16,12 @@ from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
+from treadle.stores.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
 from treadle.stores.rows import Due
-from treadle.stores.shared.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
-from treadle.stores.shared.sql import Dialect, Statements
-from treadle.stores.shared.transaction import Ended, Transaction, as_written, requeued
+from treadle.stores.sql import Dialect, Statements
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite import sql as own_sql
+from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
 
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode
@@ -52,7 +52,7 @@ class Transitions(Transaction):
 
     # Into `jobs` and `ready`
 
-    def insert(self, jobs: Sequence[NewJob]) -> None:
+    def insert(self, jobs: Sequence[NewJob]) -> Moved:
         """Jobs that differ only in their payloads share two statements."""
         alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
         for j in jobs:
@@ -64,8 +64,8 @@ class Transitions(Transaction):
             self.execute(sql.INSERT_JOBS, row)
             self.execute(sql.INSERT_READY, row)
             moved[common[0], common[1]] += len(payloads)
-        self.tally([(Status.PENDING, type, queue, n) for (type, queue), n in moved.items()])
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
+        return [(Status.PENDING, type, queue, n) for (type, queue), n in moved.items()]
 
     # From `ready` to `leases`
 
@@ -82,7 +82,7 @@ class Transitions(Transaction):
         order, jobs = self._find(msgspec.structs.replace(request, limit=1), *found)
         return order.due(jobs, now)
 
-    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+    def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
         row = {"worker": worker, "now": self.now, "grace": RECLAIM_AFTER}
         is_alive, latest, *found = self.execute(sql.LOOK, row).fetchone()
         if worker and is_alive is None:
@@ -90,7 +90,7 @@ class Transitions(Transaction):
         if self.now < latest:
             self._correct_clock_step(latest)
         _, jobs = self._find(request, *found)
-        return self._lease(worker, request, jobs) if jobs else []
+        return self._lease(worker, request, jobs) if jobs else ([], [])
 
     def _correct_clock_step(self, latest: int) -> None:
         """The clock stepped back: what should run at once would wait until it has caught up."""
@@ -107,7 +107,7 @@ class Transitions(Transaction):
         found = [rows.fetchone() for rows in asked]
         return [RangeStart(_decode_due(due), next_at, lower) for due, next_at, lower in found]
 
-    def _lease(self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate]) -> list[ClaimedJob]:
+    def _lease(self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate]) -> tuple[list[ClaimedJob], Moved]:
         timeouts = request.types or {}
         by_timeout: defaultdict[int | None, list[str]] = defaultdict(list)
         for range, some in groupby(jobs, itemgetter(2)):
@@ -120,32 +120,32 @@ class Transitions(Transaction):
         rows = {"ids": as_json([id for _, id, _ in jobs])}
         self.execute(self.dialect.DELETE_READY, rows)
         claimed = _decode_claimed(self.execute(sql.CLAIMED, rows).fetchone()[0])
-        if len(claimed) < len(jobs):
-            self.delete_orphaned_leases(Status.PENDING)
-        moved = Counter(map(attrgetter("type", "queue"), claimed))
-        self.tally(
-            [(Status.PENDING, type, queue, -n) for (type, queue), n in moved.items()]
-            + [(Status.PROCESSING, type, queue, n) for (type, queue), n in moved.items()]
-        )
+        orphaned = self.delete_orphaned_leases(Status.PENDING) if len(claimed) < len(jobs) else []
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
-        return claimed
+        return claimed, [*_moved(claimed), *orphaned]
 
     # From `leases` to `finished`, or back to `ready`
 
-    def settle(self, ended: Sequence[Ended]) -> Sequence[Ended]:
+    def settle(self, ended: Sequence[LeaseOutcome]) -> tuple[Sequence[LeaseOutcome], Sequence[LeaseOutcome]]:
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
+        written = self._write(ended)
+        if written:
+            self._delete_leases(written)
+        return written, written
+
+    def _write(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
         all_final = all(kind.final for kind in {outcome.kind for _, outcome in ended})
         if all_final and self._finish(ended) == len(ended):  # nearly always: the fence has let all of them through
-            return self._delete_leases(ended)
+            return ended
         rows = as_json([(c.id, c.number) for c, _ in ended])
         held = as_written(ended, dict(_decode_held(self.value(sql.HELD, {"rows": rows}))))
         if held and not all_final:
             self._finish([e for e in held if e[1].kind.final])
             self._requeue([e for e in held if not e[1].kind.final])
-        return self._delete_leases(held) if held else held
+        return held
 
-    def _finish(self, ended: Sequence[Ended]) -> int:
-        """Write how jobs ended, as far as their leases are held. How many."""
+    def _finish(self, ended: Sequence[LeaseOutcome]) -> int:
+        """Write how jobs ended, if their leases are held. Return the number of those jobs."""
         plain = {c.id: c.number for c, o in ended if o.kind is OutcomeKind.COMPLETED and o.result is None}
         written = self.execute(sql.COMPLETE, {"now": self.now, "rows": as_json(plain)}).rowcount if plain else 0
         if len(plain) < len(ended):
@@ -154,14 +154,18 @@ class Transitions(Transaction):
             written += self.execute(sql.FINISH, {"now": self.now, "rows": rows}).rowcount
         return written
 
-    def _requeue(self, ended: Iterable[Ended]) -> None:
+    def _requeue(self, ended: Iterable[LeaseOutcome]) -> None:
         rows = as_json([(c.id, *requeued(self.now, o)) for c, o in ended])
         self.execute(sql.REQUEUE, {"now": self.now, "rows": rows})
 
-    def _delete_leases(self, ended: Sequence[Ended]) -> Sequence[Ended]:
+    def _delete_leases(self, ended: Sequence[LeaseOutcome]) -> None:
         if failures := [(c, o) for c, o in ended if o.kind in UNSUCCESSFUL]:
             rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
             self.execute(sql.INSERT_ATTEMPTS, {"now": self.now, "rows": rows})
         self.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
-        self.count_ended(ended)
-        return ended
+
+
+def _moved(claimed: Iterable[ClaimedJob]) -> Moved:
+    counts = Counter(map(attrgetter("type", "queue"), claimed)).items()
+    waited = [(Status.PENDING, type, queue, -n) for (type, queue), n in counts]
+    return [*waited, *((Status.PROCESSING, type, queue, n) for (type, queue), n in counts)]

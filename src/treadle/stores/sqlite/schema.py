@@ -8,9 +8,8 @@ from pathlib import Path
 
 from treadle.errors import StoreUnusable
 from treadle.stores import migrate
-from treadle.stores.shared.store import Connections
-from treadle.stores.shared.transaction import Transaction
 from treadle.stores.sqlite import sql
+from treadle.stores.transaction import Connections, Transaction
 
 PACKAGE = "treadle.stores.sqlite"
 

@@ -16,7 +16,7 @@ from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionO
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
-from treadle.stores.shared import enqueue, settle
+from treadle.stores.shared import claim_settle, enqueue
 from treadle.stores.shared.store import D, SQLStore
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite import url as sqlite_url
@@ -196,9 +196,9 @@ class SQLiteStore(SQLiteTables[Database]):
             if over := _too_long(began):
                 raise over
             if not tx.connection.in_transaction:
-                raise TransactionOver(settle.ENDED_BY_THE_BLOCK)
+                raise TransactionOver(claim_settle.ENDED_BY_THE_BLOCK)
             tx.now = self._clock()
-            settle.settle_in_transaction(tx, claimed, outcome())
+            claim_settle.settle_in_transaction(tx, claimed, outcome())
 
 
 def _cut_off(connection: sqlite3.Connection) -> None:

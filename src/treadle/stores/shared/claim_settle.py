@@ -1,4 +1,6 @@
-"""Settle: leases become finished jobs, or ready ones. Every way out of a lease goes through `settle_held`."""
+"""Claim and settle: ready jobs become leases; leases become finished jobs, or ready ones again.
+
+Every way out of a lease goes through `settle_held`."""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from treadle.codec import as_json
 from treadle.errors import LeaseLost
 from treadle.job import ClaimedJob
 from treadle.outcome import Outcome
+from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Settled
 from treadle.stores.shared.enqueue import insert
-from treadle.stores.shared.transaction import Ended, Transaction
+from treadle.stores.shared.stats import count_ended, tally
+from treadle.stores.transaction import LeaseOutcome, Transaction
 
 decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
 
@@ -22,7 +26,13 @@ ENDED_BY_THE_BLOCK = (
 )
 
 
-def settle(tx: Transaction, ended: Sequence[Ended]) -> Settled:
+def claim(tx: Transaction, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+    claimed, moved = tx.claim(worker, request)
+    tally(tx, moved)
+    return claimed
+
+
+def settle(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Settled:
     """Write what is still ours to write. The rest is lost, unless it was written before."""
     written = settle_held(tx, ended)
     if len(written) == len(ended):
@@ -34,9 +44,11 @@ def settle(tx: Transaction, ended: Sequence[Ended]) -> Settled:
     return Settled(tx.now, [*written, *repeated], [c for c, _ in rest if c.number not in before])
 
 
-def settle_held(tx: Transaction, ended: Sequence[Ended]) -> Sequence[Ended]:
+def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
     """Write the outcomes of leases that are still held, with all that follows. Return them as they were written."""
-    written = tx.settle(ended)
+    written, uncounted = tx.settle(ended)
+    if uncounted:
+        count_ended(tx, uncounted)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
         tx.execute(tx.dialect.DROP_KEYS, {"ids": as_json(keyed)})
     if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:
@@ -50,7 +62,7 @@ def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome
         raise LeaseLost(claimed.id, claimed.number)
 
 
-def _written_before(tx: Transaction, ended: Sequence[Ended]) -> set[int]:
-    """The numbers of the leases that ended so already: their commit is repeated."""
+def _written_before(tx: Transaction, ended: Sequence[LeaseOutcome]) -> set[int]:
+    """The numbers of the leases that have ended this way already: their commit is repeated."""
     rows = as_json([(c.id, c.number, outcome.kind.final) for c, outcome in ended])
     return {row[0] for row in tx.execute(tx.dialect.WRITTEN_BEFORE, {"rows": rows})}

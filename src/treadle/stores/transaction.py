@@ -1,0 +1,134 @@
+"""What the verbs need of a database: statements to execute, rows that move, and the moment at which all of it happens.
+
+The verbs in `shared` are written once. What databases do differently is in their `sql.py` and in their
+`insert_claim_settle.py`: how rows move from table to table. Such a transition calls no verb. What it does not count
+while it moves, it returns, and the verb counts it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
+
+from treadle.job import ClaimedJob, Job, NewJob, Status
+from treadle.outcome import Outcome, OutcomeKind
+from treadle.stores.base import ClaimRequest
+from treadle.stores.claim_order import ReadyRange
+from treadle.stores.rows import Due
+from treadle.stores.sql import Dialect, Statements
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+LeaseOutcome = tuple[ClaimedJob, Outcome]
+Moved = Sequence[tuple[str, str, str, int]]
+"""Rows that moved: their status, type and queue, and how many came or, if negative, went."""
+NOTHING: Mapping[str, Any] = {}
+
+
+class Rows(Protocol):
+    """What a statement found or changed."""
+
+    @property
+    def rowcount(self) -> int: ...
+    def fetchone(self) -> Any: ...
+    def fetchall(self) -> list[Any]: ...
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Transaction(ABC):
+    """Statements that are committed together, or not at all."""
+
+    sql: ClassVar[Statements]
+    dialect: ClassVar[Dialect]
+    now: int
+    """The moment at which all of it happens."""
+
+    @abstractmethod
+    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows: ...
+
+    def value(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
+        """The first column of the first row, or None."""
+        row = self.execute(sql, parameters).fetchone()
+        return row[0] if row else None
+
+    @abstractmethod
+    def job_waits(self, queue: str) -> None:
+        """A job waits in this queue now: workers learn of it when this is committed."""
+
+    @abstractmethod
+    def snapshot(self) -> AbstractContextManager[None]:
+        """Several reads that see the same moment."""
+
+    # How rows move, as this database does it best
+
+    @abstractmethod
+    def insert(self, jobs: Sequence[NewJob]) -> Moved:
+        """Write the rows of new jobs, which hold their keys already. Return what is still to be tallied."""
+
+    @abstractmethod
+    def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
+        """Every (queue, type) in which jobs wait, with its highest priority, and the free slots of a limited type."""
+
+    @abstractmethod
+    def due(self, request: ClaimRequest) -> Due:
+        """Whether `claim` would find something."""
+
+    @abstractmethod
+    def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
+        """Turn the most urgent jobs that may run into leases of a living worker. Also return what is still to be
+        tallied."""
+
+    @abstractmethod
+    def settle(self, ended: Sequence[LeaseOutcome]) -> tuple[Sequence[LeaseOutcome], Sequence[LeaseOutcome]]:
+        """End the leases that are still held, by their outcomes. Return the outcomes as they were written, and those
+        of them that are still to be counted."""
+
+    def delete_orphaned_leases(self, counted_as: Status) -> Moved:
+        """Delete the leases of jobs that were deleted by hand."""
+        gone = Counter(self.execute(self.sql.DELETE_ORPHANED_LEASES).fetchall())
+        return [(counted_as, type, queue, -n) for (type, queue), n in gone.items()]
+
+
+Steps = Callable[Concatenate[Transaction, P], T]
+Insert = Callable[[Transaction, Sequence[NewJob]], list[Job]]
+"""`insert` or `insert_again` of `shared/enqueue.py`."""
+
+
+class Connections(Protocol):
+    """The connections of one process to a database. `pool` says what for, so that none starves another."""
+
+    pid: int
+
+    def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Take the steps in one transaction. Nothing of them stays if they raise."""
+        ...
+
+    def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Take steps that only read, each of which sees the newest commit."""
+        ...
+
+    def close(self) -> None: ...
+
+
+def as_written(ended: Sequence[LeaseOutcome], held: Mapping[int, int]) -> Sequence[LeaseOutcome]:
+    """The outcomes of the leases that are held. `held` says of each number whether the job was cancelled."""
+    if len(held) == len(ended) and not any(held.values()):
+        return ended
+    return [(c, _unless_cancelled(outcome, held[c.number])) for c, outcome in ended if c.number in held]
+
+
+def _unless_cancelled(outcome: Outcome, cancelled: int) -> Outcome:
+    """A completion that came first wins; a cancelled job does not go back to wait."""
+    if cancelled and outcome.kind.final is None:
+        return Outcome(OutcomeKind.CANCELLED, error=outcome.error or "cancelled", charged=0)
+    return outcome
+
+
+def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | None]:
+    """How a job goes back to wait: its run_at (None: unchanged), attempts charged, 1 if snoozed, its suspicion."""
+    run_at = None if outcome.kind is OutcomeKind.RELEASED else now + outcome.delay
+    return run_at, outcome.charged, int(outcome.kind is OutcomeKind.SNOOZED), outcome.suspicion
