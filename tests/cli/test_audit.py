@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import closing
 
 import pytest
 from click.testing import Result
@@ -16,10 +17,15 @@ Run = Callable[..., Result]
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def td(request: pytest.FixtureRequest, folder: object, monkeypatch: pytest.MonkeyPatch) -> Iterator[Treadle]:
+def url(request: pytest.FixtureRequest, folder: object, monkeypatch: pytest.MonkeyPatch) -> str:
     url = "sqlite:///treadle.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
     monkeypatch.setenv("TREADLE_URL", url)
     monkeypatch.setenv("LOGNAME", "ann")
+    return url
+
+
+@pytest.fixture
+def td(url: str) -> Iterator[Treadle]:
     app = Treadle(url)
     app.store.open()
     yield app
@@ -64,6 +70,14 @@ def test_new_jobs_are_recorded_once(td: Treadle, treadle: Run) -> None:
     second = treadle("jobs", "clone", first).stdout.strip()
 
     assert audit(td) == [("enqueue", first, 1), ("clone", f"{first} → {second}", 1)]
+
+
+def test_an_upgrade_is_recorded_once(url: str, treadle: Run) -> None:
+    for _ in range(2):
+        assert treadle("db", "upgrade").exit_code == 0
+
+    with closing(Treadle(url)) as td:
+        assert audit(td) == [("upgrade", f"schema 0 → {td.store.newest_schema()}", 1)]
 
 
 def test_tokens_and_prunes_are_recorded(td: Treadle, treadle: Run) -> None:

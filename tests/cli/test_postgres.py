@@ -221,6 +221,8 @@ def test_roles_are_printed_and_applied(treadle, as_json, td, url):
     try:
         assert as_json("db", "roles", *names, "--apply")["applied"]
         assert treadle("db", "roles", *names, "--apply").exit_code == 0
+        done = [(row.action, row.what) for row in td.store.audits(10)]
+        assert [("grant rights", ", ".join(names[1::2]))] * 2 == done
         execute(url, printed)  # as `treadle db roles | psql` would
         assert [(3,)] == execute(url, f"SELECT count(*) FROM pg_roles WHERE rolname LIKE '{mark}%'")
         assert td.enqueue("mail").status == "pending"

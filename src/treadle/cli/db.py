@@ -32,7 +32,7 @@ STATUS: list[tuple[str, str, Callable[[Any], str]]] = [
     ("oldest_transaction_seconds", "oldest transaction", units.format_duration),
     ("dead_rows", "dead rows", "{:,}".format),
 ]
-FINAL = choices([status for status in Status if status.is_final], default=PRUNED)
+HOW_ENDED = choices([status for status in Status if status.is_final], default=PRUNED)
 
 
 @command("status", help="Show where the database is, its schema and its size.")
@@ -56,6 +56,8 @@ def _lines(found: Mapping[str, Any]) -> dict[str, str]:
 def upgrade(shared: Shared) -> None:
     store = open_store(url_of(shared))
     before, schema = store.schema(), store.upgrade()
+    if before != schema:
+        shared.audit(store, "upgrade", f"schema {before or 0} → {schema}")
     how = "already current" if before == schema else f"upgraded from {before}" if before else "created"
     if not shared.printed_json({"where": store.where, "schema": schema, "before": before}):
         shared.print(("✓ ", "green"), f"{store.where}: schema {schema}, {how}")
@@ -85,6 +87,7 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
     store, text = PostgresStore(url), script(Roles(**names))
     if apply:
         store.give_rights(Roles(**names))
+        shared.audit(store, "grant rights", ", ".join(names.values()))
     if shared.printed_json({"sql": text, "applied": apply}):
         return
     if apply:
@@ -95,7 +98,7 @@ def roles(shared: Shared, /, apply: bool, **names: str) -> None:
 
 @command("prune", help="Delete jobs that ended long ago, in small batches that do not block other writers.")
 @click.option("--older-than", type=duration, default="7d", show_default=True, help="Ended longer ago than this.")
-@click.option("-s", "--status", "statuses", **FINAL, help="How they ended; may be repeated.")
+@click.option("-s", "--status", "statuses", **HOW_ENDED, help="How they ended; may be repeated.")
 def prune_(shared: Shared, older_than: float, statuses: tuple[Status, ...]) -> None:
     app, deleted = database(shared), 0
     # Some of the ended jobs are too young, so the bar may not become full.
