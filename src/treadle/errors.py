@@ -305,8 +305,7 @@ class MissingExtra(TreadleError, ImportError):
     """A feature needs a package that is not installed: a database driver, the dashboard or OpenTelemetry."""
 
     def __init__(self, what: str, module: str, extra: str) -> None:
-        way_out = f"install the extra {extra!r}, in a clone of treadle: pip install '.[{extra}]'"
-        super().__init__(f"{what} needs {module}, which is not installed; {way_out}")
+        super().__init__(f"{what} needs {module}, which is not installed; install it: pip install 'treadle[{extra}]'")
 
 
 class BadConnection(TreadleError, TypeError):

@@ -94,7 +94,7 @@ class Signature:
             except NotJSON as error:
                 return error
             except msgspec.MsgspecError as error:
-                return NotJSON(where, value, f"{error}; the handler says {_said(hint)}")
+                return NotJSON(where, value, f"{error}; {_annotation(hint)}")
         return NotJSON(self.name, dict(arguments), "it would come back as a different value")
 
 
@@ -129,8 +129,8 @@ def _unites(hint: Any) -> bool:
         return False
 
 
-def _said(hint: Any) -> str:
-    return "nothing about its type" if hint is Any else f"{getattr(hint, '__name__', hint)}"
+def _annotation(hint: Any) -> str:
+    return "its parameter has no annotation" if hint is Any else f"the handler takes {getattr(hint, '__name__', hint)}"
 
 
 def _how_to_keep(hint: Any, value: Any) -> str:
@@ -138,4 +138,4 @@ def _how_to_keep(hint: Any, value: Any) -> str:
         return "JSON has no such number; pass None or a string"
     if hint is Any:
         return f"annotate the parameter ({type(value).__name__}), or pass strings, numbers, lists and dicts"
-    return f"it would come back as a different value; the handler says {_said(hint)}"
+    return f"it would come back as a different value; {_annotation(hint)}"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
-from treadle.diagnosis import Reason, Why, is_alive, silence
-from treadle.job import Attempt, Count, FailureGroup, Job, Page, Usage
+from treadle.diagnosis import Problem, Reason, Why, is_alive, silence
+from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HIDDEN = "•••"
 _WORDS = r"password|token|secret|authorization|api[_-]?key|card"
 _KEY = re.compile(_WORDS, re.IGNORECASE)
-_SAID = re.compile(
+_ASSIGNED = re.compile(
     rf"""((?:{_WORDS})\w*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;&)\]}}"']+)""", re.IGNORECASE
 )
 """`password=…`, `"api_key": "…"`, `Authorization: Bearer …`: in an error, or in the source line of a traceback."""
@@ -39,7 +39,7 @@ def redact(value: Any) -> Any:
 
 def redact_text(text: str) -> str:
     """The same text, with dots for the values that it assigns to names of secrets."""
-    return _SAID.sub(rf"\1{HIDDEN}", text)
+    return _ASSIGNED.sub(rf"\1{HIDDEN}", text)
 
 
 def job(job: Job) -> Job:
@@ -54,6 +54,11 @@ def attempt(attempt: Attempt) -> Attempt:
 def attempt_outcome(outcome: str) -> str:
     """The word for how an attempt ended. A job is retried; its attempt failed."""
     return "failed" if outcome == "retried" else outcome
+
+
+def job_with_history(job: Job, history: Sequence[Attempt]) -> dict[str, Any]:
+    """The fields of a job, and its unsuccessful attempts."""
+    return {**msgspec.structs.asdict(job), "history": history}
 
 
 def failure(group: FailureGroup) -> FailureGroup:
@@ -149,6 +154,32 @@ def queue(row: QueueStats) -> dict[str, Any]:
     """Jobs of one type in one queue: the counts by state are fields of their own."""
     due = {"oldest_due": moment(row.oldest_due), "next_due": moment(row.next_due)}
     return {"queue": row.queue, "type": row.type, **row.counts, **due, "limit": row.limit, "exact": row.exact}
+
+
+class Overview(msgspec.Struct, kw_only=True):
+    """What `treadle top` shows."""
+
+    as_of: datetime
+    database: str
+    queues: list[dict[str, Any]]
+    workers: list[WorkerOut]
+    problems: list[Problem]
+    failures: list[FailureGroup]
+    latency: dict[str, Latency]
+
+
+class Statistics(msgspec.Struct, kw_only=True):
+    """What `treadle stats` shows."""
+
+    items: list[dict[str, Any]]
+    totals: dict[Status, int]
+    workers: dict[str, int]
+    unhandled: list[dict[str, Any]]
+    queues: list[dict[str, Any]]
+    latency: dict[str, Latency]
+    problems: list[Problem]
+    database: Mapping[str, Any]
+    as_of: datetime
 
 
 def hint(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

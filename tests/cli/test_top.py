@@ -31,7 +31,7 @@ def test_one_snapshot_in_a_pipe(treadle, td):
 def test_one_snapshot_as_json(as_json, td):
     td.enqueue("mail")
     seen = as_json("top")
-    [row] = seen["lanes"]
+    [row] = seen["queues"]
     assert (row["type"], row["queued"], row["oldest_due"][:2]) == ("mail", 1, "20")
     assert [problem["code"] for problem in seen["problems"]] == ["no_worker"]
     assert seen["workers"] == []

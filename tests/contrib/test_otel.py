@@ -312,8 +312,8 @@ except treadle.errors.MissingExtra as error:
     [
         (
             WITHOUT,
-            "treadle.contrib.otel needs opentelemetry-api, which is not installed; install the extra 'otel', "
-            "in a clone of treadle: pip install '.[otel]'",
+            "treadle.contrib.otel needs opentelemetry-api, which is not installed; "
+            "install it: pip install 'treadle[otel]'",
         ),
         ("import sys, treadle; print('opentelemetry' in sys.modules)", "False"),
     ],

@@ -99,7 +99,7 @@ def test_a_row_added_to_the_table_appears_everywhere(tmp_path: Path) -> None:
     assert "blocked" in seen["counts"]
     assert seen["found"] == 0
     assert json.loads(seen["json"])["items"][0]["blocked"] == 0
-    assert json.loads(seen["top"])["lanes"][0]["blocked"] == 0
+    assert json.loads(seen["top"])["queues"][0]["blocked"] == 0
     assert seen["openapi"]["properties"]["blocked"] == {"type": "integer"}
     assert 'status="blocked"} 0' in seen["metrics"]
     assert "BLOCKED" in seen["queues"]

@@ -143,7 +143,7 @@ def group(name: str, help: str, commands: Sequence[click.Command]) -> click.Grou
     return click.Group(name, help=help, commands=commands, params=shared_options())
 
 
-def choices(values: Iterable[str], default: Iterable[str]) -> dict[str, Any]:
+def choices(values: Iterable[str], default: Iterable[str] = ()) -> dict[str, Any]:
     """The settings of an option that may be repeated, each time with one of some values."""
     kind, chosen = click.Choice([*map(str, values)]), [*map(str, default)]
     return {"multiple": True, "type": kind, "default": chosen, "show_default": True}

@@ -48,7 +48,7 @@ class Sizes(msgspec.Struct, frozen=True):
     pickups: int
 
 
-class Row(msgspec.Struct):
+class Measurement(msgspec.Struct):
     """The answer to one question. `low` and `high` are the spread of its repetitions."""
 
     section: str
@@ -68,7 +68,7 @@ class BenchRun(msgspec.Struct, frozen=True):
     concurrency: int
     say: Callable[[str], None]
 
-    def rate(self, section: str, key: str, what: str, measure: Callable[[], float]) -> Row:
+    def rate(self, section: str, key: str, what: str, measure: Callable[[], float]) -> Measurement:
         values = []
         for repeat in range(1, self.sizes.repeats + 1):
             self.say(f"{section}: {what} ({repeat} of {self.sizes.repeats})")
@@ -76,11 +76,11 @@ class BenchRun(msgspec.Struct, frozen=True):
         return _row(section, key, what, "jobs/s", values)
 
 
-def _row(section: str, key: str, what: str, unit: str, values: Sequence[float]) -> Row:
-    return Row(section, key, what, unit, statistics.median(values), min(values), max(values))
+def _row(section: str, key: str, what: str, unit: str, values: Sequence[float]) -> Measurement:
+    return Measurement(section, key, what, unit, statistics.median(values), min(values), max(values))
 
 
-def measure_enqueue(run: BenchRun) -> list[Row]:
+def measure_enqueue(run: BenchRun) -> list[Measurement]:
     """One by one, from threads that share commits, and in bulk."""
     with new_database(run.db) as td:
         rate, seconds = partial(run.rate, "enqueue"), run.sizes.seconds
@@ -114,7 +114,7 @@ def _in_bulk(td: Treadle, type: str, n: int) -> float:
     return n / (time.perf_counter() - began)
 
 
-def measure_drain(run: BenchRun) -> list[Row]:
+def measure_drain(run: BenchRun) -> list[Measurement]:
     """Jobs that wait, until worker processes have completed them all."""
     return [
         run.rate("drain", f"drain_{kind}_{n}", f"{kind} no-ops, {processes}", partial(_drain, run, type, jobs, n))
@@ -135,7 +135,7 @@ def _drain(run: BenchRun, type: str, n: int, processes: int) -> float:
         return n / max(1e-6, (last - first).total_seconds())
 
 
-def measure_pickup(run: BenchRun) -> list[Row]:
+def measure_pickup(run: BenchRun) -> list[Measurement]:
     """Milliseconds from an enqueue in one process to the start of the handler in another, idle one."""
     run.say(f"pickup: {run.sizes.pickups} jobs, one by one")
     sent: dict[str, int] = {}

@@ -26,7 +26,7 @@ also run jobs: POST /api/jobs/tick."""
 HOSTS = "A host name that it answers to; may be repeated."
 PORT = click.IntRange(0, 65_535)
 SCOPES = choices(secrets.SCOPES, default=["read"])
-WITH_WEB = "install the extra 'web', in a clone of treadle: pip install '.[web]'"
+WITH_WEB = "install it: pip install 'treadle[web]'"
 
 
 @command("dashboard", help=HELP, prints_data=False)

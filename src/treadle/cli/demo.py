@@ -131,7 +131,7 @@ def _dashboard(screen: DemoScreen, url: str, *, browse: bool) -> Generator[bool]
     """Yields whether it is up. It needs the extra `web`; the demo works without it."""
     with _treadle(url, "dashboard", APP, "--port", "0", stdout=PIPE, stderr=DEVNULL) as process:
         link = process.stdout.readline().strip() if process.stdout else ""
-        without = "there is a dashboard, too, with the extra 'web': pip install '.[web]'"
+        without = "there is a dashboard, too: pip install 'treadle[web]'"
         screen.say("•", f"watch them: {link}" if link else without, "bold" if link else "")
         # Only where a browser is a window of its own, and does not take over the terminal.
         desktop = sys.platform == "darwin" or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")

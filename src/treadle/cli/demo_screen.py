@@ -19,7 +19,7 @@ from treadle.stores.base import WorkerRow
 from treadle.units import plural
 
 
-class Row(msgspec.Struct):
+class TypeResult(msgspec.Struct):
     """What happened to the jobs of one type."""
 
     type: str
@@ -115,11 +115,11 @@ class DemoScreen:
             self._say_what_next(kept)
         return jobs - completed
 
-    def _rows(self) -> list[Row]:
-        rows: dict[str, Row] = {}
+    def _rows(self) -> list[TypeResult]:
+        rows: dict[str, TypeResult] = {}
         held, victim = {job.id for job in self._held}, self.victim.id if self.victim else ""
         for job in all_jobs(self._app):
-            row, done = rows.setdefault(job.type, Row(job.type)), job.status is Status.COMPLETED
+            row, done = rows.setdefault(job.type, TypeResult(job.type)), job.status is Status.COMPLETED
             row.jobs += 1
             row.completed += done
             row.killed_and_completed += done and job.id in held
@@ -127,7 +127,7 @@ class DemoScreen:
             row.retried_runs += sum(a.worker_id != victim or bool(a.traceback) for a in self._app.attempts(job.id))
         return [rows[name] for name in sorted(rows)]
 
-    def _print_table(self, rows: Sequence[Row]) -> None:
+    def _print_table(self, rows: Sequence[TypeResult]) -> None:
         columns: Columns = {
             "TYPE": [row.type for row in rows],
             "JOBS": [number(row.jobs) for row in rows],

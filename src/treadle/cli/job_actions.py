@@ -42,7 +42,7 @@ class Action(NamedTuple):
 
 RETRY = "Retry jobs that have ended, now and with all of their attempts."
 DELETE = "Delete jobs that are not running, with their history."
-ACTIONS = (
+JOB_ACTIONS = (
     Action(Treadle.retry, RETRY, "Retrying", "retried", "pending again"),
     Action(Treadle.run_now, "Make waiting jobs due now.", "Making due", "made due", "due now"),
     Action(Treadle.cancel, "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", "cancelled"),
@@ -147,4 +147,4 @@ def _sum_up(shared: Shared, action: Action, work: Bulk) -> None:
         shared.note("no jobs match")
 
 
-ACTION_COMMANDS = [_command(action) for action in ACTIONS]
+ACTION_COMMANDS = [_command(action) for action in JOB_ACTIONS]

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
 import click
-import msgspec
 from rich.text import Text
 
 from treadle import filters, units, views
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Shared, command, group, reveals
+from treadle.cli.base import Shared, choices, command, group, reveals
 from treadle.cli.enqueue import parse_payload
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
@@ -28,12 +27,11 @@ CLONE = """Store a new job like that one, and print its id.
 
 KEY=VALUE and KEY:=JSON change its payload; everything else stays the same."""
 Words = tuple[str, ...]
-STATUSES = click.Choice([status.value for status in Status])
 
 
 @command("ls", help=f"List jobs, newest first. All conditions must hold.\n\n{FILTERS}")
 @click.argument("words", metavar="[FILTER]", nargs=-1)
-@click.option("-s", "--status", "statuses", multiple=True, type=STATUSES, help="May be repeated.")
+@click.option("-s", "--status", "statuses", **choices(Status), help="May be repeated.")
 @click.option("-t", "--type", help="The type.")
 @click.option("--queue", help="The queue.")
 @click.option("--tenant", help="Whose job it is.")
@@ -52,7 +50,7 @@ def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str
         shared.printed_json(views.job_page(items, page, filter, app.count(filter)))
         return
     empty = "no jobs" if filter == EVERYTHING else "no jobs match"
-    output.show(shared, _columns(items), right=("TRIES",), clip="ERROR", empty=empty)
+    output.show(shared, _columns(items), right=("ATTEMPTS",), clip="ERROR", empty=empty)
     if page.searched:
         shared.note((f"searched the newest {page.searched:,} jobs; there are older ones", "dim"))
     if page.next:
@@ -78,7 +76,7 @@ def _columns(page: list[Job]) -> output.Columns:
         "QUEUE": [job.queue for job in page] if queues != {"default"} else [],
         "TENANT": [job.tenant for job in page],
         "SUBJECT": [job.subject for job in page],
-        "TRIES": [f"{job.attempts}/{job.max_attempts}" for job in page],
+        "ATTEMPTS": [f"{job.attempts}/{job.max_attempts}" for job in page],
         "WHEN": [_when(job, now) for job in page],
         "ERROR": [Text(error, style=color) for error, color in errors],
     }
@@ -109,7 +107,7 @@ def show(shared: Shared, id: str) -> None:
     app = database(shared)
     job = shared.shown(_get(app, id), views.job)
     history = [shared.shown(attempt, views.attempt) for attempt in app.attempts(id)]
-    if not shared.printed_json({**msgspec.structs.asdict(job), "history": history}):
+    if not shared.printed_json(views.job_with_history(job, history)):
         _print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
 
 

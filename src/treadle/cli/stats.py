@@ -43,20 +43,20 @@ def _grouped(shared: Shared, rows: list[dict[str, Any]], names: list[str]) -> No
     output.show(shared, columns, right=("COUNT",), empty="no jobs")
 
 
-def _as_json(app: Treadle) -> dict[str, Any]:
+def _as_json(app: Treadle) -> views.Statistics:
     counts, workers = app.counts(("status", "type", "queue")), app.workers()
     living = alive(workers, app.store.now())
-    return {
-        "items": counts,
-        "totals": {status: sum(row["count"] for row in counts if row["status"] == status) for status in Status},
-        "workers": {"live": len(living), "lost": len(workers) - len(living)},
-        "unhandled": unhandled(counts, living),
-        "queues": [views.queue(row) for row in app.queue_stats()],
-        "latency": app.latency(),
-        "problems": app.problems(),
-        "database": app.store.status(),
-        "as_of": datetime.now(UTC),
-    }
+    return views.Statistics(
+        items=counts,
+        totals={status: sum(row["count"] for row in counts if row["status"] == status) for status in Status},
+        workers={"live": len(living), "lost": len(workers) - len(living)},
+        unhandled=unhandled(counts, living),
+        queues=[views.queue(row) for row in app.queue_stats()],
+        latency=app.latency(),
+        problems=app.problems(),
+        database=app.store.status(),
+        as_of=datetime.now(UTC),
+    )
 
 
 def _print(shared: Shared, app: Treadle) -> None:

@@ -9,10 +9,8 @@ import tty
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from datetime import timedelta
-from typing import Any
 
 import click
-import msgspec
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.table import Table
@@ -25,7 +23,6 @@ from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration
 from treadle.diagnosis import Problem
 from treadle.job import STATE_OF, SUMMARY, Status
-from treadle.stores.base import WorkerRow
 
 HELP = """Watch the queue: what waits, who works, what fails. q quits, p pauses.
 
@@ -39,9 +36,9 @@ BARS = " ▁▂▃▄▅▆▇█"
 def top(shared: Shared, interval: float) -> None:
     app = database(shared)
     if shared.json:
-        shared.printed_json(as_json(Snapshot(app)))
+        shared.printed_json(TopData(app).as_json())
     elif not shared.out.is_terminal:
-        shared.print_wide(draw(Snapshot(app), rows=200), 160)
+        shared.print_wide(draw(TopData(app), rows=200), 160)
     else:
         with keys() as pressed:
             _watch(app, shared, max(0.1, interval), pressed)
@@ -55,7 +52,7 @@ def _watch(app: Treadle, shared: Shared, interval: float, pressed: Callable[[flo
             paused = paused != (key == "p")
             if key == "p" or not paused:
                 note = "paused: p resumes" if paused else ""
-                screen.update(draw(Snapshot(app), shared.out.height, note), refresh=True)
+                screen.update(draw(TopData(app), shared.out.height, note), refresh=True)
             key = pressed(interval)
 
 
@@ -75,7 +72,7 @@ def keys() -> Generator[Callable[[float], str]]:
         yield pressed
 
 
-class Snapshot:
+class TopData:
     """What the database says at one moment."""
 
     def __init__(self, app: Treadle) -> None:
@@ -85,27 +82,19 @@ class Snapshot:
         self.latency = app.latency()
         self.usage = app.usage(timedelta(minutes=MINUTES), by=(), step=60)
 
-
-def as_json(seen: Snapshot) -> dict[str, Any]:
-    return {
-        "as_of": clock.to_datetime(seen.now),
-        "database": seen.where,
-        "lanes": [views.queue(row) for row in seen.queues],
-        "workers": [_worker(worker, seen.now) for worker in seen.workers],
-        "problems": seen.problems,
-        "failures": seen.failures,
-        "latency": seen.latency,
-    }
-
-
-def _worker(row: WorkerRow, now: int) -> dict[str, Any]:
-    """Every field of the row, as `views.worker` shows it, and whether it is live."""
-    shown = msgspec.structs.asdict(views.worker(row, now))
-    fields = {name: shown.get(name, value) for name, value in msgspec.structs.asdict(row).items()}
-    return {**fields, "live": shown["live"]}
+    def as_json(self) -> views.Overview:
+        return views.Overview(
+            as_of=clock.to_datetime(self.now),
+            database=self.where,
+            queues=[views.queue(row) for row in self.queues],
+            workers=[views.worker(row, self.now) for row in self.workers],
+            problems=self.problems,
+            failures=self.failures,
+            latency=self.latency,
+        )
 
 
-def draw(seen: Snapshot, rows: int, note: str = "") -> RenderableType:
+def draw(seen: TopData, rows: int, note: str = "") -> RenderableType:
     """As much as fits into that many rows."""
     lists = max(3, (rows - 8 - len(seen.problems)) // 2)
     parts: list[RenderableType] = [_title(seen, note), Text(), _totals(seen), Text()]
@@ -116,13 +105,13 @@ def draw(seen: Snapshot, rows: int, note: str = "") -> RenderableType:
     return Group(*parts)
 
 
-def _title(seen: Snapshot, note: str) -> Text:
+def _title(seen: TopData, note: str) -> Text:
     at = clock.to_datetime(seen.now).astimezone().strftime("%H:%M:%S")
     return Text.assemble(("treadle ", "bold"), (f"{seen.where}  {at}", "dim"), (f"  {note}", "yellow"))
 
 
-def _totals(seen: Snapshot) -> Text:
-    parts: list[Any] = []
+def _totals(seen: TopData) -> Text:
+    parts: list[tuple[str, str]] = []
     for state in (*SUMMARY, STATE_OF[Status.COMPLETED]):
         count = sum(row.counts[state.name] for row in seen.queues)
         style = f"bold {output.STYLES[state.tone]}" if count else "dim"
@@ -141,7 +130,7 @@ def _problem(problem: Problem) -> Text:
     return Text.assemble(("⚠ ", "yellow"), output.clean(problem.text), ("  → ", "dim"), (problem.next, "dim"))
 
 
-def _types(seen: Snapshot, most: int) -> Table:
+def _types(seen: TopData, most: int) -> Table:
     rows = sorted(seen.queues, key=lambda row: (-row.counts["queued"] - row.counts["processing"], row.type))[:most]
     columns: dict[str, list[Text | str]] = {"TYPE": [row.type for row in rows]}
     columns["QUEUE"] = [_dim(row.queue) for row in rows]
@@ -159,14 +148,14 @@ def _dim(text: str) -> Text:
     return Text(output.clean(text), style="dim")
 
 
-def _workers(seen: Snapshot, most: int) -> RenderableType:
+def _workers(seen: TopData, most: int) -> RenderableType:
     if not seen.workers:
         return Text.assemble(("no worker is running", "yellow"), ("  → treadle worker app:td", "dim"))
     rows = sorted((views.worker(row, seen.now) for row in seen.workers), key=lambda row: row.live)[:most]
     return output.table(output.workers(rows, seen.now, most=3, idle="idle"), right=("BUSY",))
 
 
-def _failures(seen: Snapshot, most: int) -> Table:
+def _failures(seen: TopData, most: int) -> Table:
     groups, now = seen.failures[:most], clock.to_datetime(seen.now)
     columns: output.Columns = {
         "ERROR": [Text(output.clean(group.error)[:60], style="red") for group in groups],
