@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.cli.helpers import enlist, now
+from tests.eventually import eventually
 from treadle import Treadle
 
 
@@ -17,9 +18,7 @@ def settle_next(td: Treadle, settle) -> threading.Thread:
 
     def work() -> None:
         app = Treadle(f"sqlite:///{td.store.where}")
-        while not (leases := app.claim()):
-            pass
-        settle(leases[0])
+        settle(eventually(app.claim)[0])
         app.close()
 
     thread = threading.Thread(target=work, daemon=True)

@@ -11,6 +11,7 @@ import pytest
 
 from tests.conformance.conftest import make_tables
 from tests.conformance.helpers import everything, put
+from tests.eventually import eventually
 from treadle.errors import SchemaTooNew, SchemaTooOld, StoreUnusable
 from treadle.stores import migrate
 from treadle.stores.postgres import schema, sql
@@ -97,8 +98,8 @@ def test_a_process_that_starts_while_another_creates_the_tables_waits_and_uses_t
     with psycopg.connect(postgres_url) as maker, ThreadPoolExecutor(1) as thread:
         maker.execute(sql.LOCK_UPGRADE)
         opened = thread.submit(put, store)
-        while not run(WAITS_FOR_THE_MAKER).fetchone():
-            assert not opened.done()
+        eventually(lambda: opened.done() or run(WAITS_FOR_THE_MAKER).fetchone())
+        assert not opened.done()
         maker.execute(schema.schema_sql())
         maker.commit()
 

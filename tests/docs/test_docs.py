@@ -13,7 +13,7 @@ import pytest
 
 from tests.docs.blocks import PAGES, ROOT, blocks_of, prose_of
 from tests.docs.run import Page
-from tests.servers.postgres import Server
+from tests.servers.postgres import PostgresServer
 
 OTHERS = [ROOT / name for name in ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "UPGRADING.md")]
 OTHERS += sorted((ROOT / "examples").glob("**/*.md"))
@@ -27,7 +27,7 @@ def _name(page: Path) -> str:
 
 
 @pytest.fixture
-def shop(monkeypatch: pytest.MonkeyPatch, make_postgres: Callable[..., Server]) -> None:
+def shop(monkeypatch: pytest.MonkeyPatch, make_postgres: Callable[..., PostgresServer]) -> None:
     """A server for this page and its roles, with the database that `postgresql:///shop` means."""
     server = make_postgres()
     server.create_database("shop_test")

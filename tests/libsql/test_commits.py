@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.conformance.helpers import check_consistency, enlist, everything, put, put_many, select, take
+from tests.eventually import eventually
 from tests.servers.front import Front
 from tests.servers.libsql import LibSQLServer
 from treadle import Context, Treadle
@@ -143,8 +144,8 @@ def test_a_worker_runs_each_job_once_and_leaves_no_lease(td, losses, verb, monke
 
     async def main() -> None:
         async with td.worker(concurrency=1, beat=BEAT), td.worker(concurrency=1, beat=BEAT):
-            while await asyncio.to_thread(unended, td):  # noqa: ASYNC110 - a beat returns leases that the worker does not know
-                await asyncio.sleep(BEAT / 4)
+            # A beat returns leases that the worker does not know.
+            await asyncio.to_thread(eventually, lambda: not unended(td), 180, every=BEAT / 4)
             assert [] == select(td.store, "SELECT id FROM treadle.leases")
 
     asyncio.run(main())

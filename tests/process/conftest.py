@@ -10,7 +10,7 @@ from tests import stores
 from tests.process.handlers import td
 from tests.process.harness import Place
 from tests.process.sleepers import Sleepers, asleep
-from tests.servers.postgres import Server
+from tests.servers.postgres import PostgresServer
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -39,7 +39,7 @@ def place(process_url: str, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture
-def server(make_postgres: Callable[..., Server]) -> Server:
+def server(make_postgres: Callable[..., PostgresServer]) -> PostgresServer:
     """A PostgreSQL server to stop and to crash. Hosts of a test's network can reach it too."""
     return make_postgres(everywhere=True)
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from tests.servers.postgres import Server
+from tests.servers.postgres import PostgresServer
 
 OURS = "application_name = 'treadle' AND pid <> pg_backend_pid()"
 KILL_ONE = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} ORDER BY random() LIMIT 1"
@@ -60,7 +60,7 @@ class Restart(NamedTuple):
     last_lease: int
 
 
-def crash(server: Server) -> Restart:
+def crash(server: PostgresServer) -> Restart:
     gone = time.monotonic_ns()
     server.restart("immediate")
     back = time.monotonic_ns()
@@ -70,7 +70,7 @@ def crash(server: Server) -> Restart:
 
 
 @contextmanager
-def crashing(server: Server, seconds: float = 5.0) -> Generator[list[Restart]]:
+def crashing(server: PostgresServer, seconds: float = 5.0) -> Generator[list[Restart]]:
     """Crash it repeatedly during the block, each time this long after it is back."""
     restarts: list[Restart] = []
     with every(seconds, lambda: restarts.append(crash(server))):

@@ -11,11 +11,11 @@ import psycopg
 
 from tests.process import history
 from tests.process.harness import Kill, Place
-from tests.servers.postgres import Server
+from tests.servers.postgres import PostgresServer
 from treadle import Job
 from treadle.errors import StoreUnusable
 
-MakePostgres = Callable[..., Server]
+MakePostgres = Callable[..., PostgresServer]
 
 
 def execute(url: str, sql: str) -> list[tuple[Any, ...]]:

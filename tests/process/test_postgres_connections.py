@@ -18,7 +18,7 @@ from tests.process.faults import MakePostgres, check, completed, execute, with_o
 from tests.process.handlers import storm_slow, td, waits_at_a_gate
 from tests.process.harness import Place, end, size
 from tests.servers.namespaces import Network
-from tests.servers.postgres import Server, free_port
+from tests.servers.postgres import PostgresServer, free_port
 from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
 from treadle import Job, Treadle
@@ -59,7 +59,7 @@ def test_workers_whose_connections_break_repeatedly_lose_no_job(
 
 
 def test_a_host_that_is_cut_off_loses_its_jobs_to_another_and_comes_back(
-    server: Server, network: Network, tmp_path: Path
+    server: PostgresServer, network: Network, tmp_path: Path
 ) -> None:
     """Half-open connections: no side is notified of their end. A TCP timeout has to detect it."""
     quick = {"tcp_user_timeout": 1000, "keepalives_idle": 1, "keepalives_interval": 1, "keepalives_count": 2}

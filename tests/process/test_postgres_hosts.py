@@ -16,7 +16,7 @@ from tests.process.handlers import storm_async, storm_slow, storm_thread, td, th
 from tests.process.harness import Place, end, kill_every, size
 from tests.process.usage import LIMIT, Spell
 from tests.servers.namespaces import Network
-from tests.servers.postgres import Server
+from tests.servers.postgres import PostgresServer
 
 
 def first_claims(found: history.History, restarts: Sequence[Restart]) -> list[float]:
@@ -28,7 +28,7 @@ def first_claims(found: history.History, restarts: Sequence[Restart]) -> list[fl
 
 
 def test_workers_and_kills_while_the_server_crashes_every_five_seconds(
-    server: Server, network: Network, tmp_path: Path
+    server: PostgresServer, network: Network, tmp_path: Path
 ) -> None:
     """The first claim after each restart comes within three seconds."""
     n = size("RESTARTS", 3)
@@ -57,7 +57,7 @@ def test_workers_and_kills_while_the_server_crashes_every_five_seconds(
 
 
 @pytest.mark.torture
-def test_a_kill_storm_while_the_server_crashes(server: Server, network: Network, tmp_path: Path) -> None:
+def test_a_kill_storm_while_the_server_crashes(server: PostgresServer, network: Network, tmp_path: Path) -> None:
     """Four workers, a kill -9 every 250 ms until all is done."""
     n = size("HOST_STORM", 1_500)
     with Place(tmp_path, server.url(host=network.address)) as place:
@@ -74,7 +74,7 @@ def test_a_kill_storm_while_the_server_crashes(server: Server, network: Network,
 
 @pytest.mark.torture
 def test_a_limit_of_three_is_never_exceeded_and_all_slots_are_in_use_between_kills_and_crashes(
-    server: Server, network: Network, tmp_path: Path
+    server: PostgresServer, network: Network, tmp_path: Path
 ) -> None:
     """Between: from when all slots are in use again, which is soon, to the next kill or crash."""
     n = size("HOST_LIMITS", 1_000)

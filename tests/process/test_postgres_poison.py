@@ -18,7 +18,7 @@ from tests.process.harness import Place, end
 from tests.process.journal import Run
 from tests.process.test_poison import DOSES, KINDS, REASONS
 from tests.servers.namespaces import Network
-from tests.servers.postgres import Server
+from tests.servers.postgres import PostgresServer
 from treadle import Status
 
 BESIDE_OTHERS = "other jobs ran there too, so it runs again, alone"
@@ -38,7 +38,7 @@ def cut_short(runs: Sequence[Run], killers: set[str]) -> Counter[str]:
 @pytest.mark.torture
 @pytest.mark.parametrize("dose", DOSES, ids=lambda dose: dose.job_type.name)
 def test_each_poison_job_fails_after_exactly_its_attempts_and_no_other_job_fails(
-    server: Server, network: Network, tmp_path: Path, dose: Any
+    server: PostgresServer, network: Network, tmp_path: Path, dose: Any
 ) -> None:
     """Each attempt has its run, and each run its attempt, except those that another job's crash cut short."""
     poisons = [*KINDS, *[""] * 100]

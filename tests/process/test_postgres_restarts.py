@@ -19,11 +19,11 @@ from tests.eventually import eventually
 from tests.process.faults import MakePostgres
 from tests.process.handlers import td, waits_at_a_gate, waits_at_a_gate_in_a_thread
 from tests.process.harness import Place, end, size
-from tests.servers.postgres import Server
+from tests.servers.postgres import PostgresServer
 from treadle import Treadle
 
 
-def test_an_outage_takes_no_job_from_a_live_worker(server: Server, tmp_path: Path) -> None:
+def test_an_outage_takes_no_job_from_a_live_worker(server: PostgresServer, tmp_path: Path) -> None:
     """For twelve beats no worker can beat, so none is declared dead."""
     beat, seconds = 1.0, size("OUTAGE", 12)
     with Place(tmp_path, server.url()) as place:
@@ -62,7 +62,7 @@ def by_command(place: Place) -> subprocess.Popen[bytes]:
 
 @pytest.mark.parametrize("start", [with_options, by_command])
 def test_a_supervisor_that_loses_a_worker_in_an_outage_replaces_it_and_returns_its_jobs(
-    server: Server, tmp_path: Path, start: Callable[[Place], subprocess.Popen[bytes]]
+    server: PostgresServer, tmp_path: Path, start: Callable[[Place], subprocess.Popen[bytes]]
 ) -> None:
     """As at any other time: only jobs that had started are charged, and the new worker starts automatically."""
     with Place(tmp_path, server.url()) as place:

@@ -12,7 +12,7 @@ from tests.servers.binaries import NoBinaries, sources
 from tests.servers.databases import Databases
 from tests.servers.libsql import LibSQLServer, NoServer
 from tests.servers.namespaces import Network, obstacle
-from tests.servers.postgres import Elsewhere, Server
+from tests.servers.postgres import Elsewhere, PostgresServer
 from tests.servers.proxy import Proxy
 
 URL = "TREADLE_TEST_POSTGRES"
@@ -28,10 +28,10 @@ def cannot(why: str) -> NoReturn:
     pytest.skip(why)
 
 
-def new_server(which: str | None = None, **options: Any) -> Server:
+def new_server(which: str | None = None, **options: Any) -> PostgresServer:
     """A server that is not started yet."""
     try:
-        return Server(which or os.environ.get(VERSION, "any"), **options)
+        return PostgresServer(which or os.environ.get(VERSION, "any"), **options)
     except NoBinaries as error:
         cannot(str(error))
 
@@ -47,7 +47,7 @@ def postgres_server() -> Iterator[Elsewhere]:
 
 
 @pytest.fixture(scope="session", params=sources())
-def each_postgres_server(request: pytest.FixtureRequest) -> Iterator[Server]:
+def each_postgres_server(request: pytest.FixtureRequest) -> Iterator[PostgresServer]:
     """The system's server and the packaged one, which is newer, for tests that must run on both."""
     with new_server(request.param) as server:
         yield server
@@ -69,11 +69,11 @@ def postgres_url(postgres_databases: Databases) -> Iterator[str]:
 
 
 @pytest.fixture
-def make_postgres() -> Iterator[Callable[..., Server]]:
+def make_postgres() -> Iterator[Callable[..., PostgresServer]]:
     """Make servers that a test may stop and kill: `make_postgres(durable=True)`."""
-    made: list[Server] = []
+    made: list[PostgresServer] = []
 
-    def make(which: str | None = None, **options: Any) -> Server:
+    def make(which: str | None = None, **options: Any) -> PostgresServer:
         made.append(server := new_server(which, **options))
         server.start()
         return server

@@ -11,12 +11,12 @@ import sys
 import sysconfig
 import tarfile
 import tempfile
-import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.eventually import eventually
 from tests.servers.postgres import free_port
 from tests.servers.watch import Watch
 from treadle.stores.libsql.hrana import Stream
@@ -169,13 +169,11 @@ class LibSQLServer:
                 stderr=log,
             )
         self._watch.send(str(self._process.pid))
-        deadline = time.monotonic() + 30
-        while not self._answers():
-            if self._process.poll() is not None or time.monotonic() > deadline:
-                raise NoServer(f"{self._binary} did not start: {(self.folder / 'log').read_text()[-500:]}")
-            time.sleep(0.01)
+        eventually(self._has_started, 30)
 
-    def _answers(self) -> bool:
+    def _has_started(self) -> bool:
+        if self._process.poll() is not None:
+            raise NoServer(f"{self._binary} did not start: {(self.folder / 'log').read_text()[-500:]}")
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
         try:
             connection.request("GET", "/health")

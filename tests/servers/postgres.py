@@ -10,12 +10,12 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import Any
 
 import psycopg
 
+from tests.eventually import eventually
 from tests.servers.binaries import Binaries, find_binaries
 from tests.servers.databases import create_database, drop_database, with_database
 from tests.servers.watch import Watch
@@ -59,8 +59,8 @@ class Elsewhere:
         drop_database(self.url(), name)
 
 
-class Server(Elsewhere):
-    """`with Server() as server:` starts a server, and removes it afterwards.
+class PostgresServer(Elsewhere):
+    """`with PostgresServer() as server:` starts a server, and removes it afterwards.
 
     Without `durable` it does not wait for the disk, and its files are in memory if possible. Commits survive
     a crash of the server, but not of the machine, which is not tested here. `everywhere` makes it listen on
@@ -95,7 +95,7 @@ class Server(Elsewhere):
         self.folder: Path | None = None
         self._killed = False
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> PostgresServer:
         try:
             self.start()
         except BaseException:
@@ -112,12 +112,7 @@ class Server(Elsewhere):
         """Start it on the same port as before. Return when it accepts connections."""
         if self.folder is None:
             self._make()
-        deadline = time.monotonic() + 60
-        while not self._started(deadline):
-            # After a kill -9, its children may take a moment to notice, and a new server waits for them.
-            if time.monotonic() > deadline or "shared memory" not in self._last_words():
-                raise ServerFailed(f"PostgreSQL does not start:\n{self._last_words()}")
-            time.sleep(0.05)
+        eventually(self._started, every=0.05)
 
     def stop(self, mode: str = "fast") -> None:
         self._end(MODES[mode])
@@ -203,7 +198,8 @@ class Server(Elsewhere):
         if done.returncode:
             raise ServerFailed(f"{Path(command[0]).name} failed:\n{done.stdout}{done.stderr}")
 
-    def _started(self, deadline: float) -> bool:
+    def _started(self) -> bool:
+        """Start it once. After a kill -9, its children may take a moment to notice, and no new server starts before."""
         command = [self.binaries.folder / "postgres", "-D", self._data, "-p", str(self.port)]
         for name, value in self.options.items():
             command += ["-c", f"{name}={value}"]
@@ -219,17 +215,19 @@ class Server(Elsewhere):
                 **_identity(),
             )
         self._watch.send(str(self._process.pid))
-        while self._process.poll() is None and time.monotonic() < deadline:
-            with contextlib.suppress(psycopg.OperationalError):
-                psycopg.connect(self.url(), connect_timeout=5).close()
-                self._killed = False
-                return True
-            time.sleep(0.02)
+        if eventually(lambda: "answers" if self._answers() else self._process.poll() is not None) == "answers":
+            self._killed = False
+            return True
         self._end(signal.SIGKILL)
+        if "shared memory" not in (reason := self.log[self._mark :]):
+            raise ServerFailed(f"PostgreSQL does not start:\n{reason}")
         return False
 
-    def _last_words(self) -> str:
-        return self.log[self._mark :]
+    def _answers(self) -> bool:
+        with contextlib.suppress(psycopg.OperationalError):
+            psycopg.connect(self.url(), connect_timeout=5).close()
+            return True
+        return False
 
     def _end(self, number: int) -> None:
         if self._process is None:

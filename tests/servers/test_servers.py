@@ -33,8 +33,8 @@ except psycopg.OperationalError:
 
 HOLD = """
 import time
-from tests.servers.postgres import Server
-server = Server()
+from tests.servers.postgres import PostgresServer
+server = PostgresServer()
 server.start()
 print(server.pid, server.folder, flush=True)
 time.sleep(600)

@@ -7,6 +7,7 @@ import asyncio
 import psycopg
 import pytest
 
+from tests.eventually import eventually
 from tests.user_connections.kinds import ASYNC, KINDS, done
 from tests.user_connections.test_drivers import INSERT, on_a_loop, orders
 from treadle.stores.user_connections import run_on_async, savepoint
@@ -41,18 +42,17 @@ def locked(postgres_url):
         yield
 
 
-async def waits_for_the_lock(url):
-    """Poll until the statement waits for the lock: there is no event for that."""
-    async with await psycopg.AsyncConnection.connect(url, autocommit=True) as connection:
-        while not await (await connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted")).fetchone():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+def wait_for_the_lock(url):
+    """Until the statement waits for the lock: there is no event for that."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        eventually(lambda: connection.execute("SELECT 1 FROM pg_locks WHERE NOT granted").fetchone())
 
 
 async def cancel_within(user, url):
     slow = Slow()
     task = asyncio.create_task(run_on_async(user.connection, slow))
     await slow.writing.wait()
-    await waits_for_the_lock(url)
+    await asyncio.to_thread(wait_for_the_lock, url)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task

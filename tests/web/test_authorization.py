@@ -130,12 +130,8 @@ def test_a_revoked_token_is_refused_within_a_second(by_token: TestClient, td: Tr
     by_token.headers["Authorization"] = f"Bearer {give_out(td, 'soon gone', 'read')}"
     assert by_token.get(f"/api/jobs/{id}").status_code == 200
     td.store.drop_token("soon gone")
-    limit = time.monotonic() + 1
-    asked = time.monotonic()
-    while by_token.get(f"/api/jobs/{id}").status_code != 401:
-        assert asked < limit
-        time.sleep(0.02)
-        asked = time.monotonic()
+    time.sleep(1)
+    assert by_token.get(f"/api/jobs/{id}").status_code == 401
 
 
 def test_a_secret_is_not_stored(td: Treadle) -> None:
