@@ -1,4 +1,4 @@
-"""The context of a handler: what it can read from its attempt, and do with it. And what a tracer does around both."""
+"""The context of a handler: what it can read from its attempt, and do with it. Also the interface of a tracer."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Run:
     stop_seen: bool = False
     """Whether the handler noticed that."""
     completes: bool = False
-    """Whether the handler said that it has completed, with `result`."""
+    """Whether the handler called `complete`, with `result`."""
     ended: bool = False
     result: Any = None
     follow_ups: list[NewJob] = field(default_factory=list)
@@ -166,7 +166,7 @@ def _ending(run: Run) -> Generator[Any]:
         with run.store.transaction(run.claimed, lambda: run.completed(run.result)) as connection:
             yield connection
     except BaseException:
-        del run.follow_ups[before:]  # rolled back with the block, even if the handler goes on
+        del run.follow_ups[before:]  # rolled back with the block, even if the handler continues
         raise
     run.written = Outcome(OutcomeKind.COMPLETED, written=True)
 

@@ -28,7 +28,7 @@ class _Waiting:
     answer: Inserted | None = None
     left: bool = False
     """Whether the caller was interrupted and no longer waits."""
-    neighbour: _Waiting | None = None
+    neighbor: _Waiting | None = None
     """The one to wake next. All at once, they would compete for the interpreter; one by one, each finds it free."""
 
 
@@ -56,7 +56,7 @@ class GroupCommit:
         if mine.answer is None:
             self._lead()
         else:
-            self._wake_neighbour(mine)
+            self._wake_neighbor(mine)
         answer = mine.answer
         assert answer is not None
         if isinstance(answer, Exception):
@@ -76,7 +76,7 @@ class GroupCommit:
             if has_turn and mine.answer is None:
                 self._lead()
             elif has_turn:
-                self._wake_neighbour(mine)
+                self._wake_neighbor(mine)
             raise
 
     def _lead(self) -> None:
@@ -105,22 +105,22 @@ class GroupCommit:
         for waiting, answer in zip(group, answers, strict=True):
             waiting.answer = answer
         with self._lock:
-            for waiting, neighbour in itertools.pairwise(group):
-                waiting.neighbour = neighbour
+            for waiting, neighbor in itertools.pairwise(group):
+                waiting.neighbor = neighbor
             if self._waiting:
                 self._waiting[0].turn.release()  # the next leader
             else:
                 self._led = False
         if len(group) > 1:
-            self._wake_neighbour(group[0])
+            self._wake_neighbor(group[0])
 
-    def _wake_neighbour(self, waiting: _Waiting) -> None:
+    def _wake_neighbor(self, waiting: _Waiting) -> None:
         with self._lock:
-            neighbour = waiting.neighbour
-            while neighbour is not None and neighbour.left:
-                neighbour = neighbour.neighbour
-            if neighbour is not None:
-                neighbour.turn.release()
+            neighbor = waiting.neighbor
+            while neighbor is not None and neighbor.left:
+                neighbor = neighbor.neighbor
+            if neighbor is not None:
+                neighbor.turn.release()
 
 
 class AsyncGroupCommit:

@@ -1,4 +1,4 @@
-"""Hooks: your functions, called with an `Event` after a commit, apart from the work: whatever they do, jobs go on."""
+"""Hooks: your functions, called with an `Event` after a commit. They cannot delay or fail a job."""
 
 from __future__ import annotations
 
@@ -231,7 +231,7 @@ class HookDispatcher:
             self._dropped = 0
 
     async def _in_thread(self, batch: list[Event]) -> list[Event]:
-        """Call the plain hooks. In a daemon thread: a hook that hangs keeps no process from ending."""
+        """Call the plain hooks. In a daemon thread: a hook that hangs does not keep the process from ending."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._serve, name="treadle-hooks", daemon=True)
             self._thread.start()
@@ -252,5 +252,5 @@ class HookDispatcher:
     def _time(self) -> int:
         try:
             return self._now()
-        except TreadleError:  # the database is away: this host's time is near enough
+        except TreadleError:  # the database cannot be reached: this host's time is close enough
             return clock.now()

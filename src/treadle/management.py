@@ -19,7 +19,7 @@ from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
 PAGE_LIMIT = 200
-SEARCHED = 20_000
+COUNT_LIMIT = 20_000
 """Jobs that are counted one by one where there is no tally: more than a page shows, and still quick."""
 COUNTED_BY = ("status", "state", "type", "queue", "tenant", "subject")
 USED_BY = ("type", "queue", "tenant")
@@ -64,13 +64,13 @@ class Management(Producer):
 
     def count(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> Count:
         """How many jobs match. If they are more than `at_most`, or counting takes too long, `str()` is "10,000+"."""
-        found = self.store.counts((), filters.to_filter(filter), SEARCHED)
+        found = self.store.counts((), filters.to_filter(filter), COUNT_LIMIT)
         total = sum(row["count"] for row in found.rows)
         return Count(min(total, at_most), found.exact and total <= at_most)
 
     def counts_by_state(self, filter: str | Filter | None = None, *, at_most: int = 10_000) -> dict[str, Count]:
         """How many jobs match in each state, and in `all`. A status in the filter is ignored."""
-        found = self.store.counts(("state",), filters.to_filter(filter).replace(statuses=()), SEARCHED)
+        found = self.store.counts(("state",), filters.to_filter(filter).replace(statuses=()), COUNT_LIMIT)
         states = {row["state"]: row["count"] for row in found.rows}
         states = {"all": sum(states.values()), **{state: states.get(state, 0) for state in STATE_NAMES}}
         return {state: Count(min(n, at_most), found.exact and n <= at_most) for state, n in states.items()}

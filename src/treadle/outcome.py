@@ -77,7 +77,7 @@ class Snooze(Exception):
 class Retry(Exception):
     """Raise it in a handler to fail this attempt and try again, after `delay` seconds if given."""
 
-    def __init__(self, reason: str = "retry asked for", *, delay: float | None = None) -> None:
+    def __init__(self, reason: str = "retry requested", *, delay: float | None = None) -> None:
         if delay is not None and not 0 <= delay <= LONGEST:
             raise BadOption("Retry", delay, "a delay is 0 seconds or more, and finite")
         super().__init__(reason)

@@ -117,7 +117,11 @@ class Registry:
             self._parent._refuse_a_second(function)
         name = function.job_type.name
         if name in self._functions:
-            raise DuplicateType(name, _place(self._functions[name].job_type.handler), _place(function.job_type.handler))
+            raise DuplicateType(
+                name,
+                _location(self._functions[name].job_type.handler),
+                _location(function.job_type.handler),
+            )
 
     def include(self, other: Registry) -> None:
         """Add all jobs of another registry, also those declared later. If one type exists already, add none."""
@@ -203,5 +207,5 @@ def _checked_run(run: Any, handler: Callable[..., Any]) -> Literal["async", "thr
     return "process" if run == "process" else "async" if is_async else "thread"
 
 
-def _place(handler: Callable[..., Any]) -> str:
+def _location(handler: Callable[..., Any]) -> str:
     return f"{getattr(handler, '__module__', '?')}.{getattr(handler, '__qualname__', repr(handler))}"

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 def twin(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], Coroutine[Any, Any, T]]:
-    """The async twin of a method: the same call, in a thread, so that the event loop goes on."""
+    """The async twin of a method: the same call, in a thread, so that the event loop is not blocked."""
 
     @functools.wraps(method)
     async def in_thread(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -38,13 +38,13 @@ BROKEN = {
 @pytest.mark.parametrize("payload", BROKEN.values(), ids=BROKEN)
 def test_a_broken_payload_is_claimed_and_other_jobs_run(store, by_hand, payload):
     """Its attempt fails and says why. If claims skipped it, it would stay there forever, unseen."""
-    neighbours = put_many(store, 2, payload='{"a":1}')
+    neighbors = put_many(store, 2, payload='{"a":1}')
     broken = put(store)
     by_hand("UPDATE treadle_jobs SET payload = ? WHERE id = ?", payload, broken.id)
 
     claimed = take(store)
 
-    assert ids([*neighbours, broken]) == ids(claimed)
+    assert ids([*neighbors, broken]) == ids(claimed)
     assert ['{"a":1}'] * 2 == [c.payload for c in claimed[:2]]
     assert not store.settle([(claimed[0], COMPLETED), (claimed[1], COMPLETED), (claimed[2], RETRIED)]).lost
     check_consistency(store)

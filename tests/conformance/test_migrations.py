@@ -89,7 +89,7 @@ def test_treadles_tables_can_be_in_the_users_own_database(new_store, new_url):
     assert theirs == {name for name in tables(new_url) if not name.startswith("treadle")}
 
 
-def test_two_neighbouring_versions_work_on_one_database(store, by_hand):
+def test_two_neighboring_versions_work_on_one_database(store, by_hand):
     """A newer treadle has added something, and the older one keeps working."""
     job = put(store)
     by_hand("UPDATE treadle_meta SET value = value + 1 WHERE key = 'schema'")

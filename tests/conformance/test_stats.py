@@ -332,7 +332,7 @@ def test_a_count_that_reaches_its_limit_is_shown_with_a_plus(store, td):
 
 
 def test_a_count_of_a_search_that_ends_early_is_not_exact(store, td, monkeypatch):
-    monkeypatch.setattr("treadle.management.SEARCHED", 3)
+    monkeypatch.setattr("treadle.management.COUNT_LIMIT", 3)
     put_many(store, 5, payload='{"n":1}')
 
     assert Count(3, False) == td.count("payload.n:1")

@@ -62,10 +62,10 @@ def test_a_process_handlers_exception_comes_back_with_its_traceback(in_children:
 
 
 def test_a_handler_that_kills_its_child_is_charged_for_each_crash_and_fails_in_the_end(in_children: Treadle) -> None:
-    job, neighbour = process_jobs.die.enqueue(code=3), process_jobs.own_pid.enqueue()
+    job, neighbor = process_jobs.die.enqueue(code=3), process_jobs.own_pid.enqueue()
     with working(in_children):
         failed = ended(in_children, job)
-        assert ended(in_children, neighbour).status is Status.COMPLETED
+        assert ended(in_children, neighbor).status is Status.COMPLETED
     assert (failed.status, failed.attempts, failed.error) == (Status.FAILED, 2, "its process exited with 3")
     assert [attempt.outcome for attempt in in_children.attempts(job.id)] == ["retried", "failed"]
 

@@ -181,7 +181,7 @@ def test_retry_with_a_delay_wins_over_the_backoff(timed: Treadle, treadle_clock:
 
     job = ask.enqueue()
     assert waits(timed, treadle_clock, job) == [90, 5]
-    assert [a.error for a in timed.attempts(job.id)] == ["the server says so", "retry asked for", "retry asked for"]
+    assert [a.error for a in timed.attempts(job.id)] == ["the server says so", "retry requested", "retry requested"]
     assert now(timed, job).status is Status.FAILED
 
 

@@ -176,7 +176,7 @@ def test_drain_raises_with_the_traceback_of_a_failure_after_all_jobs_have_run() 
             drain(td)
         text = str(caught.value)
         assert text.startswith(
-            "1 of the jobs failed; drain(td, raising=False) lets them\nsend_mail(to='nobody') is retried"
+            "1 of the jobs failed; to allow that: drain(td, raising=False)\nsend_mail(to='nobody') is retried"
         )
         assert "(attempt 1 of 2)" in text
         assert 'raise ConnectionError("no such mailbox")' in text
@@ -310,7 +310,7 @@ def test_enqueued_finds_more_than_one_page() -> None:
 
 def test_assert_enqueued_returns_the_newest_job_or_shows_which_jobs_exist() -> None:
     with temporary(td):
-        with pytest.raises(AssertionError, match=r"^send_mail\(\) was not enqueued; nothing was$"):
+        with pytest.raises(AssertionError, match=r"^send_mail\(\) was not enqueued; there are no jobs$"):
             assert_enqueued(td, send_mail)
         send_mail.enqueue(to="ann")
         newest = send_mail.enqueue(to="ann", subject="again")
@@ -320,7 +320,7 @@ def test_assert_enqueued_returns_the_newest_job_or_shows_which_jobs_exist() -> N
         with pytest.raises(AssertionError) as caught:
             assert_enqueued(td, send_mail, to="bob")
         assert str(caught.value).splitlines() == [
-            "send_mail(to='bob') was not enqueued; this was:",
+            "send_mail(to='bob') was not enqueued; the jobs are:",
             "  send_mail(to='ann') completed",
             "  send_mail(to='ann', subject='again') completed",
             "  other() pending",
@@ -336,7 +336,10 @@ def test_refute_enqueued_shows_the_matching_jobs() -> None:
         with pytest.raises(AssertionError) as caught:
             refute_enqueued(td, send_mail, to="ann")
         lines = str(caught.value).splitlines()
-        assert (lines[0], lines[-1]) == ("send_mail(to='ann') was enqueued 30 times; this was:", "  … and 10 more")
+        assert (lines[0], lines[-1]) == (
+            "send_mail(to='ann') was enqueued 30 times; the jobs are:",
+            "  … and 10 more",
+        )
 
 
 def test_a_misspelled_argument_is_refused_because_no_job_could_have_it() -> None:

@@ -76,7 +76,7 @@ def test_the_plugin_gives_a_users_app_a_new_database_for_each_test(pytester: pyt
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")
     result.assert_outcomes(passed=3, failed=1)
     result.stdout.fnmatch_lines(
-        ["*AssertionError: send_mail(to='bob') was not enqueued; this was:", "*send_mail(to='ann') pending"]
+        ["*AssertionError: send_mail(to='bob') was not enqueued; the jobs are:", "*send_mail(to='ann') pending"]
     )
 
 

@@ -49,7 +49,7 @@ class Sizes(msgspec.Struct, frozen=True):
 
 
 class Measurement(msgspec.Struct):
-    """The answer to one question. `low` and `high` are the spread of its repetitions."""
+    """One measured value. `low` and `high` are the spread of its repetitions."""
 
     section: str
     key: str
@@ -190,7 +190,7 @@ def _workers(td: Treadle, processes: int, concurrency: int) -> Generator[list[Po
 
 
 def _wait_for(td: Treadle, workers: Sequence[Popen[str]], n: int) -> None:
-    """Until `n` jobs are completed. Raises if the number stands still, or if a worker ends."""
+    """Until `n` jobs are completed. Raises if the number does not grow, or if a worker ends."""
     seen, moved_at = -1, time.monotonic()
     while (now := sum(row["count"] for row in td.counts() if row["status"] == "completed")) < n:
         if now != seen:
@@ -202,7 +202,7 @@ def _wait_for(td: Treadle, workers: Sequence[Popen[str]], n: int) -> None:
 
 @contextmanager
 def new_database(db: str) -> Generator[Treadle]:
-    """An empty database beside the one named, gone afterwards."""
+    """An empty database next to the one named. It is removed afterwards."""
     make = _in_folder if db.startswith("sqlite:") else _on_postgres if db.startswith("postgres") else _on_libsql
     with ExitStack() as stack:
         yield stack.enter_context(closing(Treadle(make(db, stack))))
@@ -276,8 +276,8 @@ SECTIONS = {"enqueue": measure_enqueue, "drain": measure_drain, "pickup": measur
 def bench(shared: Shared, dir: str | None, quick: bool, only: str, n: int | None, slots: int, profile: bool) -> None:
     """Measure how fast enqueue, drain and pickup are on this machine.
 
-    It measures in a new directory beside the SQLite file of --db (default: in the current directory) or in new
-    databases beside the PostgreSQL one, and removes everything when it ends. The database itself is left alone, and
+    It measures in a new directory next to the SQLite file of --db (default: in the current directory) or in new
+    databases next to the PostgreSQL one, and removes everything when it ends. The database itself is left alone, and
     $TREADLE_URL is ignored. A libSQL server has one database: it is measured only if treadle has no tables there.
     """
     if shared.db and dir:

@@ -142,7 +142,7 @@ def _dashboard(screen: DemoScreen, url: str, *, browse: bool) -> Generator[bool]
 
 @contextmanager
 def _treadle(url: str, *words: str, stderr: int | IO[bytes], stdout: int | None = None) -> Generator[Popen[str]]:
-    """A command as anybody would start it, but without the settings that are meant for other workers."""
+    """A command as a user would start it, but without the settings that are meant for other workers."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("TREADLE_")}
     command, env = [sys.executable, "-m", "treadle", *words], {**others, URL_VARIABLE: url}
     # In a session of its own: Ctrl-C is for the demo, which then stops the process.

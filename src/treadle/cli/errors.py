@@ -46,7 +46,7 @@ EXPLANATIONS: dict[type[Exception], Explanation] = {
     **dict.fromkeys((errors.StoreUnusable, errors.SchemaTooNew, errors.SchemaTooOld), Explanation(DATABASE)),
     errors.BadFilter: Explanation(USAGE, "{0}", next="treadle jobs ls --help   (shows an example)"),
     errors.BadCursor: Explanation(USAGE, "{0}", next="treadle jobs ls   (prints the cursor of the next page)"),
-    sqlite3.Error: Explanation(DATABASE, "the database said: {0}", DAMAGED, "treadle doctor"),
+    sqlite3.Error: Explanation(DATABASE, "the database reports: {0}", DAMAGED, "treadle doctor"),
     Exception: Explanation(USAGE),
 }
 HINTS = {  # what to do, by the verb that a job's status does not allow
@@ -88,7 +88,7 @@ def caught() -> Generator[None]:
         raise explained(error) from None
     except getattr(sys.modules.get("psycopg"), "Error", ()) as error:
         text = " ".join(str(error).split())
-        raise CommandError(f"the database said: {text}", next="treadle doctor", code=DATABASE) from None
+        raise CommandError(f"the database reports: {text}", next="treadle doctor", code=DATABASE) from None
     except (KeyboardInterrupt, click.Abort):
         click.echo(err=True)  # end the line of ^C or of a question
         raise CommandError("interrupted", code=INTERRUPTED) from None

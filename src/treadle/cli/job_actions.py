@@ -26,7 +26,7 @@ says how many jobs match. If the action applies to no job, the exit code is 5.""
 
 
 class Action(NamedTuple):
-    """A verb of the app, and how people say it."""
+    """A method of the app that changes a job, and its words in texts."""
 
     run: Callable[[Treadle, str], Job]
     help: str

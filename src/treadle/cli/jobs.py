@@ -36,7 +36,7 @@ Words = tuple[str, ...]
 @click.option("--queue", help="The queue.")
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--subject", help="What it is about.")
-@click.option("-n", "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="How many.")
+@click.option("-n", "--limit", type=click.IntRange(1, 200), default=50, show_default=True, help="Jobs per page.")
 @click.option("--cursor", help="Start after this job: the cursor that the previous page ended with.")
 @reveals
 def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str | None, **named: str | None) -> None:
@@ -155,7 +155,7 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
     """When, what, and in which style."""
     yield job.created_at, "created", ""
     for attempt in history:
-        n, ended = attempt.attempt, "failed" if attempt.outcome == "retried" else attempt.outcome
+        n, ended = attempt.attempt, views.attempt_outcome(attempt.outcome)
         lasted = units.format_duration((attempt.ended_at - attempt.started_at).total_seconds())
         error = f": {clean(attempt.error)}" if attempt.error else ""
         color = "red" if attempt.outcome == "failed" else "yellow"

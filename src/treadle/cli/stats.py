@@ -79,11 +79,11 @@ def _print_problems(shared: Shared, problems: Sequence[Problem]) -> None:
         shared.print()
 
 
-def _summary(rows: Sequence[QueueStats], living: int, lost: int, place: Mapping[str, Any]) -> str:
+def _summary(rows: Sequence[QueueStats], living: int, lost: int, database: Mapping[str, Any]) -> str:
     counts = " · ".join(f"{_count(rows, state):,} {state}" for state in ("queued", "processing"))
     workers = units.plural(living, "worker") + (f" ({lost} lost)" if lost else "")
-    size = f" ({units.format_bytes(place['bytes'])})" if "bytes" in place else ""
-    return f"{counts} · {workers} · {place['store']} {place['where']}{size}"
+    size = f" ({units.format_bytes(database['bytes'])})" if "bytes" in database else ""
+    return f"{counts} · {workers} · {database['store']} {database['where']}{size}"
 
 
 def _count(rows: Sequence[QueueStats], state: str) -> int:
@@ -91,7 +91,7 @@ def _count(rows: Sequence[QueueStats], state: str) -> int:
 
 
 def _print_types(shared: Shared, app: Treadle, rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> None:
-    """One line per type, those with the most waiting first; only the columns that say something."""
+    """One line per type, those with the most waiting first; only the columns that have values."""
     groups = [[row for row in rows if row.type == name] for name in sorted({row.type for row in rows})]
     groups.sort(key=lambda group: -_count(group, "queued"))
     columns: dict[str, list[Text | str]] = {"TYPE": [group[0].type or "-" for group in groups]}

@@ -80,7 +80,7 @@ def _failed_since(td: Treadle, lease: int) -> list[tuple[Job, Attempt]]:
 
 
 def _failures(failed: list[tuple[Job, Attempt]]) -> str:
-    lines = [f"{len(failed)} of the jobs failed; drain(td, raising=False) lets them"]
+    lines = [f"{len(failed)} of the jobs failed; to allow that: drain(td, raising=False)"]
     for job, attempt in failed[:SHOWN]:
         left = "failed" if job.status is Status.FAILED else f"is retried at {job.run_at.isoformat()}"
         lines += [f"{call(job.type, job.payload)} {left} (attempt {attempt.attempt} of {job.max_attempts}):"]

@@ -64,9 +64,9 @@ def _asked(job: Enqueuer[...] | str, payload: Mapping[str, Any]) -> str:
 def _what_is(td: Treadle) -> str:
     lines = [f"  {call(job.type, job.payload)} {job.status}" for job in every_job(td)][::-1]
     if not lines:
-        return "; nothing was"
+        return "; there are no jobs"
     more = [f"  … and {len(lines) - SHOWN} more"] if len(lines) > SHOWN else []
-    return "\n".join(["; this was:", *lines[:SHOWN], *more])
+    return "\n".join(["; the jobs are:", *lines[:SHOWN], *more])
 
 
 def _check_names(td: Treadle, type: str, payload: Mapping[str, Any]) -> None:

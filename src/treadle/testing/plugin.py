@@ -35,7 +35,7 @@ def treadle_url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def treadle_clock() -> ManualClock:
-    """A clock that stands still until `.advance(seconds)`."""
+    """A clock that does not move until `.advance(seconds)`."""
     from treadle.testing.temporary import ManualClock
 
     return ManualClock()

@@ -16,7 +16,7 @@ from treadle.stores.base import Store
 
 
 class ManualClock:
-    """A clock that starts at the real time and stands still until you move it: `Treadle(url, clock=ManualClock())`.
+    """A clock that starts at the real time and does not move until you move it: `Treadle(url, clock=ManualClock())`.
     It decides when jobs are due. A handler's `timeout` is still real time."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from treadle.worker.worker import POLL
 LONG_LOG = 64 << 20
 LITTLE_DISK, TOO_LITTLE_DISK = 1 << 30, 100 << 20
 SAMPLES, FAR = 5, 0.1
-"""Seconds, between treadle and a libSQL server. A claim takes four round trips, and blocks other writers meanwhile."""
+"""Seconds, between treadle and a libSQL server. A claim takes four round trips, and other writers wait for it."""
 FIXED = ((3, 44, 6), (3, 45, 0)), ((3, 50, 7), (3, 51, 0))
 """Versions, from and before, in which the WAL-reset race is fixed besides 3.51.3 and later."""
 
