@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 from treadle.errors import BadOption, CountMoved
 from treadle.filters import EVERYTHING, Filter
@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from treadle.stores.base import Store
     from treadle.stores.rows import Batch
 
-ACTIONS = ("retry", "run_now", "cancel", "delete")
+ActionName = Literal["retry", "run_now", "cancel", "delete"]
+ACTIONS: tuple[str, ...] = get_args(ActionName)
 BATCH = 50
 COUNTED = 1_000_000
 """Jobs that are looked at to count the matches."""

@@ -68,7 +68,7 @@ def test_a_type_that_no_worker_handles_is_named_until_one_does(backend: Backend,
     job = backend.do(lambda td: td.enqueue("late_type", {"n": 1}))
     overview, detail = visit(backend).go(), visit(backend).go(f"/jobs/{job.id}")
     expect(overview.get_by_test_id("problems")).to_contain_text("1 job waits and no worker is running")
-    expect(detail.get_by_test_id("why")).to_contain_text("No worker is alive")
+    expect(detail.get_by_test_id("why")).to_contain_text("No worker is running on this database")
     for page in (overview, detail):
         page.evaluate("window.same = true")
     backend.work()

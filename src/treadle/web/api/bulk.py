@@ -6,14 +6,14 @@ import logging
 import queue
 import threading
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from treadle import clock, filters, views
 from treadle.app import Treadle
-from treadle.bulk import Bulk
+from treadle.bulk import ActionName, Bulk
 from treadle.filters import MOST_VALUES, Filter, Moment
 from treadle.ids import is_id, new_id
 from treadle.job import Count
@@ -33,7 +33,7 @@ log = logging.getLogger("treadle.web")
 class BulkIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """What to do, and to which jobs: those that match a filter, or these."""
 
-    action: Literal["retry", "run_now", "cancel", "delete"]
+    action: ActionName
     filter: str | UnsetType = UNSET
     ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_VALUES)] | UnsetType = UNSET
     expected_count: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
