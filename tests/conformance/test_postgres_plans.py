@@ -22,8 +22,8 @@ from treadle.ids import first_id_of, new_id
 from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.postgres import insert_claim_settle_sql as hot
-from treadle.stores.postgres import sql
 from treadle.stores.postgres.connection import Transaction
+from treadle.stores.postgres.sql import BEGIN
 from treadle.stores.shared import search
 
 WAITING = 200_000
@@ -108,7 +108,7 @@ def statistics(filled, request) -> str:
 def explain(statistics, request) -> Iterator[Explain]:
     with psycopg.connect(statistics, autocommit=True) as connection:
         connection.execute(f"SET plan_cache_mode = {PLANS[request.param]}")
-        connection.execute(sql.BEGIN)
+        connection.execute(BEGIN)
         yield Explain(connection)
         connection.execute("ROLLBACK")
 
@@ -301,7 +301,7 @@ def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
 
 
 def test_dedupe_keys_are_released_by_job_id(explain, held):
-    check(explain(sql.DROP_KEYS, {"ids": json.dumps([id for id, _ in held])}))
+    check(explain(Transaction.sql.DROP_KEYS, {"ids": json.dumps([id for id, _ in held])}))
 
 
 # Manage
@@ -310,7 +310,7 @@ def test_dedupe_keys_are_released_by_job_id(explain, held):
 class Asking:
     """A stand-in for a transaction that records the statements."""
 
-    dialect, sql = Transaction.dialect, Transaction.sql
+    sql = Transaction.sql
     now = FIRST
 
     def __init__(self) -> None:
@@ -435,7 +435,7 @@ def test_a_sample_is_read_from_the_end_of_the_table(explain):
 
 
 def test_failures_are_found_by_their_index(explain):
-    check(explain(sql.FAILURES, {"limit": BATCH, "now": LATER}), 3 * BATCH)
+    check(explain(Transaction.sql.FAILURES, {"limit": BATCH, "now": LATER}), 3 * BATCH)
 
 
 @pytest.mark.parametrize(
@@ -445,7 +445,7 @@ def test_pruning_reads_only_old_jobs(explain, statuses):
     before = FIRST + 40 * 100 * 1000
     wanted = {"statuses": json.dumps(statuses), "before": before, "oldest": first_id_of(before)}
 
-    plan = explain(sql.PRUNABLE, {**wanted, "limit": BATCH})
+    plan = explain(Transaction.sql.PRUNABLE, {**wanted, "limit": BATCH})
 
     old = 40 * 100
     check(plan, old if statuses == ["failed"] else MOST)
@@ -455,12 +455,23 @@ def test_deleting_reads_only_what_it_deletes(explain):
     rows = explain.connection.execute(f"SELECT id::text FROM treadle.finished ORDER BY id LIMIT {BATCH}").fetchall()
     ids = {"ids": json.dumps([id for (id,) in rows])}
 
-    for statement in (sql.DELETE_FINISHED, sql.DELETE_ATTEMPTS, sql.DELETE_JOBS, sql.DELETE_READY, sql.EXISTING_IDS):
+    for statement in (
+        Transaction.sql.DELETE_FINISHED,
+        Transaction.sql.DELETE_ATTEMPTS,
+        Transaction.sql.DELETE_JOBS,
+        Transaction.sql.DELETE_READY,
+        Transaction.sql.EXISTING_IDS,
+    ):
         check(explain(statement, ids))
 
 
 def test_one_job_is_found_without_a_scan(explain):
     ((id,),) = explain.connection.execute("SELECT id::text FROM treadle.jobs LIMIT 1").fetchall()
 
-    for statement in (sql.GET, Transaction.sql.IS_STORED, sql.LEASE_OF_JOB, *sql.LOCK_JOB):
+    for statement in (
+        Transaction.sql.GET,
+        Transaction.sql.IS_STORED,
+        Transaction.sql.LEASE_OF_JOB,
+        *Transaction.sql.LOCK_JOB,
+    ):
         check(explain(statement, {"id": id}), 5)

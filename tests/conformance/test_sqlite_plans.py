@@ -12,7 +12,6 @@ from treadle.filters import Filter, parse
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED
 from treadle.stores.sqlite import insert_claim_settle_sql as hot
-from treadle.stores.sqlite import sql
 from treadle.stores.sqlite.connection import Transaction
 
 pytestmark = pytest.mark.only("sqlite")
@@ -210,7 +209,7 @@ def test_a_sample_is_read_from_the_end_of_the_table(store):
 
 
 def test_failures_are_found_by_their_index(store):
-    lines = plan(store, sql.FAILURES, {"limit": 5, "now": 0})
+    lines = plan(store, Transaction.sql.FAILURES, {"limit": 5, "now": 0})
 
     used = "SEARCH treadle_finished USING INDEX treadle_finished_not_completed (status=?)"
     assert [used] == of_table(lines, "treadle_finished")
@@ -246,14 +245,14 @@ def test_pruning_reads_only_old_jobs(store, clock):
     finish(store, CANCELLED)
     clock.now += DAY
 
-    lines = plan(store, sql.PRUNABLE, {"oldest": "0190", "before": 1, "statuses": "[]", "limit": 5})
+    lines = plan(store, Transaction.sql.PRUNABLE, {"oldest": "0190", "before": 1, "statuses": "[]", "limit": 5})
 
     assert [line for line in lines if line.startswith("SEARCH treadle_finished USING PRIMARY KEY (id<?)")]
     assert [] == [line for line in lines if "TEMP B-TREE" in line]
 
 
 def test_pruning_the_usage_reads_only_old_rows(store):
-    lines = plan(store, sql.PRUNE_USAGE, {"before": 1, "limit": 5})
+    lines = plan(store, Transaction.sql.PRUNE_USAGE, {"before": 1, "limit": 5})
 
     assert [line for line in lines if line.startswith("SEARCH treadle_usage USING PRIMARY KEY (minute<?)")]
     assert [] == [line for line in lines if line.startswith("SCAN treadle_usage") or "TEMP B-TREE" in line]

@@ -1,52 +1,12 @@
-"""The SQL of the verbs that is the same in every database. The rest is in the `sql.py` of each."""
+"""The SQL of the verbs that is the same in every database. The rest is in the `sql.py` of each database."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Protocol
-
-
-class Dialect(Protocol):
-    """The statements that each database has in its own form, in its `sql.py`: the same names in the same order."""
-
-    EXISTING_IDS: str
-    TAKE_KEY: str
-    DROP_KEYS: str
-    ADD_TALLIES: str
-    IS_ALIVE: str
-    DELETE_READY: str
-    LEASES_OF_WORKER: str
-    LEASE_OF_JOB: str
-    OVERDUE_LEASES: str
-    WRITTEN_BEFORE: str
-    ADD_USAGE: str
-    LOCK_JOB: tuple[str, ...]
-    JOB: str
-    FROM_ALL: str
-    FROM_PENDING: str
-    FROM_PROCESSING: str
-    FROM_FINISHED: str
-    GET: str
-    TABLES: dict[str, str]
-    ERROR_HAS: str
-    PAYLOAD_HAS: str
-    AT_PATH: tuple[str, str]
-    DELETE_JOBS: str
-    DELETE_FINISHED: str
-    DELETE_ATTEMPTS: str
-    PRUNABLE: str
-    PRUNE_USAGE: str
-    TALLIES: str
-    FAILURES: str
-    LOCK_OPERATION: str
-
-    def paths(self, parts: list[str]) -> Sequence[str | list[str]]:
-        """A path in a payload, as this database writes it, in each of its meanings."""
-        ...
+from collections.abc import Callable
 
 
 class Statements:
-    """The statements that all databases have, written as PostgreSQL has them."""
+    """The statements that all databases have, written as PostgreSQL has them. A subclass per database adds its own."""
 
     def __init__(self, translate: Callable[[str], str] = str) -> None:
         for name, sql in vars(Statements).items():

@@ -11,14 +11,17 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.outcome import Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import ReadyRange
 from treadle.stores.rows import Due
-from treadle.stores.sql import Dialect, Statements
+
+if TYPE_CHECKING:
+    from treadle.stores.postgres.sql import PostgresStatements
+    from treadle.stores.sqlite.sql import SQLiteStatements
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -42,8 +45,7 @@ class Rows(Protocol):
 class Transaction(ABC):
     """Statements that are committed together, or not at all."""
 
-    sql: ClassVar[Statements]
-    dialect: ClassVar[Dialect]
+    sql: ClassVar[SQLiteStatements | PostgresStatements]
     now: int
     """The moment at which all of it happens."""
 

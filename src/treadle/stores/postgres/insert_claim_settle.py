@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
-from typing import ClassVar
 
 import msgspec
 
@@ -22,10 +21,9 @@ from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
 from treadle.stores.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
 from treadle.stores.postgres import insert_claim_settle_sql as sql
-from treadle.stores.postgres import sql as own_sql
 from treadle.stores.postgres.cursor import Cursors, Position
+from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import Due
-from treadle.stores.sql import Dialect, Statements
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
 
 _COLUMNS = attrgetter(
@@ -42,8 +40,7 @@ Found = Sequence[tuple[ReadyRange, int | None]]
 class Transitions(Transaction):
     """A transaction on PostgreSQL's tables."""
 
-    dialect: ClassVar[Dialect] = own_sql
-    sql: ClassVar[Statements] = Statements()
+    sql = PostgresStatements()
     cursors: Cursors
 
     @contextmanager
@@ -82,7 +79,7 @@ class Transitions(Transaction):
         return order.due(jobs, self.now)
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
-        if worker and self.value(self.dialect.IS_ALIVE, {"worker": worker}) is None:
+        if worker and self.value(self.sql.IS_ALIVE, {"worker": worker}) is None:
             raise WorkerLost(worker)
         look = self.cursors.look_first()
         claimed = self._claim_from(worker, request, self.ready_ranges() if look else self.cursors.ranges)

@@ -1,5 +1,5 @@
-"""PostgreSQL's own SQL, a sentence each: the same names in the same order as SQLite's, where they do the same. What all
-databases share is in `stores/shared/sql.py`, and what a job meets on its way in `insert_claim_settle_sql.py`.
+"""PostgreSQL's own SQL: the same names in the same order as SQLite's, where they do the same. What all databases
+share is in `stores/sql.py`, and what a job meets on its way in `insert_claim_settle_sql.py`.
 
 What several statements do there, one does here: each is a round trip. A row that is taken from one table
 is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
@@ -7,40 +7,179 @@ Rows are named by `= ANY(ARRAY(…))`, never by a join with what may be many: th
 statistics. Where each row of a page needs those that belong to it, a LATERAL with a LIMIT does the same for a join.
 """
 
+from typing import ClassVar
+
+from treadle.stores.sql import Statements
+
 # The rows that a JSON array of ids names.
 _THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 
-# ---- enqueue
+# The fields of ClaimedJob.
+CLAIMED_COLUMNS = """
+       l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
 
-# The ids that an earlier try has stored already.
-EXISTING_IDS: str = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
 
-# Take a dedupe key, or see by the row count that it is held: by a job that is stored, once this does not wait.
-TAKE_KEY: str = """
-INSERT INTO treadle.dedupe (tenant, key, id)
-VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
-RETURNING 1
-"""
+class PostgresStatements(Statements):
+    """The statements of the verbs, in PostgreSQL's form."""
 
-# Release the keys of jobs that have ended.
-DROP_KEYS: str = f"""
-DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
-    SELECT d.ctid
-      FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
-     CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p
-                          WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
-"""
+    # ---- enqueue
 
-# Count rows where they moved. [[status, type, queue, by how many], …]
-ADD_TALLIES: str = """
-INSERT INTO treadle.tallies (status, type, queue, count)
-SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
-"""
+    # The ids that an earlier try has stored already.
+    EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
 
-# ---- claim
+    # Take a dedupe key, or see by the row count that it is held: by a job that is stored, once this does not wait.
+    TAKE_KEY = """
+    INSERT INTO treadle.dedupe (tenant, key, id)
+    VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
+    RETURNING 1
+    """
 
-# A worker that is declared dead meanwhile has to wait until its claim is committed, so that nothing is overlooked.
-IS_ALIVE: str = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
+    # Release the keys of jobs that have ended.
+    DROP_KEYS = f"""
+    DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid
+          FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
+         CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p
+                              WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
+    """
+
+    # Count rows where they moved. [[status, type, queue, by how many], …]
+    ADD_TALLIES = """
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+    """
+
+    # ---- claim
+
+    # Who declares this worker dead has to wait until its claim is committed, and finds all of its leases.
+    IS_ALIVE = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
+
+    DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
+
+    # As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
+    _LEASES = f"""
+    SELECT json_build_array({CLAIMED_COLUMNS})::text
+      FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
+    """
+    LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
+    LEASE_OF_JOB = f"{_LEASES} WHERE l.id = CAST(:id AS uuid)"
+    OVERDUE_LEASES = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
+
+    # ---- settle
+
+    # Which of [[id, number, status], …] ended this way, under this very number: a repeated commit, not a loss.
+    WRITTEN_BEFORE = """
+    SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+      JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
+    """
+
+    # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
+    ADD_USAGE = """
+    INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
+    SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
+           (v ->> 7)::bigint, (v ->> 8)::bigint
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+    """
+
+    # ---- manage
+
+    # Lock a job where it is, until we commit: in one of these places.
+    LOCK_JOB = (
+        "SELECT 1 FROM treadle.ready WHERE id = CAST(:id AS uuid) FOR UPDATE",
+        "SELECT 1 FROM treadle.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
+        "SELECT 1 FROM treadle.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
+    )
+
+    # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from its own rows.
+    _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+                (SELECT error FROM treadle.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
+                  ORDER BY lease DESC LIMIT 1) END"""
+    JOB = f"""
+    SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
+           r.run_at, r.attempts, r.snoozes, r.updated_at,
+           l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
+           f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
+           {_LAST_ERROR}
+    """
+    FROM_ALL = """FROM treadle.jobs j
+      LEFT JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
+      LEFT JOIN LATERAL (SELECT * FROM treadle.leases p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) l ON true
+      LEFT JOIN LATERAL (SELECT * FROM treadle.finished p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) f
+             ON true"""
+    FROM_PENDING = """FROM treadle.ready r
+     CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = r.id AND p.tenant = r.tenant LIMIT 1) j
+      LEFT JOIN treadle.leases l ON false LEFT JOIN treadle.finished f ON false"""
+    FROM_PROCESSING = """FROM treadle.leases l
+     CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = l.id AND p.tenant = l.tenant LIMIT 1) j
+      LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.finished f ON false"""
+    FROM_FINISHED = """FROM treadle.finished f
+     CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = f.id AND p.tenant = f.tenant LIMIT 1) j
+      LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.leases l ON false"""
+    GET = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
+
+    # The tables, by their short names in a list.
+    TABLES: ClassVar = {name[0]: f"treadle.{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
+
+    # Conditions of a filter. The value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
+    # escape into a character (\u0000, half a surrogate pair: written by hand), a look at any path would raise.
+    ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
+    PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
+    _BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
+        '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""
+    AT_PATH = (
+        f"CASE WHEN {_BROKEN} THEN NULL ELSE (j.payload #> CAST(:{{path}} AS text[]))::text END",
+        f"CASE WHEN {_BROKEN} THEN NULL ELSE j.payload #>> CAST(:{{path}} AS text[]) END",
+    )
+
+    def paths(self, parts: list[str]) -> list[list[str]]:
+        """A path as PostgreSQL writes it; a number may be a name or an index."""
+        return [parts]
+
+    DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
+    DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
+    DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
+
+    # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
+    # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
+    # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
+    # of them.)
+    PRUNABLE = """
+    SELECT id::text, status, type, queue FROM treadle.finished f
+     WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
+       AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
+     ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
+    """
+
+    PRUNE_USAGE = """
+    DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
+    """
+
+    TALLIES = """
+    SELECT status, type, queue, sum(count)::bigint FROM treadle.tallies
+     GROUP BY status, type, queue HAVING sum(count) <> 0
+    """
+
+    # ---- stats
+
+    # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
+    FAILURES = """
+    WITH newest AS (
+        (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
+           FROM treadle.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
+         UNION ALL
+        (SELECT type, coalesce((SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
+                                 ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
+           FROM treadle.ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
+    SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
+      FROM newest GROUP BY type, raised ORDER BY max(at) DESC
+    """
+
+    LOCK_OPERATION = """
+    SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
+    """
+
 
 META = "SELECT key, value FROM treadle.meta"
 
@@ -51,135 +190,6 @@ SELECT EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relname
 """
 
 SET_SCHEMA = "UPDATE treadle.meta SET value = :number WHERE key = 'schema'"
-
-DELETE_READY: str = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
-
-# The fields of ClaimedJob.
-CLAIMED_COLUMNS = """
-       l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
-       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
-
-# As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
-_LEASES = f"""
-SELECT json_build_array({CLAIMED_COLUMNS})::text
-  FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
-"""
-LEASES_OF_WORKER: str = f"{_LEASES} WHERE l.worker = :worker"
-LEASE_OF_JOB: str = f"{_LEASES} WHERE l.id = CAST(:id AS uuid)"
-OVERDUE_LEASES: str = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
-
-# ---- settle
-
-# Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
-WRITTEN_BEFORE: str = """
-SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
-  JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
-"""
-
-# [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
-ADD_USAGE: str = """
-INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
-SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
-       (v ->> 7)::bigint, (v ->> 8)::bigint
-  FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
-"""
-
-# ---- manage
-
-# Lock a job where it is, until we commit: in one of these places.
-LOCK_JOB: tuple[str, ...] = (
-    "SELECT 1 FROM treadle.ready WHERE id = CAST(:id AS uuid) FOR UPDATE",
-    "SELECT 1 FROM treadle.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
-    "SELECT 1 FROM treadle.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
-)
-
-# Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
-_LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
-            (SELECT error FROM treadle.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
-              ORDER BY lease DESC LIMIT 1) END"""
-JOB: str = f"""
-SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
-       r.run_at, r.attempts, r.snoozes, r.updated_at,
-       l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
-       f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
-       {_LAST_ERROR}
-"""
-FROM_ALL: str = """FROM treadle.jobs j
-  LEFT JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
-  LEFT JOIN LATERAL (SELECT * FROM treadle.leases p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) l ON true
-  LEFT JOIN LATERAL (SELECT * FROM treadle.finished p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) f ON true"""
-FROM_PENDING: str = """FROM treadle.ready r
- CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = r.id AND p.tenant = r.tenant LIMIT 1) j
-  LEFT JOIN treadle.leases l ON false LEFT JOIN treadle.finished f ON false"""
-FROM_PROCESSING: str = """FROM treadle.leases l
- CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = l.id AND p.tenant = l.tenant LIMIT 1) j
-  LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.finished f ON false"""
-FROM_FINISHED: str = """FROM treadle.finished f
- CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = f.id AND p.tenant = f.tenant LIMIT 1) j
-  LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.leases l ON false"""
-GET: str = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
-
-# The tables, by their short names in a list.
-TABLES: dict[str, str] = {name[0]: f"treadle.{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
-
-# Conditions of a filter. The value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
-# escape into a character (\u0000, half a surrogate pair: written by hand), a look at any path would raise.
-ERROR_HAS: str = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
-PAYLOAD_HAS: str = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
-_BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
-    '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""
-AT_PATH: tuple[str, str] = (
-    f"CASE WHEN {_BROKEN} THEN NULL ELSE (j.payload #> CAST(:{{path}} AS text[]))::text END",
-    f"CASE WHEN {_BROKEN} THEN NULL ELSE j.payload #>> CAST(:{{path}} AS text[]) END",
-)
-
-
-def paths(parts: list[str]) -> list[list[str]]:
-    """A path as PostgreSQL writes it; a number may be a name or an index."""
-    return [parts]
-
-
-DELETE_JOBS: str = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
-DELETE_FINISHED: str = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
-DELETE_ATTEMPTS: str = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
-
-# Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
-# before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the planner
-# does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all of them.)
-PRUNABLE: str = """
-SELECT id::text, status, type, queue FROM treadle.finished f
- WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
-   AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
- ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
-"""
-
-PRUNE_USAGE: str = """
-DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(
-    SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
-"""
-
-TALLIES: str = """
-SELECT status, type, queue, sum(count)::bigint FROM treadle.tallies GROUP BY status, type, queue HAVING sum(count) <> 0
-"""
-
-# ---- stats
-
-# The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
-FAILURES: str = """
-WITH newest AS (
-    (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
-       FROM treadle.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
-     UNION ALL
-    (SELECT type, coalesce((SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
-                             ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
-       FROM treadle.ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
-SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
-  FROM newest GROUP BY type, raised ORDER BY max(at) DESC
-"""
-
-LOCK_OPERATION: str = """
-SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
-"""
 
 # ---- sessions, schema, notifications, compaction: for which a file has other means
 
@@ -202,7 +212,7 @@ SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT;
 SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT; SET LOCAL enable_seqscan = DEFAULT
 """
 
-# From the catalog itself: to_regclass would answer from the session's memory, though another has made them meanwhile.
+# From the catalog itself: to_regclass answers from the session's memory, though another session has just made them.
 HAS_SCHEMA = "SELECT EXISTS (SELECT 1 FROM pg_namespace WHERE nspname = 'treadle')"
 CREATE_SCHEMA = "CREATE SCHEMA treadle"
 LOCK_UPGRADE = "SELECT pg_advisory_xact_lock(hashtext('treadle.upgrade'))"

@@ -50,7 +50,7 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Sequence[Leas
     if uncounted:
         count_ended(tx, uncounted)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
-        tx.execute(tx.dialect.DROP_KEYS, {"ids": as_json(keyed)})
+        tx.execute(tx.sql.DROP_KEYS, {"ids": as_json(keyed)})
     if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:
         insert(tx, follow_ups)
     return written
@@ -65,4 +65,4 @@ def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome
 def _written_before(tx: Transaction, ended: Sequence[LeaseOutcome]) -> set[int]:
     """The numbers of the leases that have ended this way already: their commit is repeated."""
     rows = as_json([(c.id, c.number, outcome.kind.final) for c, outcome in ended])
-    return {row[0] for row in tx.execute(tx.dialect.WRITTEN_BEFORE, {"rows": rows})}
+    return {row[0] for row in tx.execute(tx.sql.WRITTEN_BEFORE, {"rows": rows})}

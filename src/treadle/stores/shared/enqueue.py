@@ -28,7 +28,7 @@ def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 
 def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     """`insert` where some of the ids may be stored already, by an earlier try whose answer was lost."""
-    there = {row[0] for row in tx.execute(tx.dialect.EXISTING_IDS, {"ids": as_json([job.id for job in jobs])})}
+    there = {row[0] for row in tx.execute(tx.sql.EXISTING_IDS, {"ids": as_json([job.id for job in jobs])})}
     new = {job.id: job for job in jobs if job.id not in there}
     stored = dict(zip(new, insert(tx, list(new.values())), strict=True))
     return [stored[job.id] if job.id in stored else read.job(tx, job.id) for job in jobs]
@@ -37,7 +37,7 @@ def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 def take_key(tx: Transaction, tenant: str, key: str, id: str, fresh: Collection[str] = ()) -> str | None:
     """Take a dedupe key, or return its holder: a stored job, or one of `fresh`, which will be stored."""
     row = {"tenant": tenant, "key": key, "id": id}
-    while not tx.execute(tx.dialect.TAKE_KEY, row).rowcount:
+    while not tx.execute(tx.sql.TAKE_KEY, row).rowcount:
         holder: str | None = tx.value(tx.sql.KEY_HOLDER, {"tenant": tenant, "key": key})
         if holder is None:
             continue  # it was released in between

@@ -10,7 +10,6 @@ from typing import Any
 from treadle import clock
 from treadle.filters import Filter, Moment, Prefix, Text
 from treadle.job import STATE_NAMES
-from treadle.stores.sql import Dialect
 from treadle.stores.transaction import Transaction
 
 Term = tuple[str, dict[str, Any]]
@@ -54,15 +53,15 @@ def conditions(tx: Transaction, filter: Filter, at: str) -> dict[str, Term]:
         if values := getattr(filter, field):
             found[field] = _named(column, field, values)
     if filter.workers:
-        found["workers"] = _worker(tx.dialect, filter.workers)
+        found["workers"] = _worker(tx, filter.workers)
     if filter.ids:
         names = {f"id{i}": id for i, id in enumerate(filter.ids)}
         found["ids"] = f"{at}.id IN ({_listed(names)})", names
     if filter.attempts:
         found["attempts"] = " AND ".join(_any(f"{_ATTEMPTS} {how} {n}" for how, n in t) for t in filter.attempts), {}
-    found.update(_errors(tx.dialect, filter.errors))
+    found.update(_errors(tx, filter.errors))
     for i, (path, values) in enumerate(filter.payload):
-        found[f"payload{i}"] = _payload(tx.dialect, i, path, values)
+        found[f"payload{i}"] = _payload(tx, i, path, values)
     for field, how in (("since", ">="), ("until", "<")):
         if (moment := getattr(filter, field)) is not None:
             found[field] = f"j.created_at {how} :{field}", {field: at_moment(tx, moment)}
@@ -94,30 +93,30 @@ def _named(expression: str, name: str, values: Sequence[Text]) -> Term:
     return (texts[0] if len(texts) == 1 else _any(texts)), parameters
 
 
-def _worker(dialect: Dialect, values: Sequence[Text]) -> Term:
+def _worker(tx: Transaction, values: Sequence[Text]) -> Term:
     """By its id or, while it lives, by its name."""
     by_id, parameters = _named(_WORKER, "worker", values)
     by_name, _ = _named("w.name", "worker", values)
-    return f"({by_id} OR {_WORKER} IN (SELECT w.id FROM {dialect.TABLES['w']} w WHERE {by_name}))", parameters
+    return f"({by_id} OR {_WORKER} IN (SELECT w.id FROM {tx.sql.TABLES['w']} w WHERE {by_name}))", parameters
 
 
-def _errors(dialect: Dialect, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
+def _errors(tx: Transaction, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
     found: dict[str, Term] = {}
     for i, texts in enumerate(terms):
         names = {f"error{i}_{n}": text for n, text in enumerate(texts)}
-        found[f"errors{i}"] = _any(dialect.ERROR_HAS.format(text=name) for name in names), names
+        found[f"errors{i}"] = _any(tx.sql.ERROR_HAS.format(text=name) for name in names), names
     return found
 
 
-def _payload(dialect: Dialect, number: int, path: str, values: Sequence[str]) -> Term:
+def _payload(tx: Transaction, number: int, path: str, values: Sequence[str]) -> Term:
     parameters: dict[str, Any] = {f"value{number}_{n}": value for n, value in enumerate(values)}
     listed = _listed(list(parameters))
     texts = []
-    for n, way in enumerate(dialect.paths(path.split("."))):
+    for n, way in enumerate(tx.sql.paths(path.split("."))):
         name = f"path{number}_{n}"
         parameters[name] = way
-        texts += [f"{there.format(path=name)} IN ({listed})" for there in dialect.AT_PATH]
+        texts += [f"{there.format(path=name)} IN ({listed})" for there in tx.sql.AT_PATH]
     if not all(map(_PLAIN.fullmatch, values)):
         return _any(texts), parameters
-    somewhere = _any(dialect.PAYLOAD_HAS.format(text=f"value{number}_{n}") for n in range(len(values)))
+    somewhere = _any(tx.sql.PAYLOAD_HAS.format(text=f"value{number}_{n}") for n in range(len(values)))
     return f"{somewhere} AND {_any(texts)}", parameters

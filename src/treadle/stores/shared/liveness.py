@@ -67,7 +67,7 @@ def declare_dead(
     if not worker:  # a lease taken by hand has only its deadline
         return 0
     gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
-    if not gone and tx.value(tx.dialect.IS_ALIVE, {"worker": worker}):
+    if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}):
         return 0  # it has beaten since: it is alive
     leases = _leases_of(tx, worker)
     running = [c for c in leases if started is None or c.number in started]
@@ -82,7 +82,7 @@ def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
     dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]
     rescued = sum(declare_dead(tx, worker, "its worker was lost") for worker in dead)
     long_ago = {"grace": RECLAIM_AFTER, "now": tx.now}
-    overdue = [decode_claimed(row[0]) for row in tx.execute(tx.dialect.OVERDUE_LEASES, long_ago)]
+    overdue = [decode_claimed(row[0]) for row in tx.execute(tx.sql.OVERDUE_LEASES, long_ago)]
     rescued += _settled(tx, [(c, _overdue(c)) for c in overdue])
     tally(tx, tx.delete_orphaned_leases(Status.PROCESSING))
     return rescued
@@ -94,7 +94,7 @@ def _settled(tx: Transaction, ended: Sequence[LeaseOutcome]) -> int:
 
 
 def _leases_of(tx: Transaction, worker: str) -> list[ClaimedJob]:
-    return [decode_claimed(row[0]) for row in tx.execute(tx.dialect.LEASES_OF_WORKER, {"worker": worker})]
+    return [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OF_WORKER, {"worker": worker})]
 
 
 def _overdue(claimed: ClaimedJob) -> Outcome:

@@ -28,7 +28,7 @@ def lock_job(tx: Transaction, id: str) -> Job:
     if not is_id(id):
         raise JobNotFound(id)
     for _ in range(100):
-        if not tx.dialect.LOCK_JOB or any(tx.value(statement, {"id": id}) for statement in tx.dialect.LOCK_JOB):
+        if not tx.sql.LOCK_JOB or any(tx.value(statement, {"id": id}) for statement in tx.sql.LOCK_JOB):
             return read.job(tx, id)
         if not tx.value(tx.sql.IS_STORED, {"id": id}):
             raise JobNotFound(id)
@@ -53,7 +53,7 @@ def retry(tx: Transaction, id: str) -> Job:
         raise WrongStatus("retry", id, job.status, f"only a job that has ended can be retried; {way_out}")
     _retake_key(tx, id)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
-    tx.execute(tx.dialect.DELETE_FINISHED, {"ids": as_json([id])})
+    tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})
     tally(tx, [(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
     tx.job_waits(job.queue)
     return read.job(tx, id)
@@ -73,8 +73,8 @@ def delete(tx: Transaction, id: str) -> Job:
     job = lock_job(tx, id)
     if job.status is Status.PROCESSING:
         raise WrongStatus("delete", id, job.status, f"cancel it first: td.cancel({id!r})")
-    tx.execute(tx.dialect.DELETE_READY, {"ids": as_json([id])})
-    tx.execute(tx.dialect.DROP_KEYS, {"ids": as_json([id])})
+    tx.execute(tx.sql.DELETE_READY, {"ids": as_json([id])})
+    tx.execute(tx.sql.DROP_KEYS, {"ids": as_json([id])})
     _erase(tx, [id])
     tally(tx, [(job.status, job.type, job.queue, -1)])
     return job
@@ -139,7 +139,7 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
             continue
         changed += 1
         if job.status is Status.PROCESSING:
-            settle(tx, [(decode_claimed(tx.value(tx.dialect.LEASE_OF_JOB, {"id": id})), COMPLETED)])
+            settle(tx, [(decode_claimed(tx.value(tx.sql.LEASE_OF_JOB, {"id": id})), COMPLETED)])
             tx.execute(tx.sql.CLEAR_LEASE, {"id": id})
         elif job.status is Status.PENDING:
             _finish_waiting(tx, job, Status.COMPLETED, None)
@@ -153,9 +153,9 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
     until = tx.now - before
     ended = {"statuses": as_json(statuses), "before": until, "oldest": first_id_of(until), "limit": limit}
-    rows = tx.execute(tx.dialect.PRUNABLE, ended).fetchall() if statuses else []
+    rows = tx.execute(tx.sql.PRUNABLE, ended).fetchall() if statuses else []
     old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
-    tx.execute(tx.dialect.PRUNE_USAGE, old)
+    tx.execute(tx.sql.PRUNE_USAGE, old)
     web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
@@ -165,8 +165,8 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
 
 def _finish_waiting(tx: Transaction, job: Job, status: Status, error: str | None) -> None:
     tx.execute(tx.sql.FINISH_READY, {"id": job.id, "status": status, "now": tx.now, "error": error})
-    tx.execute(tx.dialect.DELETE_READY, {"ids": as_json([job.id])})
-    tx.execute(tx.dialect.DROP_KEYS, {"ids": as_json([job.id])})
+    tx.execute(tx.sql.DELETE_READY, {"ids": as_json([job.id])})
+    tx.execute(tx.sql.DROP_KEYS, {"ids": as_json([job.id])})
     tally(tx, [(Status.PENDING, job.type, job.queue, -1), (status, job.type, job.queue, 1)])
 
 
@@ -181,5 +181,5 @@ def _retake_key(tx: Transaction, id: str) -> None:
 
 
 def _erase(tx: Transaction, ids: Sequence[str]) -> None:
-    for statement in (tx.dialect.DELETE_FINISHED, tx.dialect.DELETE_ATTEMPTS, tx.dialect.DELETE_JOBS):
+    for statement in (tx.sql.DELETE_FINISHED, tx.sql.DELETE_ATTEMPTS, tx.sql.DELETE_JOBS):
         tx.execute(statement, {"ids": as_json(ids)})

@@ -28,7 +28,7 @@ _MOMENTS = {"created_at", "run_at", "updated_at", "started_at", "completed_at"}
 
 
 def get(tx: Transaction, id: str) -> Job | None:
-    row = tx.execute(tx.dialect.GET, {"id": id}).fetchone() if is_id(id) else None
+    row = tx.execute(tx.sql.GET, {"id": id}).fetchone() if is_id(id) else None
     return to_job(row) if row else None
 
 

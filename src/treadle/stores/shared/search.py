@@ -72,7 +72,7 @@ def _newest(tx: Transaction, source: Source, limit: int, before: str | None) -> 
 
 def _between(tx: Transaction, source: Source, limit: int, before: str | None, end: str | None) -> list[Job]:
     terms, parameters = where([*source.served, *source.others, *_range(source.at, before, end)])
-    statement = f"{tx.dialect.JOB} {source.rows} WHERE {terms} ORDER BY {source.at}.id DESC LIMIT :limit"
+    statement = f"{tx.sql.JOB} {source.rows} WHERE {terms} ORDER BY {source.at}.id DESC LIMIT :limit"
     return [read.to_job(row) for row in tx.execute(statement, {**parameters, "limit": limit})]
 
 
@@ -85,9 +85,7 @@ def _end(tx: Transaction, source: Source, before: str | None, rows: int) -> str 
     """The id of the last of `rows` rows; None if there are no more than that."""
     at = source.at
     terms, parameters = where([*source.served, *_range(at, before, None)])
-    statement = (
-        f"SELECT {at}.id FROM {tx.dialect.TABLES[at]} {at} WHERE {terms} ORDER BY {at}.id DESC LIMIT 2 OFFSET :skip"
-    )
+    statement = f"SELECT {at}.id FROM {tx.sql.TABLES[at]} {at} WHERE {terms} ORDER BY {at}.id DESC LIMIT 2 OFFSET :skip"
     last = tx.execute(statement, {**parameters, "skip": rows - 1}).fetchall()
     return str(last[0][0]) if len(last) > 1 else None
 
@@ -99,18 +97,18 @@ def _sources(tx: Transaction, filter: Filter) -> Iterator[Source]:
     """Each with all that has to hold; no job is in two of them."""
     one = filter.ids or _is_one(filter.tenants) or _is_one(filter.subjects)
     if one or not filter.statuses:  # the indexes by tenant and subject are on the jobs themselves
-        yield _source(tx, filter, "j", tx.dialect.FROM_ALL, [])
+        yield _source(tx, filter, "j", tx.sql.FROM_ALL, [])
         return
     states, any_status = set(filter.statuses), filter.replace(statuses=())
     waiting = () if Status.PENDING in states else tuple(state for state in WAITING if state in states)
     if waiting or Status.PENDING in states:
         again: list[Term] = [("r.attempts > 0", {})] if waiting == ("retrying",) else []  # an index has just those
-        yield _source(tx, filter.replace(statuses=waiting), "r", tx.dialect.FROM_PENDING, again)
+        yield _source(tx, filter.replace(statuses=waiting), "r", tx.sql.FROM_PENDING, again)
     if Status.PROCESSING in states:
-        yield _source(tx, any_status, "l", tx.dialect.FROM_PROCESSING, [])
+        yield _source(tx, any_status, "l", tx.sql.FROM_PROCESSING, [])
     for status in FINAL:
         if status in states:
-            yield _source(tx, any_status, "f", tx.dialect.FROM_FINISHED, _ended(status))
+            yield _source(tx, any_status, "f", tx.sql.FROM_FINISHED, _ended(status))
 
 
 def _source(tx: Transaction, filter: Filter, at: str, rows: str, served: list[Term]) -> Source:
@@ -193,7 +191,7 @@ def _tallied(tx: Transaction, by: Sequence[str], filter: Filter) -> Counted:
     rows: list[tuple[dict[str, Any], int]] = []
     split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)
     found = [row for row in stats.queue_stats(tx) if _is_in(row.type, row.queue, filter)] if split else []
-    for status, type, queue, n in tx.execute(tx.dialect.TALLIES):
+    for status, type, queue, n in tx.execute(tx.sql.TALLIES):
         if status in states and _is_in(type, queue, filter) and not (split and status == Status.PENDING):
             rows.append(({"status": status, "state": status, "type": type, "queue": queue}, n))
     for queue_stats in found:

@@ -30,7 +30,7 @@ MOST_LEVELS = 2_000
 
 def tally(tx: Transaction, moved: Moved) -> None:
     if moved:
-        tx.execute(tx.dialect.ADD_TALLIES, {"rows": as_json(moved)})
+        tx.execute(tx.sql.ADD_TALLIES, {"rows": as_json(moved)})
 
 
 def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
@@ -53,7 +53,7 @@ def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
             usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
     tally(tx, [(*place, n) for place, n in moved.items()])
     if usage:
-        tx.execute(tx.dialect.ADD_USAGE, {"rows": as_json(usage)})
+        tx.execute(tx.sql.ADD_USAGE, {"rows": as_json(usage)})
 
 
 # Read
@@ -84,7 +84,7 @@ def latency_sample(tx: Transaction) -> list[Sampled]:
 
 
 def failures(tx: Transaction) -> list[FailureGroup]:
-    rows = tx.execute(tx.dialect.FAILURES, {"limit": FAILED, "now": tx.now})
+    rows = tx.execute(tx.sql.FAILURES, {"limit": FAILED, "now": tx.now})
     return [
         FailureGroup(
             type=type,
@@ -125,7 +125,7 @@ def _queue_stats(tx: Transaction) -> list[QueueStats]:
     whole = len(found) <= MOST_LEVELS and sum(failed_before for _, _, failed_before, _ in again) < MOST_COUNTED
     limits = {row[0]: row[4] for row in tx.execute(tx.sql.POLICIES)}
     tallies: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for status, type, queue, n in tx.execute(tx.dialect.TALLIES):
+    for status, type, queue, n in tx.execute(tx.sql.TALLIES):
         tallies[queue, type][status] += n
     return [
         _stats_of(place, tally, levels[place], retrying.get(place, 0), limits.get(place[1]), whole=whole)

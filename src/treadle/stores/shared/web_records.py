@@ -66,7 +66,7 @@ def fail(tx: Transaction, id: str, error: str) -> None:
 
 def position(tx: Transaction, id: str) -> str | None:
     """How far it is, locked until we commit; None: it has ended."""
-    row = tx.execute(tx.dialect.LOCK_OPERATION, {"id": id}).fetchone()
+    row = tx.execute(tx.sql.LOCK_OPERATION, {"id": id}).fetchone()
     return row[0] if row else None
 
 

@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
@@ -18,9 +18,8 @@ from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
 from treadle.stores.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
 from treadle.stores.rows import Due
-from treadle.stores.sql import Dialect, Statements
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
-from treadle.stores.sqlite import sql as own_sql
+from treadle.stores.sqlite.sql import SQLiteStatements
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
 
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
@@ -31,12 +30,13 @@ _decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
 
 _COLUMNS = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "traceparent", "run_at")
 
+_CLAIMED_IS = ((Status.PENDING, -1), (Status.PROCESSING, 1))
+
 
 class Transitions(Transaction):
     """A transaction on SQLite's tables, in a file or on a libSQL server."""
 
-    dialect: ClassVar[Dialect] = own_sql
-    sql: ClassVar[Statements] = Statements(own_sql.from_postgres)
+    sql = SQLiteStatements()
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""
@@ -71,20 +71,20 @@ class Transitions(Transaction):
 
     def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
         looked = {"worker": "", "now": self.now, "grace": RECLAIM_AFTER}
-        _, _, slots_json, ranges_json = self.execute(sql.LOOK, looked).fetchone()
+        _, _, slots_json, ranges_json = self.execute(sql.CLAIM_STATE, looked).fetchone()
         slots = _decode_slots(slots_json)
         return [(range, slots.get(range.type)) for range in _decode_ranges(ranges_json)]
 
     def due(self, request: ClaimRequest) -> Due:
         now = self.now
-        _, latest, *found = self.execute(sql.LOOK, {"worker": "", "now": now, "grace": RECLAIM_AFTER}).fetchone()
+        _, latest, *found = self.execute(sql.CLAIM_STATE, {"worker": "", "now": now, "grace": RECLAIM_AFTER}).fetchone()
         self.now = max(now, latest)  # if the clock stepped back, a claim will correct what was due before
         order, jobs = self._find(msgspec.structs.replace(request, limit=1), *found)
         return order.due(jobs, now)
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
         row = {"worker": worker, "now": self.now, "grace": RECLAIM_AFTER}
-        is_alive, latest, *found = self.execute(sql.LOOK, row).fetchone()
+        is_alive, latest, *found = self.execute(sql.CLAIM_STATE, row).fetchone()
         if worker and is_alive is None:
             raise WorkerLost(worker)
         if self.now < latest:
@@ -118,31 +118,31 @@ class Transitions(Transaction):
             self.execute(sql.INSERT_LEASES, row)
             self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
         rows = {"ids": as_json([id for _, id, _ in jobs])}
-        self.execute(self.dialect.DELETE_READY, rows)
+        self.execute(self.sql.DELETE_READY, rows)
         claimed = _decode_claimed(self.execute(sql.CLAIMED, rows).fetchone()[0])
         orphaned = self.delete_orphaned_leases(Status.PENDING) if len(claimed) < len(jobs) else []
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
-        return claimed, [*_moved(claimed), *orphaned]
+        counts = Counter(map(attrgetter("type", "queue"), claimed)).items()
+        moved = [(status, *place, sign * n) for place, n in counts for status, sign in _CLAIMED_IS]
+        return claimed, [*moved, *orphaned]
 
     # From `leases` to `finished`, or back to `ready`
 
     def settle(self, ended: Sequence[LeaseOutcome]) -> tuple[Sequence[LeaseOutcome], Sequence[LeaseOutcome]]:
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
-        written = self._write(ended)
-        if written:
-            self._delete_leases(written)
-        return written, written
-
-    def _write(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
         all_final = all(kind.final for kind in {outcome.kind for _, outcome in ended})
-        if all_final and self._finish(ended) == len(ended):  # nearly always: the fence has let all of them through
-            return ended
+        if not all_final or self._finish(ended) < len(ended):  # rarely: the fence lets nearly all of them through
+            ended = self._held(ended)
+        if ended and not all_final:
+            self._finish([e for e in ended if e[1].kind.final])
+            self._requeue([e for e in ended if not e[1].kind.final])
+        if ended:
+            self._delete_leases(ended)
+        return ended, ended
+
+    def _held(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
         rows = as_json([(c.id, c.number) for c, _ in ended])
-        held = as_written(ended, dict(_decode_held(self.value(sql.HELD, {"rows": rows}))))
-        if held and not all_final:
-            self._finish([e for e in held if e[1].kind.final])
-            self._requeue([e for e in held if not e[1].kind.final])
-        return held
+        return as_written(ended, dict(_decode_held(self.value(sql.HELD, {"rows": rows}))))
 
     def _finish(self, ended: Sequence[LeaseOutcome]) -> int:
         """Write how jobs ended, if their leases are held. Return the number of those jobs."""
@@ -163,9 +163,3 @@ class Transitions(Transaction):
             rows = as_json([(c.id, o.kind, o.error, o.traceback) for c, o in failures])
             self.execute(sql.INSERT_ATTEMPTS, {"now": self.now, "rows": rows})
         self.execute(sql.DELETE_LEASES, {"ids": as_json([c.id for c, _ in ended])})
-
-
-def _moved(claimed: Iterable[ClaimedJob]) -> Moved:
-    counts = Counter(map(attrgetter("type", "queue"), claimed)).items()
-    waited = [(Status.PENDING, type, queue, -n) for (type, queue), n in counts]
-    return [*waited, *((Status.PROCESSING, type, queue, n) for (type, queue), n in counts)]

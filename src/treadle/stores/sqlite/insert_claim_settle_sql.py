@@ -1,6 +1,6 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, IS_ALIVE
+from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements
 
 # ---- enqueue
 
@@ -61,7 +61,8 @@ SELECT json_group_object(t.type, t.concurrency - (
 CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
 
 # All that a claim has to know first.
-LOOK = f"SELECT ({IS_ALIVE}), ({CLOCK}), ({FREE_SLOTS}), ({READY_RANGES})"
+_IS_ALIVE = SQLiteStatements.IS_ALIVE
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({FREE_SLOTS}), ({READY_RANGES})"
 
 # The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets
 # there again.

@@ -1,5 +1,5 @@
-"""SQLite's own SQL, a sentence each. What all databases share is in
-`stores/shared/sql.py`, and what a job meets on its way in `insert_claim_settle_sql.py`.
+"""SQLite's own SQL. What all databases share is in `stores/sql.py`, and what a job meets on its way in
+`insert_claim_settle_sql.py`.
 
 Batches travel as one JSON text each way: a statement that moves 500 rows is one step of SQLite, during which Python
 runs handlers on another core. (Row by row, each step would have to win the interpreter back.)
@@ -7,9 +7,11 @@ runs handlers on another core. (Row by row, each step would have to win the inte
 
 import re
 from itertools import product
+from typing import ClassVar
 
 from treadle.codec import encode
 from treadle.filters import is_index
+from treadle.stores.sql import Statements
 
 
 def from_postgres(sql: str) -> str:
@@ -18,31 +20,160 @@ def from_postgres(sql: str) -> str:
     return re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
 
 
-# ---- enqueue
+# The fields of ClaimedJob.
+CLAIMED_COLUMNS = """
+json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
 
-# The ids that an earlier try has stored already.
-EXISTING_IDS: str = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
 
-# Take a dedupe key, or see by the row count that it is held.
-TAKE_KEY: str = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
+class SQLiteStatements(Statements):
+    """The statements of the verbs, in SQLite's form."""
 
-# Release the keys of jobs that have ended.
-DROP_KEYS: str = """
-DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
-    SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
-     WHERE j.dedupe IS NOT NULL)
-"""
+    def __init__(self) -> None:
+        super().__init__(from_postgres)
 
-# Count rows where they moved. [[status, type, queue, by how many], …]
-ADD_TALLIES: str = """
-INSERT INTO treadle_tallies (status, type, queue, count)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
-    ON CONFLICT DO UPDATE SET count = count + excluded.count
-"""
+    # ---- enqueue
 
-# ---- claim
+    # The ids that an earlier try has stored already.
+    EXISTING_IDS = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
 
-IS_ALIVE: str = "SELECT 1 FROM treadle_workers WHERE id = :worker"
+    # Take a dedupe key, or see by the row count that it is held.
+    TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
+
+    # Release the keys of jobs that have ended.
+    DROP_KEYS = """
+    DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
+        SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
+         WHERE j.dedupe IS NOT NULL)
+    """
+
+    # Count rows where they moved. [[status, type, queue, by how many], …]
+    ADD_TALLIES = """
+    INSERT INTO treadle_tallies (status, type, queue, count)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
+        ON CONFLICT DO UPDATE SET count = count + excluded.count
+    """
+
+    # ---- claim
+
+    IS_ALIVE = "SELECT 1 FROM treadle_workers WHERE id = :worker"
+
+    DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
+
+    # As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
+    _LEASES = f"SELECT {CLAIMED_COLUMNS} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
+    LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
+    LEASE_OF_JOB = f"{_LEASES} WHERE l.id = :id"
+    OVERDUE_LEASES = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
+
+    # ---- settle
+
+    # Which of [[id, number, status], …] ended this way, under this very number: a repeated commit, not a loss.
+    WRITTEN_BEFORE = """
+    SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
+        ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
+    """
+
+    # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
+    ADD_USAGE = """
+    INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
+           value ->> 8
+      FROM json_each(:rows) WHERE true
+        ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, completed = completed + excluded.completed,
+           failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
+    """
+
+    # ---- manage
+
+    # Lock a job where it is: nothing to do here, because the one writer locks everything.
+    LOCK_JOB: tuple[str, ...] = ()
+
+    # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from its own rows.
+    _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+                (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
+    JOB = f"""
+    SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
+           r.run_at, r.attempts, r.snoozes, r.updated_at,
+           l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
+           f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
+           {_LAST_ERROR}
+    """
+    FROM_ALL = """FROM treadle_jobs j
+      LEFT JOIN treadle_ready r ON r.id = j.id
+      LEFT JOIN treadle_leases l ON l.id = j.id
+      LEFT JOIN treadle_finished f ON f.id = j.id"""
+    # (`= NULL` finds nothing at once; for `false` SQLite would go through the table, each time.)
+    FROM_PENDING = """FROM treadle_ready r CROSS JOIN treadle_jobs j ON j.id = r.id
+      LEFT JOIN treadle_leases l ON l.id = NULL LEFT JOIN treadle_finished f ON f.id = NULL"""
+    FROM_PROCESSING = """FROM treadle_leases l CROSS JOIN treadle_jobs j ON j.id = l.id
+      LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_finished f ON f.id = NULL"""
+    FROM_FINISHED = """FROM treadle_finished f CROSS JOIN treadle_jobs j ON j.id = f.id
+      LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_leases l ON l.id = NULL"""
+    GET = f"{JOB} {FROM_ALL} WHERE j.id = :id"
+
+    # The tables, by their short names in a list.
+    TABLES: ClassVar = {name[0]: f"treadle_{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
+
+    # Conditions of a filter. The value at a path of the payload, as JSON and as text; one broken by hand has nothing.
+    ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
+    PAYLOAD_HAS = "instr(j.payload, :{text}) > 0"
+    AT_PATH = (
+        "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
+        "CASE WHEN json_valid(j.payload) AND json_type(j.payload, :{path}) = 'text' THEN j.payload ->> :{path} END",
+    )
+
+    def paths(self, parts: list[str]) -> list[str]:
+        """A path as SQLite writes it, in each of its meanings: a number may be a name or an index."""
+        return ["$" + "".join(way) for way in product(*map(_steps, parts))]
+
+    DELETE_JOBS = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+    DELETE_FINISHED = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
+    DELETE_ATTEMPTS = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
+
+    # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
+    # before :oldest need to be looked at.
+    PRUNABLE = """
+    SELECT id, status, type, queue FROM treadle_finished
+     WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
+     ORDER BY id LIMIT :limit
+    """
+
+    PRUNE_USAGE = """
+    DELETE FROM treadle_usage WHERE (minute, type, queue, tenant) IN
+           (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before
+             ORDER BY 1, 2, 3, 4 LIMIT :limit)
+    """
+
+    TALLIES = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
+
+    # ---- stats
+
+    # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
+    FAILURES = """
+    WITH newest AS (
+        SELECT * FROM (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
+                         FROM treadle_finished WHERE status = 'failed' AND status <> 'completed'
+                        ORDER BY id DESC LIMIT :limit)
+         UNION ALL
+        SELECT * FROM (SELECT type, coalesce((SELECT error FROM treadle_attempts a WHERE a.id = r.id
+                                               ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
+                         FROM treadle_ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
+    SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id)
+      FROM (SELECT *, substr(error, 1, instr(error || ':', ':') - 1) AS raised FROM newest)
+     GROUP BY type, raised ORDER BY max(at) DESC
+    """
+
+    LOCK_OPERATION = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
+
+
+def _steps(part: str) -> list[str]:
+    """SQLite finds a name as it stands in the JSON, with its escapes."""
+    name = f".{encode(part).decode()}"
+    return [name, f"[#{part}]" if part[0] == "-" else f"[{part}]"] if is_index(part) else [name]
+
+
+# ---- schema and versions
 
 META = "SELECT key, value FROM treadle_meta"
 
@@ -57,122 +188,3 @@ SET_SCHEMA = "UPDATE treadle_meta SET value = :number WHERE key = 'schema'"
 
 # A server's own time, in seconds since 1970.
 SERVER_TIME = "SELECT (julianday('now') - 2440587.5) * 86400.0"
-
-DELETE_READY: str = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
-
-# The fields of ClaimedJob.
-CLAIMED_COLUMNS = """
-json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
-       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
-
-# The same of a worker's leases, of one job's, and of those long past their deadline.
-_LEASES = f"SELECT {CLAIMED_COLUMNS} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
-LEASES_OF_WORKER: str = f"{_LEASES} WHERE l.worker = :worker"
-LEASE_OF_JOB: str = f"{_LEASES} WHERE l.id = :id"
-OVERDUE_LEASES: str = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
-
-# ---- settle
-
-# Which of [[id, number, status], …] ended so, under that very number: a repeated commit, not a loss.
-WRITTEN_BEFORE: str = """
-SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
-    ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
-"""
-
-# [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
-ADD_USAGE: str = """
-INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
-SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
-       value ->> 8
-  FROM json_each(:rows) WHERE true
-    ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, completed = completed + excluded.completed,
-       failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
-"""
-
-# ---- manage
-
-# Lock a job where it is: nothing to do here, because the one writer locks everything.
-LOCK_JOB: tuple[str, ...] = ()
-
-# Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from the rows it wants.
-_LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
-            (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
-JOB: str = f"""
-SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
-       r.run_at, r.attempts, r.snoozes, r.updated_at,
-       l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
-       f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
-       {_LAST_ERROR}
-"""
-FROM_ALL: str = """FROM treadle_jobs j
-  LEFT JOIN treadle_ready r ON r.id = j.id
-  LEFT JOIN treadle_leases l ON l.id = j.id
-  LEFT JOIN treadle_finished f ON f.id = j.id"""
-# (`= NULL` finds nothing at once; for `false` SQLite would go through the table, each time.)
-FROM_PENDING: str = """FROM treadle_ready r CROSS JOIN treadle_jobs j ON j.id = r.id
-  LEFT JOIN treadle_leases l ON l.id = NULL LEFT JOIN treadle_finished f ON f.id = NULL"""
-FROM_PROCESSING: str = """FROM treadle_leases l CROSS JOIN treadle_jobs j ON j.id = l.id
-  LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_finished f ON f.id = NULL"""
-FROM_FINISHED: str = """FROM treadle_finished f CROSS JOIN treadle_jobs j ON j.id = f.id
-  LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_leases l ON l.id = NULL"""
-GET: str = f"{JOB} {FROM_ALL} WHERE j.id = :id"
-
-# The tables, by their short names in a list.
-TABLES: dict[str, str] = {name[0]: f"treadle_{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
-
-# Conditions of a filter. The value at a path of the payload, as JSON and as text; one broken by hand has nothing.
-ERROR_HAS: str = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
-PAYLOAD_HAS: str = "instr(j.payload, :{text}) > 0"
-AT_PATH: tuple[str, str] = (
-    "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
-    "CASE WHEN json_valid(j.payload) AND json_type(j.payload, :{path}) = 'text' THEN j.payload ->> :{path} END",
-)
-
-
-def paths(parts: list[str]) -> list[str]:
-    """A path as SQLite writes it, in each of its meanings: a number may be a name or an index."""
-    return ["$" + "".join(way) for way in product(*map(_steps, parts))]
-
-
-def _steps(part: str) -> list[str]:
-    """SQLite finds a name as it stands in the JSON, with its escapes."""
-    name = f".{encode(part).decode()}"
-    return [name, f"[#{part}]" if part[0] == "-" else f"[{part}]"] if is_index(part) else [name]
-
-
-DELETE_JOBS: str = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
-DELETE_FINISHED: str = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
-DELETE_ATTEMPTS: str = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
-
-# Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
-# before :oldest need to be looked at.
-PRUNABLE: str = """
-SELECT id, status, type, queue FROM treadle_finished
- WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
- ORDER BY id LIMIT :limit
-"""
-
-PRUNE_USAGE: str = """
-DELETE FROM treadle_usage WHERE (minute, type, queue, tenant) IN
-       (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before ORDER BY 1, 2, 3, 4 LIMIT :limit)
-"""
-
-TALLIES: str = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
-
-# ---- stats
-
-# The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
-FAILURES: str = """
-WITH newest AS (
-    SELECT * FROM (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed FROM treadle_finished
-                    WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
-     UNION ALL
-    SELECT * FROM (SELECT type, coalesce((SELECT error FROM treadle_attempts a WHERE a.id = r.id
-                                           ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
-                     FROM treadle_ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
-SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id)
-  FROM (SELECT *, substr(error, 1, instr(error || ':', ':') - 1) AS raised FROM newest)
- GROUP BY type, raised ORDER BY max(at) DESC
-"""
-
-LOCK_OPERATION: str = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
