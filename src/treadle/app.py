@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -29,7 +29,7 @@ from treadle.worker.tick import TickReport, tick
 from treadle.worker.worker import Worker
 
 if TYPE_CHECKING:
-    from treadle.web.app import WebApp
+    from treadle.web.app import WebApp, WebOptions
     from treadle.web.auth import Auth
 
 RESCUE_AFTER = 60 * clock.SECOND
@@ -208,34 +208,13 @@ class Treadle(Management):
         known = self.registry.get(claimed.type)
         return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT)
 
-    def asgi(
-        self,
-        *,
-        auth: Auth,
-        read_only: bool = False,
-        hosts: Collection[str] | None = None,
-        frame_ancestors: str = "'none'",
-        title: str = "treadle",
-        price: float | None = None,
-    ) -> WebApp:
-        """The dashboard and the HTTP API as an ASGI app that you mount. `auth(request)` decides who may do what.
-
-        `hosts`: the host names that it answers to. `frame_ancestors`: the sites that may show it in a frame, as in
-        the header Content-Security-Policy. `price`: of a second in a handler, for the insights.
-        """
+    def asgi(self, *, auth: Auth, **options: Unpack[WebOptions]) -> WebApp:
+        """The dashboard and the HTTP API as an ASGI app that you mount. `auth(request)` decides who may do what."""
         try:
             from treadle.web import asgi
         except ModuleNotFoundError as error:
             raise MissingExtra("the dashboard", str(error.name), "web") from None
-        return asgi(
-            self,
-            auth=auth,
-            read_only=read_only,
-            hosts=hosts,
-            frame_ancestors=frame_ancestors,
-            title=title,
-            price=price,
-        )
+        return asgi(self, auth=auth, **options)
 
     # Async twins
 

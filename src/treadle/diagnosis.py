@@ -129,10 +129,9 @@ def _ended(job: Job) -> Reason:
     when = f"at {_at(job.completed_at)}" if job.completed_at else "before"
     if job.status is Status.FAILED and job.attempts >= job.max_attempts:
         text = f"it failed {when}, after {job.attempts} of {plural(job.max_attempts, 'attempt')}: {job.error}"
+        way_out = f"fix the cause, then retry it: treadle jobs retry {job.id}"
         data = {"attempts": job.attempts, "max_attempts": job.max_attempts, "error": job.error}
-        return Reason(
-            ReasonCode.OUT_OF_ATTEMPTS, text, f"fix the cause, then retry it: treadle jobs retry {job.id}", data
-        )
+        return Reason(ReasonCode.OUT_OF_ATTEMPTS, text, way_out, data)
     error = f": {job.error}" if job.error and job.status is Status.FAILED else ""
     text = f"it was cancelled {when}" if job.status is Status.CANCELLED else f"it {job.status} {when}{error}"
     again = f"to run it again: treadle jobs retry {job.id}"
@@ -143,10 +142,8 @@ def _ended(job: Job) -> Reason:
 def _overdue(facts: JobFacts) -> Iterator[Reason]:
     if facts.deadline is not None and facts.deadline < facts.now:
         text = f"its deadline passed {_duration(facts.now - facts.deadline)} ago"
-        data = {"deadline": clock.to_datetime(facts.deadline)}
-        yield Reason(
-            ReasonCode.OVERDUE, text, "any worker or tick returns it within seconds: treadle tick app:td", data
-        )
+        way_out = "any worker or tick returns it within seconds: treadle tick app:td"
+        yield Reason(ReasonCode.OVERDUE, text, way_out, {"deadline": clock.to_datetime(facts.deadline)})
 
 
 def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
@@ -181,10 +178,8 @@ def _waiting(facts: JobFacts) -> list[Reason]:
     reasons = [*early, *unserved, *full]
     if facts.ahead and not early and not unserved:
         reasons.append(_jobs_ahead(facts.ahead))
-    data = {"workers": [worker.id for worker in living]}
-    return reasons or [
-        Reason(ReasonCode.NEXT_LOOK, "nothing is in its way", "a worker claims it within a second", data)
-    ]
+    way_out, data = "a worker claims it within a second", {"workers": [worker.id for worker in living]}
+    return reasons or [Reason(ReasonCode.NEXT_LOOK, "nothing is in its way", way_out, data)]
 
 
 def _not_due(facts: JobFacts) -> Iterator[Reason]:
@@ -193,9 +188,8 @@ def _not_due(facts: JobFacts) -> Iterator[Reason]:
     if due_in > 0:
         again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
         text = f"it is not due yet: at {_at(job.run_at)}, in {_duration(due_in)}{again}"
-        yield Reason(
-            ReasonCode.NOT_DUE, text, "wait until then", {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
-        )
+        data = {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
+        yield Reason(ReasonCode.NOT_DUE, text, "wait until then", data)
 
 
 def why_unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,7 @@ from treadle import clock, filters
 from treadle.bulk import Bulk
 from treadle.diagnosis import Problem, Why, explain, problems
 from treadle.errors import BadCursor, BadOption, JobNotFound
-from treadle.filters import Filter
+from treadle.filters import EVERYTHING, Filter
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.producer import Producer
@@ -185,6 +185,13 @@ class Management(Producer):
     acancel = twin(cancel)
     adelete = twin(delete)
     arun_now = twin(run_now)
+
+
+def every_job(app: Management, filter: Filter = EVERYTHING) -> Iterator[Job]:
+    """All jobs that match, newest first, page by page."""
+    yield from (page := app.jobs(filter, limit=PAGE_LIMIT))
+    while page.next is not None:
+        yield from (page := app.jobs(filter, limit=PAGE_LIMIT, cursor=page.next))
 
 
 def _both(wanted: Filter, given: Mapping[str, tuple[Any, ...]]) -> Filter:

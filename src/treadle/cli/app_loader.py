@@ -7,7 +7,7 @@ import os
 import sys
 import tomllib
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from operator import attrgetter
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +19,6 @@ from treadle.app import Treadle
 from treadle.cli.base import Shared
 from treadle.cli.errors import DATABASE, CommandError
 from treadle.errors import TreadleError
-from treadle.job import Job, Status
 from treadle.settings import DEFAULT_URL, URL_VARIABLE, database_url
 from treadle.stores import open_store
 from treadle.stores.base import Store
@@ -57,13 +56,6 @@ def database(shared: Shared, *, create: bool = False) -> Treadle:
         must_be_ready(app.store)
     app.store.open()
     return app
-
-
-def all_jobs(app: Treadle, status: Status | None = None) -> Iterator[Job]:
-    """Every job, or every job with a status, page by page, newest first."""
-    yield from (page := app.jobs(status=status, limit=200))
-    while page.next is not None:
-        yield from (page := app.jobs(status=status, limit=200, cursor=page.next))
 
 
 def must_be_ready(store: Store) -> None:

@@ -23,9 +23,9 @@ import msgspec
 
 from treadle.app import Treadle
 from treadle.cli import output
-from treadle.cli.app_loader import all_jobs
 from treadle.cli.base import Shared, command
 from treadle.cli.errors import PROBLEMS, CommandError
+from treadle.management import every_job
 from treadle.stores import open_store
 from treadle.stores.libsql.connection import Database
 from treadle.stores.libsql.url import read
@@ -129,7 +129,7 @@ def _drain(run: BenchRun, type: str, n: int, processes: int) -> float:
         _in_bulk(td, type, n)
         with _workers(td, processes, run.concurrency) as workers:
             _wait_for(td, workers, n)
-        jobs = list(all_jobs(td))
+        jobs = list(every_job(td))
         first = min(job.started_at for job in jobs if job.started_at)
         last = max(job.completed_at for job in jobs if job.completed_at)
         return n / max(1e-6, (last - first).total_seconds())

@@ -11,10 +11,10 @@ import msgspec
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from treadle.app import Treadle
-from treadle.cli.app_loader import all_jobs
 from treadle.cli.base import Shared
 from treadle.cli.output import Columns, number, show
 from treadle.job import Job, Status
+from treadle.management import every_job
 from treadle.stores.base import WorkerRow
 from treadle.units import plural
 
@@ -118,7 +118,7 @@ class DemoScreen:
     def _rows(self) -> list[TypeResult]:
         rows: dict[str, TypeResult] = {}
         held, victim = {job.id for job in self._held}, self.victim.id if self.victim else ""
-        for job in all_jobs(self._app):
+        for job in every_job(self._app):
             row, done = rows.setdefault(job.type, TypeResult(job.type)), job.status is Status.COMPLETED
             row.jobs += 1
             row.completed += done

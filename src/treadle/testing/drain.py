@@ -10,9 +10,10 @@ from contextlib import contextmanager
 from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.job import Attempt, Job, Status
+from treadle.management import every_job
 from treadle.results import run_on_a_loop
 from treadle.stores.base import ClaimRequest
-from treadle.testing.enqueued import call, every_job
+from treadle.testing.enqueued import call
 from treadle.worker.tick import TickReport, report_of
 from treadle.worker.worker import Worker
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -13,8 +13,8 @@ from treadle.errors import BadArguments
 from treadle.filters import Filter
 from treadle.function import Enqueuer
 from treadle.job import Job
+from treadle.management import every_job
 
-PAGE = 200
 SHOWN = 20
 
 
@@ -23,7 +23,7 @@ def enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) -> list[J
     those that were enqueued with these values; arguments that you leave out may be anything."""
     type = job if isinstance(job, str) else job.job_type.name
     _check_names(td, type, payload)
-    found = [job for job in every_job(td, type) if _fits(job.payload, payload)]
+    found = [job for job in every_job(td, Filter(types=(type,))) if _fits(job.payload, payload)]
     return found[::-1]
 
 
@@ -40,16 +40,6 @@ def refute_enqueued(td: Treadle, job: Enqueuer[...] | str, /, **payload: Any) ->
     if found := enqueued(td, job, **payload):
         times = "once" if len(found) == 1 else f"{len(found)} times"
         raise AssertionError(f"{_asked(job, payload)} was enqueued {times}{_what_is(td)}")
-
-
-def every_job(td: Treadle, type: str | None = None) -> Iterator[Job]:
-    """All jobs, newest first."""
-    wanted = Filter(types=(type,) if type is not None else ())
-    page = td.store.jobs(wanted, PAGE)
-    yield from page
-    while page.next is not None:
-        page = td.store.jobs(wanted, PAGE, page.next)
-        yield from page
 
 
 def call(type: str, payload: Mapping[str, Any]) -> str:

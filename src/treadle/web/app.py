@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 from anyio import CapacityLimiter
 from starlette.concurrency import run_in_threadpool
@@ -32,6 +32,16 @@ MAX_SLOW = 16
 """Slow requests at once, such as ticks. Further ones wait."""
 MAX_CACHED = 1_000
 T = TypeVar("T")
+
+
+class WebOptions(TypedDict, total=False):
+    """The options of `td.asgi`, as `WebApp` describes them."""
+
+    read_only: bool
+    hosts: Collection[str] | None
+    frame_ancestors: str
+    title: str
+    price: float | None
 
 
 @dataclass(eq=False)

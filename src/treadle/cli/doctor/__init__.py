@@ -13,12 +13,14 @@ import msgspec
 import treadle
 from treadle import clock
 from treadle.app import Treadle
-from treadle.cli.app_loader import all_jobs, database
+from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
 from treadle.diagnosis import RETURNED, alive, is_alive, silence
+from treadle.filters import Filter
 from treadle.job import Status
+from treadle.management import every_job
 from treadle.stores.base import RECLAIM_AFTER, Store, WorkerRow
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.units import format_duration, plural
@@ -124,7 +126,7 @@ def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]
     """Leases past their type's timeout, and leases of workers that are no longer there."""
     policies, known = app.store.policies(), {worker.id for worker in workers}
     now, overdue, orphaned = clock.to_datetime(at), 0, 0
-    for job in all_jobs(app, Status.PROCESSING):
+    for job in every_job(app, Filter(statuses=(Status.PROCESSING,))):
         if job.worker_id is None or job.started_at is None:
             continue  # claimed by hand: only its own deadline counts
         policy = policies.get(job.type)
