@@ -20,8 +20,8 @@ from treadle.web.route import Parameter, Request, Response, get
 
 MAX_COUNTED = 100_000
 """Only this many of the newest jobs are counted where there is no tally."""
-COUNT_SHARE = 0.05
-"""The part of the time that may go into one count: by tenant or subject every job is read."""
+QUERY_SHARE = 0.05
+"""At most this part of the time goes into one query: a count by tenant or subject reads every job."""
 MAX_GROUPS = 200
 """There may be a tenant for every job."""
 MAX_STEPS = 1_500
@@ -92,7 +92,7 @@ def stats(request: Request) -> Response:
     by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
     wanted = filter_of(request)
     key, store = ("stats", by, wanted), request.app.store
-    return Response(data=request.web.cached(key, 0.5, lambda: _count(store, by, wanted), share=COUNT_SHARE))
+    return Response(data=request.web.cached(key, 0.5, lambda: _count(store, by, wanted), share=QUERY_SHARE))
 
 
 def _count(store: Store, by: tuple[str, ...], wanted: Filter) -> Stats:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 from markupsafe import Markup
 
@@ -142,10 +141,6 @@ def workers(request: Request) -> Response:
     now, rows = request.app.store.now(), queries.workers(request)
     live = alive(rows, now)
     workers = sorted((views.worker(row, now) for row in rows), key=lambda worker: (worker.live, worker.name))
-    found = queries.queues(request)
-    queues = [(row, _oldest(row), sum(handles(w, row.queue, row.type) for w in live)) for row in found]
+    found = [(row, row.oldest_due if row.counts["queued"] else None) for row in queries.queues(request)]
+    queues = [(row, views.moment(at), sum(handles(w, row.queue, row.type) for w in live)) for row, at in found]
     return render(request, "workers.html", current_page="workers", workers=workers, queues=queues)
-
-
-def _oldest(row: QueueStats) -> datetime | None:
-    return clock.to_datetime(row.oldest_due) if row.oldest_due is not None and row.counts["queued"] else None

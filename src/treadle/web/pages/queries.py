@@ -12,24 +12,22 @@ from treadle.diagnosis import Problem
 from treadle.filters import Filter
 from treadle.job import Count, Usage
 from treadle.management import recent_usage
-from treadle.web.api.stats import MAX_COUNTED
+from treadle.web.api.stats import MAX_COUNTED, QUERY_SHARE
 from treadle.web.pages.usage_charts import Window
 from treadle.web.route import Request
 
 SECONDS = 0.5
-SHARE = 0.05
-"""At most this part of the time goes into reading one of these."""
 LIVE_SHARE = 0.2
-"""The same for what people watch: it is cheap at any size, and must be true within a second."""
+"""The share of a query that people watch: it is cheap at any size, and must be true within a second."""
 
 T = TypeVar("T")
 
 
-def _cached(request: Request, key: Hashable, make: Callable[[], T], share: float = SHARE) -> T:
+def _cached(request: Request, key: Hashable, make: Callable[[], T], share: float = QUERY_SHARE) -> T:
     return request.web.cached(("page", key), SECONDS, make, share=share)
 
 
-def _reads(key: str, read: Callable[[Treadle], T], share: float = SHARE) -> Callable[[Request], T]:
+def _reads(key: str, read: Callable[[Treadle], T], share: float = QUERY_SHARE) -> Callable[[Request], T]:
     return lambda request: _cached(request, key, lambda: read(request.app), share)
 
 
