@@ -15,6 +15,7 @@ from treadle.cli import output
 from treadle.cli.app_loader import database, load_app, must_be_ready, url_of
 from treadle.cli.base import Shared, choices, command, duration, group
 from treadle.cli.errors import CONFLICT, NOT_FOUND, CommandError, refuse_json
+from treadle.errors import MissingExtra
 from treadle.settings import checked_name
 from treadle.stores.rows import Token
 from treadle.views import moment
@@ -26,7 +27,6 @@ also run jobs: POST /api/jobs/tick."""
 HOSTS = "A host name that it answers to; may be repeated."
 PORT = click.IntRange(0, 65_535)
 SCOPES = choices(secrets.SCOPES, default=["read"])
-WITH_WEB = "install it: pip install 'treadle[web]'"
 
 
 @command("dashboard", help=HELP, prints_data=False)
@@ -43,7 +43,7 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
     try:
         from treadle.web import server
     except ModuleNotFoundError as error:
-        raise CommandError(f"the dashboard needs {error.name}", next=WITH_WEB) from None
+        raise MissingExtra("the dashboard", str(error.name), "web") from None
     app = load_app(shared, target) if target else Treadle(url_of(shared))
     if not server.is_loopback(host) and not server.has_credentials(app):
         raise CommandError(f"--host {host} lets others in, and nothing identifies them", server.WAYS)

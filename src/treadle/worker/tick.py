@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -48,27 +47,23 @@ class TickReport(msgspec.Struct, frozen=True, kw_only=True):
 def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     """Rescue, claim at most `max_jobs` within `max_seconds`, and run them here. What has not ended then is released.
 
-    A worker that looks lost is dead if its count stands still for one beat. Only then does a tick wait for that beat.
+    A worker that looks lost is dead if its count then stands still for a beat. If none looks lost, no tick waits.
     """
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
     rescued = declare_local_dead(app.store) + app.store.rescue()  # the worker does the former, but does not count it
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     with ThreadPoolExecutor(1, "treadle-tick") as thread:  # not in the loop's own pool: handlers may fill that
-        second_look = thread.submit(_declare_still_dead, app.store, _lost(app.store))
-        run_on_a_loop(_pass(worker, max_seconds, second_look))
+        looked = thread.submit(_look_twice, app.store)
+        run_on_a_loop(_pass(worker, max_seconds, looked))
     due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
-    return report_of(worker, rescued + second_look.result(), clock.now() if due.now else due.next_at)
+    return report_of(worker, rescued + looked.result(), clock.now() if due.now else due.next_at)
 
 
-def _lost(store: Engine) -> dict[str, int]:
-    """The counts of the workers that look lost."""
+def _look_twice(store: Engine) -> int:
+    """Declare dead the workers that look lost and whose counts stand still for a beat. How many jobs they had."""
     now = store.now()
-    return {worker.id: worker.beats for worker in store.workers() if not is_alive(worker, now)}
-
-
-def _declare_still_dead(store: Engine, counts: Mapping[str, int]) -> int:
-    """One beat later, declare dead the workers whose counts are still these. Returns how many jobs they had leased."""
+    counts = {worker.id: worker.beats for worker in store.workers() if not is_alive(worker, now)}
     if counts:
         time.sleep(BETWEEN_LOOKS)
     return sum(store.declare_dead(id, "its worker stopped beating", beats=beats) for id, beats in counts.items())
@@ -81,10 +76,10 @@ def report_of(worker: Worker, rescued: int, next_at: int | None) -> TickReport:
     return TickReport(rescued=rescued, ran=worker.claimed_total, next_due_at=next_due_at, **counts)
 
 
-async def _pass(worker: Worker, max_seconds: float, second_look: Future[int]) -> None:
+async def _pass(worker: Worker, max_seconds: float, looked: Future[int]) -> None:
     async with worker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(max_seconds):
                 await worker.drained()
-                if await asyncio.shield(asyncio.wrap_future(second_look)):
+                if await asyncio.shield(asyncio.wrap_future(looked)):
                     await worker.drained()
