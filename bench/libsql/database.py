@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from bench.sqlite.database import SQLiteTables
 from treadle import Treadle
-from treadle.stores.libsql.connection import Database, Rows, Transaction
+from treadle.stores.libsql.connection import Database, PendingRows, Transaction
 from treadle.stores.libsql.hrana import Parameters, Stream
 
 TABLES = ("jobs", "ready", "leases", "finished", "attempts", "dedupe", "types", "workers", "tallies", "usage")
@@ -19,7 +19,7 @@ class Plain:
         self._database = database
         self._tx: Transaction | None = None
 
-    def execute(self, sql: str, parameters: Parameters = ()) -> Rows:
+    def execute(self, sql: str, parameters: Parameters = ()) -> PendingRows:
         if sql.startswith("BEGIN"):
             self._tx = self._new()
         tx = self._tx or self._new()

@@ -1,4 +1,4 @@
-"""One action on many jobs, in short batches, so that other writers never wait for long."""
+"""One action on many jobs, in short transactions, so that other writers never wait for long."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ from treadle.ids import after, new_id
 
 if TYPE_CHECKING:
     from treadle.stores.base import Store
-    from treadle.stores.rows import Batch
+    from treadle.stores.rows import BulkChunk
 
 ActionName = Literal["retry", "run_now", "cancel", "delete"]
 ACTIONS: tuple[str, ...] = get_args(ActionName)
-BATCH = 50
+CHUNK = 50
+"""Jobs that are changed in one transaction."""
 COUNTED = 1_000_000
 """Jobs that are looked at to count the matches."""
 
@@ -47,16 +48,16 @@ class Bulk:
         newest = self.store.jobs(EVERYTHING, 1).jobs
         return max([new_id(), *(after(job.id) for job in newest)])
 
-    def step(self) -> Batch:
-        """Carry out the next batch."""
-        batch = self.store.batch(self.action, self.wanted, self.position, BATCH, self.operation)
-        self.position = batch.position
-        self.done += batch.done
-        self.skipped += batch.skipped
-        return batch
+    def step(self) -> BulkChunk:
+        """Change the next jobs."""
+        chunk = self.store.change_next(self.action, self.wanted, self.position, CHUNK, self.operation)
+        self.position = chunk.position
+        self.done += chunk.done
+        self.skipped += chunk.skipped
+        return chunk
 
     def __iter__(self) -> Iterator[Bulk]:
-        """Yields itself after each batch."""
+        """Yields itself after each chunk."""
         while self.position is not None:
             self.step()
             yield self

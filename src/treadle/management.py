@@ -160,7 +160,7 @@ class Management(Producer):
         return job
 
     def bulk(self, action: str, filter: str | Filter, *, expected: int | None = None) -> Bulk:
-        """Retry, run now, cancel or delete all jobs that match. Iterate over it: each step changes one batch.
+        """Retry, run now, cancel or delete all jobs that match. Iterate over it: each step changes some of them.
 
         With `expected`, it raises CountMoved and changes nothing if a different number matches.
         """

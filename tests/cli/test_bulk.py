@@ -239,7 +239,7 @@ def test_a_bulk_action_that_is_interrupted_says_how_far_it_got(treadle, td, monk
         steps.append(step(work))
         return steps[0]
 
-    monkeypatch.setattr("treadle.bulk.BATCH", 2)
+    monkeypatch.setattr("treadle.bulk.CHUNK", 2)
     monkeypatch.setattr(Bulk, "step", interrupted)
     result = treadle("jobs", "retry", "status:failed", "--yes")
     assert result.exit_code == 130

@@ -47,7 +47,7 @@ def ended(store, n, **options):
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch):
-    monkeypatch.setattr(bulk, "BATCH", 4)
+    monkeypatch.setattr(bulk, "CHUNK", 4)
 
 
 def test_failed_jobs_are_retried(store, clock):

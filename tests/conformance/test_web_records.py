@@ -11,7 +11,7 @@ from treadle.errors import RequestDiffers
 from treadle.filters import Filter
 from treadle.ids import new_id
 from treadle.job import Status
-from treadle.stores.rows import AuditRow, Batch, Operation, Token
+from treadle.stores.rows import AuditRow, BulkChunk, Operation, Token
 from treadle.stores.shared import manage
 
 
@@ -101,17 +101,17 @@ def test_a_batch_is_recorded_together_with_its_changes(store, clock):
     id = begun(store, action="cancel", position=new_id())
     clock.advance(1)
 
-    store.batch("cancel", PENDING, None, 3, id)
+    store.change_next("cancel", PENDING, None, 3, id)
 
     under_way = store.operation(id)
     assert (9, 3, 0, made[2].id) == (under_way.total, under_way.done, under_way.skipped, under_way.position)
     assert (start, clock(), None) == (under_way.started_at, under_way.updated_at, under_way.ended_at)
     clock.advance(1)
-    assert Batch(2, 0, None) == store.batch("cancel", PENDING, None, 3, id)
+    assert BulkChunk(2, 0, None) == store.change_next("cancel", PENDING, None, 3, id)
     ended = store.operation(id)
     assert (5, 0, None, clock(), None) == (ended.done, ended.skipped, ended.position, ended.ended_at, ended.error)
     put(store)
-    assert Batch(0, 0, None) == store.batch("cancel", PENDING, None, 3, id)
+    assert BulkChunk(0, 0, None) == store.change_next("cancel", PENDING, None, 3, id)
 
 
 def test_an_operation_continues_at_its_recorded_position_in_any_process(store, open_store):
@@ -123,7 +123,7 @@ def test_an_operation_continues_at_its_recorded_position_in_any_process(store, o
 
     other = open_store()
     for handle in (store, other, store, other):
-        handle.batch("run_now", PENDING, start, 2, id)
+        handle.change_next("run_now", PENDING, start, 2, id)
 
     assert (8, 0) == (store.operation(id).done, store.operation(id).skipped)
 
@@ -137,7 +137,7 @@ def test_a_batch_that_fails_is_not_recorded(store, monkeypatch):
 
     monkeypatch.setitem(manage.ACTIONS, "cancel", fails)
     with pytest.raises(ZeroDivisionError):
-        store.batch("cancel", PENDING, None, 3, id)
+        store.change_next("cancel", PENDING, None, 3, id)
 
     assert (0, None) == (store.operation(id).done, store.operation(id).ended_at)
 
@@ -160,7 +160,7 @@ def test_an_operation_that_failed_has_ended(store, clock):
     ended = store.operation(id)
     assert ("the disk is full", clock(), position) == (ended.error, ended.ended_at, ended.position)
     assert not store.resume_operation(ended)
-    assert Batch(0, 0, None) == store.batch("cancel", PENDING, None, 3, id)
+    assert BulkChunk(0, 0, None) == store.change_next("cancel", PENDING, None, 3, id)
 
 
 def test_the_newest_operations_are_listed(store):

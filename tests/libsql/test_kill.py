@@ -21,7 +21,7 @@ def test_no_job_is_lost_or_ends_twice_and_every_run_is_recorded(own_server: LibS
     n = size("LIBSQL", 2_000)
     with Place(tmp_path, own_server.url) as place:
         supervisor = place.worker(processes=3, concurrency=10, beat=1.0)
-        place.staffed(3)
+        place.wait_for_workers(3)
         acked = td.enqueue_many([storm_slow.request(seconds=SECONDS) for _ in range(n)])
         crashes = [threading.Timer(after, lambda: (own_server.kill(), own_server.start())) for after in CRASHES]
         for crash in crashes:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from treadle.stores.sqlite.connection import BUSY_SECONDS, FIRST_PAUSE, LONGEST_PAUSE, next_pause
+from treadle.stores.sqlite.connection import FIRST_PAUSE, LONGEST_PAUSE, next_pause
+from treadle.stores.transaction import BUSY_SECONDS
 
 
 def pauses() -> list[tuple[float, float]]:

@@ -16,7 +16,7 @@ from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, place, working
 from treadle import Context, Status, Treadle
 from treadle.errors import TransactionOver
-from treadle.stores.sqlite.connection import BUSY_SECONDS
+from treadle.stores.transaction import BUSY_SECONDS
 from treadle.testing import drain, enqueued
 
 Words = Callable[[], list[str]]

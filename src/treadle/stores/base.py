@@ -18,7 +18,18 @@ from treadle.diagnosis import JobFacts
 from treadle.filters import Filter
 from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from treadle.outcome import Outcome
-from treadle.stores.rows import AuditRow, Batch, Beat, Counted, Due, Operation, QueueStats, Sampled, Settled, Token
+from treadle.stores.rows import (
+    AuditRow,
+    Beat,
+    BulkChunk,
+    Due,
+    JobCounts,
+    Operation,
+    QueueStats,
+    Sampled,
+    Settled,
+    Token,
+)
 
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which any worker may reclaim a job."""
@@ -239,7 +250,7 @@ class Reading(Protocol):
     def jobs(self, filter: Filter, limit: int, before: str | None = None) -> Page:
         """Jobs, newest first, with ids before `before`. At a bounded cost: see `Page.searched`."""
 
-    def counts(self, by: Sequence[str], filter: Filter = ..., most: int | None = None) -> Counted:
+    def counts(self, by: Sequence[str], filter: Filter = ..., most: int | None = None) -> JobCounts:
         """How many jobs there are, grouped by some of status, state, type, queue, tenant and subject.
 
         With `most`, of those that have to be counted one by one only that many of the newest are.
@@ -273,9 +284,11 @@ class Managing(Protocol):
     def run_now(self, id: str) -> Job:
         """A waiting job waits no longer. Raises JobNotFound or WrongStatus."""
 
-    def batch(self, action: str, filter: Filter, before: str | None, limit: int, operation: str | None = None) -> Batch:
+    def change_next(
+        self, action: str, filter: Filter, before: str | None, limit: int, operation: str | None = None
+    ) -> BulkChunk:
         """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which the
-        action does not apply is skipped. A batch of an operation continues it, and is recorded in the same commit."""
+        action does not apply is skipped. With `operation`, continue that one, and record it in the same commit."""
 
 
 class WebRecords(Protocol):

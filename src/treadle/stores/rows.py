@@ -54,7 +54,7 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     """False if too many are for later to count all of them."""
 
 
-class Counted(NamedTuple):
+class JobCounts(NamedTuple):
     """Rows like `{"status": "pending", "count": 3}`, and whether all jobs were counted."""
 
     rows: list[dict[str, Any]]
@@ -94,7 +94,7 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Operation(msgspec.Struct, frozen=True):
-    """One thing that is done to many jobs, batch by batch."""
+    """An action on many jobs, which is carried out chunk by chunk."""
 
     id: str
     who: str
@@ -110,8 +110,8 @@ class Operation(msgspec.Struct, frozen=True):
     error: str | None = None
 
 
-class Batch(NamedTuple):
-    """What one step of an operation did, and where the next one continues; None if it was the last."""
+class BulkChunk(NamedTuple):
+    """What one transaction of a bulk action did, and where the next one continues; None if it was the last."""
 
     done: int
     skipped: int

@@ -13,16 +13,15 @@ from treadle.clock import SECOND, Clock
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionOver
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
-from treadle.stores.libsql.url import Place
+from treadle.stores.libsql.url import Endpoint
 from treadle.stores.sqlite.insert_claim_settle import Transitions
 from treadle.stores.sqlite.insert_claim_settle_sql import SAVEPOINT
 from treadle.stores.sqlite.sql import SERVER_TIME
-from treadle.stores.transaction import NOTHING
+from treadle.stores.transaction import BUSY_SECONDS, NOTHING
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BUSY_SECONDS = 10.0
 ANSWER_SECONDS = 15.0
 """How long an answer may take. A wait for the write lock ends after 5 s: the server ends a transaction that holds it
 longer."""
@@ -37,7 +36,7 @@ class Duplicate(Exception):
     """A row with that key exists."""
 
 
-class Rows:
+class PendingRows:
     """What a statement found or changed. It is sent when its result, or that of a later statement, is read."""
 
     __slots__ = ("_result", "_tx")
@@ -77,14 +76,14 @@ class Transaction(Transitions):
         self.stream = stream
         self.now = now
         self._begins = begins
-        self._pending: list[tuple[Statement, Rows]] = []
+        self._pending: list[tuple[Statement, PendingRows]] = []
         self.is_over = False
 
-    def execute(self, sql: str, parameters: Parameters = NOTHING) -> Rows:
+    def execute(self, sql: str, parameters: Parameters = NOTHING) -> PendingRows:
         if self.is_over:  # the server would take each statement for a transaction of its own
             raise TransactionOver("this transaction is over; nothing can be added to it")
         self._begins = self._begins or sql == SAVEPOINT
-        rows = Rows(self)
+        rows = PendingRows(self)
         self._pending.append(((sql, parameters), rows))
         return rows
 
@@ -109,10 +108,10 @@ Steps = Callable[Concatenate[Transaction, P], T]
 class Database:
     """The server, as one process uses it."""
 
-    def __init__(self, place: Place, clock: Clock | None) -> None:
-        self.where = place.where
+    def __init__(self, endpoint: Endpoint, clock: Clock | None) -> None:
+        self.where = endpoint.where
         self.pid = os.getpid()
-        self.server = Server(place, seconds=ANSWER_SECONDS)
+        self.server = Server(endpoint, seconds=ANSWER_SECONDS)
         self._clock = clock
         self._offset = 0.0
         self._measured = -MEASURE_EVERY

@@ -54,25 +54,25 @@ class _Error(msgspec.Struct):
     code: str | None = None
 
 
-class _Batch(msgspec.Struct):
+class _BatchResult(msgspec.Struct):
     step_results: list[_Result | None]
     step_errors: list[_Error | None]
 
 
-class _Response(msgspec.Struct):
+class _StreamResponse(msgspec.Struct):
     type: str
-    result: _Batch | None = None
+    result: _BatchResult | None = None
 
 
-class _Answer(msgspec.Struct):
+class _StreamResult(msgspec.Struct):
     type: str
-    response: _Response | None = None
+    response: _StreamResponse | None = None
     error: _Error | None = None
 
 
 class _Pipeline(msgspec.Struct):
     baton: str | None
-    results: list[_Answer]
+    results: list[_StreamResult]
     base_url: str | None = None
 
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from treadle.stores.libsql.url import Place, is_loopback
+from treadle.stores.libsql.url import Endpoint, is_loopback
 
 PATH = "/v2/pipeline"
 NEITHER_TLS = {"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
@@ -62,14 +62,14 @@ class Address(NamedTuple):
 class Server:
     """A libSQL server, and idle connections to it."""
 
-    def __init__(self, place: Place, *, seconds: float) -> None:
+    def __init__(self, endpoint: Endpoint, *, seconds: float) -> None:
         self._idle: defaultdict[Peer, list[http.client.HTTPConnection]] = defaultdict(list)
-        self._place = place
-        self._home = Address(Peer(place.host, place.port, place.tls), PATH)
-        self._context = ssl.create_default_context() if place.tls else None
+        self._endpoint = endpoint
+        self._home = Address(Peer(endpoint.host, endpoint.port, endpoint.tls), PATH)
+        self._context = ssl.create_default_context() if endpoint.tls else None
         self._headers = {"Content-Type": "application/json"}
-        if place.token:
-            self._headers["Authorization"] = f"Bearer {place.token}"
+        if endpoint.token:
+            self._headers["Authorization"] = f"Bearer {endpoint.token}"
         self._seconds = seconds
 
     def post(self, body: bytes, address: Address | None = None) -> bytes:
@@ -91,7 +91,7 @@ class Server:
     def elsewhere(self, base: str) -> Address:
         """The address at which a stream continues, if the server names one. It is as protected as the first one."""
         address = _address(base)
-        is_secret = self._place.tls or (self._place.token is not None and not self._place.in_clear)
+        is_secret = self._endpoint.tls or (self._endpoint.token is not None and not self._endpoint.in_clear)
         if is_secret and not (address.peer.tls or is_loopback(address.peer.host)):
             raise Untrusted(f"it sends us on to {base}, without TLS", "nothing was sent there; set the server right")
         return address

@@ -53,15 +53,15 @@ class LibSQLStore(SQLiteTables[Database]):
 
     def __init__(self, url: str, *, clock: Clock = now) -> None:
         super().__init__()
-        self._place = read_url(url)
-        self.url, self.where = url, self._place.where
+        self._endpoint = read_url(url)
+        self.url, self.where = url, self._endpoint.where
         self._clock = None if clock is now else clock
         self._looks = 0
 
     # Life of the store
 
     def _connections(self) -> Database:
-        return Database(self._place, self._clock)
+        return Database(self._endpoint, self._clock)
 
     def _prepare(self, database: Database) -> None:
         version: str = database.read("other", Transaction.value, sql.VERSION)

@@ -21,7 +21,7 @@ IN_CLEAR = (
 )
 
 
-class Place(NamedTuple):
+class Endpoint(NamedTuple):
     host: str
     port: int
     tls: bool
@@ -32,7 +32,7 @@ class Place(NamedTuple):
     """The token may be sent without TLS to another machine."""
 
 
-def read(url: str) -> Place:
+def read(url: str) -> Endpoint:
     where, parts = _bare(url), urlsplit(url)
     try:
         port = parts.port
@@ -49,7 +49,7 @@ def read(url: str) -> Place:
     token, tls = _token(where, given), SCHEMES[parts.scheme]
     if token and not (tls or in_clear or is_loopback(parts.hostname)):
         raise BadURL(where, IN_CLEAR)
-    return Place(parts.hostname, port or (443 if tls else 80), tls, token, where, in_clear)
+    return Endpoint(parts.hostname, port or (443 if tls else 80), tls, token, where, in_clear)
 
 
 def _token(where: str, given: str) -> str | None:

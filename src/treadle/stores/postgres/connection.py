@@ -20,12 +20,11 @@ from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable
 from treadle.stores.postgres import sql
 from treadle.stores.postgres.cursor import Cursors
 from treadle.stores.postgres.insert_claim_settle import Transitions
-from treadle.stores.transaction import NOTHING
+from treadle.stores.transaction import BUSY_SECONDS, NOTHING, Rows
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-BUSY_SECONDS = 10.0
 ANSWER_SECONDS = 40.0
 """How long the server may take to answer: longer than its own statement_timeout."""
 QUIET = 0.05
@@ -101,8 +100,9 @@ class Transaction(Transitions):
         else:
             self.now = now
 
-    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Any:
-        return self.connection.execute(named(sql), parameters)
+    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows:
+        rows: Rows = self.connection.execute(named(sql), parameters)
+        return rows
 
     def job_waits(self, queue: str) -> None:
         """The workers of this queue are notified when all of this is committed."""

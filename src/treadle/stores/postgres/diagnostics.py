@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -102,7 +102,7 @@ def _ask(database: Database, tx: Transaction) -> Diagnostics:
     )
 
 
-def _skew(tx: Any) -> float:
+def _skew(tx: Transaction) -> float:
     """By the quickest of three answers: a slow one says little."""
     tries: list[tuple[int, float]] = []
     for _ in range(3):

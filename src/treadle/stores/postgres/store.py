@@ -20,7 +20,7 @@ from treadle.stores.postgres import url as postgres_url
 from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
-from treadle.stores.rows import Counted
+from treadle.stores.rows import JobCounts
 from treadle.stores.shared import claim_settle, enqueue, search
 from treadle.stores.shared.store import SQLStore
 from treadle.stores.transaction import Insert
@@ -28,17 +28,17 @@ from treadle.stores.transaction import Transaction as AnyTransaction
 from treadle.stores.user_connections import IDENTITY, UserConnection, identity, savepoint, wrap
 
 
-class _Answers:
+class _UserAdapter:
     """The user's connection, as our own statements use it."""
 
     def __init__(self, theirs: UserConnection) -> None:
         self._theirs = theirs
 
-    def execute(self, sql: str, parameters: Mapping[str, Any]) -> Answer:
-        return Answer(self._theirs.execute(sql, parameters))
+    def execute(self, sql: str, parameters: Mapping[str, Any]) -> UserRows:
+        return UserRows(self._theirs.execute(sql, parameters))
 
 
-class Answer(list[tuple[Any, ...]]):
+class UserRows(list[tuple[Any, ...]]):
     """The rows of a statement. (On a user's connection, a statement that changes rows has to return them.)"""
 
     @property
@@ -168,7 +168,7 @@ class PostgresStore(SQLStore[Database]):
             here = identity(theirs)
             if here != self._identity and here != self._ask_identity():
                 raise BadConnection(connection, f"it is not open on {self.where}", "the jobs live in another database")
-            tx = Transaction(_Answers(theirs), self._clock, database.cursors)
+            tx = Transaction(_UserAdapter(theirs), self._clock, database.cursors)
             yield tx
             for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
                 tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
@@ -185,10 +185,10 @@ class PostgresStore(SQLStore[Database]):
     def jobs(self, filter: Filter, limit: int, before: str | None = None) -> Page:
         return self.database.read("read", lambda tx: search.jobs(self._for_tenant(tx, filter), filter, limit, before))
 
-    def counts(self, by: Sequence[str], filter: Filter = EVERYTHING, most: int | None = None) -> Counted:
+    def counts(self, by: Sequence[str], filter: Filter = EVERYTHING, most: int | None = None) -> JobCounts:
         """The tallies are of all tenants: a role that sees one tenant has to count."""
 
-        def steps(tx: Transaction) -> Counted:
+        def steps(tx: Transaction) -> JobCounts:
             count = search.counts if self._scope is None else search.count_jobs
             return count(self._for_tenant(tx, filter), by, filter, most)
 

@@ -12,7 +12,7 @@ from treadle.filters import Filter
 from treadle.ids import first_id_of, is_id
 from treadle.job import Job, Status
 from treadle.outcome import COMPLETED
-from treadle.stores.rows import Batch
+from treadle.stores.rows import BulkChunk
 from treadle.stores.shared import read, search, web_records
 from treadle.stores.shared.claim_settle import decode_claimed, settle
 from treadle.stores.shared.enqueue import take_key
@@ -88,26 +88,26 @@ ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
 }
 
 
-def batch(
+def change_next(
     tx: Transaction, action: str, filter: Filter, before: str | None, limit: int, operation: str | None = None
-) -> Batch:
+) -> BulkChunk:
     if operation is None:
-        return _batch(tx, action, filter, before, limit)
+        return _change_next(tx, action, filter, before, limit)
     before = web_records.position(tx, operation)
     if before is None:
-        return Batch(0, 0, None)
-    batch = _batch(tx, action, filter, before, limit)
-    tx.execute(tx.sql.ADVANCE_OPERATION, {**batch._asdict(), "id": operation, "now": tx.now})
-    return batch
+        return BulkChunk(0, 0, None)
+    chunk = _change_next(tx, action, filter, before, limit)
+    tx.execute(tx.sql.ADVANCE_OPERATION, {**chunk._asdict(), "id": operation, "now": tx.now})
+    return chunk
 
 
-def _batch(tx: Transaction, action: str, filter: Filter, before: str | None, limit: int) -> Batch:
-    """A job that is locked and matches again cannot become one that was not meant."""
+def _change_next(tx: Transaction, action: str, filter: Filter, before: str | None, limit: int) -> BulkChunk:
+    """A job that is locked and matches again cannot become one that does not match."""
     page = search.jobs(tx, filter, limit, before)
     locked = [job.id for job in page if _is_locked(tx, job.id)]
-    meant = search.jobs(tx, filter.replace(ids=tuple(locked)), limit, None).jobs if locked else []
-    done = sum(_done(tx, ACTIONS[action], job.id) for job in meant)
-    return Batch(done, len(page) - done, page.next)
+    matching = search.jobs(tx, filter.replace(ids=tuple(locked)), limit, None).jobs if locked else []
+    done = sum(_done(tx, ACTIONS[action], job.id) for job in matching)
+    return BulkChunk(done, len(page) - done, page.next)
 
 
 def _is_locked(tx: Transaction, id: str) -> bool:
@@ -159,7 +159,7 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
-        tally(tx, [(*place, -n) for place, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
+        tally(tx, [(*key, -n) for key, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
     return len(rows)
 
 

@@ -7,14 +7,14 @@ a fixed number of the newest rows: the page says so, and its cursor continues th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from treadle.clock import SECOND
 from treadle.filters import EVERYTHING, Filter, matches
 from treadle.ids import first_id_of
 from treadle.job import FINAL, WAITING, Job, Page, Status
-from treadle.stores.rows import Counted
+from treadle.stores.rows import JobCounts
 from treadle.stores.shared import read, stats
 from treadle.stores.shared.filter_sql import STATE, STATUS, Term, at_moment, conditions, where
 from treadle.stores.transaction import Transaction
@@ -25,6 +25,8 @@ FIRST_LOOK = 5_000
 """Most pages are full after these."""
 SKEW = 3600 * SECOND
 """An id has the time of the host that made it, which may be wrong by this much."""
+GroupCount = tuple[dict[str, Any], int]
+"""The columns by which jobs are counted, and a count."""
 
 
 class Source(NamedTuple):
@@ -133,7 +135,7 @@ def _by_index(filter: Filter, terms: dict[str, Term]) -> list[Term]:
     return []
 
 
-def _is_one(values: Sequence[Any]) -> bool:
+def _is_one(values: Sequence[object]) -> bool:
     return len(values) == 1 and isinstance(values[0], str)
 
 
@@ -146,30 +148,32 @@ def _ended(status: Status) -> list[Term]:
 # How many
 
 
-def counts(tx: Transaction, by: Sequence[str], filter: Filter = EVERYTHING, most: int | None = None) -> Counted:
+def counts(tx: Transaction, by: Sequence[str], filter: Filter = EVERYTHING, most: int | None = None) -> JobCounts:
     """From the tallies if they have the answer. If not, jobs are counted."""
     return _tallied(tx, by, filter) if _is_tallied(by, filter) else count_jobs(tx, by, filter, most)
 
 
-def count_jobs(tx: Transaction, by: Sequence[str], filter: Filter, most: int | None) -> Counted:
+def count_jobs(tx: Transaction, by: Sequence[str], filter: Filter, most: int | None) -> JobCounts:
     """Jobs are counted, among the newest `most` of each source."""
     if most is None and filter == EVERYTHING and "state" not in by:
         names = ("status", "type", "queue", "tenant", "subject")
-        every = [(dict(zip(names, row, strict=False)), row[-1]) for row in tx.execute(tx.sql.COUNT_EACH)]
-        return Counted(_grouped(by, every), True)
-    rows: list[tuple[dict[str, Any], int]] = []
+        every: list[GroupCount] = [
+            (dict(zip(names, row, strict=False)), row[-1]) for row in tx.execute(tx.sql.COUNT_EACH)
+        ]
+        return JobCounts(_grouped(by, every), True)
+    rows: list[GroupCount] = []
     exact = True
     for source in _sources(tx, filter):
         end = None if most is None else _end(tx, source, None, most)
         rows += _counted(tx, source, by, end)
         exact = exact and end is None
-    return Counted(_grouped(by, rows), exact)
+    return JobCounts(_grouped(by, rows), exact)
 
 
 _COLUMNS = {"status": STATUS, "state": STATE, "tenant": "j.tenant", "subject": "j.subject"}
 
 
-def _counted(tx: Transaction, source: Source, by: Sequence[str], end: str | None) -> list[tuple[dict[str, Any], int]]:
+def _counted(tx: Transaction, source: Source, by: Sequence[str], end: str | None) -> list[GroupCount]:
     terms, parameters = where([*source.served, *source.others, *_range(source.at, None, end)])
     columns = [_COLUMNS.get(name, f"{source.at}.{name}") for name in by]
     named = "".join(f"{column} AS c{i}, " for i, column in enumerate(columns))
@@ -185,10 +189,10 @@ def _is_tallied(by: Sequence[str], filter: Filter) -> bool:
     return plain and {"status", "state", "type", "queue"} >= set(by)
 
 
-def _tallied(tx: Transaction, by: Sequence[str], filter: Filter) -> Counted:
+def _tallied(tx: Transaction, by: Sequence[str], filter: Filter) -> JobCounts:
     """Tallies do not say what a pending job waits for: `queue_stats` does."""
     states = set(filter.statuses) or {*Status, *WAITING}
-    rows: list[tuple[dict[str, Any], int]] = []
+    rows: list[GroupCount] = []
     split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)
     found = [row for row in stats.queue_stats(tx) if _is_in(row.type, row.queue, filter)] if split else []
     for status, type, queue, n in tx.execute(tx.sql.TALLIES):
@@ -198,14 +202,14 @@ def _tallied(tx: Transaction, by: Sequence[str], filter: Filter) -> Counted:
         waits = [state for state in WAITING if state in states or Status.PENDING in states]
         row = {"status": Status.PENDING.value, "type": queue_stats.type, "queue": queue_stats.queue}
         rows += [({**row, "state": state}, queue_stats.counts[state]) for state in waits]
-    return Counted(_grouped(by, rows), all(row.exact for row in found))
+    return JobCounts(_grouped(by, rows), all(row.exact for row in found))
 
 
 def _is_in(type: str, queue: str, filter: Filter) -> bool:
     return matches(type, filter.types) and matches(queue, filter.queues)
 
 
-def _grouped(by: Sequence[str], rows: Any) -> list[dict[str, Any]]:
+def _grouped(by: Sequence[str], rows: Iterable[GroupCount]) -> list[dict[str, Any]]:
     total: Counter[tuple[Any, ...]] = Counter()
     for row, n in rows:
         total[tuple(row[name] for name in by)] += n

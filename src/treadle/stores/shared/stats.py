@@ -51,7 +51,7 @@ def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
             completed, failures = runs * (kind is OutcomeKind.COMPLETED), runs * (kind in UNSUCCESSFUL)
             times = max(0, busy), max(0, waiting)
             usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
-    tally(tx, [(*place, n) for place, n in moved.items()])
+    tally(tx, [(*key, n) for key, n in moved.items()])
     if usage:
         tx.execute(tx.sql.ADD_USAGE, {"rows": as_json(usage)})
 
@@ -128,21 +128,21 @@ def _queue_stats(tx: Transaction) -> list[QueueStats]:
     for status, type, queue, n in tx.execute(tx.sql.TALLIES):
         tallies[queue, type][status] += n
     return [
-        _stats_of(place, tally, levels[place], retrying.get(place, 0), limits.get(place[1]), whole=whole)
-        for place, tally in sorted(tallies.items())
+        _stats_of(key, tally, levels[key], retrying.get(key, 0), limits.get(key[1]), whole=whole)
+        for key, tally in sorted(tallies.items())
     ]
 
 
 def _stats_of(
-    place: tuple[str, str], tally: Counter[str], levels: list[_Level], retrying: int, limit: int | None, *, whole: bool
+    key: tuple[str, str], tally: Counter[str], levels: list[_Level], retrying: int, limit: int | None, *, whole: bool
 ) -> QueueStats:
     pending = tally[Status.PENDING]
     later = min(sum(level.later for level in levels), pending)
     retrying = min(retrying, later)
     waiting = {"queued": pending - later, "scheduled": later - retrying, "retrying": retrying}
     return QueueStats(
-        queue=place[0],
-        type=place[1],
+        queue=key[0],
+        type=key[1],
         counts={state.name: tally[state.status] for state in STATES} | waiting,
         oldest_due=min((level.oldest for level in levels if level.oldest is not None), default=None),
         next_due=min((level.next for level in levels if level.next is not None), default=None),

@@ -194,7 +194,7 @@ class SQLStore(ABC, Generic[D]):
     retry = writes("other", manage.retry)
     delete = writes("other", manage.delete)
     run_now = writes("other", manage.run_now)
-    batch = writes("other", manage.batch)
+    change_next = writes("other", manage.change_next)
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)
 

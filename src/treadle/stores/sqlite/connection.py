@@ -18,14 +18,13 @@ from treadle.clock import Clock
 from treadle.errors import StoreBusy, StoreUnusable
 from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
 from treadle.stores.sqlite.insert_claim_settle import Transitions
-from treadle.stores.transaction import NOTHING
+from treadle.stores.transaction import BUSY_SECONDS, NOTHING
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.0002, 0.01
 """Seconds between two attempts to take SQLite's lock."""
-BUSY_SECONDS = 10.0
 text = partial(str, encoding="utf-8", errors="replace")
 """A row that was broken by hand must be readable, so that only its own job fails."""
 

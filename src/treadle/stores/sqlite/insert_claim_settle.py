@@ -123,7 +123,7 @@ class Transitions(Transaction):
         orphaned = self.delete_orphaned_leases(Status.PENDING) if len(claimed) < len(jobs) else []
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
         counts = Counter(map(attrgetter("type", "queue"), claimed)).items()
-        moved = [(status, *place, sign * n) for place, n in counts for status, sign in _CLAIMED_IS]
+        moved = [(status, *key, sign * n) for key, n in counts for status, sign in _CLAIMED_IS]
         return claimed, [*moved, *orphaned]
 
     # From `leases` to `finished`, or back to `ready`

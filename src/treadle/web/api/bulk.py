@@ -173,7 +173,7 @@ def tick(request: Request) -> Response:
 
 
 class BulkRunner:
-    """One thread of a mount, which runs operations batch by batch, in the order in which they were started.
+    """One thread of a mount, which runs operations chunk by chunk, in the order in which they were started.
 
     Their progress is in the database, for every process to see.
     """
@@ -201,7 +201,7 @@ class BulkRunner:
             self._put(operation.id, Bulk(store, operation.action, filters.parse(operation.filter)))
 
     def close(self) -> None:
-        """Stops after the current batch. The next process that reads the operation resumes it."""
+        """Stops after the current chunk. The next process that reads the operation resumes it."""
         self._closing = True
         self._todo.put(None)
 
