@@ -208,7 +208,7 @@ def test_a_connection_to_another_database_is_refused(store, postgres_url):
 def test_a_value_that_is_not_a_connection_is_refused_and_shown(store, connection):
     with pytest.raises(
         BadConnection,
-        match=r"it is not a sqlite3 connection|does not know this kind of connection|lets nobody else into",
+        match=r"it is not a sqlite3 connection|does not know this kind of connection|cannot be shared",
     ):
         store.insert([new_job()], connection)
 

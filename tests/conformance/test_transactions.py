@@ -153,7 +153,7 @@ def test_a_block_that_holds_the_only_writer_for_too_long_is_cut_off(store, users
             while True:
                 connection.execute("INSERT INTO orders DEFAULT VALUES")
 
-    with pytest.raises(TransactionOver, match="nobody else can write"):
+    with pytest.raises(TransactionOver, match="no other process can write"):
         hold_on()
 
     assert ([], Status.PROCESSING) == (orders(store), store.get(claimed.id).status)

@@ -189,7 +189,7 @@ class Engine(Protocol):
         started: Collection[int] | None = None,
         outside: bool = False,
     ) -> int:
-        """Declare a worker dead, forever, and return its jobs. How many it had leased.
+        """Declare a worker dead, forever, and settle its leases. Return their number.
 
         With `beats`, only if its count is still that. Only the leases in `started` are charged for the crash;
         None: all of them. `outside`: it was killed from outside, so that none of its jobs is suspected.
@@ -197,7 +197,7 @@ class Engine(Protocol):
         """
 
     def rescue(self, *, silent_for: int | None = None) -> int:
-        """Return the jobs whose worker has no row, or whose deadline passed a while ago. How many.
+        """Settle the leases whose worker has no row, or whose deadline passed a while ago. Return their number.
 
         With `silent_for`, first declare workers dead that have not beaten for that many microseconds of database time.
         """
@@ -207,13 +207,14 @@ class Engine(Protocol):
 
     # Chores
     def complete(self, ids: Sequence[str]) -> int:
-        """The work of these jobs exists: whatever their status, they are completed now. How many were not before."""
+        """Mark these jobs as completed, whatever their status: their work exists. Return how many were not before."""
 
     def compact(self) -> int:
-        """Add up the counts that were appended, where they are. How many rows are left of them."""
+        """Add up the counts that were appended, if the store appends them. Return the number of rows left."""
 
     def prune(self, statuses: Sequence[Status], before: int, limit: int) -> int:
-        """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. How many."""
+        """Delete up to `limit` jobs that ended in one of `statuses` more than `before` microseconds ago. Return
+        their number."""
 
 
 class Schema(Protocol):
@@ -251,7 +252,7 @@ class Reading(Protocol):
         """Jobs, newest first, with ids before `before`. At a bounded cost: see `Page.searched`."""
 
     def counts(self, by: Sequence[str], filter: Filter = ..., most: int | None = None) -> JobCounts:
-        """How many jobs there are, grouped by some of status, state, type, queue, tenant and subject.
+        """Count jobs, grouped by some of status, state, type, queue, tenant and subject.
 
         With `most`, of those that have to be counted one by one only that many of the newest are.
         """
@@ -316,7 +317,7 @@ class WebRecords(Protocol):
         """An operation begins."""
 
     def resume_operation(self, operation: Operation) -> bool:
-        """Continue one that stands still. False if it has moved since, or another process was first."""
+        """Continue one that has stopped. False if it has moved since, or another process was first."""
 
     def fail_operation(self, id: str, error: str) -> None:
         """It ends here, for a reason."""

@@ -125,7 +125,7 @@ class Statements:
             WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
          WHERE run_at <= :now
     """
-    AHEAD_BESIDE = """
+    AHEAD_EQUAL = """
         SELECT count(*) FROM (SELECT 1 FROM treadle.ready
             WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
               AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a

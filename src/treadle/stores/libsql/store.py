@@ -24,8 +24,8 @@ from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
 OURS = "treadle"
 """treadle's savepoint in the user's transaction."""
 ENDED_BY_THE_SERVER = (
-    "the server has ended the transaction: one that lasts 5 s has to make room for others, as nobody else can write "
-    "meanwhile; nothing was stored: do the slow work first, then write in the block"
+    "the server has ended the transaction after 5 s, because no other process can write during that time; nothing was "
+    "stored: do the slow work first, then write in the block"
 )
 
 
@@ -106,8 +106,10 @@ class LibSQLStore(SQLiteTables[Database]):
 
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
         if not isinstance(connection, Connection):
-            way_out = "a job joins a transaction there through ctx.transaction() only; leave connection out"
-            raise BadConnection(connection, "a libSQL server lets nobody else into a transaction", way_out)
+            way_out = "only in ctx.transaction() can a job be part of one; leave connection out"
+            raise BadConnection(
+                connection, "a transaction on a libSQL server cannot be shared between connections", way_out
+            )
         return connection.insert(jobs)
 
     # Settle
@@ -189,7 +191,7 @@ class Connection:
 
 
 def own_error(database: Database, error: Exception) -> Exception:
-    """The error that a block gets: sqlite3's if a statement is to blame, ours if the transaction is over."""
+    """The error that a block gets: sqlite3's if a statement failed, ours if the transaction is over."""
     if isinstance(error, Failed) and error.code not in GONE:
         if f"no such savepoint: {BLOCK}" in str(error):
             return TransactionOver(claim_settle.ENDED_BY_THE_BLOCK)

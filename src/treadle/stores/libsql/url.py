@@ -16,7 +16,7 @@ TOKEN_VARIABLES = ("TREADLE_LIBSQL_TOKEN", "LIBSQL_AUTH_TOKEN", "TURSO_AUTH_TOKE
 WRITE = "write libsql://name.turso.io for a server with TLS, libsql+http://127.0.0.1:8080 for one without"
 
 IN_CLEAR = (
-    "without TLS everybody on the way could read the token; write libsql:// for a server with TLS, "
+    "without TLS, anyone on the network could read the token; write libsql:// for a server with TLS, "
     "or add ?tokenInClear=1 if you trust the network, or take the token away"
 )
 

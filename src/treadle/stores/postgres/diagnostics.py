@@ -103,7 +103,7 @@ def _ask(database: Database, tx: Transaction) -> Diagnostics:
 
 
 def _skew(tx: Transaction) -> float:
-    """By the quickest of three answers: a slow one says little."""
+    """By the quickest of three responses: a slow one says little."""
     tries: list[tuple[int, float]] = []
     for _ in range(3):
         asked = clock.now()

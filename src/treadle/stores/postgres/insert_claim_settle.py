@@ -172,7 +172,7 @@ def _allowed(found: Found, request: ClaimRequest) -> tuple[list[ReadyRange], dic
 
 
 def _starts_of(jobs: Sequence[Candidate]) -> list[tuple[ReadyRange, int, Position]]:
-    """How many to take of each range, and from where on: others may have taken these very jobs meanwhile."""
+    """How many jobs to take of each range, and from which on: others may have taken these very jobs by now."""
     counts = Counter(range for _, _, range in jobs)
     first: dict[ReadyRange, Position] = {}
     for run_at, id, range in jobs:

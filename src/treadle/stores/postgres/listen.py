@@ -144,7 +144,7 @@ class Watch:
         self._forget(60.0)
 
     def _lost(self, problem: str) -> None:
-        log.warning("no longer listening: %s; looking once a second meanwhile", " ".join(problem.split()))
+        log.warning("no longer listening, so looking for jobs once a second: %s", " ".join(problem.split()))
         self._forget(self._pause * random.uniform(0.5, 1.5))
         self._pause = min(LONGEST_PAUSE, self._pause * 2)
 

@@ -99,4 +99,4 @@ def _leases_of(tx: Transaction, worker: str) -> list[ClaimedJob]:
 
 def _overdue(claimed: ClaimedJob) -> Outcome:
     kind = OutcomeKind.FAILED if claimed.attempt >= claimed.max_attempts else OutcomeKind.RETRIED
-    return Outcome(kind, error="it was stuck: its deadline passed and nobody settled it")
+    return Outcome(kind, error="it was stuck: its deadline passed and no worker settled it")

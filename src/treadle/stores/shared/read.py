@@ -134,4 +134,4 @@ def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow]) -> int:
 
 def _ahead_in(tx: Transaction, range: ReadyRange, place: dict[str, object], limit: int) -> int:
     row = {**place, "queue": range.queue, "type": range.type, "limit": limit}
-    return sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_BESIDE))
+    return sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_EQUAL))

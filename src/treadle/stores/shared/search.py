@@ -46,7 +46,7 @@ def jobs(tx: Transaction, filter: Filter, limit: int, before: str | None = None)
     """Newest first. One statement per status asked for, each starting from the table that has just those rows."""
     found: dict[str, Job] = {}
     ends: list[str] = []
-    with tx.snapshot():  # a job that moves meanwhile is neither missed nor seen twice
+    with tx.snapshot():  # a job that moves between two reads is neither missed nor seen twice
         for source in _sources(tx, filter):
             some, end = _newest(tx, source, limit + 1, before)
             found.update((job.id, job) for job in some)

@@ -1,5 +1,5 @@
-"""The verbs, written once for all databases that speak SQL. Each is one transaction, and what happens in it is in the
-file of that name; a store adds how it connects, how it waits, and what only it can do."""
+"""The verbs, written once for all SQL databases. Each is one transaction, whose steps are in the file of that name. A
+store adds how it connects, how it waits, and what only it can do."""
 
 from __future__ import annotations
 
@@ -119,9 +119,9 @@ class SQLStore(ABC, Generic[D]):
             try:
                 return self._insert_again(jobs)
             except (StoreUnusable, StoreBusy):
-                raise unknown from None  # of the two, the one that says that the jobs may be there
+                raise unknown from None  # of the two errors, this one says that the jobs may be stored
         except (self.already_there, JobNotFound):
-            # By an earlier try; or who held the key was deleted as we looked.
+            # An earlier try stored them, or the holder of a key was deleted just after we found it.
             return self._insert_again(jobs)
 
     @abstractmethod
@@ -143,13 +143,13 @@ class SQLStore(ABC, Generic[D]):
 
     def _insert_apart(self, groups: Sequence[Sequence[NewJob]], error: Exception) -> list[Inserted]:
         """Their common commit failed."""
-        if isinstance(error, StoreBusy):  # each for itself would wait as long again
+        if isinstance(error, StoreBusy):  # one by one, each of them would wait just as long
             joins = self.joins_transactions
             return [StoreBusy(error.where, error.seconds, joins_transactions=joins) for _ in groups]
-        if isinstance(error, CommitUnknown):  # for all: another try could only say that the server is gone
+        if isinstance(error, CommitUnknown):  # of all of them: another try could only find that the server is gone
             return [CommitUnknown(error.where, error.problem, error.way_out) for _ in groups]
-        # One of them is to blame, and for anything: a value, a key, a right that only its tenant lacks. Alone, each
-        # gets its own answer.
+        # The cause is in one of them: a value, a key, a right that only its tenant lacks. Stored one by one, each gets
+        # its own result.
         log.debug("%d enqueues could not share a commit, each has its own now: %r", len(groups), error)
         return [self.insert_groups([group])[0] for group in groups]
 

@@ -167,7 +167,7 @@ class Database:
             self._close_idle()
 
     def pause(self) -> None:
-        """Before a fork. No caller waits forever, or for itself: if one would, the child cannot use the store."""
+        """Before a fork. It does not wait forever, or for its own thread: instead, the child cannot use the store."""
         deadline = time.monotonic() + BUSY_SECONDS
         self._has_turn = self._turn.acquire(timeout=BUSY_SECONDS)
         self._watching.acquire()
@@ -260,7 +260,7 @@ def _way_out(path: Path) -> str:
     if not path.parent.is_dir():
         return f"create the folder first: mkdir -p {path.parent}"
     if not os.access(path.parent, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        return "the file and its folder must be writable, as SQLite keeps its -wal and -shm files beside it"
+        return "the file and its folder must be writable, as SQLite keeps its -wal and -shm files next to it"
     return "check that it is a SQLite file and that the disk has room: treadle doctor"
 
 

@@ -219,6 +219,6 @@ def _too_long(began: float) -> TransactionOver | None:
     if held < TRANSACTION_SECONDS:
         return None
     return TransactionOver(
-        f"ctx.transaction() was held for {held:.1f} s and the limit is {TRANSACTION_SECONDS:g} s, as nobody else can "
-        "write meanwhile; nothing was stored: do the slow work first, then write in the block"
+        f"ctx.transaction() was held for {held:.1f} s and the limit is {TRANSACTION_SECONDS:g} s, because no other "
+        "process can write during that time; nothing was stored: do the slow work first, then write in the block"
     )

@@ -1,4 +1,4 @@
-"""Connections that live on an event loop, for a store that is synchronous and runs in a thread meanwhile."""
+"""Connections that belong to an event loop, for a synchronous store that runs in a thread."""
 
 from __future__ import annotations
 

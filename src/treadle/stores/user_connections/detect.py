@@ -51,7 +51,7 @@ def wrap(connection: Any) -> UserConnection:
 
 
 def async_driver(connection: Any, loop: asyncio.AbstractEventLoop) -> async_drivers.AsyncDriver:
-    """A connection that is awaited. Use it in another thread than the loop's, which must be free meanwhile."""
+    """A connection that is awaited. Use it outside the loop's thread, which must be free to serve it."""
     kind = _kind(connection, ASYNC_DRIVERS)
     if kind is None:
         raise _unknown(connection)
