@@ -42,7 +42,7 @@ class JobOptions(TypedDict, total=False):
     run: Literal["auto", "thread", "process"]
 
 
-KNOWN_OPTIONS = frozenset(JobOptions.__annotations__)
+KNOWN_JOB_OPTIONS = frozenset(JobOptions.__annotations__)
 
 
 class JobType(msgspec.Struct, kw_only=True):
@@ -100,8 +100,8 @@ class Registry:
         return lambda function: self._add(function, options)
 
     def _add(self, handler: Callable[..., Any], options: JobOptions) -> JobFunction[..., ..., Any]:
-        for option in options.keys() - KNOWN_OPTIONS:
-            raise UnknownOption(option, KNOWN_OPTIONS)
+        for option in options.keys() - KNOWN_JOB_OPTIONS:
+            raise UnknownOption(option, KNOWN_JOB_OPTIONS)
         declared = JobFunction[..., ..., Any](_job_type(handler, options), self)
         self._refuse_a_second(declared)
         self._keep(declared)

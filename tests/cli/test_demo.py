@@ -92,7 +92,7 @@ def sleeper():
         process.kill()
 
 
-def test_a_worker_is_killed_only_beside_another_which_is_not_taken_for_its_successor(td, capsys, sleeper):
+def test_a_worker_is_killed_only_if_another_runs_which_is_not_taken_for_its_successor(td, capsys, sleeper):
     first = enlist(td, f"host-{sleeper.pid}", "mail")
     td.enqueue("mail")
     td.store.claim(first.id, ClaimRequest(limit=1))

@@ -366,7 +366,7 @@ def _without_notifications(connect: Callable[..., Any]) -> Callable[..., Any]:
     return connect_and_forget
 
 
-def test_a_lost_worker_of_another_machine_is_not_said_to_be_gone(found, td, url):
+def test_a_lost_worker_of_another_machine_is_not_reported_as_gone(found, td, url):
     td.store.register(WorkerRow(id="x", name="host-1", concurrency=1, host={"boot": "another", "pid": 1}))
     execute(url, "UPDATE treadle.workers SET seen_at = seen_at - 60000000")
     level, text = found("lost", code=1)

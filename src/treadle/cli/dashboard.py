@@ -26,7 +26,7 @@ It listens on this machine only, and prints a link to sign in with. With an APP 
 also run jobs: POST /api/jobs/tick."""
 HOSTS = "A host name that it answers to; may be repeated."
 PORT = click.IntRange(0, 65_535)
-SCOPES = choices(secrets.SCOPES, default=["read"])
+SCOPE_OPTION = choices(secrets.SCOPES, default=["read"])
 
 
 @command("dashboard", help=HELP, prints_data=False)
@@ -64,7 +64,7 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
 
 @command("create", help="Create a token. It is printed once; only its hash is stored.")
 @click.argument("name")
-@click.option("--scope", "scopes", **SCOPES, help="May be repeated; manage includes the others.")
+@click.option("--scope", "scopes", **SCOPE_OPTION, help="May be repeated; manage includes the others.")
 @click.option("--tenant", default="", help="Only for this tenant's jobs.")
 @click.option("--expires", type=duration, help="How long it is valid, as in 30d. Without it: until you revoke it.")
 def create(shared: Shared, name: str, scopes: tuple[str, ...], tenant: str, expires: float | None) -> None:
