@@ -120,7 +120,7 @@ def test_jobs_that_ran_at_the_same_time_are_suspects_and_not_charged(store):
 
     assert [(Status.PENDING, 0)] * 2 == [place_of(store, id) for id in ids(claimed)]
     assert [Suspicion.SUSPECTED] * 2 == [c.suspicion for c in take(store)]
-    assert all("runs again alone" in store.attempts(id)[0].error for id in ids(claimed))
+    assert all("runs again, alone" in store.attempts(id)[0].error for id in ids(claimed))
 
 
 def test_a_suspect_that_crashes_alone_is_charged_for_both_crashes(store):

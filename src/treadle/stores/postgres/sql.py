@@ -27,14 +27,12 @@ class PostgresStatements(Statements):
 
     # The ids that an earlier try has stored already.
     EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
-
     # Take a dedupe key, or see by the row count that it is held: by a job that is stored, once this does not wait.
     TAKE_KEY = """
     INSERT INTO treadle.dedupe (tenant, key, id)
     VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
     RETURNING 1
     """
-
     # Release the keys of jobs that have ended.
     DROP_KEYS = f"""
     DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
@@ -43,7 +41,6 @@ class PostgresStatements(Statements):
          CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p
                               WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
     """
-
     # Count rows where they moved. [[status, type, queue, by how many], …]
     ADD_TALLIES = """
     INSERT INTO treadle.tallies (status, type, queue, count)
@@ -54,9 +51,7 @@ class PostgresStatements(Statements):
 
     # Who declares this worker dead has to wait until its claim is committed, and finds all of its leases.
     IS_ALIVE = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
-
     DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
-
     # As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
     _LEASES = f"""
     SELECT json_build_array({CLAIMED_COLUMNS})::text
@@ -73,7 +68,6 @@ class PostgresStatements(Statements):
     SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
       JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
     """
-
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
     ADD_USAGE = """
     INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
@@ -90,7 +84,6 @@ class PostgresStatements(Statements):
         "SELECT 1 FROM treadle.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
         "SELECT 1 FROM treadle.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
     )
-
     # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from its own rows.
     _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
                 (SELECT error FROM treadle.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
@@ -117,10 +110,8 @@ class PostgresStatements(Statements):
      CROSS JOIN LATERAL (SELECT * FROM treadle.jobs p WHERE p.id = f.id AND p.tenant = f.tenant LIMIT 1) j
       LEFT JOIN treadle.ready r ON false LEFT JOIN treadle.leases l ON false"""
     GET = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
-
     # The tables, by their short names in a list.
     TABLES: ClassVar = {name[0]: f"treadle.{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
-
     # Conditions of a filter. The value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
     # escape into a character (\u0000, half a surrogate pair: written by hand), a look at any path would raise.
     ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
@@ -139,7 +130,6 @@ class PostgresStatements(Statements):
     DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
     DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
     DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
-
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
@@ -150,12 +140,10 @@ class PostgresStatements(Statements):
        AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
      ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
     """
-
     PRUNE_USAGE = """
     DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
     """
-
     TALLIES = """
     SELECT status, type, queue, sum(count)::bigint FROM treadle.tallies
      GROUP BY status, type, queue HAVING sum(count) <> 0
@@ -175,7 +163,6 @@ class PostgresStatements(Statements):
     SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
       FROM newest GROUP BY type, raised ORDER BY max(at) DESC
     """
-
     LOCK_OPERATION = """
     SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
     """

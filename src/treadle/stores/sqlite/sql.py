@@ -36,17 +36,14 @@ class SQLiteStatements(Statements):
 
     # The ids that an earlier try has stored already.
     EXISTING_IDS = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
-
     # Take a dedupe key, or see by the row count that it is held.
     TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
-
     # Release the keys of jobs that have ended.
     DROP_KEYS = """
     DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
         SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
          WHERE j.dedupe IS NOT NULL)
     """
-
     # Count rows where they moved. [[status, type, queue, by how many], …]
     ADD_TALLIES = """
     INSERT INTO treadle_tallies (status, type, queue, count)
@@ -57,9 +54,7 @@ class SQLiteStatements(Statements):
     # ---- claim
 
     IS_ALIVE = "SELECT 1 FROM treadle_workers WHERE id = :worker"
-
     DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
-
     # As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
     _LEASES = f"SELECT {CLAIMED_COLUMNS} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
     LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
@@ -73,7 +68,6 @@ class SQLiteStatements(Statements):
     SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
         ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
     """
-
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
     ADD_USAGE = """
     INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
@@ -88,7 +82,6 @@ class SQLiteStatements(Statements):
 
     # Lock a job where it is: nothing to do here, because the one writer locks everything.
     LOCK_JOB: tuple[str, ...] = ()
-
     # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from its own rows.
     _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
                 (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
@@ -111,10 +104,8 @@ class SQLiteStatements(Statements):
     FROM_FINISHED = """FROM treadle_finished f CROSS JOIN treadle_jobs j ON j.id = f.id
       LEFT JOIN treadle_ready r ON r.id = NULL LEFT JOIN treadle_leases l ON l.id = NULL"""
     GET = f"{JOB} {FROM_ALL} WHERE j.id = :id"
-
     # The tables, by their short names in a list.
     TABLES: ClassVar = {name[0]: f"treadle_{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
-
     # Conditions of a filter. The value at a path of the payload, as JSON and as text; one broken by hand has nothing.
     ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
     PAYLOAD_HAS = "instr(j.payload, :{text}) > 0"
@@ -130,7 +121,6 @@ class SQLiteStatements(Statements):
     DELETE_JOBS = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
     DELETE_FINISHED = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
     DELETE_ATTEMPTS = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
-
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at.
     PRUNABLE = """
@@ -138,13 +128,11 @@ class SQLiteStatements(Statements):
      WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
      ORDER BY id LIMIT :limit
     """
-
     PRUNE_USAGE = """
     DELETE FROM treadle_usage WHERE (minute, type, queue, tenant) IN
            (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before
              ORDER BY 1, 2, 3, 4 LIMIT :limit)
     """
-
     TALLIES = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
 
     # ---- stats
@@ -163,7 +151,6 @@ class SQLiteStatements(Statements):
       FROM (SELECT *, substr(error, 1, instr(error || ':', ':') - 1) AS raised FROM newest)
      GROUP BY type, raised ORDER BY max(at) DESC
     """
-
     LOCK_OPERATION = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
 
 
