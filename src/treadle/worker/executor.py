@@ -17,7 +17,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -99,7 +98,7 @@ class AsyncSlots:
 
     def __init__(self, attempts: Attempts, tracing: Tracing | None) -> None:
         self._attempts = attempts
-        self._tracing = tracing
+        self._run = run_async if tracing is None else partial(traced_async, tracing)
         self._inbox: deque[RunningAttempt] = deque()
         self._idle: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -150,10 +149,7 @@ class AsyncSlots:
             return attempt.stopped()
         attempt.kill = task.cancel
         self._attempts.cells.start(attempt.run.claimed.number)
-        with traced(self._tracing, attempt) as ended:
-            outcome = await run_async(attempt.run, attempt.job_type)
-            ended(outcome)
-            return outcome
+        return await self._run(attempt.run, attempt.job_type)
 
     def close(self) -> None:
         for task in self._tasks:
@@ -187,6 +183,7 @@ class ThreadSlots:
     def _serve(self) -> None:
         child = self._new_child() if self._new_child else None
         run = child.run if child else self._run_in_thread
+        run = run if self._tracing is None else partial(traced, self._tracing, run)
         while (attempt := self._inbox.get()) is not None:
             outcome = self._execute(run, attempt)
             try:
@@ -201,10 +198,7 @@ class ThreadSlots:
         try:
             if attempt.run.stop_reason is not None:
                 return attempt.stopped()
-            with traced(self._tracing, attempt) as ended:
-                outcome = run(attempt)
-                ended(outcome)
-                return outcome
+            return run(attempt)
         except BaseException as error:
             claimed = attempt.run.claimed
             log.exception("job %s (%s) could not be run", claimed.id, claimed.type)
@@ -221,11 +215,15 @@ class ThreadSlots:
             self._inbox.put(None)
 
 
-def traced(
-    tracing: Tracing | None, attempt: RunningAttempt
-) -> AbstractContextManager[Callable[[Outcome | None], None]]:
-    """The span of an attempt, if there is a tracer. Call what it yields with the outcome."""
-    return UNTRACED if tracing is None else tracing.running(attempt.run)
+def traced(tracing: Tracing, run: RunAttempt, attempt: RunningAttempt) -> Outcome | None:
+    with tracing.running(attempt.run) as ended:
+        outcome = run(attempt)
+        ended(outcome)
+        return outcome
 
 
-UNTRACED = nullcontext[Callable[[Outcome | None], None]](lambda _: None)
+async def traced_async(tracing: Tracing, run: Run, job_type: JobType) -> Outcome | None:
+    with tracing.running(run) as ended:
+        outcome = await run_async(run, job_type)
+        ended(outcome)
+        return outcome
