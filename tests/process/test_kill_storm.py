@@ -8,7 +8,7 @@ from tests.process.harness import Place, end, kill_every, size
 
 
 def test_no_job_is_lost_or_ends_twice_and_every_run_is_recorded(place: Place) -> None:
-    n = size("STORM", 2_000 if place.is_postgres else 4_000)
+    n = size("STORM", 1_500 if place.is_postgres else 3_000)
     acked = td.enqueue_many([(storm_async if i % 2 else storm_thread).request() for i in range(n)])
     supervisor = place.worker(processes=4, beat=1.0)
 
