@@ -108,6 +108,23 @@ def test_a_thread_is_abandoned_at_its_timeout_and_keeps_its_slot_until_it_ends(t
     assert now(td, job).result is None  # its late result is ignored
 
 
+def test_an_abandoned_thread_does_not_keep_the_next_job_from_a_free_slot(td: Treadle) -> None:
+    let_go = threading.Event()
+
+    @td.job(timeout=0.05, max_attempts=1)
+    def stubborn() -> None:
+        let_go.wait(60)
+
+    @td.job
+    def quick() -> str:
+        return "done"
+
+    with working(td, concurrency=2):
+        assert ended(td, stubborn.enqueue()).error == "timed out after 0.05 s"
+        assert td.result(quick.enqueue().id) == "done"
+        let_go.set()
+
+
 def test_a_child_is_killed_at_its_timeout_and_the_next_job_has_a_new_one(in_children: Treadle, tmp_path: Path) -> None:
     with working(in_children, concurrency=1):
         first = in_children.result(process_jobs.own_pid.enqueue().id)  # the child runs now, and has imported everything

@@ -61,7 +61,7 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
 
 
 def _look_twice(store: Engine) -> int:
-    """Declare dead the workers that look lost and whose counts stand still for a beat. How many jobs they had."""
+    """Declare dead the workers that look lost and whose counts do not change for a beat. Return the number of jobs."""
     now = store.now()
     counts = {worker.id: worker.beats for worker in store.workers() if not is_alive(worker, now)}
     if counts:
