@@ -66,8 +66,9 @@ def note(*words: object) -> None:
 
 
 def lines(folder: Path) -> list[list[str]]:
-    """Everything noted so far, each with its pid in front, in order of time."""
-    found = [[file.name, *line.split()] for file in folder.iterdir() for line in file.read_text().splitlines()]
+    """Everything noted so far, each with its pid in front, in order of time. Without a line that is being written."""
+    written = [(file.name, file.read_text().rpartition("\n")[0]) for file in folder.iterdir()]
+    found = [[name, *line.split()] for name, text in written for line in text.splitlines()]
     return sorted(found, key=lambda words: int(words[-1]))
 
 
