@@ -70,6 +70,8 @@ class Snooze(Exception):
     def __init__(self, seconds: float, *, at_most: int | None = None) -> None:
         if not 0 <= seconds <= LONGEST:
             raise BadOption("Snooze", seconds, "a delay is 0 seconds or more, and finite")
+        if at_most is not None and (not isinstance(at_most, int) or at_most < 0):
+            raise BadOption("at_most", at_most, "a number of snoozes, 0 or more; None for no limit")
         super().__init__(f"snoozed for {seconds:g} s")
         self.seconds, self.at_most = seconds, at_most
 
@@ -106,7 +108,15 @@ CANCELLED = Outcome(OutcomeKind.CANCELLED, error="cancelled", charged=0)
 
 
 def decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outcome:
-    """The outcome of an attempt that raised this exception."""
+    """The outcome of an attempt that raised this exception. There is one, even if the exception cannot be read."""
+    try:
+        return _decide(claimed, error, backoff)
+    except BaseException as broken:
+        problem = Crash(f"{type(error).__name__}, which cannot be read: {type(broken).__name__}")
+        return _decide(claimed, problem, backoff)
+
+
+def _decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outcome:
     if isinstance(error, Snooze):
         return _snoozed(claimed, error)
     text, trace = _describe(error)
@@ -153,7 +163,7 @@ def _describe(error: BaseException) -> tuple[str, str | None]:
     """One line and the traceback, even for an exception that cannot be printed."""
     try:
         message = str(error)
-    except Exception:
+    except BaseException:
         message = "<unprintable>"
     name = type(error).__name__
     own = isinstance(error, Fail | Retry | Crash | TimedOut)
@@ -166,5 +176,5 @@ def _trace(error: BaseException) -> str | None:
         return None
     try:
         return "".join(tracebacks.format_exception(error))
-    except Exception:
+    except BaseException:
         return "".join(tracebacks.format_tb(error.__traceback__))
