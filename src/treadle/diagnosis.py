@@ -27,6 +27,8 @@ BEAT = 5.0
 SILENT = 4 * BEAT
 """Seconds without a heartbeat after which a worker is shown as lost. Workers that watch each other's counts declare one
 dead after three beats; a reader of one moment sees only a time, so it allows for one beat more."""
+UNBLOCK = "a handler blocks its event loop: make it a plain def, or await what it waits for"
+"""What to do about a stalled worker."""
 RETURNED = "another worker returns its jobs after three heartbeats (15 s), a tick after one: treadle tick app:td"
 """What happens to the jobs of a lost worker."""
 
@@ -39,6 +41,13 @@ def silence(worker: WorkerRow, now: int) -> float:
 def is_alive(worker: WorkerRow, now: int) -> bool:
     """The one rule for why, problems, the command line, the API and the pages."""
     return silence(worker, now) <= SILENT
+
+
+def stalled_for(worker: WorkerRow, now: int) -> float | None:
+    """Seconds for which its event loop has been blocked. None if it is not, or if the worker is lost."""
+    if worker.stalled_at is None or not is_alive(worker, now):
+        return None
+    return max(0.0, (now - worker.stalled_at) / clock.SECOND)
 
 
 def alive(workers: Iterable[WorkerRow], now: int) -> list[WorkerRow]:
@@ -68,6 +77,7 @@ class ReasonCode(StrEnum):
     CANCELLING = "cancelling"
     OVERDUE = "overdue"
     WORKER_LOST = "worker_lost"
+    WORKER_STALLED = "worker_stalled"
     NOT_DUE = "not_due"
     NO_WORKER = "no_worker"
     NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
@@ -119,7 +129,8 @@ def explain(facts: JobFacts) -> Why:
     if job.status.is_final:
         reasons = [_ended(job)]
     elif job.status is Status.PROCESSING:
-        reasons = [*_overdue(facts), *_worker_lost(facts), *_cancelling(facts), _running(facts)]
+        stalled = _stalled(facts, [holder] if (holder := _holder(facts)) else [])
+        reasons = [*_overdue(facts), *_worker_lost(facts), *stalled, *_cancelling(facts), _running(facts)]
     else:
         reasons = _waiting(facts)
     return Why(id=job.id, status=job.status, reasons=tuple(reasons))
@@ -156,6 +167,16 @@ def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
     yield Reason(ReasonCode.WORKER_LOST, text, RETURNED, data)
 
 
+def _stalled(facts: JobFacts, workers: Sequence[WorkerRow]) -> Iterator[Reason]:
+    """If all of these workers are stalled: what they run makes no progress, and they claim nothing."""
+    waits = [stalled_for(worker, facts.now) for worker in workers]
+    if waits and all(wait is not None for wait in waits):
+        names = ", ".join(worker.name for worker in workers[:3])
+        longest = format_duration(max(wait or 0.0 for wait in waits))
+        text = f"the event loop of its worker has been blocked for {longest}: {names}"
+        yield Reason(ReasonCode.WORKER_STALLED, text, UNBLOCK, {"workers": [worker.id for worker in workers]})
+
+
 def _cancelling(facts: JobFacts) -> Iterator[Reason]:
     if facts.cancelled:
         text = "it was cancelled, and its worker is asked to stop it"
@@ -175,7 +196,8 @@ def _running(facts: JobFacts) -> Reason:
 def _waiting(facts: JobFacts) -> list[Reason]:
     living = alive(facts.workers, facts.now)
     early, unserved, full = list(_not_due(facts)), list(why_unserved(facts.job, living)), list(_limit_full(facts))
-    reasons = [*early, *unserved, *full]
+    own = [worker for worker in living if handles(worker, facts.job.queue, facts.job.type)]
+    reasons = [*early, *unserved, *full, *_stalled(facts, own)]
     if facts.ahead and not early and not unserved:
         reasons.append(_jobs_ahead(facts.ahead))
     way_out, data = "a worker claims it within a second", {"workers": [worker.id for worker in living]}
@@ -276,6 +298,7 @@ def problems(
     """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type."""
     living = alive(workers, now)
     found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_alive(worker, now)]
+    found += [_blocked(worker, seconds) for worker in workers if (seconds := stalled_for(worker, now)) is not None]
     due = [stats for stats in queues if stats.counts["queued"]]
     if due and not living:
         found.append(_no_worker(due))
@@ -290,6 +313,12 @@ def _lost(worker: WorkerRow, now: int) -> Problem:
     text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} leased"
     filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
     return Problem("lost_worker", text, RETURNED, filter)
+
+
+def _blocked(worker: WorkerRow, seconds: float) -> Problem:
+    text = f"worker {worker.name} is stalled: its event loop has been blocked for {format_duration(seconds)}"
+    filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
+    return Problem("stalled_worker", text, UNBLOCK, filter)
 
 
 def _no_worker(due: Sequence[QueueStats]) -> Problem:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
-from treadle.diagnosis import Problem, Reason, Why, is_alive, silence
+from treadle.diagnosis import Problem, Reason, Why, is_alive, silence, stalled_for
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 
 if TYPE_CHECKING:
@@ -129,6 +129,8 @@ class WorkerOut(msgspec.Struct, kw_only=True):
     seen_at: datetime
     silent_for: float
     live: bool
+    stalled_for: float | None
+    """Seconds for which its event loop has been blocked: it claims nothing."""
     running: int
     doing: list[Doing]
 
@@ -145,6 +147,7 @@ def worker(row: WorkerRow, now: int) -> WorkerOut:
         seen_at=clock.to_datetime(row.seen_at),
         silent_for=silence(row, now),
         live=is_alive(row, now),
+        stalled_for=stalled_for(row, now),
         running=row.leases,
         doing=[Doing(type=type, count=count, since=clock.to_datetime(since)) for type, count, since in row.doing],
     )

@@ -71,6 +71,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     beats: int = 0
     started_at: int = 0
     seen_at: int = 0
+    stalled_at: int | None = None
+    """Since when its event loop is blocked."""
     doing: tuple[tuple[str, int, int], ...] = ()
     """The jobs that it runs: each type, how many, and since when the first."""
 
@@ -171,8 +173,9 @@ class Engine(Protocol):
     def register(self, worker: WorkerRow) -> None:
         """Add a new living worker."""
 
-    def beat(self, worker: str) -> Beat:
-        """Count up. Raises WorkerLost if the worker was declared dead."""
+    def beat(self, worker: str, stalled_for: int = 0) -> Beat:
+        """Count up, and say for how many microseconds the worker's event loop has been blocked. Raises WorkerLost if
+        the worker was declared dead."""
 
     def cancelled(self, worker: str) -> list[int]:
         """The numbers of the worker's leases that were cancelled. Takes no lock."""

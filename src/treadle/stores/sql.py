@@ -60,7 +60,10 @@ class Statements:
         INSERT INTO treadle.workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
         VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
     """
-    BEAT = "UPDATE treadle.workers SET beats = beats + 1, seen_at = :now WHERE id = :worker"
+    BEAT = """
+        UPDATE treadle.workers SET beats = beats + 1, seen_at = :now, stalled_at = CAST(:stalled_at AS bigint)
+         WHERE id = :worker
+    """
     BEATS = "SELECT id, beats FROM treadle.workers"
     CANCEL_FLAGS = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
     UNREGISTER = """
@@ -69,7 +72,7 @@ class Statements:
     """
     UNREGISTER_SILENT = "DELETE FROM treadle.workers WHERE seen_at < :before"
     WORKERS = """
-        SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at
+        SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at, stalled_at
           FROM treadle.workers ORDER BY started_at, id
     """
 

@@ -143,7 +143,8 @@ CREATE TABLE treadle.workers (
     queues      text NOT NULL,  -- JSON; [] for all
     types       text NOT NULL,  -- JSON
     host        text NOT NULL,  -- JSON: what identifies this process
-    version     text NOT NULL
+    version     text NOT NULL,
+    stalled_at  bigint          -- since when its event loop is blocked; NULL: it is not
 ) WITH (fillfactor = 50);
 
 -- Counts and usage: appended to by the transaction that moved the rows, so that no two of them meet in a row, and

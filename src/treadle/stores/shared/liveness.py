@@ -22,9 +22,10 @@ def register(tx: Transaction, worker: WorkerRow) -> None:
     tx.execute(tx.sql.REGISTER, {**msgspec.structs.asdict(worker), **lists, "now": tx.now})
 
 
-def beat(tx: Transaction, worker: str) -> Beat:
+def beat(tx: Transaction, worker: str, stalled_for: int = 0) -> Beat:
     """Count up, and read the counts of the others."""
-    counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker})
+    stalled_at = tx.now - stalled_for if stalled_for else None
+    counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker, "stalled_at": stalled_at})
     leases, beats = tx.execute(tx.sql.CANCEL_FLAGS, {"worker": worker}), tx.execute(tx.sql.BEATS)
     seen = Beat(dict(beats.fetchall()), {number: bool(cancelled) for number, cancelled in leases})
     if not counted.rowcount:

@@ -11,7 +11,7 @@ import msgspec
 
 from treadle import clock
 from treadle.app import Treadle
-from treadle.diagnosis import alive, silence
+from treadle.diagnosis import alive, silence, stalled_for
 from treadle.errors import SchemaTooOld, TreadleError
 from treadle.job import Usage
 from treadle.web.problem import HTTPProblem
@@ -90,6 +90,7 @@ def text(request: Request) -> str:
     slots = [(labels, worker.concurrency) for labels, worker in by_worker]
     busy = [(labels, worker.leases) for labels, worker in by_worker]
     silent = [(labels, silence(worker, now)) for labels, worker in by_worker]
+    stalled = [(labels, stalled_for(worker, now) or 0.0) for labels, worker in by_worker]
     parts = [
         _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
         _family("treadle_oldest_due_seconds", "gauge", "How long the oldest due job has waited.", oldest),
@@ -97,6 +98,7 @@ def text(request: Request) -> str:
         _family("treadle_worker_slots", "gauge", "Jobs that a worker may run at once.", slots),
         _family("treadle_worker_busy", "gauge", "Jobs that a worker has leased.", busy),
         _family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
+        _family("treadle_worker_stalled_seconds", "gauge", "How long a worker's event loop has been blocked.", stalled),
         *_counters(request),
     ]
     return "".join(parts)

@@ -131,7 +131,8 @@ CREATE TABLE treadle_workers (
     queues      TEXT NOT NULL,  -- JSON; [] for all
     types       TEXT NOT NULL,  -- JSON
     host        TEXT NOT NULL,  -- JSON: what identifies this process
-    version     TEXT NOT NULL
+    version     TEXT NOT NULL,
+    stalled_at  INTEGER         -- since when its event loop is blocked; NULL: it is not
 ) STRICT, WITHOUT ROWID;
 
 -- Counts and usage, kept by the transaction that moved the rows: exact at every commit. One writer at a time is a
