@@ -35,6 +35,8 @@ BACKLOG = 10_000
 """Events that may wait for slow hooks. Further ones are dropped, to bound memory and delay no job."""
 CHUNK = 100
 """Events that async hooks are called with before the rest of the event loop has its turn."""
+START_PAUSE = 0.5
+"""Seconds after which a thread for the hooks that could not be started is tried again."""
 CLOSE_SECONDS = 5.0
 """Seconds that hooks have for what is left when their worker stops."""
 
@@ -178,11 +180,15 @@ def _failed(hook: Hook, event: Event) -> None:
 class HookDispatcher:
     """Calls hooks with a worker's events, in order: plain hooks in a thread of their own, async ones on the loop."""
 
-    def __init__(self, hooks: Hooks, now: Callable[[], int]) -> None:
-        """`now` is the database's time, for jobs that ended in their own transaction."""
+    def __init__(
+        self, hooks: Hooks, now: Callable[[], int], failed: Callable[[str, BaseException | None], None]
+    ) -> None:
+        """`now` is the database's time, for jobs that ended in their own transaction. `failed` is called if the thread
+        ends by itself."""
         self.worker = ""
         self.hooks = hooks
         self._now = now
+        self._failed = failed
         self._waiting: list[Event] = []
         self._calling: list[Event] = []
         self._dropped = 0
@@ -211,7 +217,8 @@ class HookDispatcher:
     async def close(self) -> None:
         """Call the hooks with what is left, for at most CLOSE_SECONDS."""
         if self._task is not None and not self._task.done():
-            await asyncio.wait([self._task], timeout=CLOSE_SECONDS)
+            can_end = self._thread is None or self._thread.is_alive()
+            await asyncio.wait([self._task], timeout=CLOSE_SECONDS if can_end else 0)
             if not self._task.done():
                 left = len(self._calling) + len(self._waiting)
                 log.warning("hooks are too slow: the worker stops, and some of %d events were not delivered", left)
@@ -232,12 +239,23 @@ class HookDispatcher:
 
     async def _in_thread(self, batch: list[Event]) -> list[Event]:
         """Call the plain hooks. In a daemon thread: a hook that hangs does not keep the process from ending."""
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name="treadle-hooks", daemon=True)
-            self._thread.start()
+        while self._thread is None:
+            thread = threading.Thread(target=self._run_thread, name="treadle-hooks", daemon=True)
+            try:
+                thread.start()
+                self._thread = thread
+            except RuntimeError as error:
+                log.warning("hooks have to wait for a thread: %s", error)
+                await asyncio.sleep(START_PAUSE)
         future: Future[list[Event]] = Future()
         self._inbox.put((future, batch))
         return await asyncio.wrap_future(future)
+
+    def _run_thread(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            self._failed("the thread of the hooks", error)
 
     def _serve(self) -> None:
         while (item := self._inbox.get()) is not None:

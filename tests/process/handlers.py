@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import resource
@@ -252,6 +253,21 @@ def stuck(ctx: Context, seconds: float) -> None:
     with journalled(ctx):
         if ctx.attempt == 1:
             time.sleep(seconds)
+
+
+@td.job
+async def ignores_its_cancellation(ctx: Context) -> None:
+    with journalled(ctx):
+        while True:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(60)
+
+
+@td.job
+async def blocks_the_loop_once(ctx: Context) -> None:
+    with journalled(ctx):
+        if ctx.attempt == 1:
+            time.sleep(600)  # noqa: ASYNC251
 
 
 @td.job

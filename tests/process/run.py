@@ -13,9 +13,11 @@ import logging
 import os
 import signal
 import sys
+from typing import Any
 
 from treadle.errors import WorkerLost
 from treadle.stores.base import ClaimRequest
+from treadle.worker import heartbeat, supervisor
 from treadle.worker.inflight import VARIABLE, Inflight
 from treadle.worker.supervisor import Supervisor
 from treadle.worker.worker import Worker
@@ -41,12 +43,35 @@ class DeafWorker(Worker):
         await super()._register_again(worker)
 
 
+def end_once(path: str) -> None:
+    """Have a method raise in the first process that calls it: 'module:Class.method'."""
+    if not path:
+        return
+    module, _, name = path.partition(":")
+    cls, method = name.split(".")
+    owner = getattr(importlib.import_module(module), cls)
+    original = getattr(owner, method)
+
+    def once(*args: Any, **kwargs: Any) -> Any:
+        try:
+            os.close(os.open(f"{os.environ['TREADLE_TEST_JOURNAL']}-ended", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return original(*args, **kwargs)
+        raise RuntimeError("injected")
+
+    setattr(owner, method, once)
+
+
 def main() -> int:
     options = json.loads(os.environ[OPTIONS])
     processes, deaf = options.pop("processes"), options.pop("deaf", False)
     module = options.pop("module", "tests.process.handlers")
+    supervisor.KILL_MARGIN = options.pop("kill_margin", supervisor.KILL_MARGIN)
+    heartbeat.BLOCKED_SECONDS = options.pop("blocked_seconds", heartbeat.BLOCKED_SECONDS)
+    end_once(options.pop("ends_once", ""))
     if processes and VARIABLE not in os.environ:
-        return Supervisor([sys.executable, "-m", "tests.process.run"], processes, 2 * options["concurrency"]).run()
+        command = [sys.executable, "-m", "tests.process.run"]
+        return Supervisor(command, processes, 2 * options["concurrency"], options.get("grace", 30.0)).run()
     inflight = Inflight.inherited()
     app = importlib.import_module(module).td
     return (DeafWorker if deaf else Worker)(app, inflight=inflight, **options).run()

@@ -10,6 +10,8 @@ from typing import Any
 from treadle.errors import StoreUnusable
 from treadle.stores.rows import Beat
 from treadle.worker.heartbeat import Heartbeat
+from treadle.worker.inflight import Inflight
+from treadle.worker.parts import Parts
 
 
 class OutForAMoment:
@@ -21,7 +23,7 @@ class OutForAMoment:
         self.beats: list[float] = []
         self.second = threading.Event()
 
-    def beat(self, worker: str) -> Beat:
+    def beat(self, worker: str, stalled_for: int = 0) -> Beat:
         self.beats.append(time.monotonic())
         if len(self.beats) == 1:
             raise StoreUnusable(self.where, "it restarts", "wait")
@@ -34,7 +36,7 @@ def test_a_beat_that_failed_is_tried_again_at_once_and_not_with_the_next() -> No
     store: Any = OutForAMoment()
 
     async def beat_twice() -> None:
-        heartbeat = Heartbeat(store, 3.0)
+        heartbeat = Heartbeat(store, 3.0, Inflight.create(1), Parts())
         heartbeat.start()
         assert await asyncio.to_thread(store.second.wait, 30)
         assert await heartbeat.news.get() == Beat({"": 1}, {})

@@ -64,7 +64,7 @@ def worker(
     settings += ["--burst"] * burst + ["-v"] * verbose + ["--quiet"] * shared.quiet
     settings += ["--db", shared.db] if shared.db else []
     command = [sys.executable, "-m", "treadle", "worker", name, *settings]
-    click.get_current_context().exit(Supervisor(command, processes, cells=2 * concurrency).run())
+    click.get_current_context().exit(Supervisor(command, processes, 2 * concurrency, grace).run())
 
 
 def _work(

@@ -66,6 +66,8 @@ class ChildAnswer(msgspec.Struct, array_like=True):
 
 START_SECONDS = 300.0
 """How long a child may take to import the app."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 5.0
+"""Seconds to wait after a child that did not start: longer and longer."""
 NOT_STARTED = "its process did not start within {:g} s: does a module of the app wait for something when imported?"
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -84,6 +86,15 @@ def home_of(app: Treadle) -> tuple[str, str]:
     return next(((path, name) for path, module in modules for name, v in _names(module) if v is app), ("", ""))
 
 
+class ChildNotStarted(Exception):
+    """No child could run the handler: this is the machine's fault, or the app's, but not the job's. Try again after
+    `pause` seconds."""
+
+    def __init__(self, problem: str, pause: float) -> None:
+        super().__init__(problem)
+        self.pause = pause
+
+
 class Child:
     """The child process of a slot. It starts when it is first needed, and again after it was killed or died."""
 
@@ -92,6 +103,7 @@ class Child:
         self._cells = cells
         self._process: SpawnProcess | None = None
         self._pipe: Connection | None = None
+        self._pause = FIRST_PAUSE
 
     def run(self, attempt: RunningAttempt) -> Outcome | None:
         """Have the child run one attempt, and wait for its answer."""
@@ -108,6 +120,9 @@ class Child:
             return self._outcome(attempt, pipe)
         except (EOFError, OSError):
             return self._died(attempt, process)
+        except BaseException:
+            self.close()  # what it still answers is not for the next attempt
+            raise
         finally:
             attempt.kill = None
             if run.stop_reason is not None:  # killed, perhaps just after its answer: the next attempt has a new one
@@ -122,6 +137,7 @@ class Child:
         while True:
             answer = _decode_answer(pipe.recv_bytes())
             if answer.started:
+                self._pause = FIRST_PAUSE
                 _handler_started(attempt)
             elif answer.progress is not None:
                 run.report(answer.progress)
@@ -133,11 +149,15 @@ class Child:
     def _process_and_pipe(self) -> tuple[SpawnProcess, Connection]:
         if self._process is None or self._pipe is None or not self._process.is_alive():
             self.close()
-            self._pipe, theirs = _spawn.Pipe()
-            self._process = _spawn.Process(target=_main, args=(theirs, os.getpid()), daemon=True)
-            self._process.start()
-            theirs.close()
+            try:
+                self._process, self._pipe = _start_process()
+            except Exception as error:
+                raise self._not_started(f"its process cannot be started: {error}") from error
         return self._process, self._pipe
+
+    def _not_started(self, problem: str) -> ChildNotStarted:
+        pause, self._pause = self._pause, min(LONGEST_PAUSE, 2 * self._pause)
+        return ChildNotStarted(problem, pause)
 
     def _died(self, attempt: RunningAttempt, process: SpawnProcess) -> Outcome | None:
         """The child is gone: the worker killed it, or its handler did."""
@@ -148,6 +168,8 @@ class Child:
         self.close()
         if run.stop_reason is not None:
             return attempt.stopped()
+        if attempt.started_at is None:
+            raise self._not_started(f"its process {how} before the handler started")
         log.warning("job %s (%s): its process %s", run.claimed.id, run.claimed.type, how)
         delay = backoff_delay(attempt.job_type.backoff, run.claimed.attempt)
         return after_crash(run.claimed, f"its process {how}", alone=True, delay=delay)
@@ -159,6 +181,19 @@ class Child:
             self._process.kill()
             self._process.join()
         self._pipe = self._process = None
+
+
+def _start_process() -> tuple[SpawnProcess, Connection]:
+    ours, theirs = _spawn.Pipe()
+    try:
+        process = _spawn.Process(target=_main, args=(theirs, os.getpid()), daemon=True)
+        process.start()
+    except BaseException:
+        ours.close()
+        raise
+    finally:
+        theirs.close()
+    return process, ours
 
 
 def _handler_started(attempt: RunningAttempt) -> None:

@@ -49,7 +49,7 @@ async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExe
             await asyncio.get_running_loop().run_in_executor(threads, chore)
         except TreadleError as error:
             log.warning("a chore has to wait: %s", error)
-        except Exception:
+        except (Exception, SystemExit):  # `already_done` is the user's code: it must not end the process
             log.exception("a chore failed")
         await asyncio.sleep(every * random.uniform(0.8, 1.2))
 

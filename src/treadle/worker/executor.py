@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING
 
 from treadle.context import Run, Tracing
 from treadle.job import ClaimedJob
-from treadle.outcome import Outcome, StopReason, decide
-from treadle.worker.child import Child, can_run
+from treadle.outcome import RELEASED, Outcome, StopReason, decide
+from treadle.worker.child import Child, ChildNotStarted, can_run
 from treadle.worker.inflight import Attempts, RunningAttempt
+from treadle.worker.parts import Parts
 from treadle.worker.runner import run_async, run_sync
 
 if TYPE_CHECKING:
@@ -39,25 +40,31 @@ RunAttempt = Callable[[RunningAttempt], Outcome | None]
 class Executor:
     """Puts each attempt into a slot of the kind that it needs, and watches its timeout."""
 
-    def __init__(self, app: Treadle, concurrency: int, attempts: Attempts) -> None:
+    def __init__(self, app: Treadle, concurrency: int, attempts: Attempts, parts: Parts) -> None:
         new_child = partial(Child, app, attempts.cells)
         self._store = app.store
         self._attempts = attempts
+        self._parts = parts
         self._loop = asyncio.get_running_loop()
-        self._async_slots = AsyncSlots(attempts, app.tracing)
-        self._thread_slots = ThreadSlots(attempts, app.tracing, concurrency)
-        self._process_slots = ThreadSlots(attempts, app.tracing, concurrency, new_child)
+        self._async_slots = AsyncSlots(attempts, app.tracing, parts)
+        self._thread_slots = ThreadSlots(attempts, app.tracing, parts, concurrency)
+        self._process_slots = ThreadSlots(attempts, app.tracing, parts, concurrency, new_child)
         # Many suspects at once could be what killed the worker, and each costs the start of a process.
-        self._suspect_slots = ThreadSlots(attempts, app.tracing, os.cpu_count() or 1, new_child)
+        self._suspect_slots = ThreadSlots(attempts, app.tracing, parts, os.cpu_count() or 1, new_child)
 
-    def start(self, claimed: ClaimedJob, job_type: JobType) -> None:
-        """Put a claimed job into a slot."""
+    def start(self, claimed: ClaimedJob, job_type: JobType) -> bool:
+        """Put a claimed job into a slot. If there can be none now, release the job, and return False."""
         attempt = RunningAttempt(Run(claimed, self._store), job_type)
         self._attempts.running[claimed.number] = attempt
         slots = self._slots_for(claimed, job_type)
         if (timeout := job_type.timeout) is not None and slots is not self._async_slots:
-            attempt.timer = self._loop.call_later(timeout, self._check_timeout, attempt, timeout)
-        slots.put(attempt)
+            self._check_after(timeout, attempt, timeout)
+        try:
+            slots.put(attempt)
+        except Exception as error:  # no thread can be started: this is not the job's fault
+            log.warning("job %s (%s) cannot be started now, and is released: %s", claimed.id, claimed.type, error)
+            self._attempts.end(attempt, RELEASED)
+        return not attempt.ended
 
     def _slots_for(self, claimed: ClaimedJob, job_type: JobType) -> AsyncSlots | ThreadSlots:
         if claimed.suspicion and can_run(job_type):
@@ -66,12 +73,16 @@ class Executor:
             return self._process_slots
         return self._async_slots if job_type.run == "async" else self._thread_slots
 
+    def _check_after(self, seconds: float, attempt: RunningAttempt, timeout: float) -> None:
+        check = self._check_timeout, attempt, timeout
+        attempt.timer = self._loop.call_later(seconds, self._parts.call, "the check of a timeout", *check)
+
     def _check_timeout(self, attempt: RunningAttempt, timeout: float) -> None:
         """Stop an attempt whose time is over. One that waits for its child or for a slot still has all of it."""
         started = attempt.started_at
         left = timeout if started is None else started + timeout - time.monotonic()
         if left > 0:
-            attempt.timer = self._loop.call_later(left, self._check_timeout, attempt, timeout)
+            self._check_after(left, attempt, timeout)
             return
         can_kill = attempt.kill is not None
         attempt.stop(StopReason.TIMED_OUT)
@@ -96,8 +107,9 @@ class AsyncSlots:
     YIELD_AFTER = 0.005
     """Seconds after which handlers that never wait let the rest of the loop run."""
 
-    def __init__(self, attempts: Attempts, tracing: Tracing | None) -> None:
+    def __init__(self, attempts: Attempts, tracing: Tracing | None, parts: Parts) -> None:
         self._attempts = attempts
+        self._parts = parts
         self._run = run_async if tracing is None else partial(traced_async, tracing)
         self._inbox: deque[RunningAttempt] = deque()
         self._idle: list[asyncio.Future[None]] = []
@@ -118,7 +130,7 @@ class AsyncSlots:
             self._idle.pop().set_result(None)
         else:
             task = asyncio.get_running_loop().create_task(self._serve(), context=self._context.copy())
-            self._tasks.add(task)
+            self._tasks.add(self._parts.watch("an async slot", task))
             task.add_done_callback(self._tasks.discard)
 
     async def _serve(self) -> None:
@@ -147,9 +159,13 @@ class AsyncSlots:
     async def _execute(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> Outcome | None:
         if attempt.run.stop_reason is not None:
             return attempt.stopped()
-        attempt.kill = task.cancel
-        self._attempts.cells.start(attempt.run.claimed.number)
-        return await self._run(attempt.run, attempt.job_type)
+        try:
+            attempt.kill = task.cancel
+            self._attempts.cells.start(attempt.run.claimed.number)
+            return await self._run(attempt.run, attempt.job_type)
+        except Exception as error:
+            self._parts.fail("an async slot", error)
+            return failed_outside_handler(attempt, error)
 
     def close(self) -> None:
         for task in self._tasks:
@@ -163,9 +179,16 @@ class ThreadSlots:
     """
 
     def __init__(
-        self, attempts: Attempts, tracing: Tracing | None, limit: int, new_child: Callable[[], Child] | None = None
+        self,
+        attempts: Attempts,
+        tracing: Tracing | None,
+        parts: Parts,
+        limit: int,
+        new_child: Callable[[], Child] | None = None,
     ) -> None:
         self._attempts = attempts
+        self._parts = parts
+        self._closed = threading.Event()
         self._tracing = tracing
         self._limit = limit
         self._new_child = new_child
@@ -175,10 +198,16 @@ class ThreadSlots:
     def put(self, attempt: RunningAttempt) -> None:
         taken = len(self._attempts.running) + len(self._attempts.given_up)
         if len(self._threads) < min(self._limit, taken):
-            thread = threading.Thread(target=self._serve, name=f"treadle-slot-{len(self._threads)}", daemon=True)
-            self._threads.append(thread)
+            thread = threading.Thread(target=self._run_thread, name=f"treadle-slot-{len(self._threads)}", daemon=True)
             thread.start()
+            self._threads.append(thread)
         self._inbox.put(attempt)
+
+    def _run_thread(self) -> None:
+        try:
+            self._serve()
+        except BaseException as error:
+            self._parts.fail_from_thread("a thread of a slot", error)
 
     def _serve(self) -> None:
         child = self._new_child() if self._new_child else None
@@ -199,10 +228,14 @@ class ThreadSlots:
             if attempt.run.stop_reason is not None:
                 return attempt.stopped()
             return run(attempt)
-        except BaseException as error:
+        except ChildNotStarted as error:
             claimed = attempt.run.claimed
-            log.exception("job %s (%s) could not be run", claimed.id, claimed.type)
-            return decide(claimed, error, attempt.job_type.backoff)
+            log.warning("job %s (%s) is released: %s", claimed.id, claimed.type, error)
+            self._closed.wait(error.pause)  # the next child would not start either
+            return attempt.stopped() or RELEASED
+        except BaseException as error:
+            self._parts.fail_from_thread("a thread of a slot", error)
+            return failed_outside_handler(attempt, error)
 
     def _run_in_thread(self, attempt: RunningAttempt) -> Outcome | None:
         self._attempts.cells.start(attempt.run.claimed.number)
@@ -211,8 +244,17 @@ class ThreadSlots:
         return contextvars.copy_context().run(run_sync, attempt.run, attempt.job_type)
 
     def close(self) -> None:
+        self._closed.set()
         for _ in self._threads:
             self._inbox.put(None)
+
+
+def failed_outside_handler(attempt: RunningAttempt, error: BaseException) -> Outcome:
+    """The outcome of an attempt that failed in treadle or its tracer. It is charged only if the handler has run."""
+    claimed = attempt.run.claimed
+    log.error("job %s (%s) failed outside its handler", claimed.id, claimed.type, exc_info=error)
+    has_run = attempt.run.ended or attempt.started_at is not None
+    return decide(claimed, error, attempt.job_type.backoff) if has_run else RELEASED
 
 
 def traced(tracing: Tracing, run: RunAttempt, attempt: RunningAttempt) -> Outcome | None:

@@ -5,16 +5,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import random
 import threading
+import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 
+from treadle import clock
 from treadle.errors import TreadleError, WorkerLost
 from treadle.outcome import StopReason
 from treadle.stores.base import Engine
 from treadle.stores.rows import Beat
-from treadle.worker.inflight import Attempts
+from treadle.worker import host
+from treadle.worker.inflight import Attempts, Inflight
+from treadle.worker.parts import Parts
 
 log = logging.getLogger("treadle")
 
@@ -23,6 +28,8 @@ STILL = 3
 AGAIN = 0.5
 """Seconds after which a failed beat is tried again. If it waited for the next one, other workers could declare this one
 dead."""
+BLOCKED_SECONDS = 300.0
+"""After this long, a worker whose event loop is blocked is as good as dead."""
 FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
 
@@ -30,14 +37,17 @@ FLAGS = 0.5
 class Heartbeat(threading.Thread):
     """A thread of its own, so that a handler that blocks the event loop does not stop the heartbeat.
 
-    Each beat puts into `news` what it found: this worker's leases, or that this worker was declared dead.
+    Each beat puts into `news` what it found: this worker's leases, or that this worker was declared dead. It also asks
+    the event loop for an answer. While there is none, the worker claims nothing, and each beat says that it is stalled.
 
     No clocks are compared: a worker is dead if its count did not change during three successful beats of this one.
     After an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
     """
 
-    def __init__(self, store: Engine, every: float) -> None:
+    def __init__(self, store: Engine, every: float, inflight: Inflight, parts: Parts) -> None:
         super().__init__(name="treadle-heartbeat", daemon=True)
+        self._inflight = inflight
+        self._parts = parts
         self.worker = ""
         self.news: asyncio.Queue[Beat | WorkerLost] = asyncio.Queue()
         self._store = store
@@ -46,17 +56,28 @@ class Heartbeat(threading.Thread):
         self._seen: dict[str, tuple[int, int]] = {}
         """The count of each worker, and for how many beats it has not changed."""
         self._loop = asyncio.get_running_loop()
+        self._asked_at: float | None = None
+        """When the event loop was asked for an answer that it has not given yet, by `time.monotonic()`."""
+        self._buried: str | None = None
+        """The id under which this worker has declared itself dead."""
 
     def stop(self) -> None:
         """Stop, without waiting for a beat that is under way."""
         self._stopping.set()
 
     def run(self) -> None:
+        try:
+            self._beat_until_stopped()
+        except BaseException as error:
+            self._parts.fail_from_thread("the heartbeat", error)
+
+    def _beat_until_stopped(self) -> None:
         pause = self._every
         while not self._stopping.wait(pause * random.uniform(0.9, 1.1)):
             pause = self._every
             try:
-                self._report(self._beat())
+                if self.worker != self._buried:
+                    self._report(self._beat())
             except WorkerLost as error:
                 log.warning("%s", error)
                 self._seen.clear()
@@ -73,11 +94,37 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> Beat:
         """Count up, and declare dead the workers whose count has stopped."""
-        beat = self._store.beat(self.worker)
+        stalled_for = self._stalled_for()
+        if stalled_for > BLOCKED_SECONDS:
+            self._end(f"its event loop was blocked for {stalled_for:.0f} s")
+        beat = self._store.beat(self.worker, clock.seconds(stalled_for))
         for worker in self._stood_still(beat):
             returned = self._store.declare_dead(worker, "its worker stopped beating", beats=beat.workers[worker])
             log.warning("worker %s is dead: its heartbeat stopped; %d jobs returned", worker, returned)
         return beat
+
+    def _stalled_for(self) -> float:
+        """Seconds for which the event loop has been blocked, if that is longer than a beat; else 0."""
+        waited = 0.0 if self._asked_at is None else time.monotonic() - self._asked_at
+        if self._asked_at is None:
+            self._asked_at = time.monotonic()
+            with contextlib.suppress(RuntimeError):  # the event loop is closed
+                self._loop.call_soon_threadsafe(self._answer)
+        return waited if waited > 0.5 * self._every else 0.0
+
+    def _answer(self) -> None:
+        self._asked_at = None
+
+    def _end(self, reason: str) -> None:
+        """Return the jobs of this worker. If it has a supervisor, end the process; else it registers again when its
+        event loop goes on."""
+        log.error("worker %s ends: %s", self.worker, reason)
+        started = self._inflight.started(apart=False)
+        self._store.declare_dead(self.worker, reason, started=started)
+        if self._inflight.supervisor is not None:
+            os._exit(host.REPLACE_ME)
+        self._buried = self.worker
+        raise WorkerLost(self.worker)
 
     def _stood_still(self, beat: Beat) -> Collection[str]:
         seen: dict[str, tuple[int, int]] = {}
@@ -107,8 +154,12 @@ class LeaseCheck:
         while True:
             await asyncio.sleep(FLAGS)
             if self._attempts.running:
-                with contextlib.suppress(TreadleError):
+                try:
                     await self._look_at_flags()
+                except TreadleError as error:
+                    log.debug("no look for cancelled jobs: %s", error)
+                except Exception:
+                    log.exception("no look for cancelled jobs")
 
     async def _look_at_flags(self) -> None:
         """Store new progress, and stop what was cancelled."""

@@ -14,6 +14,9 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+REPLACE_ME = 75
+"""The exit code of a worker that cannot work any more: its threads are stuck, or a part has ended. It has released its
+jobs, and its supervisor starts another one."""
 ONE_SIGNAL = 1.0
 """Seconds within which signals count as one: a service manager and a supervisor may both send the first."""
 
@@ -111,7 +114,8 @@ def until_signalled(again: Callable[[], None]) -> asyncio.Event:
 
 
 def run_loop(main: Coroutine[Any, Any, T]) -> T:
-    """`asyncio.run`, without waiting for threads that a handler has left behind in the loop's pool."""
+    """`asyncio.run`, without waiting for what handlers have left behind: threads in the loop's pool, and tasks that
+    do not end when they are cancelled."""
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
     try:
@@ -120,7 +124,8 @@ def run_loop(main: Coroutine[Any, Any, T]) -> T:
         left = asyncio.all_tasks(loop)
         for task in left:
             task.cancel()
-        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=1.0))
         loop.run_until_complete(loop.shutdown_asyncgens())
         asyncio.set_event_loop(None)
         loop.close()

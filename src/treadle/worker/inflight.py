@@ -26,6 +26,7 @@ from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
 from treadle.registry import JobType
 from treadle.units import plural
 from treadle.views import redact_text
+from treadle.worker.parts import Parts
 
 log = logging.getLogger("treadle")
 
@@ -71,7 +72,7 @@ class Attempts:
     returns, and calls `settled`. Each end and each settle sets `changed`.
     """
 
-    def __init__(self, cells: Inflight, outcomes: dict[OutcomeKind, int]) -> None:
+    def __init__(self, cells: Inflight, outcomes: dict[OutcomeKind, int], parts: Parts) -> None:
         self.running: dict[int, RunningAttempt] = {}
         """By lease number."""
         self.given_up: set[int] = set()
@@ -84,6 +85,7 @@ class Attempts:
         self._any_ended = asyncio.Event()
         self.cells = cells
         self._outcomes = outcomes
+        self._parts = parts
         self._loop = asyncio.get_running_loop()
         self._from_threads: deque[tuple[RunningAttempt, Outcome | None]] = deque()
         self._collecting = False
@@ -146,7 +148,7 @@ class Attempts:
         self._from_threads.append((attempt, outcome))
         if not self._collecting:
             self._collecting = True
-            self._loop.call_soon_threadsafe(self._collect)
+            self._loop.call_soon_threadsafe(self._parts.call, "the collecting of outcomes", self._collect)
 
     def _collect(self) -> None:
         self._collecting = False
@@ -155,9 +157,10 @@ class Attempts:
 
     async def ended(self) -> Sequence[EndedAttempt]:
         """All attempts that have ended, as soon as there is one. They count as unsettled until `settled` is called."""
-        await self._any_ended.wait()
-        self._any_ended.clear()
-        self._settling, self._ended = self._ended, []
+        if not self._settling:  # else a settler failed, and this is another one
+            await self._any_ended.wait()
+            self._any_ended.clear()
+            self._settling, self._ended = self._ended, []
         return self._settling
 
     def settled(self) -> None:
@@ -175,9 +178,14 @@ class Attempts:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.change(), min(0.2, deadline - time.monotonic()))
 
-    async def all_settled(self) -> None:
-        while self.unsettled:
-            await self.change()
+    async def all_settled(self, seconds: float) -> None:
+        """Wait until every outcome is committed, for at most this many seconds."""
+        try:
+            async with asyncio.timeout(seconds):
+                while self.unsettled:
+                    await self.change()
+        except TimeoutError:
+            log.error("%s could not be stored in time: the jobs run again", plural(self.unsettled, "outcome"))
 
     async def change(self) -> None:
         """Wait for the next change. Each waiter checks what it waits for first, so several can share one event."""

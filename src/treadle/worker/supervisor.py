@@ -20,13 +20,15 @@ from treadle.worker import host
 from treadle.worker.child import how_it_ended
 from treadle.worker.inflight import VARIABLE, CellOwner, Inflight
 from treadle.worker.settler import PAUSE
-from treadle.worker.worker import REPLACE_ME
+from treadle.worker.worker import STOP_SECONDS
 
 log = logging.getLogger("treadle")
 
 SHORT_LIFE = 1.0
 """Seconds: a worker that dies sooner has probably done nothing."""
 LONGEST_PAUSE = 2.0
+KILL_MARGIN = STOP_SECONDS + 5.0
+"""Seconds after the grace at which a worker that was asked to stop is killed."""
 
 
 class DeadWorker(NamedTuple):
@@ -61,6 +63,8 @@ class ProcessSlot:
         self.process: subprocess.Popen[bytes] | None = None
         self.start_at: float | None = 0.0
         """When to start the next worker, by `time.monotonic()`; None: one runs, or no other is to come."""
+        self.was_killed = False
+        """By the supervisor, because it did not stop."""
         self._started_at = 0.0
         self._memory_kills: int | None = None
         self._pause = 0.0
@@ -72,9 +76,19 @@ class ProcessSlot:
         self._memory_kills = host.out_of_memory_kills()
         self.start_at = None
         environment = {**os.environ, VARIABLE: self.inflight.for_child(has_predecessor=has_predecessor)}
-        self.process = subprocess.Popen(
-            self._command, env=environment, pass_fds=(self.inflight.fd,), stdin=subprocess.DEVNULL, process_group=0
-        )
+        try:
+            self.process = subprocess.Popen(
+                self._command, env=environment, pass_fds=(self.inflight.fd,), stdin=subprocess.DEVNULL, process_group=0
+            )
+        except OSError as error:  # too many processes, or no memory
+            log.warning("a worker process cannot be started now: %s", error)
+            self.start_at = time.monotonic() + PAUSE
+
+    def send(self, number: int) -> None:
+        """Send a signal to the worker, if there is one."""
+        if self.process:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.process.pid, number)
 
     def ended(self, code: int, *, again: bool) -> None:
         """The worker has ended. The next one starts at once, or later and later if each dies at once."""
@@ -86,7 +100,9 @@ class ProcessSlot:
         self.start_at = time.monotonic() + self._pause if again else None
 
     def dead_worker(self, owner: CellOwner, code: int) -> DeadWorker:
-        """The worker that has died, and the leases to charge: only what it had started."""
+        """The worker that has died, and the leases to charge: only what it had started, and none if it was stopped."""
+        if self.was_killed:
+            return DeadWorker(owner, "did not stop in time and was killed", frozenset(), outside=True)
         # A SIGKILL comes from outside, unless the kernel sent it because memory ran out: a job may have caused that.
         kills = host.out_of_memory_kills()
         outside = code == -signal.SIGKILL and kills is not None and kills == self._memory_kills
@@ -95,10 +111,14 @@ class ProcessSlot:
 
 
 class Supervisor:
-    """Keeps `processes` children running `command`, each with this many in-flight cells, and stops them together."""
+    """Keeps `processes` children running `command`, each with this many in-flight cells, and stops them together.
 
-    def __init__(self, command: Sequence[str], processes: int, cells: int) -> None:
+    Each has `grace` seconds to end its jobs. One that does not stop is killed a while after that.
+    """
+
+    def __init__(self, command: Sequence[str], processes: int, cells: int, grace: float) -> None:
         self._slots = [ProcessSlot(command, cells) for _ in range(processes)]
+        self._grace = grace
         self._stopping = False
         self._any_registered = False
         self._dead: list[DeadWorker] = []
@@ -108,6 +128,7 @@ class Supervisor:
         """Until a signal stops it, or all workers have ended by themselves. Returns the exit code."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda number, _: self._stop(number))
+        signal.signal(signal.SIGALRM, lambda *_: self._kill())
         code = 0
         while self._start_workers():
             self._declare_dead()
@@ -139,7 +160,7 @@ class Supervisor:
             self._retry_at = 0.0
             self._declare_dead()
             slot.ended(code, again=True)
-        elif code > 0 and code != REPLACE_ME and not self._stopping and not self._any_registered:
+        elif code > 0 and code != host.REPLACE_ME and not self._stopping and not self._any_registered:
             # It could not register, and the next one could not either. (Once one did, it may be the store's fault.)
             slot.ended(code, again=False)
             self._stop(signal.SIGTERM)
@@ -155,12 +176,20 @@ class Supervisor:
             self._retry_at = time.monotonic() + PAUSE
 
     def _stop(self, number: int) -> None:
-        """Start no more workers, and pass the signal on to those that run."""
-        self._stopping = True
+        """Start no more workers, and pass the signal on to those that run. They have until the alarm."""
+        if not self._stopping:
+            self._stopping = True
+            signal.setitimer(signal.ITIMER_REAL, self._grace + KILL_MARGIN)
+        for slot in self._slots:
+            slot.send(number)
+
+    def _kill(self) -> None:
+        """End the workers that did not stop: a handler may block their event loop."""
         for slot in self._slots:
             if slot.process:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(slot.process.pid, number)
+                log.error("worker process %d did not stop in time and is killed", slot.process.pid)
+                slot.was_killed = True
+                slot.send(signal.SIGKILL)
 
 
 def _next_exit(*, wait: bool) -> tuple[int, int] | None:

@@ -2,6 +2,9 @@
 
 `Worker` registers, claims and stops. It gives each claimed job to the executor, which runs it. The settler commits the
 outcomes, and the heartbeat keeps the leases. All of them share `Attempts`, the table of what is in flight.
+
+A worker works or is gone: if one of its parts ends, it stops. Then its supervisor replaces it, or, without one, it
+starts again by itself.
 """
 
 from __future__ import annotations
@@ -12,9 +15,8 @@ import logging
 import os
 import socket
 import sys
+import time
 import uuid
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Self
 
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
@@ -22,27 +24,27 @@ from treadle.hooks import HookDispatcher
 from treadle.job import ClaimedJob
 from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
-from treadle.stores.base import ClaimRequest, Engine, Watch, WorkerRow
+from treadle.stores.base import ClaimRequest, WorkerRow
 from treadle.version import __version__
 from treadle.worker import host
 from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
 from treadle.worker.heartbeat import Heartbeat, LeaseCheck
 from treadle.worker.inflight import Attempts, CellOwner, Inflight
+from treadle.worker.parts import Parts, started_thread
 from treadle.worker.settler import PAUSE, Settler
+from treadle.worker.wakeup import Wakeup
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
 
 log = logging.getLogger("treadle")
 
-POLL = 1.0
-"""Seconds after which an idle worker looks by itself. Everything that wakes it earlier is a hint."""
 SWITCH = 0.0005
 """Seconds for which Python code may keep the interpreter from a thread that comes back from the database. A settle
 comes back many times: with Python's own 5 ms, it would wait until the running handlers have ended."""
-REPLACE_ME = 75
-"""The exit code of a worker whose threads are stuck: it has released its jobs and wants to be replaced."""
+STOP_SECONDS = 30.0
+"""Seconds, in addition to the grace, in which a worker that stops stores its last outcomes and leaves the database."""
 
 
 class Worker:
@@ -80,9 +82,10 @@ class Worker:
         self._hurry = asyncio.Event()
         """Set by a second signal: do not wait for what runs."""
         self._stop: asyncio.Event | None = None
-        self._stopping = False
-        self._registering = asyncio.Lock()
-        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = self._wanted_no_more = False
+        self._idle = asyncio.Event()
+        self._registering, self._changing = asyncio.Lock(), asyncio.Lock()
+        self._guard: asyncio.Task[None] | None = None
 
     # Start and stop
 
@@ -97,84 +100,126 @@ class Worker:
             host.raise_oom_score()
         self._stop = stop = host.until_signalled(again=self._hurry.set)
         async with self:
-            while not stop.is_set() and not self._threads_are_stuck() and self._supervisor in (None, os.getppid()):
+            while not stop.is_set() and not self._must_be_replaced() and self._supervisor in (None, os.getppid()):
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(stop.wait(), 1.0)
             log.info("worker %s stops; %d jobs are running", self.name, len(self._attempts.running))
-            return REPLACE_ME if self._threads_are_stuck() else 0  # decided now: its threads may end while it stops
+            return host.REPLACE_ME if self._must_be_replaced() else 0  # decided now: threads may end while it stops
 
-    def _threads_are_stuck(self) -> bool:
-        """Too many threads were given up: only a new process has them back."""
-        return self._supervisor is not None and len(self._attempts.given_up) > self.concurrency // 2
+    def _must_be_replaced(self) -> bool:
+        """Too many threads were given up, which only a new process has back; or a part has ended."""
+        stuck = len(self._attempts.given_up) > self.concurrency // 2
+        return self._supervisor is not None and (stuck or self._parts.failed.done())
 
     async def __aenter__(self) -> Self:
         self.name = f"{socket.gethostname()}-{os.getpid()}"
         self._loop = asyncio.get_running_loop()
-        self._claimer = ThreadPoolExecutor(1, "treadle-claim")
-        self._wakeup = Wakeup()
-        self._idle = asyncio.Event()
-        self._hooks = HookDispatcher(self.app.hooks, self.store.now)
-        self._attempts = Attempts(self._inflight, self.outcomes)
-        self._executor = Executor(self.app, self.concurrency, self._attempts)
-        self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
-        self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
-        self._heartbeat = Heartbeat(self.store, self._every)
-        await self._register_in_time()
-        await self._wakeup.open(self.store)
-        self._heartbeat.start()
-        self.app._wakers.add(self._wakeup.wake)
-        chores = do_chores(self.app, self._every)
-        loops = self._claim_loop(), self._settler.run(), self._leases.run(), self._heartbeat_loop(), chores
-        self._tasks = [asyncio.create_task(loop) for loop in loops]
+        await self._start()
+        self._guard = asyncio.create_task(self._guard_parts())
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
 
+    async def _start(self) -> None:
+        """Make the parts, register, and let them work."""
+        self._stopping, self.id = False, ""
+        self._parts = Parts()
+        self._claimer = started_thread("treadle-claim")
+        self._wakeup = Wakeup(self.store)
+        self._hooks = HookDispatcher(self.app.hooks, self.store.now, self._parts.fail_from_thread)
+        self._attempts = Attempts(self._inflight, self.outcomes, self._parts)
+        self._executor = Executor(self.app, self.concurrency, self._attempts, self._parts)
+        self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
+        self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
+        self._heartbeat = Heartbeat(self.store, self._every, self._inflight, self._parts)
+        try:
+            await self._register_in_time()
+            await self._wakeup.open()
+            self._heartbeat.start()
+        except BaseException:
+            await self._loop.run_in_executor(self._settler.thread, self._leave)
+            raise
+        self.app._wakers.add(self._wakeup.wake)
+        self._parts.start("claim", self._claim_loop())
+        self._parts.start("settle", self._settler.run())
+        self._parts.start("lease check", self._leases.run())
+        self._parts.start("heartbeat news", self._heartbeat_loop())
+        self._parts.start("chores", do_chores(self.app, self._every))
+
+    async def _guard_parts(self) -> None:
+        """If a part ends, start again, unless there is a supervisor: then `_run` ends, and the process is replaced."""
+        while self._supervisor is None:
+            await asyncio.wait([self._parts.failed])
+            async with self._changing:
+                log.error("worker %s releases its jobs, and starts again", self.name)
+                await self._end(0.0)
+                while not self._wanted_no_more:
+                    await asyncio.sleep(PAUSE)  # the next one may end as soon
+                    try:
+                        await self._start()
+                        break
+                    except Exception as error:
+                        log.warning("worker %s has not started again yet: %s", self.name, error)
+
     async def stop(self) -> None:
         """Stop claiming, let what runs end within `grace`, release the rest, and leave the database."""
-        if not self._tasks:
+        if self._guard is None:
             return
-        claim, *others = self._tasks
-        self._tasks = []
+        guard, self._guard = self._guard, None
+        self._wanted_no_more = True
+        async with self._changing:  # not while it starts again
+            guard.cancel()
+            if not self._stopping:
+                await self._end(0.0 if self._parts.failed.done() else self.grace)
+        if self._supervisor is None:  # then no other process has it, and a tick makes a new one each time
+            self._inflight.close()
+
+    async def _end(self, grace: float) -> None:
+        """End all parts. If the store or a handler does not let them, go on without it: a stop has a bound."""
         self._stopping = True
+        self._parts.stopping()
         self.app._wakers.discard(self._wakeup.wake)
         self._wakeup.hint.set()
         self._attempts.changed.set()
         try:
-            await self._wind_down(claim, others)
+            await self._wind_down(grace, time.monotonic() + grace + STOP_SECONDS)
         except BaseException:  # the event loop is being closed, and cancels all of its tasks
             self._heartbeat.stop()  # its jobs no longer run: workers that see no beat rescue them
             self._wakeup.close()
             raise
 
-    async def _wind_down(self, claim: asyncio.Task[None], others: Sequence[asyncio.Task[None]]) -> None:
+    async def _wind_down(self, grace: float, deadline: float) -> None:
         """In this order: the last claim, what runs, its outcomes, their hooks, the other tasks, the threads."""
-        await claim
-        await self._attempts.all_ended(self.grace, self._hurry)
+        await self._parts.wait_for("claim", STOP_SECONDS / 3)
+        if self._parts.has_ended("settle"):
+            self._parts.start("settle", self._settler.run())  # for the last outcomes
+        await self._attempts.all_ended(grace, self._hurry)
         self._attempts.stop(StopReason.RELEASED, self._attempts.running)
         await self._attempts.all_ended(1.0)
         self._attempts.give_up_all()
-        await self._attempts.all_settled()
+        await self._attempts.all_settled(deadline - time.monotonic() - STOP_SECONDS / 3)
         await self._hooks.close()
-        for task in others:
-            task.cancel()
-        await asyncio.gather(*others, return_exceptions=True)
-        await asyncio.to_thread(self._leave)
+        await self._parts.cancel(1.0)
+        leaving = self._loop.run_in_executor(self._settler.thread, self._leave)
+        await asyncio.wait([leaving], timeout=deadline - time.monotonic())
+        if not leaving.done():
+            log.warning("worker %s stops without leaving the database: its jobs will be rescued", self.name)
 
     def _leave(self) -> None:
         """Delete this worker from the database and from the cells, and end the threads."""
         self._heartbeat.stop()
-        self._heartbeat.join()
+        if self._heartbeat.is_alive():
+            self._heartbeat.join()
         self._wakeup.close()
-        with contextlib.suppress(TreadleError):
-            self.store.declare_dead(self.id, "its worker stopped", started=())
-            self._inflight.clear()  # so that the supervisor does not take this exit for a crash
+        if self.id:
+            with contextlib.suppress(TreadleError):
+                self.store.declare_dead(self.id, "its worker stopped", started=())
+                self._inflight.clear()  # so that the supervisor does not take this exit for a crash
         self._executor.close()
-        for thread in (self._claimer, self._settler.thread, self._wakeup.thread):
+        for thread in (self._claimer, self._wakeup.thread):
             thread.shutdown()
-        if self._supervisor is None:  # then no other process has it, and a tick makes a new one each time
-            self._inflight.close()
+        self._settler.thread.shutdown(wait=False)  # this runs there
 
     async def drained(self) -> None:
         """Wait until nothing runs, nothing is unsettled, and nothing is due (or enough was claimed)."""
@@ -259,10 +304,11 @@ class Worker:
             claimed = await self._claim(free)
             if self.app.hooks.any:
                 self._hooks.started(claimed)
-            for job in claimed:
-                self._executor.start(job, self._types[job.type])
+            started = [self._executor.start(job, self._types[job.type]) for job in claimed]
             self._attempts.claiming = False
-            await asyncio.sleep(0)  # handlers that never wait have ended after this, and their slots are free again
+            await asyncio.sleep(
+                0 if all(started) else PAUSE
+            )  # handlers that never wait have ended after this, and their slots are free again
             if len(claimed) < free and not self._stopping:
                 await self._until_due()
 
@@ -303,38 +349,4 @@ class Worker:
             return
         if self._attempts.none_left:
             self._idle.set()
-        await self._wakeup.wait(POLL if due.in_seconds is None else min(POLL, due.in_seconds))
-
-
-class Wakeup:
-    """Ends the wait of an idle worker: another process committed, this one enqueued, or a settle made room."""
-
-    def __init__(self) -> None:
-        self.hint = asyncio.Event()
-        self._loop = asyncio.get_running_loop()
-        self.thread = ThreadPoolExecutor(1, "treadle-watch")
-        self._watch: Watch | None = None
-        self._watching: asyncio.Future[bool] | None = None
-
-    async def open(self, store: Engine) -> None:
-        self._watch = await self._loop.run_in_executor(self.thread, store.watch)
-
-    def wake(self) -> None:
-        """Give a hint, from any thread."""
-        with contextlib.suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self.hint.set)
-
-    async def wait(self, seconds: float) -> None:
-        """Until there is a hint, for at most this long. Meanwhile a thread watches for commits."""
-        if self._watch is not None and (self._watching is None or self._watching.done()):
-            self._watching = self._loop.run_in_executor(self.thread, self._watch.wait, POLL)
-            self._watching.add_done_callback(lambda _: self.hint.set())
-        timer = self._loop.call_later(seconds, self.hint.set)
-        try:
-            await self.hint.wait()
-        finally:
-            timer.cancel()
-
-    def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
+        await self._wakeup.wait(due.in_seconds)

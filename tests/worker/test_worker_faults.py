@@ -1,0 +1,176 @@
+"""A worker works or is gone: lost replies, unreadable errors, a blocked event loop, a store that stays away."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from tests.eventually import eventually
+from tests.worker.helpers import Background, ended, is_processing, now, place, working
+from treadle import Context, Snooze, Status, Treadle, views
+from treadle.diagnosis import ReasonCode
+from treadle.errors import BadOption, StoreUnusable
+from treadle.worker import heartbeat
+from treadle.worker import worker as worker_module
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+    __repr__ = __str__
+
+
+class SnoozedBadly(Snooze):
+    """As by a handler that changes what it raises."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.at_most = "3"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize("error", [Unprintable, SnoozedBadly])
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_an_error_that_cannot_be_read_is_a_failed_attempt_and_the_slot_is_free_again(
+    td: Treadle, error: type[Exception], kind: str
+) -> None:
+    if kind == "async":
+
+        @td.job(max_attempts=2, backoff=0)
+        async def fails() -> None:
+            raise error
+
+    else:
+
+        @td.job(max_attempts=2, backoff=0)
+        def fails() -> None:
+            raise error
+
+    @td.job
+    async def works() -> None: ...
+
+    with working(td, concurrency=1):
+        first, second = fails.enqueue(), works.enqueue()
+        assert ended(td, first).error is not None
+        assert error.__name__ in str(now(td, first).error)
+        assert ended(td, second).status is Status.COMPLETED
+    assert place(td, first) == (Status.FAILED, 2)
+
+
+@pytest.mark.parametrize("at_most", ["3", -1, 1.5])
+def test_a_snooze_with_a_bad_limit_is_refused_when_it_is_made(at_most: Any) -> None:
+    with pytest.raises(BadOption, match="at_most"):
+        Snooze(1, at_most=at_most)
+
+
+def test_leases_of_a_claim_whose_reply_was_lost_are_released_without_charge(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The claim is committed, but the worker never learns of its jobs. Nothing else would return them."""
+    claim, lost = td.store.claim, threading.Event()
+
+    def claim_and_lose(*args: Any) -> Any:
+        claimed = claim(*args)
+        if claimed and not lost.is_set():
+            lost.set()
+            raise StoreUnusable(td.store.where, "the connection broke", "wait")
+        return claimed
+
+    monkeypatch.setattr(td.store, "claim", claim_and_lose)
+
+    @td.job(max_attempts=1)
+    async def works() -> None: ...
+
+    with working(td, beat=0.1):
+        job = works.enqueue()
+        assert ended(td, job).status is Status.COMPLETED
+        assert lost.is_set()
+    assert place(td, job) == (Status.COMPLETED, 1)
+
+
+class Blocking:
+    """A handler that blocks its event loop until the test lets it go."""
+
+    def __init__(self, td: Treadle) -> None:
+        self.go_on = threading.Event()
+        self.runs = 0
+
+        @td.job
+        async def blocks() -> None:
+            self.runs += 1
+            if self.runs == 1:
+                self.go_on.wait(60)
+
+        @td.job
+        async def works() -> None: ...
+
+        self.blocks, self.works = blocks, works
+
+
+def test_a_worker_whose_event_loop_is_blocked_is_shown_as_stalled(td: Treadle) -> None:
+    blocking = Blocking(td)
+    with working(td, beat=0.1, concurrency=2):
+        job = blocking.blocks.enqueue()
+        eventually(is_processing(td, job))
+        later = blocking.works.enqueue()
+        eventually(lambda: td.workers()[0].stalled_at is not None)
+        shown = views.worker(td.workers()[0], td.store.now())
+        assert shown.live
+        assert shown.stalled_for is not None
+        assert [problem.code for problem in td.problems()] == ["stalled_worker"]
+        assert td.why(job.id).reasons[0].code is ReasonCode.WORKER_STALLED
+        assert td.why(later.id).reasons[0].code is ReasonCode.WORKER_STALLED
+        blocking.go_on.set()
+        assert ended(td, job).status is Status.COMPLETED
+        assert ended(td, later).status is Status.COMPLETED
+        eventually(lambda: td.workers()[0].stalled_at is None)
+        assert td.problems() == []
+    assert blocking.runs == 1
+
+
+def test_the_jobs_of_a_worker_that_is_blocked_for_too_long_are_returned_and_it_registers_again(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is embedded: the process is not its own to end."""
+    monkeypatch.setattr(heartbeat, "BLOCKED_SECONDS", 0.5)
+    blocking = Blocking(td)
+    with working(td, beat=0.1, concurrency=2) as background:
+        job, first = blocking.blocks.enqueue(), background.worker.id
+        eventually(lambda: td.attempts(job.id))
+        assert td.workers() == []
+        assert str(td.attempts(job.id)[0].error).startswith("its event loop was blocked for")
+        blocking.go_on.set()
+        assert ended(td, job).status is Status.COMPLETED
+        assert [row.id for row in td.workers()] == [background.worker.id] != [first]
+    assert blocking.runs == 2
+
+
+def never(*_: object) -> Any:
+    raise StoreUnusable("here", "it is gone", "wait")
+
+
+@pytest.mark.parametrize("verb", ["settle", "claim", "declare_dead"])
+def test_a_store_that_stays_away_does_not_keep_a_worker_from_stopping(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr(worker_module, "STOP_SECONDS", 0.6)
+    let_go = threading.Event()
+
+    @td.job
+    async def works(ctx: Context) -> None:
+        while not let_go.is_set():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+
+    background = Background(td, grace=0.5).start()
+    job = works.enqueue()
+    eventually(is_processing(td, job))
+    with monkeypatch.context() as patch:
+        patch.setattr(td.store, verb, never)
+        let_go.set()
+        background.stop_soon()
+        background.join()
+    with working(td, beat=0.1):
+        assert ended(td, job).status is Status.COMPLETED
