@@ -10,7 +10,7 @@ from bench.report import ReportRow, Target
 from bench.setting import Setting
 from bench.workers import wait_for, working
 from treadle import Treadle
-from treadle.worker.wakeup import POLL
+from treadle.worker.watch import POLL
 
 GAPS = (0.020, 0.120)
 """Seconds between two enqueues: at random, so that they do not fall into step with the worker's polls."""

@@ -20,7 +20,7 @@ from treadle import Treadle
 @pytest.fixture
 def no_polls(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker that is not notified does not know."""
-    monkeypatch.setattr("treadle.worker.wakeup.POLL", 600)
+    monkeypatch.setattr("treadle.worker.watch.POLL", 600)
 
 
 @pytest.mark.usefixtures("no_polls")

@@ -54,8 +54,8 @@ STORE_CALLS = [
     *(Point(STORE + name, after=True) for name in ("claim", "settle", "beat")),
 ]
 PARTS = [
-    Point(WORKER + "wakeup.Wakeup.wait"),
-    Point(WORKER + "wakeup.Wakeup._wait_for_commit"),
+    Point(WORKER + "watch.Wakeup.wait"),
+    Point(WORKER + "watch.Wakeup._wait_for_commit"),
     Point(WORKER + "worker.Worker._room"),
     Point(WORKER + "worker.Worker._claim"),
     Point(WORKER + "worker.Worker._until_due"),
@@ -75,7 +75,6 @@ PARTS = [
     Point(WORKER + "inflight.Attempts.ended"),
     Point(WORKER + "inflight.Attempts.settled"),
     Point(WORKER + "inflight.Attempts.new_progress"),
-    Point(WORKER + "inflight.Attempts._collect"),
     Point(WORKER + "inflight.Inflight.start"),
     Point(WORKER + "inflight.Inflight.end"),
     Point(WORKER + "inflight.log_outcome"),

@@ -118,7 +118,7 @@ def test_a_worker_takes_only_its_queues(td: Treadle) -> None:
 
 
 def test_a_delayed_job_runs_when_it_is_due_and_not_before(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.worker.wakeup.POLL", 600)  # so that no poll finds it first
+    monkeypatch.setattr("treadle.worker.watch.POLL", 600)  # so that no poll finds it first
 
     @td.job
     async def later() -> float:
@@ -134,7 +134,7 @@ def test_a_delayed_job_runs_when_it_is_due_and_not_before(td: Treadle, monkeypat
 def test_a_job_enqueued_by_another_process_is_picked_up_without_a_poll(
     td: Treadle, treadle_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("treadle.worker.wakeup.POLL", 60)
+    monkeypatch.setattr("treadle.worker.watch.POLL", 60)
 
     @td.job
     async def work() -> str:

@@ -148,12 +148,15 @@ class Attempts:
         self._from_threads.append((attempt, outcome))
         if not self._collecting:
             self._collecting = True
-            self._loop.call_soon_threadsafe(self._parts.call, "the collecting of outcomes", self._collect)
+            self._loop.call_soon_threadsafe(self._collect)
 
     def _collect(self) -> None:
         self._collecting = False
-        while self._from_threads:
-            self.end(*self._from_threads.popleft())
+        try:
+            while self._from_threads:
+                self.end(*self._from_threads.popleft())
+        except Exception as error:  # the event loop calls this: nobody else would notice
+            self._parts.fail("the collecting of outcomes", error)
 
     async def ended(self) -> Sequence[EndedAttempt]:
         """All attempts that have ended, as soon as there is one. They count as unsettled until `settled` is called."""

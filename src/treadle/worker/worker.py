@@ -33,7 +33,7 @@ from treadle.worker.heartbeat import Heartbeat, LeaseCheck
 from treadle.worker.inflight import Attempts, CellOwner, Inflight
 from treadle.worker.parts import Parts, started_thread
 from treadle.worker.settler import PAUSE, Settler
-from treadle.worker.wakeup import Wakeup
+from treadle.worker.watch import Wakeup
 
 if TYPE_CHECKING:
     from treadle.app import Treadle

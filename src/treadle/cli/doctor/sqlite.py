@@ -15,7 +15,7 @@ from treadle.stores.base import Store
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.stores.sqlite.url import NETWORK_FILE_SYSTEMS
 from treadle.units import format_bytes
-from treadle.worker.wakeup import POLL
+from treadle.worker.watch import POLL
 
 LONG_LOG = 64 << 20
 LITTLE_DISK, TOO_LITTLE_DISK = 1 << 30, 100 << 20
