@@ -40,6 +40,7 @@ ERRORS = [
     "SchemaTooNew",
     "SchemaTooOld",
     "StoreBusy",
+    "StoreRefused",
     "StoreUnusable",
     "TransactionOver",
     "UnknownEvent",

@@ -264,7 +264,8 @@ class BadURL(TreadleError, ValueError):
 
 
 class StoreUnusable(TreadleError):
-    """The database cannot be used: no such folder, not writable, on a network file system, or not a database."""
+    """The database cannot be used now: it cannot be reached or written, is full or damaged, or has no tables. Nothing
+    was stored. Workers wait and try again."""
 
     def __init__(self, where: str, problem: str, way_out: str) -> None:
         super().__init__(f"{where}: {problem}; {way_out}")
@@ -274,13 +275,25 @@ class StoreUnusable(TreadleError):
 class CommitUnknown(StoreUnusable):
     """The connection broke during a commit. The commit may have happened."""
 
+    def __init__(self, where: str, problem: str) -> None:
+        super().__init__(where, problem, "check whether it happened before you repeat it")
+
+
+class StoreRefused(TreadleError, ValueError):
+    """The database refused a value. Nothing was stored, and repeating it does not help."""
+
+    def __init__(self, where: str, problem: str) -> None:
+        way_out = "correct the value, or what refuses it if that is not treadle's: a trigger, a constraint"
+        super().__init__(f"{where} refused it: {problem}; {way_out}")
+        self.where, self.problem = where, problem
+
 
 class StoreBusy(TreadleError, TimeoutError):
     """The database's write lock was held for longer than a caller waits. Nothing was stored."""
 
     def __init__(self, where: str, seconds: float, *, joins_transactions: bool = True) -> None:
         join = "pass it: using(connection=…)" if joins_transactions else "use ctx.transaction() instead"
-        way_out = f"if you have an open transaction, {join}, or commit it first"
+        way_out = f"if you have an open transaction, {join}, or commit it first; otherwise repeat it later"
         super().__init__(f"{where} was busy for {seconds:g} s; {way_out}")
         self.where, self.seconds = where, seconds
 

@@ -16,6 +16,7 @@ import pytest
 from tests.servers import libsql
 from treadle import clock
 from treadle.clock import SECOND
+from treadle.errors import StoreRefused
 from treadle.filters import Filter
 from treadle.ids import new_id
 from treadle.job import ClaimedJob, Job, NewJob, Status, Suspicion
@@ -33,8 +34,8 @@ EVERY_OUTCOME = (COMPLETED, RETRIED, FAILED, SNOOZED, CANCELLED, RELEASED)
 FINAL_OUTCOMES = (COMPLETED, FAILED, CANCELLED)
 
 UNSTORABLE = 1 << 70
-"""A priority that no store can hold, and the errors that they raise for it."""
-CANNOT_BE_STORED = (OverflowError, psycopg.errors.NumericValueOutOfRange)
+"""A priority that no store can hold, and the errors for it. (The last one: on a connection of the user's.)"""
+CANNOT_BE_STORED = (OverflowError, StoreRefused, psycopg.errors.NumericValueOutOfRange)
 
 TABLES = ("jobs", "ready", "leases", "finished", "attempts", "dedupe", "types", "workers", "meta", "tallies", "usage")
 

@@ -62,7 +62,7 @@ def test_no_connection_checkpoints_by_itself(store):
 
 
 def test_a_reader_cannot_write(store):
-    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+    with pytest.raises(StoreUnusable, match="readonly"):
         store.database.read("read", lambda tx: tx.execute("DELETE FROM treadle_jobs"))
 
 

@@ -10,7 +10,8 @@ from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import SECOND, Clock
-from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TransactionOver
+from treadle.errors import CommitUnknown, StoreUnusable, TransactionOver, TreadleError
+from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
 from treadle.stores.libsql.url import Endpoint
@@ -30,10 +31,6 @@ MEASURE_EVERY = 60.0
 GONE = ("TRANSACTION_TIMEOUT", "STREAM_EXPIRED", "TRANSACTION_BUSY")
 BLOCK = "treadle_block"
 """A savepoint that is gone if the transaction it is in has ended."""
-
-
-class Duplicate(Exception):
-    """A row with that key exists."""
 
 
 class PendingRows:
@@ -145,7 +142,7 @@ class Database:
                     raise self.translated(error) from error
                 self.server.close()
             except Failed as error:
-                if not (_is_busy(error) or error.code in GONE) or time.monotonic() > deadline:
+                if action(error.code) not in (Action.REPEAT, Action.BUSY) or time.monotonic() > deadline:
                     raise self.translated(error) from error
                 time.sleep(random.uniform(0.001, 0.02))
             except Refused as error:
@@ -194,11 +191,12 @@ class Database:
         tx.execute("COMMIT")
         try:
             tx.flush(last=True)
-        except (Unreachable, Refused) as error:
+        except (Unreachable, Refused, Failed) as error:
             if isinstance(error, Refused) and 400 <= error.status < 500:
                 raise
-            problem = f"the connection broke during a commit ({error})"
-            raise CommitUnknown(self.where, problem, "check whether it happened before you repeat it") from error
+            if isinstance(error, Failed) and not may_be_committed(error.code):
+                raise
+            raise CommitUnknown(self.where, f"the connection broke during a commit ({error})") from error
 
     def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read, each of which sees the newest commit."""
@@ -229,22 +227,22 @@ class Database:
 
     def translated(self, error: Exception) -> Exception:
         """The error that a store's user knows."""
-        if isinstance(error, Unreachable):
-            return StoreUnusable(self.where, f"no answer ({error})", "is the server up, and the URL right?")
-        if isinstance(error, Untrusted):
-            return StoreUnusable(self.where, str(error), error.way_out)
-        if isinstance(error, Refused) and error.status in (401, 403):
-            return StoreUnusable(
-                self.where, f"the server refused the token ({error})", "put a valid one in $TREADLE_LIBSQL_TOKEN"
-            )
-        if isinstance(error, Refused):
-            return StoreUnusable(self.where, f"it answered {error.status} ({error})", "is it a libSQL server?")
-        if isinstance(error, Failed) and (_is_busy(error) or error.code in GONE):
-            return StoreBusy(self.where, BUSY_SECONDS, joins_transactions=False)
-        if isinstance(error, Failed) and error.code.startswith("SQLITE_CONSTRAINT"):
-            return Duplicate(str(error))
-        return error
+        match error:
+            case Failed():
+                return self._of_statement(error)
+            case Unreachable():
+                return StoreUnusable(self.where, f"no answer ({error})", "is the server up, and the URL right?")
+            case Untrusted():
+                return StoreUnusable(self.where, str(error), error.way_out)
+            case Refused(status=401 | 403):
+                way_out = "put a valid one in $TREADLE_LIBSQL_TOKEN"
+                return StoreUnusable(self.where, f"the server refused the token ({error})", way_out)
+            case Refused():
+                way_out = "is it a libSQL server?" if error.status < 429 else "wait, and see the server's log"
+                return StoreUnusable(self.where, f"it answered {error.status} ({error})", way_out)
+            case _:
+                return error
 
-
-def _is_busy(error: Failed) -> bool:
-    return error.code.startswith(("SQLITE_BUSY", "SQLITE_LOCKED"))
+    def _of_statement(self, error: Failed) -> TreadleError:
+        said, way_out = f"the server answered ({error})", "see the server's log"
+        return error_for(error.code, self.where, said, way_out, joins_transactions=False)

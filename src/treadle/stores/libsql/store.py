@@ -12,7 +12,7 @@ from treadle.clock import Clock, now
 from treadle.errors import BadConnection, StoreUnusable, TransactionOver
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
-from treadle.stores.libsql.connection import BLOCK, GONE, Database, Duplicate, Transaction
+from treadle.stores.libsql.connection import BLOCK, GONE, Database, Transaction
 from treadle.stores.libsql.hrana import Failed, Parameters
 from treadle.stores.libsql.server import NoResult, Refused
 from treadle.stores.libsql.url import read as read_url
@@ -101,8 +101,6 @@ class LibSQLStore(SQLiteTables[Database]):
         return Watch()
 
     # Enqueue
-
-    already_there = Duplicate
 
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
         if not isinstance(connection, Connection):

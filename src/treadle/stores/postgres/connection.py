@@ -8,7 +8,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from typing import Any, Concatenate, LiteralString, ParamSpec, TypeVar
 
@@ -16,7 +16,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from treadle.clock import Clock
-from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable
+from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TreadleError
+from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.postgres import sql
 from treadle.stores.postgres.cursor import Cursors
 from treadle.stores.postgres.insert_claim_settle import Transitions
@@ -45,10 +46,9 @@ DEFAULTS = {
     "keepalives_count": "3",
     "tcp_user_timeout": "20000",
 }
-
-
-BROKEN = (psycopg.OperationalError, psycopg.errors.IdleInTransactionSessionTimeout)
-"""What psycopg raises when a connection cannot be used any more. (The second: the server ended an idle transaction.)"""
+IS_IT_UP = "is the server up, and the URL right? treadle doctor"
+LOST = "08006"
+"""The SQLSTATE of a connection that broke. psycopg raises an error without one."""
 
 
 class Connection(psycopg.Connection[tuple[Any, ...]]):
@@ -145,30 +145,29 @@ class Database:
                 # A pooler answers. A statement that we prepare in one session may run in another.
                 connection.prepare_threshold = None
         except psycopg.Error as error:
-            raise self._unusable(error, "cannot be reached") from error
+            raise StoreUnusable(self.where, f"cannot be reached ({_line(error)})", IS_IT_UP) from error
         connection.add_notice_handler(lambda _: None)
         return connection
 
     def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take the steps in one transaction. Nothing of them stays if they raise.
+        """Take the steps in one transaction. Nothing of them stays if they raise."""
+        return self._patiently(lambda: self._write_once(pool, steps, *args, **kwargs))
 
-        They are repeated if it is certain that nothing was committed: after a deadlock, and once if the connection
-        broke before the commit, as all of them do when the server restarts.
-        """
-        broken = 0
+    def _patiently(self, call: Callable[[], T]) -> T:
+        """Repeat a call if it is certain that nothing was committed: after a deadlock, and once on a new connection, as
+        all of them break when the server restarts."""
+        reconnected = False
         for tries in range(10):
             try:
-                return self._write_once(pool, steps, *args, **kwargs)
-            except (psycopg.errors.DeadlockDetected, psycopg.errors.SerializationFailure):
-                time.sleep(random.uniform(0, 0.01 * (tries + 1)))
-            except BROKEN as error:
-                if broken or isinstance(error, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
-                    raise self._translated(error) from error
-                broken += 1
+                return call()
             except psycopg.Error as error:
-                if isinstance(error, psycopg.IntegrityError):
-                    raise
-                raise self._translated(error) from error
+                needed = action(code_of(error))
+                if needed is Action.REPEAT:
+                    time.sleep(random.uniform(0, 0.01 * (tries + 1)))
+                elif needed is Action.RECONNECT and not reconnected:
+                    reconnected = True
+                else:
+                    raise self.translated(error) from error
         raise StoreBusy(self.where, BUSY_SECONDS)
 
     def _write_once(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -194,12 +193,26 @@ class Database:
                 with suppress(psycopg.Error):
                     connection.execute("ROLLBACK")
 
+    def begin_block(self) -> tuple[ExitStack, Transaction]:
+        """A transaction for the user's own statements, and what ends it."""
+
+        def begin() -> tuple[ExitStack, Transaction]:
+            with ExitStack() as stack:
+                connection = stack.enter_context(self.borrow("apart"))
+                tx = stack.enter_context(self.begun(connection))
+                connection.execute(sql.NO_LIMITS)
+                return stack.pop_all(), tx
+
+        return self._patiently(begin)
+
     def commit(self, connection: Connection) -> None:
+        """COMMIT. An answer of the server says that it was rolled back; without one, nobody knows."""
         try:
             connection.execute("COMMIT")
-        except psycopg.OperationalError as error:
-            problem = f"the connection broke during a commit ({_line(error)})"
-            raise CommitUnknown(self.where, problem, "check whether it happened before you repeat it") from error
+        except psycopg.Error as error:
+            if not connection.broken and not may_be_committed(error.sqlstate or ""):
+                raise
+            raise CommitUnknown(self.where, f"the connection broke during a commit ({_line(error)})") from error
 
     def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read, all of one moment."""
@@ -208,13 +221,13 @@ class Database:
                 with self.borrow(pool) as connection, self.begun(connection, sql.BEGIN_TO_READ) as tx:
                     return steps(tx, *args, **kwargs)
             except psycopg.Error as error:
-                if last or not isinstance(error, psycopg.OperationalError):
-                    raise self._translated(error) from error
+                if last or action(code_of(error)) not in (Action.REPEAT, Action.RECONNECT):
+                    raise self.translated(error) from error
         raise AssertionError("unreachable")
 
     @contextmanager
     def borrow(self, name: str) -> Generator[Connection]:
-        """A connection of a pool. One that was broken in the block is not used again."""
+        """A connection of a pool. One that became useless in the block is not used again."""
         pool = self._pools[name]
         if not pool.free.acquire(timeout=BUSY_SECONDS):
             raise StoreBusy(self.where, BUSY_SECONDS)
@@ -223,21 +236,28 @@ class Database:
             connection.answer_within = ANSWER_SECONDS
             try:
                 yield connection
+            except psycopg.Error as error:
+                close_if_useless(connection, error)
+                raise
             finally:
-                if connection.broken:
-                    self._drop_idle(pool)  # what broke it, such as a restart of the server, has broken them too
-                if connection.info.transaction_status == TransactionStatus.IDLE and len(pool.idle) < KEPT:
-                    pool.idle.append(connection)
-                else:
-                    connection.close()
+                self._put_back(pool, connection)
         finally:
             pool.free.release()
 
+    def _put_back(self, pool: _Pool, connection: Connection) -> None:
+        if connection.closed:
+            self.close()  # what ended this one, such as a restart or a failover, concerns all that are idle
+        elif connection.info.transaction_status == TransactionStatus.IDLE and len(pool.idle) < KEPT:
+            pool.idle.append(connection)
+        else:
+            connection.close()
+
     def _idle(self, pool: _Pool) -> Connection | None:
-        while pool.idle:
-            connection = pool.idle.pop()
-            if not connection.closed:
-                return connection
+        with suppress(IndexError):  # another thread may take the last one
+            while True:
+                connection = pool.idle.pop()
+                if not connection.closed:
+                    return connection
         return None
 
     def notify(self, tx: Transaction) -> None:
@@ -249,30 +269,37 @@ class Database:
                 tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
 
     def close(self) -> None:
+        """Close what is idle. What is used next connects again."""
         for pool in self._pools.values():
-            self._drop_idle(pool)
+            while connection := self._idle(pool):
+                connection.close()
 
-    def _drop_idle(self, pool: _Pool) -> None:
-        while connection := self._idle(pool):
-            connection.close()
+    @contextmanager
+    def typed(self, connection: Connection) -> Generator[None]:
+        """Errors of psycopg become those of treadle."""
+        try:
+            yield
+        except psycopg.Error as error:
+            close_if_useless(connection, error)
+            raise self.translated(error) from error
 
-    def _translated(self, error: psycopg.Error) -> Exception:
-        if isinstance(error, psycopg.errors.LockNotAvailable | psycopg.errors.QueryCanceled):
-            return StoreBusy(self.where, BUSY_SECONDS)
-        if isinstance(error, psycopg.errors.UndefinedTable | psycopg.errors.InvalidSchemaName):
-            return StoreUnusable(self.where, "it has no tables of treadle", "create them: treadle db upgrade")
-        if isinstance(error, psycopg.errors.InsufficientPrivilege):
-            return StoreUnusable(self.where, _line(error), "its role lacks a right: treadle db roles")
-        if isinstance(error, BROKEN):
-            return self._unusable(error, "was lost")
-        return error
+    def translated(self, error: psycopg.Error) -> TreadleError:
+        what = "the connection was lost" if code_of(error) == LOST else "the server answered"
+        return error_for(code_of(error), self.where, f"{what} ({_line(error)})", IS_IT_UP)
 
-    def _unusable(self, error: psycopg.Error, what: str) -> StoreUnusable:
-        return StoreUnusable(
-            self.where, f"{what} ({_line(error)})", "is the server up, and the URL right? treadle doctor"
-        )
+
+def close_if_useless(connection: Connection, error: psycopg.Error) -> None:
+    """Close a connection on which nothing can be done any more, such as one to a server that has become read-only."""
+    if action(code_of(error)) is Action.RECONNECT:
+        connection.close()
+
+
+def code_of(error: psycopg.Error) -> str:
+    """Its SQLSTATE. psycopg's own errors have none: a connection that broke, or a value that cannot be sent."""
+    own = LOST if isinstance(error, psycopg.OperationalError | psycopg.InterfaceError) else "22000"
+    return error.sqlstate or own
 
 
 def _line(error: psycopg.Error) -> str:
     """An error in one line."""
-    return " ".join(str(error).split()) or type(error).__name__
+    return error.diag.message_primary or " ".join(str(error).split()) or type(error).__name__

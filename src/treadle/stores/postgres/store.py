@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import cached_property
 from typing import Any
 
@@ -145,8 +145,6 @@ class PostgresStore(SQLStore[Database]):
 
     # Enqueue
 
-    already_there = psycopg.errors.UniqueViolation
-
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
         with self._within(connection) as tx:
             return roles.insert_within(tx, jobs, enqueue.insert_again)
@@ -205,19 +203,21 @@ class PostgresStore(SQLStore[Database]):
     @contextmanager
     def transaction(self, claimed: ClaimedJob, outcome: Callable[[], Outcome]) -> Generator[Any]:
         database = self.database
-        with database.borrow("apart") as connection:
-            with database.begun(connection) as tx:
-                connection.execute(sql.NO_LIMITS)
-                connection.answer_within = None
-                yield connection
-                connection.answer_within = ANSWER_SECONDS
-                if connection.info.transaction_status != TransactionStatus.INTRANS:
-                    raise TransactionOver(claim_settle.ENDED_BY_THE_BLOCK)
+        block, tx = database.begin_block()
+        connection = tx.connection
+        with block:
+            connection.answer_within = None
+            yield connection
+            connection.answer_within = ANSWER_SECONDS
+            if connection.info.transaction_status != TransactionStatus.INTRANS:
+                raise TransactionOver(claim_settle.ENDED_BY_THE_BLOCK)
+            with database.typed(connection):
                 tx.set_now()
                 claim_settle.settle_in_transaction(tx, claimed, outcome())
                 database.notify(tx)
                 database.commit(connection)
-            connection.execute("RESET ALL")
+            with suppress(psycopg.Error):  # it is committed, whatever happens to the connection now
+                connection.execute("RESET ALL")
 
     # Chores
 

@@ -9,9 +9,9 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import islice
-from typing import Any, ClassVar, Concatenate, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from treadle.errors import CommitUnknown, JobNotFound, StoreBusy, StoreUnusable
+from treadle.errors import CommitUnknown, JobNotFound, StoreBusy, StoreRefused, StoreUnusable
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest, Inserted
@@ -107,9 +107,6 @@ class SQLStore(ABC, Generic[D]):
 
     # Enqueue
 
-    already_there: ClassVar[type[Exception]]
-    """What the driver raises if a row with that id is stored."""
-
     def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
         if connection is not None:
             return self._insert_within(connection, jobs)
@@ -120,8 +117,8 @@ class SQLStore(ABC, Generic[D]):
                 return self._insert_again(jobs)
             except (StoreUnusable, StoreBusy):
                 raise unknown from None  # of the two errors, this one says that the jobs may be stored
-        except (self.already_there, JobNotFound):
-            # An earlier try stored them, or the holder of a key was deleted just after we found it.
+        except (StoreRefused, JobNotFound):
+            # An earlier try may have stored them, or the holder of a key was deleted just after we found it.
             return self._insert_again(jobs)
 
     @abstractmethod
@@ -147,7 +144,7 @@ class SQLStore(ABC, Generic[D]):
             joins = self.joins_transactions
             return [StoreBusy(error.where, error.seconds, joins_transactions=joins) for _ in groups]
         if isinstance(error, CommitUnknown):  # of all of them: another try could only find that the server is gone
-            return [CommitUnknown(error.where, error.problem, error.way_out) for _ in groups]
+            return [CommitUnknown(error.where, error.problem) for _ in groups]
         # The cause is in one of them: a value, a key, a right that only its tenant lacks. Stored one by one, each gets
         # its own result.
         log.debug("%d enqueues could not share a commit, each has its own now: %r", len(groups), error)
@@ -226,5 +223,5 @@ class SQLStore(ABC, Generic[D]):
         except CommitUnknown:
             stored, _ = self.database.write("insert", steps, enqueue.insert)  # if it was committed, this finds the jobs
             return stored, True
-        except (self.already_there, JobNotFound):  # as in insert
+        except (StoreRefused, JobNotFound):  # as in insert
             return self.database.write("insert", steps, enqueue.insert_again)

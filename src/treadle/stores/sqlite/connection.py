@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import Clock
-from treadle.errors import StoreBusy, StoreUnusable
+from treadle.errors import CommitUnknown, StoreBusy, TreadleError
+from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
 from treadle.stores.sqlite.insert_claim_settle import Transitions
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING
@@ -41,11 +42,6 @@ class Transaction(Transitions):
 
 
 Steps = Callable[Concatenate[Transaction, P], T]
-
-
-class StillReading(Exception):
-    """The connection has an older statement that was not read to its end and is still referenced, for example by an
-    exception's traceback. Until that ends, the connection sees the past and cannot write."""
 
 
 class Database:
@@ -80,20 +76,27 @@ class Database:
             connection = sqlite3.connect(self.path, timeout=0, isolation_level=None, check_same_thread=False)
             with nullcontext() if seconds else suppress(StoreBusy):
                 self._patiently(connection, "PRAGMA journal_mode = WAL", time.monotonic() + seconds, seconds)
+            connection.execute("PRAGMA busy_timeout = 5000")
+            connection.execute(f"PRAGMA synchronous = {self._synchronous}")
+            # Only one process may checkpoint at a time (see checkpoint.py), so no connection does it by itself.
+            connection.execute("PRAGMA wal_autocheckpoint = 0")
+            connection.execute(f"PRAGMA journal_size_limit = {SHORT}")
         except sqlite3.Error as error:
-            raise StoreUnusable(str(self.path), f"cannot be opened ({error})", _way_out(self.path)) from error
-        connection.execute("PRAGMA busy_timeout = 5000")
-        connection.execute(f"PRAGMA synchronous = {self._synchronous}")
-        # Only one process may checkpoint at a time (see checkpoint.py), so no connection does it by itself.
-        connection.execute("PRAGMA wal_autocheckpoint = 0")
-        connection.execute(f"PRAGMA journal_size_limit = {SHORT}")
+            raise self._translated(error, "cannot be opened") from error
         connection.text_factory = text
         return connection
 
     def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take the steps in one transaction. (There is one writer, whatever it is for.)"""
-        with self.writing() as tx:
-            return steps(tx, *args, **kwargs)
+        """Take the steps in one transaction, again if a new connection may help. (There is one writer, whatever it is
+        for.)"""
+        for last in (False, True):
+            try:
+                with self.writing() as tx:
+                    return steps(tx, *args, **kwargs)
+            except sqlite3.Error as error:
+                if last or action(code_of(error)) not in (Action.REPEAT, Action.RECONNECT):
+                    raise self._translated(error) from error
+        raise AssertionError("unreachable")
 
     def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read: each sees the newest commit and does not wait."""
@@ -104,9 +107,15 @@ class Database:
                 connection = self.connect()
                 connection.execute("PRAGMA query_only = ON")
             try:
-                return steps(Transaction(connection, self._clock()), *args, **kwargs)
-            finally:
+                answer = steps(Transaction(connection, self._clock()), *args, **kwargs)
+            except sqlite3.Error as error:
+                connection.close()
+                raise self._translated(error) from error
+            except BaseException:
                 self._readers.append(connection)
+                raise
+            self._readers.append(connection)
+            return answer
 
     @contextmanager
     def writing(self, seconds: float = BUSY_SECONDS) -> Generator[Transaction]:
@@ -120,12 +129,15 @@ class Database:
         try:
             self._writer = self._writer or self._connect_to_write()
             try:
-                self._begin(self._writer, deadline, seconds)
-            except StillReading:
-                self._writer.close()
-                self._writer = self._connect_to_write()
-                self._begin(self._writer, deadline, seconds)
-            yield from self._transact(self._writer)
+                self._patiently(self._writer, "BEGIN IMMEDIATE", deadline, seconds)
+                yield from self._transact(self._writer)
+            except (sqlite3.Error, CommitUnknown) as error:
+                # An older statement may not have been read to its end and still be referenced, for example by an
+                # exception's traceback: until that ends, the connection sees the past. (SQLITE_BUSY_SNAPSHOT)
+                if isinstance(error, CommitUnknown) or action(code_of(error)) is Action.RECONNECT:
+                    self._writer.close()
+                    self._writer = None
+                raise
         finally:
             self._turn.release()
         self._checkpointer.after_commit()
@@ -136,7 +148,10 @@ class Database:
         with self._in_use():
             connection = self._connect_to_write()
             try:
-                self._begin(connection, time.monotonic() + seconds, seconds)
+                try:
+                    self._patiently(connection, "BEGIN IMMEDIATE", time.monotonic() + seconds, seconds)
+                except sqlite3.Error as error:
+                    raise self._translated(error) from error
                 yield from self._transact(connection)
             finally:
                 connection.close()
@@ -145,21 +160,30 @@ class Database:
     def _transact(self, connection: sqlite3.Connection) -> Generator[Transaction]:
         try:
             yield Transaction(connection, self._clock())
-            connection.execute("COMMIT")
-        except BaseException as error:
+            self._commit(connection)
+        except BaseException:
             with suppress(sqlite3.Error):
                 if connection.in_transaction:
                     connection.execute("ROLLBACK")
-            # On a connection apart the error may come from the user's code, which knows what it means.
-            if isinstance(error, sqlite3.OperationalError) and connection is self._writer:
-                raise StoreUnusable(str(self.path), f"the database said {error!s}", _way_out(self.path)) from error
             raise
+
+    def _commit(self, connection: sqlite3.Connection) -> None:
+        try:
+            connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if not may_be_committed(code_of(error)):
+                raise
+            # It is rolled back, but may be in the log: a crash before the next commit would bring it back.
+            raise CommitUnknown(str(self.path), f"the disk failed during a commit ({error})") from error
 
     def changes(self) -> int:
         """SQLite's own count of commits by other connections than this one."""
         with self._watching:
-            self._watcher = self._watcher or self.connect()
-            value: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
+            try:
+                self._watcher = self._watcher or self.connect()
+                value: int = self._watcher.execute("PRAGMA data_version").fetchone()[0]
+            except sqlite3.Error as error:
+                raise self._translated(error) from error
             return value + (self._times_closed << 32)  # a new connection counts from the start again
 
     def close(self) -> None:
@@ -219,14 +243,6 @@ class Database:
         connection.execute("PRAGMA busy_timeout = 0")
         return connection
 
-    def _begin(self, connection: sqlite3.Connection, deadline: float, seconds: float) -> None:
-        try:
-            self._patiently(connection, "BEGIN IMMEDIATE", deadline, seconds)
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode == sqlite3.SQLITE_BUSY_SNAPSHOT:
-                raise StillReading from error
-            raise StoreUnusable(str(self.path), f"the database said {error!s}", _way_out(self.path)) from error
-
     def _patiently(self, connection: sqlite3.Connection, sql: str, deadline: float, seconds: float) -> None:
         """Execute what SQLite may refuse at once, whatever its timeout is, while another connection has the lock."""
         began, pause = time.monotonic(), FIRST_PAUSE
@@ -235,13 +251,16 @@ class Database:
                 connection.execute(sql)
                 return
             except sqlite3.OperationalError as error:
-                if not is_busy(error):
+                if action(code_of(error)) is not Action.BUSY:
                     raise
                 now = time.monotonic()
                 if now >= deadline:
                     raise StoreBusy(str(self.path), seconds) from None
             time.sleep(random.uniform(pause / 2, pause))
             pause = next_pause(pause, now - began)
+
+    def _translated(self, error: sqlite3.Error, problem: str = "the database answered") -> TreadleError:
+        return error_for(code_of(error), str(self.path), f"{problem} ({error})", _way_out(self.path))
 
 
 def next_pause(pause: float, waited: float) -> float:
@@ -250,10 +269,9 @@ def next_pause(pause: float, waited: float) -> float:
     return min(pause * 1.5, LONGEST_PAUSE / max(waited, 1.0))
 
 
-def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Whether another connection holds the lock."""
-    code = error.sqlite_errorcode
-    return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and code != sqlite3.SQLITE_BUSY_SNAPSHOT
+def code_of(error: sqlite3.Error) -> str:
+    """SQLite's name for it. Python's own errors have none: a connection that is closed, a value of an unknown type."""
+    return getattr(error, "sqlite_errorname", "SQLITE_MISUSE")
 
 
 def _way_out(path: Path) -> str:

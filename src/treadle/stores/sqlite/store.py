@@ -130,8 +130,6 @@ class SQLiteStore(SQLiteTables[Database]):
         """A file without tables has none. They are not created here: the user may have a transaction open."""
         return {} if self._database is None and not self.schema() else super().policies()
 
-    already_there = sqlite3.IntegrityError
-
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
         with self._within(connection) as tx:
             return enqueue.insert_again(tx, jobs)
