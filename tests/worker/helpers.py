@@ -57,9 +57,16 @@ class Background:
 @contextmanager
 def working(td: Treadle, **options: Any) -> Iterator[Background]:
     """A worker that runs during the block."""
-    background = Background(td, **options).start()
-    try:
+    background = Background(td, **options)
+    with running(background):
         yield background
+
+
+@contextmanager
+def running(background: Background) -> Iterator[None]:
+    background.start()
+    try:
+        yield
     finally:
         background.stop_soon()
         background.join()

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from treadle.errors import StoreBusy, StoreUnusable
+from treadle.errors import JobNotFound, SchemaTooNew, SchemaTooOld, StoreBusy, StoreUnusable
 from treadle.hooks import HookDispatcher
 from treadle.job import ClaimedJob
 from treadle.outcome import Fail, Outcome, decide
@@ -19,6 +19,11 @@ log = logging.getLogger("treadle")
 
 PAUSE = 0.5
 """Seconds to wait before a store that could not be used is tried again."""
+
+NOT_ABOUT_AN_OUTCOME: tuple[type[Exception], ...] = (StoreBusy, StoreUnusable, SchemaTooNew, SchemaTooOld)
+NOT_ABOUT_AN_OUTCOME += (JobNotFound,)  # the holder of a follow-up's key was deleted just after it was found
+NOT_ABOUT_AN_OUTCOME += (MemoryError, OSError, RuntimeError)  # this machine's: memory, files, threads
+"""Errors for which no job fails: they pass."""
 
 Settling = Sequence[tuple[ClaimedJob, Outcome]]
 
@@ -37,12 +42,8 @@ class Settler:
         """Until cancelled."""
         while True:
             ended = await self._attempts.ended()
-            outcomes = [(claimed, o) for claimed, o in ended if o is not None and not o.written]
-            try:
-                if outcomes:
-                    await self._settle(outcomes)
-            except Exception:
-                log.exception("%d outcomes could not be settled; their jobs will be rescued", len(outcomes))
+            if outcomes := [(claimed, o) for claimed, o in ended if o is not None and not o.written]:
+                await self._settle(outcomes)
             if self._hooks.hooks.any:  # an outcome that `ctx.transaction()` has written has its event too
                 self._hooks.ended([(claimed, o) for claimed, o in ended if o is not None and o.written], None)
             self._attempts.settled()
@@ -58,24 +59,28 @@ class Settler:
                 for one in outcomes:
                     await self._settle([one])
                 return
-            settled = await self._write([_failed(outcomes[0][0], error)])
+            settled = await self._fail(outcomes[0][0], error)
         if self._hooks.hooks.any:
             self._hooks.ended(settled.written, settled.at)
         for claimed in settled.lost:
             log.warning("job %s (%s): the lease was lost, its outcome was not written", claimed.id, claimed.type)
 
     async def _write(self, outcomes: Settling) -> Settled:
-        """Settle, however long the store cannot be used: an outcome is kept until it is written."""
+        """Settle, however long that is not possible: an outcome is kept until it is written. Raises only what is about
+        one of the outcomes."""
         while True:
             try:
                 return await asyncio.get_running_loop().run_in_executor(self.thread, self._store.settle, outcomes)
-            except (StoreBusy, StoreUnusable) as error:
-                log.warning("%d outcomes are waiting to be settled: %s", len(outcomes), error)
+            except NOT_ABOUT_AN_OUTCOME as error:
+                log.warning("%d outcomes are waiting to be settled: %s", len(outcomes), str(error) or repr(error))
                 await asyncio.sleep(PAUSE)
 
-
-def _failed(claimed: ClaimedJob, error: Exception) -> tuple[ClaimedJob, Outcome]:
-    """The job, failed because its own outcome could not be stored."""
-    log.error("job %s (%s) could not be settled", claimed.id, claimed.type, exc_info=error)
-    fail = Fail(f"its outcome could not be stored: {type(error).__name__}: {error}")
-    return claimed, decide(claimed, fail, lambda _: 0)
+    async def _fail(self, claimed: ClaimedJob, error: Exception) -> Settled:
+        """Fail the job whose own outcome cannot be stored."""
+        log.error("job %s (%s) could not be settled", claimed.id, claimed.type, exc_info=error)
+        fail = Fail(f"its outcome could not be stored: {type(error).__name__}: {error}")
+        try:
+            return await self._write([(claimed, decide(claimed, fail, lambda _: 0))])
+        except Exception:
+            log.exception("job %s (%s) could not be failed either; it will be released", claimed.id, claimed.type)
+            return Settled(at=0)
