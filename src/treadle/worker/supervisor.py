@@ -14,7 +14,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from treadle.errors import TreadleError
 from treadle.stores import open_store
 from treadle.worker import host
 from treadle.worker.child import how_it_ended
@@ -27,6 +26,7 @@ log = logging.getLogger("treadle")
 SHORT_LIFE = 1.0
 """Seconds: a worker that dies sooner has probably done nothing."""
 LONGEST_PAUSE = 2.0
+"""Seconds between two starts of a worker that dies at once."""
 KILL_MARGIN = STOP_SECONDS + 5.0
 """Seconds after the grace at which a worker that was asked to stop is killed."""
 
@@ -41,16 +41,14 @@ class DeadWorker(NamedTuple):
 
     def declare_dead(self) -> bool:
         """Return its jobs. False if the store cannot be used now."""
-        store = open_store(self.owner.url)
+        reason = f"its worker {self.how}"
         try:
-            reason = f"its worker {self.how}"
-            returned = store.declare_dead(self.owner.worker, reason, started=self.started, outside=self.outside)
-            log.warning("a worker process %s; %d jobs returned", self.how, returned)
-        except TreadleError as error:
-            log.warning("a worker process %s; its jobs will be returned later: %s", self.how, error)
+            with contextlib.closing(open_store(self.owner.url)) as store:
+                returned = store.declare_dead(self.owner.worker, reason, started=self.started, outside=self.outside)
+        except Exception as error:  # even one of a driver: only this process replaces its workers
+            log.warning("a worker process %s; its jobs will be returned later: %s", self.how, str(error) or repr(error))
             return False
-        finally:
-            store.close()
+        log.warning("a worker process %s; %d jobs returned", self.how, returned)
         return True
 
 

@@ -234,7 +234,7 @@ class Worker:
         while True:
             try:
                 return await self._loop.run_in_executor(self._claimer, self._register)
-            except StoreUnusable as error:
+            except (StoreBusy, StoreUnusable) as error:
                 wanted = self._stop is not None and not self._stop.is_set()
                 if not (wanted and self._inflight.has_predecessor and self._supervisor == os.getppid()):
                     raise
