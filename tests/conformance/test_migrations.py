@@ -14,7 +14,7 @@ from tests.conformance.helpers import everything, on_postgres, put
 from tests.conformance.read_cases import CASES, make
 from tests.servers.libsql import ByHand
 from treadle import stores
-from treadle.errors import SchemaTooNew
+from treadle.errors import SchemaTooNew, StoreUnusable
 from treadle.job import Job, Progress, Status
 from treadle.stores import migrate
 
@@ -111,6 +111,28 @@ def test_a_database_that_a_newer_treadle_has_changed_incompatibly_is_left_alone(
     assert (99, store.where in str(error.value)) == (error.value.found, True)
     newest = migrate.migrations(PACKAGES[on_postgres(store)])[-1].number
     by_hand("UPDATE treadle_meta SET value = ? WHERE key IN ('schema', 'oldest')", newest)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ["DELETE FROM treadle_meta WHERE key = 'schema'", "UPDATE treadle_meta SET value = 0 WHERE key = 'schema'"],
+)
+def test_the_error_for_tables_without_a_schema_number_names_the_table_and_the_fix(new_url, damage):
+    """They are neither created again nor taken for those of some version."""
+    with closing(stores.open_store(new_url)) as store:
+        put(store)
+    by_hand = damage.replace("treadle_", "treadle.") if on_postgres(store) else damage
+    with closing(connect(new_url)) as connection:
+        connection.execute(by_hand)
+        connection.commit()
+    before = tables(new_url)
+
+    for verb in (lambda: put(store), lambda: everything(store), store.upgrade):
+        with pytest.raises(StoreUnusable, match=r"treadle[._]meta schema is 0 and oldest is 1; restore the rows"):
+            verb()
+
+    assert before == tables(new_url)
+    store.close()
 
 
 def test_several_that_upgrade_at_the_same_time_apply_a_migration_once(new_url, monkeypatch):

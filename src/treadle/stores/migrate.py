@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib import resources
 from typing import NamedTuple
 
-from treadle.errors import SchemaTooNew
+from treadle.errors import SchemaTooNew, StoreUnusable
 
 
 class Migration(NamedTuple):
@@ -19,6 +20,18 @@ def migrations(package: str) -> list[Migration]:
     folder = resources.files(package) / "migrations"
     files = sorted(f.name for f in folder.iterdir() if f.name.endswith(".sql"))
     return [Migration(int(name[:4]), name.removesuffix(".sql"), (folder / name).read_text("utf-8")) for name in files]
+
+
+def numbers(where: str, meta: str, found: Mapping[str, int]) -> tuple[int, int]:
+    """The newest migration that the tables have, and the oldest schema whose treadle can work with them, from the rows
+    of the table `meta`. Without these, nobody can know what the tables are."""
+    schema, oldest = found.get("schema", 0), found.get("oldest", 0)
+    if schema < 1 or oldest < 1:
+        problem = f"it has tables of treadle, but in {meta} schema is {schema} and oldest is {oldest}"
+        raise StoreUnusable(
+            where, problem, f"restore the rows of {meta} from a backup, or let treadle use another database"
+        )
+    return schema, oldest
 
 
 def missing(package: str, where: str, found: int, oldest: int) -> list[Migration]:

@@ -52,7 +52,7 @@ def schema(database: Database) -> tuple[int, int]:
         if version < OLDEST_SERVER:
             problem = f"PostgreSQL {version // 10000} is too old"
             raise StoreUnusable(database.where, problem, "use PostgreSQL 15 or newer")
-        return _schema(tx.connection)
+        return _schema(tx.connection, database.where)
 
     return database.read("other", steps)
 
@@ -62,7 +62,7 @@ def upgrade(database: Database) -> int:
 
     def steps(tx: Transaction) -> int:
         tx.execute(sql.LOCK_UPGRADE)
-        found, oldest = _schema(tx.connection)
+        found, oldest = _schema(tx.connection, database.where)
         missing = migrate.missing(PACKAGE, database.where, found, oldest)
         if found == 0:
             _create_schema(tx, database.where)
@@ -84,9 +84,8 @@ def _create_schema(tx: Transaction, where: str) -> None:
         raise StoreUnusable(where, "it has no tables of treadle, and this role may not create them", way_out) from error
 
 
-def _schema(connection: Connection) -> tuple[int, int]:
+def _schema(connection: Connection, where: str) -> tuple[int, int]:
     row = connection.execute(sql.HAS_META).fetchone()
     if row is None or not row[0]:
         return 0, 0
-    meta: dict[str, int] = dict(connection.execute(sql.META).fetchall())
-    return meta["schema"], meta["oldest"]
+    return migrate.numbers(where, "treadle.meta", dict(connection.execute(sql.META).fetchall()))

@@ -70,13 +70,9 @@ def upgrade_in(tx: Transaction, where: str) -> None:
 
 def schema_in(tx: Transaction, where: str) -> tuple[int, int]:
     """The newest migration that the database has, and the oldest schema whose treadle can work with it."""
-    try:
-        if not tx.value(sql.HAS_META):
-            return 0, 0
-        meta: dict[str, int] = dict(tx.execute(sql.META).fetchall())
-        return meta["schema"], meta["oldest"]
-    except (sqlite3.DatabaseError, KeyError) as error:
-        raise StoreUnusable(where, f"the database said {error}", "is it treadle's file? name another") from error
+    if not tx.value(sql.HAS_META):
+        return 0, 0
+    return migrate.numbers(where, "treadle_meta", dict(tx.execute(sql.META).fetchall()))
 
 
 def _statements(script: str) -> Generator[str]:
