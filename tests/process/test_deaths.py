@@ -54,36 +54,6 @@ def test_a_starting_worker_returns_the_jobs_of_a_dead_process_at_once(place: Pla
     assert errors == {"its process is gone; other jobs ran there too, so it runs again, alone"}
 
 
-def test_a_supervisor_whose_store_refuses_the_death_of_a_worker_goes_on(place: Place) -> None:
-    """Here because of someone's own trigger. It returns the jobs as soon as it can."""
-    jobs = td.enqueue_many([slow_async.request(seconds=120) for _ in range(3)])
-    supervisor = place.worker(processes=1, beat=60)
-    eventually(lambda: len(place.runs()) == len(jobs))
-    [pid] = place.worker_pids()
-    plant, pull = PROTECT_WORKERS[place.is_postgres]
-    place.sql(plant)
-    psutil.Process(pid).kill()
-    eventually(lambda: place.said("its jobs will be returned later") > 2)
-    place.sql(pull)
-    eventually(lambda: len(place.runs()) == 2 * len(jobs))
-    assert {attempt.error for job in jobs for attempt in td.attempts(job.id)} == {"its worker was killed by SIGKILL"}
-    assert supervisor.poll() is None
-
-
-PROTECT_WORKERS = (
-    (
-        "CREATE TRIGGER protect BEFORE DELETE ON treadle_workers BEGIN SELECT RAISE(ABORT, 'planted'); END",
-        "DROP TRIGGER protect",
-    ),
-    (
-        """CREATE FUNCTION protect() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'planted'; END $$;
-        CREATE TRIGGER protect BEFORE DELETE ON treadle.workers FOR EACH ROW EXECUTE FUNCTION protect()""",
-        "DROP FUNCTION protect CASCADE",
-    ),
-)
-"""How to plant an error in each database, and how to remove it."""
-
-
 def test_a_worker_that_cannot_be_imported_ends_the_supervisor_with_its_exit_code(place: Place) -> None:
     assert place.worker(processes=2, module="tests.process.broken_app").wait(60) == 3
 
