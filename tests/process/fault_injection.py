@@ -15,8 +15,10 @@ from tests.servers.postgres import PostgresServer
 
 OURS = "application_name = 'treadle' AND pid <> pg_backend_pid()"
 KILL_ONE = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE {OURS} ORDER BY random() LIMIT 1"
+KILL_ALL = f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND {OURS}"
 KILL_LISTENERS = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LISTEN%' AND pg_terminate_backend(pid)"
 LISTENERS = f"SELECT pid FROM pg_stat_activity WHERE {OURS} AND query LIKE 'LISTEN%'"
+RELOAD = "SELECT pg_reload_conf()"
 
 
 @contextmanager
@@ -50,6 +52,22 @@ def kill_a_backend(url: str) -> Callable[[], None]:
             connection.execute(KILL_ONE)
 
     return strike
+
+
+@contextmanager
+def read_only(url: str, *, for_new_sessions: bool = False) -> Generator[None]:
+    """During the block the server refuses all writes; or only those of sessions that begin in the block, which stay
+    read-only after it, while all earlier sessions end."""
+    mine = {"application_name": "faults", "options": "-c default_transaction_read_only=off"}
+    with contextlib.closing(psycopg.connect(url, autocommit=True, **mine)) as connection:
+        what = f'DATABASE "{connection.info.dbname}"' if for_new_sessions else "SYSTEM"
+        connection.execute(f"ALTER {what} SET default_transaction_read_only = on")
+        connection.execute(KILL_ALL if for_new_sessions else RELOAD)
+        try:
+            yield
+        finally:
+            connection.execute(f"ALTER {what} RESET default_transaction_read_only")
+            connection.execute(RELOAD)
 
 
 class Restart(NamedTuple):

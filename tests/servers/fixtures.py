@@ -14,6 +14,7 @@ from tests.servers.libsql import LibSQLServer, NoServer
 from tests.servers.namespaces import Network, obstacle
 from tests.servers.postgres import Elsewhere, PostgresServer
 from tests.servers.proxy import Proxy
+from tests.servers.replication import Cluster
 
 URL = "TREADLE_TEST_POSTGRES"
 """The URL of an existing server, whose user may create databases and end sessions."""
@@ -81,6 +82,17 @@ def make_postgres() -> Iterator[Callable[..., PostgresServer]]:
     yield make
     for server in made:
         server.remove()
+
+
+@pytest.fixture
+def postgres_cluster() -> Iterator[Cluster]:
+    """A primary and a standby that a test may promote."""
+    try:
+        cluster = Cluster(os.environ.get(VERSION, "any"))
+    except NoBinaries as error:
+        cannot(str(error))
+    with cluster:
+        yield cluster
 
 
 @pytest.fixture
