@@ -79,7 +79,6 @@ PARTS = [
     Point(WORKER + "inflight.Inflight.end"),
     Point(WORKER + "inflight.log_outcome"),
     Point(WORKER + "settler.Settler._settle"),
-    Point(WORKER + "settler.Settler._write"),
     Point(WORKER + "heartbeat.Heartbeat._beat"),
     Point(WORKER + "heartbeat.Heartbeat._report"),
     Point(WORKER + "heartbeat.Heartbeat._stood_still"),
