@@ -24,6 +24,7 @@ PURE = {
     "job",
     "outcome",
     "views",
+    "redact",
     "settings",
     "signature",
     "api_tokens",

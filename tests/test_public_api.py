@@ -136,6 +136,7 @@ TREADLE = [
     "problems",
     "prune",
     "reconcile",
+    "redactor",
     "registry",
     "request",
     "rescue",

@@ -19,9 +19,10 @@ from treadle.job import ClaimedJob, Job, NewJob
 from treadle.lease import Lease
 from treadle.management import Management, Statuses, statuses
 from treadle.producer import warn_if_on_loop
+from treadle.redact import Setting
 from treadle.registry import Registry
 from treadle.results import ResultPoller, result_of, twin
-from treadle.settings import checked_name, database_url
+from treadle.settings import checked_name, database_url, redactor_for
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
 from treadle.worker.chores import PRUNED, prune, reconcile
@@ -43,6 +44,7 @@ class Treadle(Management):
     `url`: `sqlite:///jobs.db`; default `$TREADLE_URL`, else `sqlite:///treadle.db`.
     `synchronous`: "FULL" survives a power cut; "NORMAL" is faster and may lose the last moments then.
     `retention`: how long completed and cancelled jobs are kept. Default 7 days; None keeps them forever.
+    `redact`: names whose values are hidden, too, where jobs are shown and logged. False hides nothing.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Treadle(Management):
         *,
         synchronous: str = "FULL",
         retention: timedelta | None = timedelta(days=7),
+        redact: Setting = True,
         clock: clock.Clock = clock.now,
     ) -> None:
         if retention is not None and retention < timedelta(0):
@@ -63,6 +66,7 @@ class Treadle(Management):
         self.on = self.hooks.on
         self.tracing: Tracing | None = None
         self.retention = retention
+        self.redactor = redactor_for(redact)
         self._wakers = set()
         self._use(open_store(database_url(url), synchronous=synchronous, clock=clock))
 

@@ -14,6 +14,7 @@ from treadle import codec
 from treadle.errors import BadOption, TransactionOver
 from treadle.job import ClaimedJob, NewJob, Progress
 from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason
+from treadle.redact import DEFAULT, Redactor
 
 if TYPE_CHECKING:
     from treadle.stores.base import Engine
@@ -28,6 +29,7 @@ class Run:
 
     claimed: ClaimedJob
     store: Engine
+    redactor: Redactor = DEFAULT
     progress: Progress | None = None
     stop_reason: StopReason | None = None
     """Why the worker wants the handler to stop: its stop flag is set."""

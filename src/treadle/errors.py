@@ -7,6 +7,8 @@ import re
 from collections.abc import Collection
 from typing import Any
 
+from treadle.redact import HIDDEN, without_url_passwords
+
 
 class TreadleError(Exception):
     """The base of all errors that treadle raises."""
@@ -25,10 +27,10 @@ def _shown(value: object, *, with_password: bool = True) -> str:
 
 def without_password(text: str) -> str:
     """A URL, or a text that contains one, without its password or token: errors end up in logs."""
-    return _SECRET.sub(r"\1\2***", text)
+    return _SECRET.sub(rf"\1{HIDDEN}", without_url_passwords(text))
 
 
-_SECRET = re.compile(r"(://[^:/@\s]*:)[^\s]*(?=@)|((?:password|authtoken)=)(?:'[^']*'|[^&\s]+)", re.IGNORECASE)
+_SECRET = re.compile(r"((?:password|authtoken)=)(?:'[^']*+'|[^&\s]++)", re.IGNORECASE)
 
 
 def nearest(word: object, known: Collection[str]) -> str | None:

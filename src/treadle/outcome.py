@@ -119,7 +119,7 @@ def decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outco
 def _decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outcome:
     if isinstance(error, Snooze):
         return _snoozed(claimed, error)
-    text, trace = _describe(error)
+    text, trace = describe(error)
     spent = claimed.attempt >= claimed.max_attempts
     if spent or isinstance(error, Fail):
         return Outcome(OutcomeKind.FAILED, error=text, traceback=trace)
@@ -159,7 +159,7 @@ def _snoozed(claimed: ClaimedJob, snooze: Snooze) -> Outcome:
     return Outcome(OutcomeKind.SNOOZED, delay=clock.seconds(snooze.seconds), charged=0)
 
 
-def _describe(error: BaseException) -> tuple[str, str | None]:
+def describe(error: BaseException) -> tuple[str, str | None]:
     """One line and the traceback, even for an exception that cannot be printed."""
     try:
         message = str(error)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
 from treadle.errors import BadOption, BadURL
+from treadle.redact import DEFAULT, OFF, Redactor
 
 DEFAULT_URL = "sqlite:///treadle.db"
 URL_VARIABLE = "TREADLE_URL"
@@ -34,6 +36,16 @@ def checked_name(option: str, name: Any) -> str:
     if not name and option in ("type", "queue"):
         raise BadOption(option, name, "it cannot be empty")
     return name
+
+
+def redactor_for(redact: Any) -> Redactor:
+    """The redactor that `Treadle(redact=…)` asks for."""
+    if isinstance(redact, bool):
+        return DEFAULT if redact else OFF
+    names = None if isinstance(redact, str) or not isinstance(redact, Iterable) else list(redact)
+    if names is None or not all(isinstance(name, str) and any(map(str.isalnum, name)) for name in names):
+        raise BadOption("redact", redact, 'a list of names to hide, too, such as ["iban"]; or False to hide nothing')
+    return Redactor(names)
 
 
 def checked_priority(priority: Any) -> int:

@@ -1,9 +1,8 @@
 """What the command line (`--json`), the HTTP API and the pages show of jobs, workers and queues. The one place that
-turns a row into output. Values that look like secrets are hidden."""
+turns a row into output. Values that look like secrets are hidden: redact.py."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,39 +15,41 @@ from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
+    from treadle.redact import Redactor
     from treadle.stores.base import WorkerRow
     from treadle.stores.rows import QueueStats
 
-HIDDEN = "•••"
-_WORDS = r"password|token|secret|authorization|api[_-]?key|card"
-_KEY = re.compile(_WORDS, re.IGNORECASE)
-_ASSIGNED = re.compile(
-    rf"""((?:{_WORDS})\w*["']?\s*[:=]\s*)("[^"]*"|'[^']*'|(?:(?:bearer|basic)\s+)?[^\s,;&)\]}}"']+)""", re.IGNORECASE
-)
-"""`password=…`, `"api_key": "…"`, `Authorization: Bearer …`: in an error, or in the source line of a traceback."""
+# What redaction leaves of it. `hide` is the app's redactor.
 
 
-def redact(value: Any) -> Any:
-    """The same value, with dots for the values of keys that name a secret, at any depth."""
-    if isinstance(value, dict):
-        return {key: HIDDEN if _KEY.search(str(key)) else redact(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [redact(inner) for inner in value]
-    return value
+def job(job: Job, hide: Redactor) -> Job:
+    progress = job.progress and msgspec.structs.replace(job.progress, message=hide.text(job.progress.message))
+    payload, result = hide.value(job.payload), hide.value(job.result)
+    return msgspec.structs.replace(
+        job, payload=payload, result=result, error=_redacted(job.error, hide), progress=progress
+    )
 
 
-def redact_text(text: str) -> str:
-    """The same text, with dots for the values that it assigns to names of secrets."""
-    return _ASSIGNED.sub(rf"\1{HIDDEN}", text)
+def attempt(attempt: Attempt, hide: Redactor) -> Attempt:
+    error, traceback = _redacted(attempt.error, hide), _redacted(attempt.traceback, hide)
+    return msgspec.structs.replace(attempt, error=error, traceback=traceback)
 
 
-def job(job: Job) -> Job:
-    payload, result = redact(job.payload), redact(job.result)
-    return msgspec.structs.replace(job, payload=payload, result=result, error=_redacted(job.error))
+def failure(group: FailureGroup, hide: Redactor) -> FailureGroup:
+    return msgspec.structs.replace(group, error=hide.text(group.error))
 
 
-def attempt(attempt: Attempt) -> Attempt:
-    return msgspec.structs.replace(attempt, error=_redacted(attempt.error), traceback=_redacted(attempt.traceback))
+def why(why: Why, hide: Redactor) -> Why:
+    return msgspec.structs.replace(why, reasons=tuple(_reason(reason, hide) for reason in why.reasons))
+
+
+def _reason(reason: Reason, hide: Redactor) -> Reason:
+    """A reason may quote the last error."""
+    return msgspec.structs.replace(reason, text=hide.text(reason.text), data=hide.value(reason.data))
+
+
+def _redacted(text: str | None, hide: Redactor) -> str | None:
+    return None if text is None else hide.text(text)
 
 
 def attempt_outcome(outcome: str) -> str:
@@ -59,24 +60,6 @@ def attempt_outcome(outcome: str) -> str:
 def job_with_history(job: Job, history: Sequence[Attempt]) -> dict[str, Any]:
     """The fields of a job, and its unsuccessful attempts."""
     return {**msgspec.structs.asdict(job), "history": history}
-
-
-def failure(group: FailureGroup) -> FailureGroup:
-    return msgspec.structs.replace(group, error=redact_text(group.error))
-
-
-def why(why: Why) -> Why:
-    return msgspec.structs.replace(why, reasons=tuple(map(_reason, why.reasons)))
-
-
-def _reason(reason: Reason) -> Reason:
-    """A reason may quote the last error."""
-    data = {name: redact_text(value) if isinstance(value, str) else value for name, value in reason.data.items()}
-    return msgspec.structs.replace(reason, text=redact_text(reason.text), data=data)
-
-
-def _redacted(text: str | None) -> str | None:
-    return None if text is None else redact_text(text)
 
 
 class Total(msgspec.Struct, kw_only=True):

@@ -6,7 +6,11 @@ import json
 
 import pytest
 
+from tests.cli.test_enqueue import settle_next
 from treadle import Fail, Treadle
+from treadle.job import Progress
+from treadle.redact import OFF, Redactor
+from treadle.stores.base import TypePolicy
 
 SECRET = "hunter2"
 
@@ -66,3 +70,49 @@ def test_why_does_not_show_a_secret(treadle, td, job):
     hidden, shown = treadle("jobs", "why", job).output, treadle("jobs", "why", job, "--reveal").output
     assert SECRET not in hidden
     assert SECRET in shown
+
+
+def test_progress_does_not_show_a_secret(treadle, td):
+    job = td.enqueue("slow", {})
+    [lease] = td.claim()
+    td.store.save_progress([(lease._claimed, Progress(0.5, f"logged in, token={SECRET}"))])
+    for words in (["show", job.id], ["show", job.id, "--json"], ["ls", "--json"]):
+        hidden, shown = treadle("jobs", *words).output, treadle("jobs", *words, "--reveal").output
+        assert SECRET not in hidden
+        assert "logged in, token=•••" in hidden
+        assert SECRET in shown
+
+
+def test_enqueue_does_not_print_a_secret(treadle, td):
+    def wait(settle, *words):
+        thread = settle_next(td, settle)
+        result = treadle("enqueue", "login", f"password={SECRET}", "--max-attempts", "1", *words)
+        thread.join()
+        return result.output
+
+    def complete(lease):
+        lease.complete({"token": SECRET})
+
+    def fail(lease):
+        lease.fail(f"refused: password={SECRET}")
+
+    for settle in (complete, fail):
+        for words in (["--wait"], ["--wait", "--json"]):
+            hidden, shown = wait(settle, *words), wait(settle, *words, "--reveal")
+            assert SECRET not in hidden
+            assert "•••" in hidden
+            assert SECRET in shown
+    assert SECRET not in treadle("enqueue", "login", f"password={SECRET}", "--json").output
+
+
+@pytest.mark.parametrize(
+    ("redactor", "printed"),
+    [(Redactor(["iban"]), '{"iban":"•••","token":"•••"}'), (OFF, '{"iban":"DE00","token":"x"}')],
+)
+def test_commands_hide_what_the_apps_of_the_database_hide(treadle, td, redactor, printed):
+    """Without the code of the app: its workers have stored what it hides."""
+    job = td.enqueue("pay", {"iban": "DE00", "token": "x"})
+    assert '{"iban":"DE00","token":"•••"}' in treadle("jobs", "show", job.id, "--json").output
+    td.store.publish([TypePolicy(type="pay", redact=redactor.published)])
+    for words in (["show", job.id], ["ls"], ["cancel", job.id], ["clone", job.id]):
+        assert printed in treadle("jobs", *words, "--json").output

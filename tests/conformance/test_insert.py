@@ -241,7 +241,8 @@ def test_the_store_keeps_the_id_that_the_client_made(store):
 
 def test_published_type_policies_are_visible_on_every_handle(open_store):
     ours, theirs = open_store(), open_store()
-    policy = TypePolicy(type="noop", queue="slow", priority=3, max_attempts=9, concurrency=2, timeout=300 * SECOND)
+    numbers = {"priority": 3, "max_attempts": 9, "concurrency": 2, "timeout": 300 * SECOND}
+    policy = TypePolicy(type="noop", queue="slow", redact='["iban"]', **numbers)
 
     ours.publish([policy, TypePolicy(type="other")])
 

@@ -209,11 +209,24 @@ def test_metrics_count_runs_and_their_seconds(traced: Treadle, seen: Seen) -> No
         assert histogram["odd", "completed"].explicit_bounds[0] == 0.005
 
 
+def test_spans_hide_what_the_app_hides(traced: Treadle, seen: Seen) -> None:
+    @traced.job(max_attempts=1)
+    def login() -> None:
+        raise ValueError("password=hunter2")
+
+    traced.enqueue("login")
+    drain(traced, raising=False)
+
+    span = seen.named("run login")
+    assert "hunter2" not in f"{span.status.description} {[event.attributes for event in span.events]}"
+    assert span.status.description == "ValueError: password=•••"
+
+
 @pytest.fixture
 def in_children(treadle_url: str, seen: Seen, monkeypatch: pytest.MonkeyPatch) -> Iterator[Treadle]:
     """The app of `traced_jobs`, on this test's database, with this test's exporter on the worker's side."""
     app, before = traced_jobs.td, traced_jobs.td.store
-    monkeypatch.setattr(app, "tracing", _Spans(seen.tracers.get_tracer("treadle")))
+    monkeypatch.setattr(app, "tracing", _Spans(seen.tracers.get_tracer("treadle"), app.redactor))
     app._use(open_store(treadle_url, **stores.quick(treadle_url)))
     yield app
     app.close()

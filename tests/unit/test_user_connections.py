@@ -50,10 +50,10 @@ class Pool:
     [
         (7, "connection=7", "pass one of psycopg"),
         (Pool(), "Pool object", "pass a connection of it"),
-        ("postgresql://joe:se:c@ret@host/db", "'postgresql://joe:***@host/db'", "pass one of psycopg"),
-        ("host=db password='se cr et' user=joe", "password=*** user=joe", "pass one of psycopg"),
-        (f"postgresql://joe:{'secret' * 50}@host/db", "'postgresql://joe:***@host/db'", "pass one of psycopg"),
-        ("host=db password=secret user=joe", "'host=db password=*** user=joe'", "pass one of psycopg"),
+        ("postgresql://joe:se:c@ret@host/db", "'postgresql://joe:•••@host/db'", "pass one of psycopg"),
+        ("host=db password='se cr et' user=joe", "password=••• user=joe", "pass one of psycopg"),
+        (f"postgresql://joe:{'secret' * 50}@host/db", "'postgresql://joe:•••@host/db'", "pass one of psycopg"),
+        ("host=db password=secret user=joe", "'host=db password=••• user=joe'", "pass one of psycopg"),
     ],
 )
 def test_the_error_for_a_value_that_is_not_a_connection_hides_its_password(given, shown, way_out):

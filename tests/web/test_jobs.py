@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 
 from tests.web.conftest import Connect
 from treadle import Status, Treadle
-from treadle.views import HIDDEN
+from treadle.redact import HIDDEN
 
 PROBLEM = "application/problem+json"
 

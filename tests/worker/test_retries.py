@@ -11,6 +11,8 @@ import pytest
 from tests.worker.helpers import now, place
 from treadle import Context, Fail, Retry, Snooze, Status, Treadle, exponential, fixed
 from treadle.errors import BadOption
+from treadle.redact import merged
+from treadle.settings import redactor_for
 from treadle.testing import ManualClock, drain
 
 
@@ -240,3 +242,37 @@ def test_the_log_says_after_how_many_attempts_a_job_failed(
     drain(timed, raising=False)
 
     assert f"failed after {spent}: ValueError: no" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("redact", "logged"),
+    [
+        (True, "iban=DE00 password=•••"),
+        (["iban"], "iban=••• password=•••"),
+        (False, "iban=DE00 password=hunter2"),
+    ],
+    ids=str,
+)
+def test_the_app_decides_what_the_log_hides(
+    td: Treadle, caplog: pytest.LogCaptureFixture, redact: Any, logged: str
+) -> None:
+    td.redactor = redactor_for(redact)
+
+    @td.job(max_attempts=1)
+    def fails() -> None:
+        raise Fail("iban=DE00 password=hunter2")
+
+    @td.job(max_attempts=1)
+    def ends(ctx: Context) -> None:
+        with ctx.transaction():
+            pass
+        raise Fail("iban=DE00 password=hunter2")
+
+    fails.enqueue()
+    ends.enqueue()
+    drain(td, raising=False)
+
+    assert f"failed after 1 attempt: {logged}" in caplog.text
+    assert f"raised after its transaction had completed it: {logged}" in caplog.text
+    published = merged(policy.redact for policy in td.store.policies().values())
+    assert published.text("iban=DE00 password=hunter2") == logged

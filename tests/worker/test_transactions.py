@@ -125,7 +125,7 @@ def test_an_exception_after_the_block_is_only_logged(
     with caplog.at_level(logging.WARNING, "treadle"):
         drain(td)
     assert (place(td, job), words()) == ((Status.COMPLETED, 1), ["done"])
-    assert "raised after its transaction had completed it: ValueError('too late to matter')" in caplog.text
+    assert "raised after its transaction had completed it: ValueError: too late to matter" in caplog.text
     assert td.attempts(job.id) == []
 
 

@@ -19,6 +19,7 @@ from treadle.app import Treadle
 from treadle.cli.base import Shared
 from treadle.cli.errors import DATABASE, CommandError
 from treadle.errors import TreadleError
+from treadle.redact import Redactor, merged
 from treadle.settings import DEFAULT_URL, URL_VARIABLE, database_url
 from treadle.stores import open_store
 from treadle.stores.base import Store
@@ -55,7 +56,13 @@ def database(shared: Shared, *, create: bool = False) -> Treadle:
     if not create:
         must_be_ready(app.store)
     app.store.open()
+    app.redactor = published_redactor(app.store)
     return app
+
+
+def published_redactor(store: Store) -> Redactor:
+    """The redactor of the apps whose workers use this database, without their code."""
+    return merged(policy.redact for policy in store.policies().values())
 
 
 def must_be_ready(store: Store) -> None:

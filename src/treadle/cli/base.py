@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 import msgspec
@@ -16,11 +16,13 @@ from rich.console import Console, RenderableType
 from rich.text import Text
 
 from treadle.errors import TreadleError
+from treadle.redact import OFF, Redactor
 from treadle.stores.base import Store
 from treadle.stores.rows import AuditRow
 from treadle.units import parse_duration
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from treadle.app import Treadle
 
 
 @dataclass
@@ -88,9 +90,9 @@ class Shared:
             if not may_fail:
                 self.warn(f"the audit does not show this change: {error}")
 
-    def shown(self, value: T, redacted: Callable[[T], T]) -> T:
-        """As it may be printed: redacted, unless --reveal is given."""
-        return value if self.reveal else redacted(value)
+    def redactor(self, app: Treadle) -> Redactor:
+        """What hides secrets in the output: nothing, if --reveal is given."""
+        return OFF if self.reveal else app.redactor
 
 
 def _user() -> str:

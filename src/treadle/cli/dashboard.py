@@ -12,7 +12,7 @@ from treadle import api_tokens as secrets
 from treadle import clock, units
 from treadle.app import Treadle
 from treadle.cli import output
-from treadle.cli.app_loader import database, load_app, must_be_ready, url_of
+from treadle.cli.app_loader import database, load_app, must_be_ready, published_redactor, url_of
 from treadle.cli.base import Shared, choices, command, duration, group
 from treadle.cli.errors import CONFLICT, NOT_FOUND, CommandError, refuse_json
 from treadle.errors import MissingExtra
@@ -49,6 +49,7 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
         raise CommandError(f"--host {host} lets others in, and nothing identifies them", server.WAYS)
     if not target:
         must_be_ready(app.store)
+        app.redactor = published_redactor(app.store)
     app.store.open()
     output.set_up_logs(0)
     made = server.DashboardServer(app, host=host, **settings)

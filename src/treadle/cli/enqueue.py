@@ -8,15 +8,16 @@ from typing import Any
 import click
 import msgspec
 
-from treadle import units
+from treadle import units, views
 from treadle.app import Treadle
 from treadle.cli.app_loader import database, load_app
-from treadle.cli.base import REMEMBERED, Shared, command, duration, moment
+from treadle.cli.base import REMEMBERED, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import pretty
 from treadle.diagnosis import alive, why_unserved
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
 from treadle.job import Job
+from treadle.redact import Redactor
 
 HELP = """Store a job of TYPE, and print its id.
 
@@ -41,6 +42,7 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=duration, default="60s", show_default=True, help="How long to wait.")
 @click.option("-a", "--app", metavar="MODULE:NAME", help=APP, **REMEMBERED)
+@reveals
 def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, **options: Any) -> None:
     treadle = load_app(shared, shared.app) if shared.app else database(shared, create=True)
     given = {name: value for name, value in options.items() if value is not None}
@@ -52,7 +54,7 @@ def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, ti
     _report(shared, treadle, job, existed=job.id != request.id)
     if wait:
         _wait(shared, treadle, job, timeout)
-    elif not shared.printed_json(job):
+    elif not shared.printed_json(views.job(job, shared.redactor(treadle))):
         shared.print(job.id)
 
 
@@ -97,12 +99,20 @@ def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
 def _wait(shared: Shared, app: Treadle, job: Job, timeout: float) -> None:
     if timeout <= 0:
         raise CommandError(f"--timeout {timeout:g} leaves no time to wait", "The duration must be more than 0.")
+    hide = shared.redactor(app)
     try:
         with shared.err.status(f"waiting for {job.type}"):
             result = app.result(job.id, timeout=timeout)
     except (JobFailed, ResultTimeout) as error:
-        if not shared.printed_json(app.get(job.id)):
-            raise
-        click.get_current_context().exit(explained(error).exit_code)
-    if not shared.printed_json(app.get(job.id)):
-        click.echo(pretty(result))
+        if _printed_json(shared, app, job.id, hide):
+            click.get_current_context().exit(explained(error).exit_code)
+        if isinstance(error, JobFailed) and error.error:
+            raise JobFailed(error.id, error.status, hide.text(error.error)) from None
+        raise
+    if not _printed_json(shared, app, job.id, hide):
+        click.echo(pretty(hide.value(result)))
+
+
+def _printed_json(shared: Shared, app: Treadle, id: str, hide: Redactor) -> bool:
+    job = app.get(id) if shared.json else None
+    return shared.printed_json(job and views.job(job, hide))

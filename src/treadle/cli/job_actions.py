@@ -17,6 +17,7 @@ from treadle.cli.base import Shared, command, reveals
 from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, explained
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
+from treadle.redact import Redactor
 from treadle.units import plural
 
 WHICH = """
@@ -89,7 +90,7 @@ def _on_ids(shared: Shared, action: Action, ids: Sequence[str], *, yes: bool, ex
         _confirm(action, f"{len(ids)} jobs are named" if many else f"job {ids[0]}", "them" if many else "it")
     app = database(shared)
     results = [(id, _on_id(shared, app, action, id)) for id in ids]
-    printed = shared.printed_json({"items": [_as_json(shared, id, result) for id, result in results]})
+    printed = shared.printed_json({"items": [_as_json(id, result, shared.redactor(app)) for id, result in results]})
     for id, result in results:
         if isinstance(result, CommandError):
             result.show()
@@ -109,10 +110,10 @@ def _on_id(shared: Shared, app: Treadle, action: Action, id: str) -> Job | Comma
     return changed
 
 
-def _as_json(shared: Shared, id: str, result: Job | CommandError) -> dict[str, Any]:
+def _as_json(id: str, result: Job | CommandError, hide: Redactor) -> dict[str, Any]:
     if isinstance(result, CommandError):
         return {"id": id, "ok": False, "error": result.message, "exit_code": result.exit_code}
-    return {"id": id, "ok": True, "job": shared.shown(result, views.job)}
+    return {"id": id, "ok": True, "job": views.job(result, hide)}
 
 
 def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected: int | None) -> None:

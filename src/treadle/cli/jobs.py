@@ -45,7 +45,7 @@ def ls(shared: Shared, /, words: Words, statuses: Words, limit: int, cursor: str
     given |= {name: (value,) for name, value in named.items() if value is not None}
     filter = both(filters.parse(" ".join(words)), given)
     page = app.jobs(filter, limit=limit, cursor=cursor)
-    items = [shared.shown(job, views.job) for job in page]
+    items = [views.job(job, shared.redactor(app)) for job in page]
     if shared.json:
         shared.printed_json(views.job_page(items, page, filter, app.count(filter)))
         return
@@ -105,8 +105,8 @@ def _next_page(filter: Filter, limit: int, cursor: str) -> str:
 @reveals
 def show(shared: Shared, id: str) -> None:
     app = database(shared)
-    job = shared.shown(_get(app, id), views.job)
-    history = [shared.shown(attempt, views.attempt) for attempt in app.attempts(id)]
+    hide = shared.redactor(app)
+    job, history = views.job(_get(app, id), hide), [views.attempt(attempt, hide) for attempt in app.attempts(id)]
     if not shared.printed_json(views.job_with_history(job, history)):
         _print_job(shared, job, history, {worker.id: worker.name for worker in app.workers()})
 
@@ -179,7 +179,8 @@ def _worker(id: str | None, names: Mapping[str, str]) -> str:
 @click.argument("id")
 @reveals
 def why(shared: Shared, id: str) -> None:
-    answer = shared.shown(database(shared).why(id), views.why)
+    app = database(shared)
+    answer = views.why(app.why(id), shared.redactor(app))
     if shared.printed_json(answer):
         return
     shared.out.print(status(answer.status), highlight=False)
@@ -197,7 +198,7 @@ def clone(shared: Shared, id: str, pairs: Words) -> None:
     old = _get(app, id)
     new = app.clone(id, {**old.payload, **parse_payload(pairs)} if pairs else None)
     shared.audit(app.store, "clone", f"{old.id} → {new.id}")
-    if not shared.printed_json(shared.shown(new, views.job)):
+    if not shared.printed_json(views.job(new, shared.redactor(app))):
         shared.note(("✓ ", "green"), f"{new.type} {new.id} stored in queue {new.queue}, like {old.id}")
         shared.print(new.id)
 

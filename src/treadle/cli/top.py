@@ -78,7 +78,7 @@ class TopData:
     def __init__(self, app: Treadle) -> None:
         self.now, self.where = app.store.now(), app.store.where
         self.queues, self.workers, self.problems = app.queue_stats(), app.workers(), app.problems()
-        self.failures = [views.failure(group) for group in app.failures()]
+        self.failures = [views.failure(group, app.redactor) for group in app.failures()]
         self.latency = app.latency()
         self.usage = app.usage(timedelta(minutes=MINUTES), by=(), step=60)
 

@@ -16,6 +16,7 @@ from treadle.errors import MissingExtra, TreadleError
 from treadle.hooks import Event, EventName
 from treadle.job import NewJob
 from treadle.outcome import Outcome, OutcomeKind
+from treadle.redact import Redactor
 from treadle.version import __version__
 
 try:
@@ -42,15 +43,15 @@ def instrument(
     If handlers run in child processes, call it in the module that makes the app: they import that module."""
     if td.tracing is not None:
         raise TreadleError(f"{td!r} is instrumented already; call instrument once, where you make the app")
-    td.tracing = _Spans(trace.get_tracer("treadle", __version__, tracer_provider))
+    td.tracing = _Spans(trace.get_tracer("treadle", __version__, tracer_provider), td.redactor)
     _measure(td, metrics.get_meter("treadle", __version__, meter_provider))
 
 
 class _Spans:
     """A `Tracing` that makes spans."""
 
-    def __init__(self, tracer: trace.Tracer) -> None:
-        self._tracer = tracer
+    def __init__(self, tracer: trace.Tracer, redactor: Redactor) -> None:
+        self._tracer, self._redactor = tracer, redactor
 
     @contextmanager
     def enqueuing(self, jobs: Sequence[NewJob]) -> Generator[Sequence[NewJob]]:
@@ -81,7 +82,7 @@ class _Spans:
         name, kind, attributes = f"run {claimed.type}", trace.SpanKind.CONSUMER, _of_run(run)
         with self._tracer.start_as_current_span(name, parent, kind, attributes, links) as span:
             run.claimed = msgspec.structs.replace(claimed, traceparent=_current())
-            yield lambda outcome: _record(span, outcome)
+            yield lambda outcome: _record(span, outcome, self._redactor)
 
     @contextmanager
     def inside(self, run: Run) -> Generator[None]:
@@ -110,13 +111,13 @@ def _of_run(run: Run) -> dict[str, str | int]:
     return {**attributes, **{key: value for key, value in named.items() if value}}
 
 
-def _record(span: trace.Span, outcome: Outcome | None) -> None:
+def _record(span: trace.Span, outcome: Outcome | None, redactor: Redactor) -> None:
     """How the attempt ended; None: its lease was lost."""
     span.set_attribute("treadle.outcome", "lost" if outcome is None else outcome.kind.value)
     if outcome is None or outcome.kind not in (OutcomeKind.RETRIED, OutcomeKind.FAILED):
         return
-    message = outcome.error or ""
-    exception = {"exception.message": message, "exception.stacktrace": outcome.traceback or ""}
+    message = redactor.text(outcome.error or "")
+    exception = {"exception.message": message, "exception.stacktrace": redactor.text(outcome.traceback or "")}
     if type := _exception_type(outcome):
         exception["exception.type"] = type
         span.set_attribute("error.type", type)

@@ -56,6 +56,8 @@ class TypePolicy(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int = 5
     concurrency: int | None = None
     timeout: int | None = None
+    redact: str = "[]"
+    """As `Redactor.published`: names that its app hides, too."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):

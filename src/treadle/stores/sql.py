@@ -25,13 +25,13 @@ class Statements:
     IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
     # Say how a type is run.
     PUBLISH = """
-        INSERT INTO treadle.types (type, queue, priority, max_attempts, concurrency, timeout, updated_at)
-        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :now)
+        INSERT INTO treadle.types (type, queue, priority, max_attempts, concurrency, timeout, redact, updated_at)
+        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :now)
             ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
                max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
-               updated_at = excluded.updated_at
+               redact = excluded.redact, updated_at = excluded.updated_at
     """
-    POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout FROM treadle.types"
+    POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout, redact FROM treadle.types"
 
     # ---- claim
 

@@ -10,7 +10,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from treadle import codec
-from treadle.views import HIDDEN
+from treadle.redact import HIDDEN
 
 _TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|(true|false|null)')
 _FRAME = re.compile(r'\s+File "(.+)", line \d+')

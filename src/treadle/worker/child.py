@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from multiprocessing.context import SpawnProcess
 
     from treadle.app import Treadle
+    from treadle.redact import Redactor
     from treadle.registry import JobType
     from treadle.stores.base import Engine
     from treadle.worker.inflight import Inflight, RunningAttempt
@@ -230,8 +231,8 @@ class ChildRun(Run):
 
     __slots__ = ("_pipe",)
 
-    def __init__(self, claimed: ClaimedJob, store: Engine, pipe: Connection) -> None:
-        super().__init__(claimed, store)
+    def __init__(self, claimed: ClaimedJob, store: Engine, redactor: Redactor, pipe: Connection) -> None:
+        super().__init__(claimed, store, redactor)
         self._pipe = pipe
 
     def report(self, progress: Progress) -> None:
@@ -246,7 +247,7 @@ def _attempt(pipe: Connection, request: ChildRequest) -> ChildAnswer:
     except BaseException as error:
         return ChildAnswer(broken=f"its process could not import {request.handler}: {type(error).__name__}: {error}")
 
-    run, job_type = ChildRun(request.claimed, app.store, pipe), function.job_type
+    run, job_type = ChildRun(request.claimed, app.store, app.redactor, pipe), function.job_type
     pipe.send_bytes(_encode(ChildAnswer(started=True)))
     with contextlib.nullcontext() if app.tracing is None else app.tracing.inside(run):
         if inspect.iscoroutinefunction(job_type.handler):

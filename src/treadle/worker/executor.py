@@ -42,7 +42,7 @@ class Executor:
 
     def __init__(self, app: Treadle, concurrency: int, attempts: Attempts, parts: Parts) -> None:
         new_child = partial(Child, app, attempts.cells)
-        self._store = app.store
+        self._store, self._redactor = app.store, app.redactor
         self._attempts = attempts
         self._parts = parts
         self._loop = asyncio.get_running_loop()
@@ -54,7 +54,7 @@ class Executor:
 
     def start(self, claimed: ClaimedJob, job_type: JobType) -> bool:
         """Put a claimed job into a slot. If there can be none now, release the job, and return False."""
-        attempt = RunningAttempt(Run(claimed, self._store), job_type)
+        attempt = RunningAttempt(Run(claimed, self._store, self._redactor), job_type)
         self._attempts.running[claimed.number] = attempt
         slots = self._slots_for(claimed, job_type)
         if (timeout := job_type.timeout) is not None and slots is not self._async_slots:

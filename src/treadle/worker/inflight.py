@@ -23,9 +23,9 @@ import msgspec
 from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
+from treadle.redact import Redactor
 from treadle.registry import JobType
 from treadle.units import plural
-from treadle.views import redact_text
 from treadle.worker.parts import Parts
 
 log = logging.getLogger("treadle")
@@ -137,7 +137,7 @@ class Attempts:
             if outcome is not None:
                 self._outcomes[outcome.kind] += 1
                 if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
-                    log_outcome(claimed, outcome)
+                    log_outcome(claimed, outcome, attempt.run.redactor)
             self._ended.append((claimed, outcome))
             self._any_ended.set()  # first: outcomes go before the claim that fills their slots
             self.unsettled += 1
@@ -196,9 +196,9 @@ class Attempts:
         await self.changed.wait()
 
 
-def log_outcome(claimed: ClaimedJob, outcome: Outcome) -> None:
+def log_outcome(claimed: ClaimedJob, outcome: Outcome, redactor: Redactor) -> None:
     """One line for how an attempt ended."""
-    job, error = (claimed.id, claimed.type), redact_text(outcome.error or "")
+    job, error = (claimed.id, claimed.type), redactor.text(outcome.error or "")
     if outcome.kind is OutcomeKind.RETRIED:
         log.warning("job %s (%s) retrying in %gs: %s", *job, outcome.delay / 1e6, error)
     elif outcome.kind is OutcomeKind.FAILED:

@@ -8,7 +8,7 @@ from typing import Any
 
 from treadle.context import Context, Run, current_run
 from treadle.errors import BadPayload, LeaseLost
-from treadle.outcome import Fail, Outcome, StopReason, TimedOut, after_stop, decide
+from treadle.outcome import Fail, Outcome, StopReason, TimedOut, after_stop, decide, describe
 from treadle.registry import JobType
 
 log = logging.getLogger("treadle")
@@ -94,7 +94,8 @@ def _returned(run: Run, job_type: JobType, result: Any) -> Outcome | None:
 
 def _raised(run: Run, job_type: JobType, error: BaseException) -> Outcome | None:
     if run.written:
-        log.warning("job %s raised after its transaction had completed it: %r", run.claimed.id, error)
+        text = run.redactor.text(describe(error)[0])
+        log.warning("job %s raised after its transaction had completed it: %s", run.claimed.id, text)
         return run.written
     if isinstance(error, LeaseLost):
         return None

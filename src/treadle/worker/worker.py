@@ -19,6 +19,8 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Self
 
+import msgspec
+
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
 from treadle.hooks import HookDispatcher
 from treadle.job import ClaimedJob
@@ -245,7 +247,8 @@ class Worker:
         """Appear in the database and in the cells, with an id that no worker has had before."""
         declare_local_dead(self.store)
         self._types = types = self.app.registry.types
-        self.store.publish([job_type.policy for job_type in types.values()])
+        redact = self.app.redactor.published
+        self.store.publish([msgspec.structs.replace(job_type.policy, redact=redact) for job_type in types.values()])
         id, slots, here = str(uuid.uuid4()), self.concurrency, host.identity(self._supervisor)
         self._inflight.sign(CellOwner(id, self.store.url))
         names = tuple(sorted(types))

@@ -119,7 +119,8 @@ CREATE TABLE treadle_types (
     max_attempts INTEGER NOT NULL,
     concurrency  INTEGER,
     timeout      INTEGER,
-    updated_at   INTEGER NOT NULL
+    updated_at   INTEGER NOT NULL,
+    redact       TEXT NOT NULL DEFAULT '[]'  -- JSON: names that its app hides, too; false if it hides nothing
 ) STRICT, WITHOUT ROWID;
 
 -- One incarnation of a process that claims and runs. Its `beats` stand still when it does.

@@ -8,6 +8,7 @@ import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from treadle.errors import BadURL
+from treadle.redact import HIDDEN
 from treadle.stores.postgres.connection import DEFAULTS
 
 SECRET = ("password=", "sslpassword=", "oauth_client_secret=", "scram_client_key=", "scram_server_key=")
@@ -40,5 +41,5 @@ def _hidden(text: str, url: str) -> str:
     secrets = [parts.netloc.rpartition("@")[0].partition(":")[2]]
     secrets += [p.partition("=")[2] for p in parts.query.split("&") if p.startswith(SECRET)]
     for secret in filter(None, secrets):
-        text = text.replace(secret, "***")
+        text = text.replace(secret, HIDDEN)
     return text

@@ -104,23 +104,25 @@ def list_jobs(request: Request) -> Response:
     wanted = filter_of(request)
     page = request.app.jobs(wanted, limit=request.query["limit"], cursor=request.query["cursor"])
     count = request.app.count(wanted) if request.query["total"] else None
-    return Response(data=views.job_page([views.job(job) for job in page], page, wanted, count))
+    return Response(data=views.job_page([views.job(job, request.app.redactor) for job in page], page, wanted, count))
 
 
 @get("/api/jobs/{id}", "One job", returns=Job)
 def get_job(request: Request) -> Response:
-    return Response(data=views.job(find_job(request, request.path["id"])))
+    return Response(data=views.job(find_job(request, request.path["id"]), request.app.redactor))
 
 
 @get("/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
 def attempts(request: Request) -> Response:
     job = find_job(request, request.path["id"])
-    return Response(data=Attempts(items=[views.attempt(attempt) for attempt in request.app.attempts(job.id)]))
+    items = [views.attempt(attempt, request.app.redactor) for attempt in request.app.attempts(job.id)]
+    return Response(data=Attempts(items=items))
 
 
 @get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why)
 def why(request: Request) -> Response:
-    return Response(data=views.why(request.app.why(find_job(request, request.path["id"]).id)))
+    answer = request.app.why(find_job(request, request.path["id"]).id)
+    return Response(data=views.why(answer, request.app.redactor))
 
 
 JobAction = Callable[[Treadle, str], Job]
@@ -131,7 +133,7 @@ def apply(request: Request, action: JobAction, id: str) -> Job:
     """Does it to one job, records it, and returns the job as it is then."""
     job = action(request.app, find_job(request, id).id)
     request.audit(action.__name__, job.id)
-    return views.job(job)
+    return views.job(job, request.app.redactor)
 
 
 def action_route(action: JobAction, method: str, path: str, summary: str) -> None:
@@ -153,7 +155,7 @@ def clone(request: Request) -> Response:
     payload = None if changes.payload is UNSET else changes.payload
     job = request.app.clone(find_job(request, request.path["id"]).id, payload)
     request.audit("clone", job.id)
-    return Response(status=201, data=views.job(job))
+    return Response(status=201, data=views.job(job, request.app.redactor))
 
 
 action_route(Treadle.retry, "POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
@@ -182,7 +184,7 @@ def enqueue(request: Request) -> Response:
     if stored:
         what = jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))
         request.audit("enqueue", what, len(stored))
-    items = [views.job(job) for job in jobs]
+    items = [views.job(job, request.app.redactor) for job in jobs]
     status = 201 if stored else 200
     return Response(status=status, data=Jobs(items=items) if isinstance(request.body, list) else items[0])
 

@@ -165,14 +165,14 @@ def _confirm_page(
 
 @get("/jobs/{id}/clone", "A job like this one", scope="enqueue", page=True)
 def clone_form(request: Request) -> Response:
-    job = views.job(find_job(request, request.path["id"]))
+    job = views.job(find_job(request, request.path["id"]), request.app.redactor)
     return _clone_page(request, job, highlight.pretty(job.payload))
 
 
 @post("/jobs/{id}/clone", "Enqueue it", scope="enqueue", page=True)
 def clone(request: Request) -> Response:
     job = find_job(request, request.path["id"])
-    safe, text = views.job(job), request.field("payload")
+    safe, text = views.job(job, request.app.redactor), request.field("payload")
     try:
         edited = codec.decode(text.encode())
         new = request.app.clone(job.id, restore(edited, safe.payload, job.payload))

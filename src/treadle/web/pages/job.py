@@ -70,12 +70,12 @@ class Part(NamedTuple):
 
 @get("/jobs/{id}", "One job", page=True)
 def job(request: Request) -> Response:
-    found = find_job(request, request.path["id"])
-    attempts = [views.attempt(attempt) for attempt in request.app.attempts(found.id)]
+    found, hide = find_job(request, request.path["id"]), request.app.redactor
+    attempts = [views.attempt(attempt, hide) for attempt in request.app.attempts(found.id)]
     names = {worker.id: worker.name for worker in queries.workers(request)}
     now = formatting.formatter_for(request).now
     parts = timeline(found, attempts, now)
-    safe = views.job(found)
+    safe, reasons = views.job(found, hide), views.why(request.app.why(found.id), hide).reasons
     actions = {key: forbidden(key, found, now) for key in ACTION_BUTTONS} if may_manage(request) else {}
     possible = {key for key, reason in actions.items() if not reason}
     return render(
@@ -84,7 +84,7 @@ def job(request: Request) -> Response:
         current_page="jobs",
         job=safe,
         state=state_of(found, now),
-        reasons=[(reason, _next_step(reason, possible)) for reason in views.why(request.app.why(found.id)).reasons],
+        reasons=[(reason, _next_step(reason, possible)) for reason in reasons],
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.text, part.seconds) for part in parts], "Where its time went"),
         attempts=[(attempt, _state(attempt.outcome), *_traceback(attempt)) for attempt in reversed(attempts)],

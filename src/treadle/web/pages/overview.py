@@ -11,10 +11,10 @@ from treadle import clock, views
 from treadle.diagnosis import alive, handles
 from treadle.filters import Filter
 from treadle.job import STATE_OF, SUMMARY, FailureGroup, Latency, State, Status, Usage
+from treadle.redact import HIDDEN, Redactor
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 from treadle.units import format_duration, plural
-from treadle.views import HIDDEN
 from treadle.web import charts, formatting
 from treadle.web.pages import queries, usage_charts
 from treadle.web.pages.usage_charts import WINDOWS, Sums, Window
@@ -54,7 +54,7 @@ def overview(request: Request) -> Response:
         windows=[(key, key) for key in WINDOWS],
         kinds=GROUPS,
         rows=_rows(request, by, queues, used, over),
-        groups=with_filters(failures[:LATEST]),
+        groups=with_filters(failures[:LATEST], request.app.redactor),
         more_groups=len(failures) - LATEST,
     )
 
@@ -121,12 +121,13 @@ def _counts(queues: Iterable[QueueStats], by: str) -> Mapping[str, Mapping[str, 
 
 @get("/failures", "Failed jobs, grouped", page=True, for_tenants=False)
 def failures(request: Request) -> Response:
-    return render(request, "failures.html", current_page="failures", groups=with_filters(queries.failures(request)))
+    groups = with_filters(queries.failures(request), request.app.redactor)
+    return render(request, "failures.html", current_page="failures", groups=groups)
 
 
-def with_filters(found: Sequence[FailureGroup]) -> list[tuple[FailureGroup, str, str]]:
+def with_filters(found: Sequence[FailureGroup], hide: Redactor) -> list[tuple[FailureGroup, str, str]]:
     """Each with the filter that finds its jobs, and the one that finds the failed ones: only they can be retried."""
-    groups = [views.failure(group) for group in found]
+    groups = [views.failure(group, hide) for group in found]
     return [(group, _filter(group, "failed", "retrying"), _filter(group, "failed")) for group in groups]
 
 

@@ -125,7 +125,8 @@ CREATE TABLE treadle.types (
     max_attempts integer NOT NULL,
     concurrency  integer,
     timeout      bigint,
-    updated_at   bigint NOT NULL
+    updated_at   bigint NOT NULL,
+    redact       text NOT NULL DEFAULT '[]'  -- JSON: names that its app hides, too; false if it hides nothing
 );
 
 -- One incarnation of a process that claims and runs. Its `beats` stand still when it does.
