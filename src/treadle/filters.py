@@ -22,6 +22,8 @@ from treadle.job import WAITING, Status
 LONGEST = 2_000
 MOST_VALUES = 50
 DEEPEST = 10
+MOST_SEARCHED = 500
+"""Characters of an error that are searched for a caller who does not see all of it."""
 MOST_NUMBERS = 3
 """Numbers in a path. Each may be a name or an index, so each doubles the places to look at."""
 
@@ -65,6 +67,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Dotted paths, each with the values that match there."""
     since: Moment | None = None
     until: Moment | None = None
+    markers: tuple[str, ...] = ()
+    """Texts that may be part of a secret's name. If there are any, no text in an error is found that may be part of a
+    secret. Not a term: `views.visible` sets it."""
 
     def terms(self) -> list[tuple[str, str]]:
         """Each term as its key and its values, as text."""

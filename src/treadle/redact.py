@@ -17,6 +17,8 @@ NAMES += ("secret", "secrets", "credential", "credentials", "api key", "api keys
 """A name is a secret's if it has these words one after the other: `db_password`, `accessToken`, `X-Api-Key`."""
 ENDINGS = ("password", "passwd", "secret", "token")
 """A word may also end like this: `PGPASSWORD`, `authtoken`."""
+JOINTS = ("", "_", "-", ".", " ")
+"""What may be between two words of a name."""
 KEPT = 1_000
 """Names whose answer is kept: they come from others, and must not pile up."""
 Setting = bool | Collection[str]
@@ -29,6 +31,9 @@ class Redactor:
     def __init__(self, more: Iterable[str] = (), *, on: bool = True) -> None:
         self.on, self.more = on, tuple(more)
         names = [words for name in (*NAMES, *self.more) if (words := _words(name))] if on else []
+        markers = {marker for words in names for marker in _markers(words)}
+        self.markers = tuple(sorted(m for m in markers if not any(other in m for other in markers - {m})))
+        """Every name of a secret contains one of these, in lower case."""
         self._phrases = _any_of(names)
         several = [words for words in names if len(words) > 1]
         self._pairs, self._ends_of_pairs = _any_of(several), tuple({words[-1] for words in several})
@@ -64,12 +69,25 @@ class Redactor:
         text = without_url_passwords(text)
         return _with_dots(text, _values(text, self._is_secret))
 
+    def searchable(self, text: str) -> str:
+        """As much of the text as a search may look for, so that what it finds is shown. A search ignores case: where a
+        word starts in the middle of a name is not known then."""
+        if not self.on:
+            return text
+        whole = f"{text}@"  # which ends the password in a URL
+        values, passwords = _values(whole, self._may_be_secret), _url_passwords(whole)
+        return text[: min(next(spans, (len(text), 0))[0] for spans in (values, passwords))]
+
     def _is_secret(self, name: str, before: str) -> bool:
         """`before`: the word before the name. In a sentence, two words can be a name: `API key: …`."""
         if self.hides(name):
             return True
         may_end = before != "" and name.lower().endswith(self._ends_of_pairs)
         return may_end and self._pairs.search(_joined(before + name)) is not None
+
+    def _may_be_secret(self, name: str, before: str) -> bool:
+        words = (before + name if name.lower().endswith(self._ends_of_pairs) else name).lower()
+        return any(marker in words for marker in self.markers)
 
 
 def without_url_passwords(text: str) -> str:
@@ -109,6 +127,11 @@ def _joined(name: str) -> str:
 
 def _words(name: str) -> list[str]:
     return [word for word in _joined(name).split("_") if word]
+
+
+def _markers(words: list[str]) -> list[str]:
+    """A part of the name, in each way to write it: its first word, or two, as `api` is a part of many words."""
+    return [joint.join(words[:2]) for joint in JOINTS] if len(words[0]) < 4 else words[:1]
 
 
 def _any_of(names: Iterable[list[str]]) -> re.Pattern[str]:

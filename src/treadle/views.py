@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from treadle import clock
 from treadle.diagnosis import Problem, Reason, Why, is_alive, silence, stalled_for
+from treadle.errors import BadFilter
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 
 if TYPE_CHECKING:
@@ -50,6 +52,30 @@ def _reason(reason: Reason, hide: Redactor) -> Reason:
 
 def _redacted(text: str | None, hide: Redactor) -> str | None:
     return None if text is None else hide.text(text)
+
+
+def visible(wanted: Filter, hide: Redactor) -> Filter:
+    """The filter for a caller who sees only what redaction leaves: what is hidden cannot be found either.
+
+    Raises BadFilter for a term that only a hidden value could match. A text in an error is not found after a name that
+    may be a secret's and has a value: the database cannot tell where that ends.
+    """
+    for path, values in wanted.payload:
+        if any(map(hide.hides, path.split("."))) or not all(_is_shown(value, hide) for value in values):
+            raise BadFilter(f"payload.{path}", "this value is hidden, so a filter cannot look for it")
+    for text in chain.from_iterable(wanted.errors):
+        if hide.searchable(text) != text:
+            raise BadFilter(f"error:{hide.text(text)}", "this value is hidden, so a filter cannot look for it")
+    return wanted.replace(markers=hide.markers) if wanted.errors else wanted
+
+
+def _is_shown(text: str, hide: Redactor) -> bool:
+    """Whether a value that is this text, or this JSON, is shown as it is."""
+    try:
+        value = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):
+        value = None
+    return hide.text(text) == text and hide.value(value) == value
 
 
 def attempt_outcome(outcome: str) -> str:

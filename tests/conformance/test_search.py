@@ -7,6 +7,7 @@ import random
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from tests.conformance import sample_jobs
 from tests.conformance.helpers import (
@@ -14,6 +15,7 @@ from tests.conformance.helpers import (
     HOUR,
     RETRIED,
     everything,
+    finish,
     ids,
     on_postgres,
     put,
@@ -26,6 +28,7 @@ from treadle.clock import SECOND
 from treadle.filters import EVERYTHING, Compared, Filter, Prefix, parse
 from treadle.ids import new_id
 from treadle.outcome import COMPLETED, RELEASED
+from treadle.redact import DEFAULT
 from treadle.stores.shared import search, stats
 
 STATUSES = [
@@ -311,3 +314,60 @@ def test_a_due_job_that_has_failed_before_counts_as_queued(store, clock):
     assert store.counts(("state",)).rows == [{"state": "queued", "count": 1}]
     assert [] == store.jobs(Filter(statuses=("retrying",)), 10).jobs
     assert 1 == len(store.jobs(Filter(statuses=("queued",)), 10))
+
+
+# Searches by callers who do not see secrets
+
+HIDING = [
+    "login failed: password=hunter2, user=ada",
+    "ERROR: Password: 'hun ter2' for ada",
+    '{"user": "ada", "accessToken": {"value": "hunter2"}, "n": 1}',
+    "cannot connect to postgres://ada:hunter2@db/x: refused",
+    "401 for ada with Authorization: Token hunter2 x=1",
+    "myCardNumber=4111 1111 failed",
+    "Invalid API key: hunter2 (ada)",
+]
+
+
+def visible_to(error):
+    return DEFAULT.text(error).lower()
+
+
+@pytest.mark.parametrize("outcome", [FAILED, RETRIED], ids=["failed", "retrying"])
+def test_no_part_of_a_hidden_value_can_be_found(store, outcome):
+    """Each part of an error that is not shown: from every position, in several lengths, in other letters."""
+    for error in HIDING:
+        job = finish(store, replace(outcome, error=error, delay=HOUR))
+        lengths = (*range(1, 9), 15, 25)
+        parts = {error[at : at + n].upper() for n in lengths for at in range(len(error) - n + 1)}
+        hidden = [
+            part for part in sorted(parts) if part.lower() not in visible_to(error) and DEFAULT.searchable(part) == part
+        ]
+        assert len(hidden) > 10
+        for at in range(0, len(hidden), 50):
+            some = Filter(errors=(tuple(hidden[at : at + 50]),), markers=DEFAULT.markers)
+            assert not store.jobs(some, 10).jobs, error
+            assert [] == store.counts((), some, 1000).rows
+        assert ids(store.jobs(some.replace(markers=()), 10)) == [job.id]
+        store.delete(job.id)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        *((error, visible_to(error).partition("•")[0]) for error in HIDING[:3]),
+        ("login failed: password=hunter2", "FAILED"),
+        ("login failed: password=hunter2", "password"),
+        ("the token has expired for user ada", "ADA"),
+        ("the token has expired for user ada", "token has"),
+        ("discard failed: disk full", "discard failed: disk full"),
+        ("GET https://api.example.com/x: timed out", "timed out"),
+        ("GET https://api.example.com/x for a@b.c failed", "get https://api.example.com/x for a@b.c failed"),
+        ("max_tokens", "max_tokens"),
+        ("", ""),
+    ],
+)
+def test_what_is_shown_of_an_error_can_be_found(store, error, text):
+    job = finish(store, replace(FAILED, error=error))
+    assert DEFAULT.searchable(text) == text
+    assert ids(store.jobs(Filter(errors=((text,),), markers=DEFAULT.markers), 10)) == [job.id]

@@ -156,6 +156,12 @@ def test_any_text_is_redacted_once_and_for_all(text: str) -> None:
     redact_text(shown)
 
 
+@given(st.text(max_size=20), st.sampled_from(SECRET_NAMES), st.text(max_size=20))
+def test_every_name_of_a_secret_contains_a_marker(before: str, name: str, after: str) -> None:
+    found = f"{before}{name}{after}"
+    assert not DEFAULT.hides(found) or any(marker in found.lower() for marker in DEFAULT.markers)
+
+
 # The app's own names
 
 
@@ -173,6 +179,7 @@ def test_redaction_can_be_switched_off() -> None:
     text = "password=hunter2 postgres://u:hunter2@h"
     assert OFF.text(text) == text
     assert OFF.value({"password": text}) == {"password": text}
+    assert OFF.markers == ()
 
 
 @pytest.mark.parametrize("wrong", ["iban", 7, None, [7], [""], ["_-"], b"iban"])

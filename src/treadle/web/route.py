@@ -15,7 +15,8 @@ the file in `MODULES` of its package. The rules:
   `raise HTTPProblem(status, detail, next_step)`. Pages show the same problem as HTML.
 - GET changes nothing. What changes something is POST or DELETE, is left out of a read-only mount, and ends with
   `request.audit(action, what, count)`.
-- Payloads, results, errors and tracebacks go through `treadle.views` before they leave.
+- Payloads, results, progress, errors and tracebacks go through `treadle.views` before they leave. So do filters when
+  they arrive, by `limit_to_tenant`.
 - Pages: `render(request, "jobs.html", **values)`; every link by `url("/jobs", q=…)`, every file by
   `static("x.css")`, so that any prefix works. No inline script or style: the CSP forbids both. A form's POST returns
   `redirect(request.url(…))`.

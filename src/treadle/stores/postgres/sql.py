@@ -9,6 +9,7 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 
 from typing import ClassVar
 
+from treadle.filters import MOST_SEARCHED
 from treadle.stores.sql import Statements
 
 # The rows that a JSON array of ids names.
@@ -114,7 +115,20 @@ class PostgresStatements(Statements):
     TABLES: ClassVar = {name[0]: f"treadle.{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
     # Conditions of a filter. The value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
     # escape into a character (\u0000, half a surrogate pair: written by hand), a look at any path would raise.
-    ERROR_HAS = f"strpos(lower(coalesce(f.error, {_LAST_ERROR})), lower(CAST(:{{text}} AS text))) > 0"
+    _ERROR = f"coalesce(f.error, {_LAST_ERROR})"
+    ERROR_HAS = f"strpos(lower({_ERROR}), lower(CAST(:{{text}} AS text))) > 0"
+    # Not after a name that may be a secret's, if it has a value; not in a URL that may have a password; and only near
+    # the start, because each of the names is looked for. (LIMIT: without it, `e` is computed again for each of them.)
+    ERROR_SHOWS = f"""EXISTS (
+        SELECT 1 FROM (SELECT e, length(t) AS n, strpos(e, t) AS p
+                         FROM (SELECT lower(substr({_ERROR}, 1, {MOST_SEARCHED})) AS e,
+                                      lower(CAST(:{{text}} AS text)) AS t LIMIT 1) s LIMIT 1) s
+         WHERE p > 0
+           AND NOT (strpos(e, '://') BETWEEN 1 AND p - 1 AND strpos(substr(e, p), '@') > 0)
+           AND NOT EXISTS (SELECT 1 FROM json_array_elements_text(CAST(:markers AS json)) m(value)
+                            WHERE strpos(e, m.value) BETWEEN 1 AND p - 1
+                              AND strpos(replace(substr(e, strpos(e, m.value), p + n - strpos(e, m.value)), '=', ':'),
+                                         ':') > 0))"""
     PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
     _BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
         '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""

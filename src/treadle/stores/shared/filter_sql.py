@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
-from treadle import clock
+from treadle import clock, codec
 from treadle.filters import Filter, Moment, Prefix, Text
 from treadle.job import STATE_NAMES
 from treadle.stores.transaction import Transaction
@@ -59,7 +59,7 @@ def conditions(tx: Transaction, filter: Filter, at: str) -> dict[str, Term]:
         found["ids"] = f"{at}.id IN ({_listed(names)})", names
     if filter.attempts:
         found["attempts"] = " AND ".join(_any(f"{_ATTEMPTS} {how} {n}" for how, n in t) for t in filter.attempts), {}
-    found.update(_errors(tx, filter.errors))
+    found.update(_errors(tx, filter))
     for i, (path, values) in enumerate(filter.payload):
         found[f"payload{i}"] = _payload(tx, i, path, values)
     for field, how in (("since", ">="), ("until", "<")):
@@ -100,11 +100,13 @@ def _worker(tx: Transaction, values: Sequence[Text]) -> Term:
     return f"({by_id} OR {_WORKER} IN (SELECT w.id FROM {tx.sql.TABLES['w']} w WHERE {by_name}))", parameters
 
 
-def _errors(tx: Transaction, terms: Sequence[Sequence[str]]) -> dict[str, Term]:
+def _errors(tx: Transaction, filter: Filter) -> dict[str, Term]:
     found: dict[str, Term] = {}
-    for i, texts in enumerate(terms):
+    has = tx.sql.ERROR_SHOWS if filter.markers else tx.sql.ERROR_HAS
+    markers = {"markers": codec.as_json(filter.markers)} if filter.markers else {}
+    for i, texts in enumerate(filter.errors):
         names = {f"error{i}_{n}": text for n, text in enumerate(texts)}
-        found[f"errors{i}"] = _any(tx.sql.ERROR_HAS.format(text=name) for name in names), names
+        found[f"errors{i}"] = _any(has.format(text=name) for name in names), {**names, **markers}
     return found
 
 

@@ -10,7 +10,7 @@ from itertools import product
 from typing import ClassVar
 
 from treadle.codec import encode
-from treadle.filters import is_index
+from treadle.filters import MOST_SEARCHED, is_index
 from treadle.stores.sql import Statements
 
 
@@ -107,7 +107,20 @@ class SQLiteStatements(Statements):
     # The tables, by their short names in a list.
     TABLES: ClassVar = {name[0]: f"treadle_{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
     # Conditions of a filter. The value at a path of the payload, as JSON and as text; one broken by hand has nothing.
-    ERROR_HAS = f"instr(lower(coalesce(f.error, {_LAST_ERROR})), lower(:{{text}})) > 0"
+    _ERROR = f"coalesce(f.error, {_LAST_ERROR})"
+    ERROR_HAS = f"instr(lower({_ERROR}), lower(:{{text}})) > 0"
+    # Not after a name that may be a secret's, if it has a value; not in a URL that may have a password; and only near
+    # the start, because each of the names is looked for. (LIMIT: without it, `e` is computed again for each of them.)
+    ERROR_SHOWS = f"""EXISTS (
+        SELECT 1 FROM (SELECT e, length(t) AS n, instr(e, t) AS p
+                         FROM (SELECT lower(substr({_ERROR}, 1, {MOST_SEARCHED})) AS e,
+                                      lower(:{{text}}) AS t LIMIT 1) LIMIT 1)
+         WHERE p > 0
+           AND NOT (instr(e, '://') BETWEEN 1 AND p - 1 AND instr(substr(e, p), '@') > 0)
+           AND NOT EXISTS (SELECT 1 FROM json_each(:markers) m
+                            WHERE instr(e, m.value) BETWEEN 1 AND p - 1
+                              AND instr(replace(substr(e, instr(e, m.value), p + n - instr(e, m.value)), '=', ':'),
+                                        ':') > 0))"""
     PAYLOAD_HAS = "instr(j.payload, :{text}) > 0"
     AT_PATH = (
         "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",

@@ -198,7 +198,8 @@ class BulkRunner:
         if operation.ended_at is not None or operation.updated_at > store.now() - ABANDONED:
             return
         if store.resume_operation(operation):
-            self._put(operation.id, Bulk(store, operation.action, filters.parse(operation.filter)))
+            wanted = views.visible(filters.parse(operation.filter), self._app.redactor)
+            self._put(operation.id, Bulk(store, operation.action, wanted))
 
     def close(self) -> None:
         """Stops after the current chunk. The next process that reads the operation resumes it."""

@@ -81,8 +81,8 @@ def filter_of(request: Request) -> Filter:
 
 
 def limit_to_tenant(request: Request, wanted: Filter) -> Filter:
-    """The filter, limited to the caller's tenant if the caller is bound to one."""
-    tenant = request.caller.tenant
+    """The filter, limited to what is shown, and to the caller's tenant if the caller is bound to one."""
+    wanted, tenant = views.visible(wanted, request.app.redactor), request.caller.tenant
     if tenant is None:
         return wanted
     if wanted.tenants and not filters.matches(tenant, wanted.tenants):

@@ -33,11 +33,11 @@ def jobs(request: Request) -> Response:
     q, cursor = request.text("q").strip(), request.text("cursor") or None
     try:
         wanted = filters.parse(q)
+        limited = limit_to_tenant(request, wanted)
     except BadFilter as error:
         return _page(request, status=400, error=str(error), q=q, chips=[])
     if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and request.app.get(wanted.ids[0]):
         return redirect(request.url(f"/jobs/{wanted.ids[0]}"))
-    limited = limit_to_tenant(request, wanted)
     counts = queries.counts_by_state(request, limited)
     try:
         page = request.app.jobs(limited, limit=ROWS, cursor=cursor)

@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from treadle import clock, views
 from treadle.diagnosis import alive, handles
-from treadle.filters import Filter
+from treadle.filters import MOST_SEARCHED, Filter
 from treadle.job import STATE_OF, SUMMARY, FailureGroup, Latency, State, Status, Usage
 from treadle.redact import HIDDEN, Redactor
 from treadle.stores.base import WorkerRow
@@ -128,12 +128,15 @@ def failures(request: Request) -> Response:
 def with_filters(found: Sequence[FailureGroup], hide: Redactor) -> list[tuple[FailureGroup, str, str]]:
     """Each with the filter that finds its jobs, and the one that finds the failed ones: only they can be retried."""
     groups = [views.failure(group, hide) for group in found]
-    return [(group, _filter(group, "failed", "retrying"), _filter(group, "failed")) for group in groups]
+    errors = [hide.searchable(group.error.partition(HIDDEN)[0])[:MOST_SEARCHED] for group in groups]
+    return [
+        (group, _filter(group, error, "failed", "retrying"), _filter(group, error, "failed"))
+        for group, error in zip(groups, errors, strict=True)
+    ]
 
 
-def _filter(group: FailureGroup, *statuses: str) -> str:
+def _filter(group: FailureGroup, error: str, *statuses: str) -> str:
     """The text before a secret is enough to find them: a page's address must not contain the secret."""
-    error = group.error.partition(HIDDEN)[0]
     return str(Filter(statuses=statuses, types=(group.type,), errors=((error,),) if error else ()))
 
 
