@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import re
 from collections.abc import Collection
 from typing import Any
@@ -141,10 +142,11 @@ class BadArguments(BadPayload, TypeError):
 
 
 class KeyHeld(TreadleError):
-    """A retry needs a dedupe key that another job holds."""
+    """A retry needs a dedupe key that another job holds. The text has its hash only: a key may be made of a payload."""
 
     def __init__(self, id: str, key: str, holder: str) -> None:
-        problem = f"job {id} cannot be retried: its dedupe key {_shown(key)} is held by job {holder}"
+        hash = hashlib.sha256(key.encode()).hexdigest()[:16]
+        problem = f"job {id} cannot be retried: its dedupe key (sha256 {hash}) is held by job {holder}"
         super().__init__(f"{problem}; wait for that one, or cancel it first: td.cancel({holder!r})")
         self.id, self.key, self.holder = id, key, holder
 

@@ -19,6 +19,7 @@ from tests.conformance.helpers import (
     snapshot,
     take,
 )
+from treadle.dedupe import make_dedupe_key
 from treadle.errors import KeyHeld
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED, RELEASED
@@ -166,6 +167,18 @@ def test_a_manual_retry_names_the_job_that_holds_the_key(store):
     assert (first.id, "k", holder.id) == (held.value.id, held.value.key, held.value.holder)
     assert f"td.cancel('{holder.id}')" in str(held.value)
     assert before == snapshot(store)
+
+
+def test_the_error_for_a_key_that_is_held_does_not_show_the_key(store):
+    """It may be made of the payload."""
+    key = make_dedupe_key("login", "t", {"password": "hunter2"})
+    first = finish(store, FAILED, dedupe=key, tenant="t")
+    put(store, dedupe=key, tenant="t")
+
+    with pytest.raises(KeyHeld, match=r"its dedupe key \(sha256 [0-9a-f]{16}\) is held by job") as held:
+        store.retry(first.id)
+
+    assert "hunter2" not in str(held.value)
 
 
 def test_a_manual_retry_works_when_the_other_holder_has_ended(store):

@@ -185,6 +185,15 @@ def test_nothing_that_is_shown_contains_a_secret(td: Treadle, job: str) -> None:
     assert HIDDEN in shown
 
 
+def test_a_key_that_is_held_is_not_shown(td: Treadle) -> None:
+    first = td.enqueue("login", {"password": SECRET}, dedupe=True)
+    td.claim()[0].fail(Fail("no"))
+    td.enqueue("login", {"password": SECRET}, dedupe=True)
+    answer = client_of(td, "manage").post(f"/api/jobs/{first.id}/retry")
+    assert answer.status_code == 409
+    assert SECRET not in answer.text
+
+
 def test_progress_is_redacted(td: Treadle) -> None:
     job = td.enqueue("slow", {})
     [lease] = td.claim()
