@@ -25,6 +25,7 @@ PURE = {
     "outcome",
     "views",
     "redact",
+    "logs",
     "settings",
     "signature",
     "api_tokens",

@@ -1,5 +1,6 @@
 """Durable background jobs for Python, in the database you already have."""
 
+from treadle import logs
 from treadle.app import Treadle
 from treadle.backoff import exponential, fixed
 from treadle.context import Context
@@ -24,6 +25,8 @@ from treadle.lease import Lease
 from treadle.outcome import Fail, Retry, Snooze
 from treadle.registry import Registry
 from treadle.version import __version__ as __version__
+
+logs.install()
 
 __all__ = ["Context", "Event", "Filter", "Job", "Lease", "Registry", "Status", "Treadle", "Why"]
 __all__ += ["Fail", "Retry", "Snooze", "can_retry", "exponential", "fixed", "make_dedupe_key"]

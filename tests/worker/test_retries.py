@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import io
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -242,6 +244,29 @@ def test_the_log_says_after_how_many_attempts_a_job_failed(
     drain(timed, raising=False)
 
     assert f"failed after {spent}: ValueError: no" in caplog.text
+
+
+@pytest.fixture
+def plain_log() -> Iterator[io.StringIO]:
+    """What a handler of the app's own writes, with a formatter of its own."""
+    handler = logging.StreamHandler(io.StringIO())
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    logging.getLogger("treadle").addHandler(handler)
+    yield handler.stream
+    logging.getLogger("treadle").removeHandler(handler)
+
+
+def test_the_text_of_an_error_cannot_forge_a_line_of_the_log(timed: Treadle, plain_log: io.StringIO) -> None:
+    @timed.job(max_attempts=2, backoff=0)
+    def fails() -> None:
+        raise ValueError("no\nERROR job 7 (pay) failed: forged\x1b[2K\r")
+
+    fails.enqueue()
+    drain(timed, raising=False)
+
+    retrying, failed = plain_log.getvalue().removesuffix("\n").split("\n")
+    assert (retrying.isprintable(), failed.isprintable()) == (True, True)
+    assert r"failed after 2 attempts: ValueError: no\nERROR job 7 (pay) failed: forged\x1b[2K\r" in failed
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from rich.text import Text
 from treadle import clock, units
 from treadle.cli.base import Shared
 from treadle.job import STATE_OF
+from treadle.logs import printable
 from treadle.views import WorkerOut
 
 STYLES = {"neutral": "cyan", "calm": "magenta", "warn": "yellow", "accent": "blue"}  # the tones of states
@@ -35,8 +36,7 @@ def status(name: str) -> Text:
 
 def clean(text: object, *, one_line: bool = True) -> str:
     """Text from a database, without characters that could control a terminal."""
-    shown, kept = (" ".join(str(text).split()), "") if one_line else (str(text), "\n\t")
-    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in shown)
+    return printable(" ".join(str(text).split())) if one_line else printable(str(text), keep="\n\t")
 
 
 def number(value: int, style: str = "") -> Text:
