@@ -96,8 +96,8 @@ NAMED = {"status": "statuses"} | {key: f"{key}s" for key in ("type", "queue", "t
 KEYS = (*NAMED, "attempt", "error", "payload.…", "since", "until")
 EVERYTHING = Filter()
 
-_TERM = re.compile(r'\s*((?:[^\s"]|"(?:[^"\\]|\\.)*")+)')
-_VALUE = re.compile(r'"((?:[^"\\]|\\.)*)"(\*)?|([^,"]+)')
+_TERM = re.compile(r'\s*+((?:[^\s"]++|"(?:[^"\\]++|\\.)*+")++)')
+_VALUE = re.compile(r'"((?:[^"\\]++|\\.)*+)"(\*)?|([^,"]++)')
 _COMPARED = re.compile(r"(>=|<=|>|<|=)?([0-9]{1,9})")
 _BROKEN = re.compile("[\ud800-\udfff]")
 """What Python makes of bytes in a command's argument that are not UTF-8."""

@@ -12,7 +12,7 @@ from markupsafe import Markup, escape
 from treadle import codec
 from treadle.redact import HIDDEN
 
-_TOKEN = re.compile(r'("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|(true|false|null)')
+_TOKEN = re.compile(r'("(?:[^"\\]++|\\.)*+")(\s*+:)?|(-?\d[\d.eE+-]*)|(true|false|null)')
 _FRAME = re.compile(r'\s+File "(.+)", line \d+')
 _LIBRARY = re.compile(
     r"[/\\](site-packages|dist-packages|lib[/\\]python3[^/\\]*|treadle[/\\](worker|stores|app|context|testing))[/\\.]"
