@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from treadle import Treadle
+from treadle import Fail, Treadle
 from treadle.job import Attempt, Job, Status, state_of
 from treadle.web import formatting, highlight
 from treadle.web.formatting import Formatter
@@ -86,6 +86,14 @@ def test_a_filter_error_on_a_page_ends_with_one_punctuation_mark(client: TestCli
 def test_times_within_sentences_are_in_the_readers_zone_and_the_rest_is_escaped() -> None:
     text = Formatter(NOON, zone="Asia/Tokyo").localized("it failed at 2026-07-01 12:00:00 UTC: <b>")
     assert "2026-07-01 21:00:00</time> JST: &lt;b&gt;" in text
+
+
+@pytest.mark.parametrize("text", ["2026-13-99 25:61:61 UTC", "0000-00-00 00:00:00 UTC", "9999-12-31 23:59:59 UTC"])
+def test_an_error_may_contain_what_is_not_a_time(client: TestClient, td: Treadle, text: str) -> None:
+    assert Formatter(NOON, zone="Asia/Tokyo").localized(text) == text
+    job = td.enqueue("a", {})
+    td.claim()[0].fail(Fail(text))
+    assert text.removesuffix(" UTC") in client.get(f"/jobs/{job.id}").text
 
 
 @pytest.mark.parametrize(

@@ -56,9 +56,15 @@ class Formatter(NamedTuple):
     def localized(self, text: str) -> Markup:
         """A sentence of the library, with its times in the reader's zone."""
         parts = _UTC.split(text)
-        at = [datetime.strptime(part, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC) for part in parts[1::2]]
-        times = [self.at(moment) + f" {self.local(moment):%Z}" for moment in at]
-        return Markup("").join(times[n // 2] if n % 2 else escape(part) for n, part in enumerate(parts))
+        return Markup("").join(self._local_time(part) if n % 2 else escape(part) for n, part in enumerate(parts))
+
+    def _local_time(self, text: str) -> Markup:
+        """An error may contain what looks like a time and is none."""
+        try:
+            moment = datetime.strptime(text, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+            return self.at(moment) + f" {self.local(moment):%Z}"
+        except (ValueError, OverflowError):
+            return escape(f"{text} UTC")
 
     def axis_label(self, moment: datetime, span: timedelta) -> str:
         """As short as the axis allows."""
