@@ -12,7 +12,7 @@ from treadle import clock, codec
 from treadle.backoff import DEFAULT
 from treadle.context import Tracing
 from treadle.diagnosis import BEAT
-from treadle.errors import BadArguments, BadOption, JobNotFound, MissingExtra
+from treadle.errors import BadArguments, BadOption, BadPayload, JobNotFound, MissingExtra
 from treadle.function import Options, checked, make_request
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job, NewJob
@@ -125,7 +125,14 @@ class Treadle(Management):
             raise JobNotFound(id)
         same: Options = {"queue": job.queue, "tenant": job.tenant, "subject": job.subject}
         merged: Options = {**same, "priority": job.priority, "max_attempts": job.max_attempts, **options}
-        request = self.request(job.type, job.payload if payload is None else payload, **merged)
+        try:
+            request = self.request(job.type, job.payload if payload is None else payload, **merged)
+        except BadPayload:
+            if payload is not None:
+                raise
+            # The error would quote what is stored, which the caller need not be allowed to see.
+            way_out = f"pass another one: td.clone({id!r}, {{…}})"
+            raise BadPayload(f"the stored payload of job {id} does not fit {job.type!r} any more; {way_out}") from None
         [new] = self._submit([request], options)
         return new
 

@@ -30,6 +30,15 @@ def by_header(request: Request) -> Principal | None:
 
 
 @pytest.fixture
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """For tests on several databases: they choose them with `stores.on_every_store`."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    found: str = request.getfixturevalue("libsql_url" if request.param == "libsql" else "postgres_url")
+    return found
+
+
+@pytest.fixture
 def td(tmp_path: Path) -> Iterator[Treadle]:
     app = Treadle(f"sqlite:///{tmp_path}/jobs.db")
     yield app

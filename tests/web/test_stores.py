@@ -8,7 +8,6 @@ import io
 import json
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,14 +29,6 @@ from treadle.web.broadcaster import Broadcaster
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stores.on_every_store(metafunc, "url")
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue("libsql_url" if request.param == "libsql" else "postgres_url")
-    return found
 
 
 @pytest.fixture

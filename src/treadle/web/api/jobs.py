@@ -184,9 +184,15 @@ def enqueue(request: Request) -> Response:
     if stored:
         what = jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))
         request.audit("enqueue", what, len(stored))
-    items = [views.job(job, request.app.redactor) for job in jobs]
+    redactor, may_read = request.app.redactor, request.caller.may("read")
+    items = [views.job(job, redactor) if job.id in stored or may_read else _receipt(job) for job in jobs]
     status = 201 if stored else 200
     return Response(status=status, data=Jobs(items=items) if isinstance(request.body, list) else items[0])
+
+
+def _receipt(job: Job) -> Job:
+    """A job that was stored before, for a caller that may not read: it may be another caller's, and may have run."""
+    return msgspec.structs.replace(job, payload={}, result=None, error=None, progress=None)
 
 
 def _insert_once(request: Request, key: str, new_jobs: list[NewJob]) -> list[Job]:

@@ -10,7 +10,7 @@ import msgspec
 from treadle import codec, filters, views
 from treadle.app import Treadle
 from treadle.bulk import Bulk
-from treadle.errors import CountMoved, TreadleError
+from treadle.errors import BadArguments, BadOption, BadPayload, CountMoved, TreadleError
 from treadle.filters import Filter
 from treadle.job import STATE_OF, Count, Job, Status, state_of
 from treadle.web import highlight
@@ -163,23 +163,38 @@ def _confirm_page(
     )
 
 
-@get("/jobs/{id}/clone", "A job like this one", scope="enqueue", page=True)
+@get("/jobs/{id}/clone", "A job like this one", scope="manage", page=True)
 def clone_form(request: Request) -> Response:
     job = views.job(find_job(request, request.path["id"]), request.app.redactor)
     return _clone_page(request, job, highlight.pretty(job.payload))
 
 
-@post("/jobs/{id}/clone", "Enqueue it", scope="enqueue", page=True)
+@post("/jobs/{id}/clone", "Enqueue it", scope="manage", page=True)
 def clone(request: Request) -> Response:
     job = find_job(request, request.path["id"])
     safe, text = views.job(job, request.app.redactor), request.field("payload")
     try:
-        edited = codec.decode(text.encode())
-        new = request.app.clone(job.id, restore(edited, safe.payload, job.payload))
+        new = _clone(request.app, job, safe.payload, codec.decode(text.encode()))
     except (msgspec.MsgspecError, TreadleError, RecursionError) as error:
         return _clone_page(request, safe, text, status=400, error=str(error))
     request.audit("clone", f"{job.id} → {new.id}")
     return redirect(request.url(f"/jobs/{new.id}"))
+
+
+def _clone(app: Treadle, job: Job, seen: Any, edited: Any) -> Job:
+    """What the editor sent is checked before hidden values are filled in, and only that is quoted by an error."""
+    if not isinstance(edited, dict):
+        raise BadArguments(job.type, "a payload is a JSON object", "names and values in braces")
+    filled = restore(edited, seen, job.payload)
+    problem = BadPayload(f"the payload does not fit with its hidden values; write a value for each {views.HIDDEN}")
+    try:  # an argument with hidden values is checked last: dots may stand for a number
+        app.request(job.type, dict(sorted(edited.items(), key=lambda item: item[1] != filled[item[0]])), dedupe=None)
+    except BadPayload as error:
+        problem = error
+    try:
+        return app.clone(job.id, filled)
+    except (BadPayload, BadOption):
+        raise problem from None
 
 
 def restore(edited: Any, seen: Any, original: Any) -> Any:

@@ -90,7 +90,6 @@ def job(request: Request) -> Response:
         attempts=[(attempt, _state(attempt.outcome), *_traceback(attempt)) for attempt in reversed(attempts)],
         names=names,
         actions=[(ACTION_BUTTONS[key], reason) for key, reason in actions.items()],
-        may_clone=request.caller.may("enqueue") and not request.web.read_only,
         copies=copies(request, safe),
         payload=highlight.json(safe.payload),
         result=highlight.json(safe.result) if found.status is Status.COMPLETED else None,
