@@ -111,6 +111,11 @@ def parse(text: str) -> Filter:
         raise BadFilter(text, "remove the NUL character: no stored name or payload contains one")
     if _BROKEN.search(text):
         raise BadFilter(text, "it is not valid UTF-8; write it as UTF-8")
+    return read_back(text)
+
+
+def read_back(text: str) -> Filter:
+    """The filter that `str` wrote, which may be longer than what a caller may write."""
     found = EVERYTHING
     for term in _terms(text):
         found = _with(found, term)

@@ -12,7 +12,7 @@ from tests.web.conftest import Connect, client_of
 from tests.web.test_jobs import problem
 from treadle import Treadle
 from treadle.bulk import Bulk
-from treadle.ids import new_id
+from treadle.ids import after, new_id
 from treadle.stores.rows import Operation
 from treadle.web.api import bulk as bulk_runner
 
@@ -134,3 +134,22 @@ def test_an_operation_whose_process_died_is_resumed(
 def test_a_relative_time_in_a_filter_counts_from_the_start_of_the_operation(td: Treadle) -> None:
     fixed = bulk_runner.fix_times(bulk_runner.filters.parse("since:1h status:failed"), 3_600_000_000)
     assert str(fixed) == "status:failed since:1970-01-01T00:00:00Z"
+
+
+def test_an_operation_on_as_many_ids_as_possible_under_a_long_tenant_name_can_be_viewed(
+    connect: Connect, td: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its filter is longer than one that a caller may write."""
+    tenant = "x" * 200
+    ids = [job.id for job in td.enqueue_many([td.request("a", tenant=tenant) for _ in range(50)])]
+    me = connect(f"manage @{tenant}")
+    id = me.post("/api/jobs/bulk", json={"action": "cancel", "ids": ids}).json()["operation_id"]
+    assert ended(me, id)["done"] == 50
+    page = me.get(f"/operations/{id}")
+    assert (page.status_code, "Jobs that match now" in page.text) == (200, False)
+    found = td.store.operation(id)
+    assert found is not None
+    work = Operation(new_id(), "somebody", "retry", found.filter, 50, position=after(ids[-1]))
+    td.store.start_operation(work)
+    monkeypatch.setattr(bulk_runner, "ABANDONED", -1)
+    assert ended(me, work.id)["done"] == 50, "another process can continue it, too"

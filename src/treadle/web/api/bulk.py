@@ -138,7 +138,7 @@ def get_operation(request: Request) -> Response:
 def find_operation(request: Request) -> Operation:
     """The operation that the path names, if the caller may see it. One whose process is gone is resumed here."""
     found = request.app.store.operation(request.path["id"])
-    if found is None or request.caller.tenant not in (None, *filters.parse(found.filter).tenants):
+    if found is None or request.caller.tenant not in (None, *filters.read_back(found.filter).tenants):
         missing = f"there is no operation {request.path['id']!r}"
         raise HTTPProblem(404, missing, "operations are deleted 30 days after they end")
     if not request.web.read_only:
@@ -198,7 +198,7 @@ class BulkRunner:
         if operation.ended_at is not None or operation.updated_at > store.now() - ABANDONED:
             return
         if store.resume_operation(operation):
-            wanted = views.visible(filters.parse(operation.filter), self._app.redactor)
+            wanted = views.visible(filters.read_back(operation.filter), self._app.redactor)
             self._put(operation.id, Bulk(store, operation.action, wanted))
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from treadle import clock
+from treadle import clock, filters
 from treadle.errors import BadCursor
 from treadle.ids import is_id
 from treadle.web.api.bulk import find_operation, operation_out
@@ -23,6 +23,7 @@ def operation(request: Request) -> Response:
         "operation.html",
         current_page="jobs",
         operation=found,
+        findable=len(found.filter) <= filters.LONGEST,
         name=action.name if action else found.action,
         done_word=action.done if action else "done",
         seconds=((found.ended_at or found.updated_at) - found.started_at).total_seconds(),

@@ -137,7 +137,7 @@ def _other_statuses(request: Request, wanted: Filter, counts: dict[str, Count]) 
 def _without_a_term(request: Request, wanted: Filter) -> list[Suggestion]:
     found: list[tuple[int, Suggestion]] = []
     for key, value, rest in _chips(wanted)[:MAX_TRIED]:
-        count = request.app.count(limit_to_tenant(request, filters.parse(rest)))
+        count = request.app.count(limit_to_tenant(request, filters.read_back(rest)))
         if count.value:
             found.append((count.value, (f"{count} without {key}:{value}", request.url("/jobs", q=rest))))
     return [suggestion for _, suggestion in sorted(found, key=lambda pair: pair[0])]
