@@ -12,6 +12,11 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
+FIRST, LAST = (
+    (moment.replace(tzinfo=UTC) - _EPOCH) // _MICROSECOND
+    for moment in (datetime.min + timedelta(days=1), datetime.max - timedelta(days=1))
+)
+"""The moments that a datetime can represent in every time zone."""
 
 
 def now() -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 
+from treadle import clock
 from treadle.errors import BadOption, BadURL
 from treadle.redact import DEFAULT, OFF, Redactor
 
@@ -77,4 +78,10 @@ def checked_delay(delay: Any) -> float:
 def checked_run_at(moment: Any) -> datetime:
     if not isinstance(moment, datetime):
         raise BadOption("run_at", moment, "a datetime; for seconds from now use delay=…")
+    try:
+        exists = clock.FIRST <= clock.from_datetime(moment) <= clock.LAST
+    except OverflowError:
+        exists = False
+    if not exists:
+        raise BadOption("run_at", moment, "a moment that exists in every time zone: 0001-01-02 to 9999-12-30")
     return moment

@@ -10,6 +10,8 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from tests.servers.databases import Databases
+from tests.stores import quick
 from treadle import Treadle
 from treadle.web import SCOPES, Principal
 
@@ -43,6 +45,26 @@ def td(tmp_path: Path) -> Iterator[Treadle]:
     app = Treadle(f"sqlite:///{tmp_path}/jobs.db")
     yield app
     app.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def shared_td(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Treadle]:
+    """One app for all tests of a file, on each database, with a handler so that it can tick."""
+    url = f"sqlite:///{tmp_path_factory.mktemp('shared')}/jobs.db"
+    databases: Databases | None = None
+    if request.param == "postgresql":
+        databases = request.getfixturevalue("postgres_databases")
+        url = databases.fresh()
+    app = Treadle(url, **quick(url))
+
+    @app.job
+    def noop(n: int = 0) -> int:
+        return n
+
+    yield app
+    app.close()
+    if databases is not None:
+        databases.drop(url)
 
 
 Connect = Callable[..., TestClient]

@@ -304,7 +304,7 @@ class WebRecords(Protocol):
         """Record a change."""
 
     def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
-        """What was changed, newest first."""
+        """What was changed, newest first. Raises BadCursor if `before` is not an id."""
 
     def add_token(self, token: Token) -> bool:
         """False if its name is taken."""

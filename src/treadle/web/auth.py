@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import hmac
 import inspect
 import secrets
@@ -166,7 +165,7 @@ class Login:
         self._check_guesses(address)
         try:
             user, _, password = base64.b64decode(given, validate=True).partition(b":")
-        except binascii.Error:
+        except ValueError:  # not Base64, or not even ASCII
             return None
         right = hmac.compare_digest(user, self._user.encode()) & hmac.compare_digest(password, self._password.encode())
         if right:

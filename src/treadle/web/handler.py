@@ -67,7 +67,7 @@ class PathHandler:
         except Exception as error:
             found = problem.of(error, request.route.page)
             if found.details.status == 500:
-                log.exception("%s %r failed", raw.method, raw.url.path)
+                log.exception("%s %r failed", raw.method, raw.scope["path"])
             return to_problem(request, found)
 
     def _route(self, raw: RawRequest) -> Route:
@@ -78,7 +78,7 @@ class PathHandler:
 
     def _check_exists(self, raw: RawRequest, route: Route) -> None:
         if not self._routes:
-            raise HTTPProblem(404, f"there is no {raw.url.path}", problem.SEE_OPENAPI)
+            raise HTTPProblem(404, f"there is no {raw.scope['path']}", problem.SEE_OPENAPI)
         if route.method not in self._routes:
             allowed = ", ".join(sorted(self._routes))
             raise HTTPProblem(405, f"{route.method} is not possible here", f"use {allowed}", headers={"Allow": allowed})

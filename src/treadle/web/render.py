@@ -7,6 +7,7 @@ import mimetypes
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import jinja2
 
@@ -17,7 +18,7 @@ from treadle.version import __version__
 from treadle.views import attempt_outcome
 from treadle.web.formatting import formatter_for, money, number, sentence, share, short, times
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Request, Response, get, html
+from treadle.web.route import Request, Response, get, html, in_ascii
 
 STATIC = Path(__file__).parent / "static"
 FOREVER = "public, max-age=31536000, immutable"
@@ -89,9 +90,9 @@ def _may_see(request: Request, key: str, path: str, name: str, for_tenants: bool
 
 def _here(request: Request) -> str:
     """This page's address. Some servers give the path with the mount's prefix, some without."""
-    prefix, url = request.url("/").rstrip("/"), request.raw.url
-    path = url.path.removeprefix(prefix) if prefix else url.path
-    return prefix + path + (f"?{url.query}" if url.query else "")
+    prefix, scope = request.url("/").rstrip("/"), request.raw.scope
+    query = f"?{in_ascii(scope['query_string'])}" if scope["query_string"] else ""
+    return prefix + quote(scope["path"].removeprefix(prefix)) + query
 
 
 class StaticFile:

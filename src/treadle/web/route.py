@@ -25,11 +25,13 @@ the file in `MODULES` of its package. The rules:
 from __future__ import annotations
 
 import logging
+import string
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
+from itertools import chain
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import parse_qs, urlencode
+from urllib.parse import parse_qs, quote, urlencode
 
 import msgspec
 from starlette.requests import Request as RawRequest
@@ -172,7 +174,12 @@ def html(text: str, status: int = 200, headers: Mapping[str, str] = {}) -> Respo
 
 def redirect(url: str, headers: Mapping[str, str] = {}) -> Response:
     """Sends the browser there with GET, as after a form's POST. Give it `request.url(…)`."""
-    return Response(status=303, text="", media="text/plain", headers={"Location": url, **headers})
+    return Response(status=303, text="", media="text/plain", headers={"Location": in_ascii(url), **headers})
+
+
+def in_ascii(url: str | bytes) -> str:
+    """The same address, with everything escaped that a header cannot carry."""
+    return quote(url, safe=string.punctuation)
 
 
 async def parse(request: Request) -> Request:
@@ -183,7 +190,15 @@ async def parse(request: Request) -> Request:
         values["body"] = await _body(route, raw)
     elif route.page and route.writes:
         values["form"] = await _form(raw)
+    _refuse_nul(raw, values.get("form", {}))
     return msgspec.structs.replace(request, **values)
+
+
+def _refuse_nul(request: RawRequest, form: Mapping[str, list[str]]) -> None:
+    """PostgreSQL cannot even compare a text with a NUL. Filters and bodies have checks of their own."""
+    query = (text for _, text in request.query_params.multi_items())
+    if any("\0" in text for text in chain(query, request.headers.values(), *form.values())):
+        raise HTTPProblem(400, "the request has a NUL character", "remove it: no stored text contains one")
 
 
 def _query(route: Route, request: RawRequest) -> dict[str, Any]:

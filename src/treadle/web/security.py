@@ -62,8 +62,15 @@ def check_origin(request: RawRequest) -> None:
         raise _refused(f"the request comes from another site (Sec-Fetch-Site: {site})")
     if origin is None:
         raise _refused("the request has neither Origin nor Sec-Fetch-Site")
-    if urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower():
+    if (authority := _authority(origin)) is None or authority != request.headers.get("host", "").lower():
         raise _refused(f"the request comes from {origin!r}")
+
+
+def _authority(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).netloc.lower() or None
+    except ValueError:
+        return None
 
 
 def _refused(what: str) -> HTTPProblem:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -16,8 +16,6 @@ from treadle.job import Attempt, Job, Progress, Status
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.claim_order import ReadyRange
 from treadle.stores.transaction import Transaction
-
-_FIRST, _LAST = (clock.from_datetime(moment.replace(tzinfo=UTC)) for moment in (datetime.min, datetime.max))
 
 # The columns of JOB: those of the job, and those of the three tables of which one has it.
 _COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "created_at")
@@ -80,7 +78,7 @@ def workers(tx: Transaction) -> list[WorkerRow]:
 
 def moment(at: int) -> datetime:
     """A moment that was set by hand to beyond all dates must not hide the other jobs of a page."""
-    return clock.to_datetime(min(max(at, _FIRST), _LAST))
+    return clock.to_datetime(min(max(at, clock.FIRST), clock.LAST))
 
 
 def _payload(text: str) -> dict[str, Any]:

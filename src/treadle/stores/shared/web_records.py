@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 from treadle import codec
 from treadle.clock import SECOND
 from treadle.codec import as_json
-from treadle.errors import RequestDiffers
+from treadle.errors import BadCursor, RequestDiffers
 from treadle.ids import first_id_of, is_id, new_id
 from treadle.job import Job, NewJob
 from treadle.stores.rows import AuditRow, Operation, Token
@@ -26,6 +26,8 @@ def audit(tx: Transaction, row: AuditRow) -> None:
 
 
 def audits(tx: Transaction, limit: int, before: str | None = None) -> list[AuditRow]:
+    if before is not None and not is_id(before):
+        raise BadCursor(before)
     return [AuditRow(*row) for row in tx.execute(tx.sql.LIST_AUDIT, {"limit": limit, "before": before or LAST_ID})]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -130,7 +131,8 @@ def act(request: Request) -> Response:
         wrong = f"type {expected} to confirm; you typed {request.field('typed')!r}"
         return _confirm_page(request, action, selection, work, status=400, error=wrong)
     if expected != str(work.total):
-        moved = str(CountMoved(int(expected) if expected.isdecimal() else 0, work.total))
+        was = int(expected) if re.fullmatch(r"\d{1,15}", expected) else 0
+        moved = str(CountMoved(was, work.total))
         return _confirm_page(request, action, selection, work, status=412, error=moved)
     return redirect(request.url(f"/operations/{start(request, work).id}"))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from treadle import clock, filters
-from treadle.errors import BadCursor
 from treadle.ids import is_id
 from treadle.web.api.bulk import find_operation, operation_out
 from treadle.web.pages.actions import ACTION_BUTTONS
@@ -34,8 +33,6 @@ def operation(request: Request) -> Response:
 @get("/audit", "Who changed what", scope="manage", page=True, for_tenants=False)
 def audit(request: Request) -> Response:
     cursor = request.text("cursor") or None
-    if cursor is not None and not is_id(cursor):
-        raise BadCursor(cursor)
     rows = request.app.store.audits(MAX_ROWS, cursor)
     operations = request.app.store.operations(MAX_OPERATIONS) if cursor is None else []
     return render(

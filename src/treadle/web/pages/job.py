@@ -119,7 +119,7 @@ def copies(request: Request, job: Job) -> list[tuple[str, str]]:
     options = {name: value for name in COPIED if (value := getattr(job, name)) not in ("", 0)}
     given = "".join(f", {name}={value!r}" for name, value in options.items())
     body = codec.encode({"type": job.type, "payload": job.payload, **options}).decode()
-    where = request.raw.url.replace(path="", query="", fragment="")
+    where = f"{request.raw.scope['scheme']}://{request.raw.headers.get('host', '')}"
     parts = ["curl", f"{where}{request.url('/api/jobs')}", "-H", "Authorization: Bearer …", "--json", body]
     return [
         ("id", job.id),
