@@ -196,6 +196,18 @@ def test_a_search_that_ends_early_says_so_and_continues_without_gaps_or_repeats(
         assert (page.jobs, page.searched) == ([], 10)
 
 
+def test_a_search_within_a_tenant_does_not_tell_how_many_others_share_its_subject(store, short_search):
+    mine = put_many(store, 3, tenant="acme", subject="s")
+    put_many(store, 30, tenant="umbrella", subject="s")
+    wanted = Filter(tenants=("acme",), subjects=("s",))
+
+    page = store.jobs(wanted.replace(types=("never",)), 50)
+    assert (page.jobs, page.next, page.searched) == ([], None, None)
+    page = store.jobs(wanted.replace(types=("noop",)), 50)
+    assert ([job.id for job in page], page.next, page.searched) == ([job.id for job in reversed(mine)], None, None)
+    assert store.counts((), wanted, 10) == ([{"count": 3}], True)
+
+
 def mixed(store, n):
     """Jobs that wait, run and have ended, alternating."""
     for i in range(n):

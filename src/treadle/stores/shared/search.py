@@ -125,14 +125,16 @@ def _source(tx: Transaction, filter: Filter, at: str, rows: str, served: list[Te
 
 
 def _by_index(filter: Filter, terms: dict[str, Term]) -> list[Term]:
-    """Takes out of `terms` what an index of the jobs serves: it has no rows without a tenant, or without a subject."""
+    """Takes out of `terms` what an index of the jobs serves: it has no rows without a tenant, or without a subject.
+
+    With a tenant, only its jobs count as searched: a reader bound to it learns nothing of other jobs of the subject.
+    """
     if filter.ids:
         return [terms.pop("ids")]
-    for field, column in (("subjects", "j.subject"), ("tenants", "j.tenant")):
-        values = getattr(filter, field)
-        if _is_one(values) and values[0]:
-            return [terms.pop(field), (f"{column} <> ''", {})]
-    return []
+    tenant = [terms.pop("tenants")] if _is_one(filter.tenants) and filter.tenants[0] else []
+    if _is_one(filter.subjects) and filter.subjects[0]:
+        return [terms.pop("subjects"), ("j.subject <> ''", {}), *tenant]
+    return [*tenant, ("j.tenant <> ''", {})] if tenant else []
 
 
 def _is_one(values: Sequence[object]) -> bool:
