@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,7 +20,7 @@ from tests.web.served import Dashboard
 from treadle import Treadle, api_tokens
 from treadle.stores.rows import Token
 from treadle.web import Principal, broadcaster
-from treadle.web.app import ROUTES
+from treadle.web.app import ROUTES, WebApp
 from treadle.web.route import Request
 
 SOON = 2.0
@@ -54,6 +54,16 @@ def token(td: Treadle, **more: Any) -> dict[str, str]:
     secret = api_tokens.new_secret()
     td.store.add_token(Token(hash=api_tokens.hash_of(secret), name="me", scopes=("read",), **more))
     return {"Authorization": f"Bearer {secret}"}
+
+
+async def parts(web: WebApp, caller: Principal) -> AsyncIterator[str]:
+    """The parts of a stream, without a network."""
+    raw = RawRequest({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
+    route = next(route for route in ROUTES if route.stream)
+    response = await broadcaster.events(Request(web=web, raw=raw, route=route, caller=caller))
+    assert isinstance(response, StreamingResponse)
+    async for part in response.body_iterator:
+        yield str(part)
 
 
 @contextmanager
@@ -107,9 +117,33 @@ def test_many_pages_get_the_same_hints(served: Dashboard, td: Treadle) -> None:
 
 def test_a_caller_bound_to_a_tenant_gets_hints_without_details(served: Dashboard, td: Treadle) -> None:
     with stream(served, token(td, tenant="acme")) as hints:
-        assert next(hints) == {}
-        td.enqueue("a")
-        assert next(hints) == {}
+        assert [next(hints), next(hints)] == [{}, {}], "the second comes without a change"
+
+
+def test_a_change_by_others_is_no_hint_for_a_caller_bound_to_a_tenant(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broadcaster, "TENANT_SECONDS", 3600)
+    td = Treadle(f"sqlite:///{folder}/tenants.db")
+    web = td.asgi(auth=lambda request: "read")
+
+    async def listen() -> bool:
+        whole, bound = (parts(web, Principal(scopes=frozenset({"read"}), tenant=tenant)) for tenant in (None, "acme"))
+        assert await anext(bound) == "event: changed\ndata: {}\n\n"
+        waiting = asyncio.ensure_future(anext(bound))
+        await anext(whole)
+        await asyncio.to_thread(td.enqueue, "a", tenant="umbrella")
+        while '"pending":1' not in await anext(whole):
+            pass
+        await asyncio.sleep(0.1)
+        early = waiting.done()
+        web.close()  # ends both
+        with pytest.raises(StopAsyncIteration):
+            await waiting
+        return early
+
+    assert not asyncio.run(listen())
+    td.close()
 
 
 def test_a_stream_ends_when_its_token_is_revoked(served: Dashboard, td: Treadle) -> None:
@@ -131,16 +165,11 @@ def test_an_idle_stream_sends_keepalives(folder: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(broadcaster, "KEEPALIVE", 0.01)
     td = Treadle(f"sqlite:///{folder}/silent.db")
     web = td.asgi(auth=lambda request: "read")
-    request = RawRequest({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
-    caller, route = Principal(scopes=frozenset({"read"})), next(route for route in ROUTES if route.stream)
-    asked = Request(web=web, raw=request, route=route, caller=caller)
 
     async def listen() -> str:
-        stream = await broadcaster.events(asked)
-        assert isinstance(stream, StreamingResponse)
-        async for part in stream.body_iterator:
-            if str(part).startswith(":"):
-                return str(part)
+        async for part in parts(web, Principal(scopes=frozenset({"read"}))):
+            if part.startswith(":"):
+                return part
         raise AssertionError("it ended")
 
     assert asyncio.run(listen()) == ": keepalive\n\n"

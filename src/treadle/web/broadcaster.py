@@ -30,6 +30,8 @@ MAX_STREAMS = 200
 """Streams of one mount."""
 KEEPALIVE = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the stream."""
+TENANT_SECONDS = 2.0
+"""Seconds between two hints for a caller bound to a tenant, whatever happens."""
 
 Hint = dict[str, Any]
 log = logging.getLogger("treadle.web")
@@ -164,7 +166,7 @@ class Broadcaster:
 
 @get("/api/events", "Hints of changes, as server-sent events", returns="text/event-stream", stream=True)
 async def events(request: Request) -> RawResponse:
-    """Callers bound to a tenant get the hints without the counts, which are of all tenants."""
+    """Callers bound to a tenant get empty hints at fixed times: when and what others change is not theirs to know."""
     if request.web.broadcaster.is_full:
         raise HTTPProblem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
     return StreamingResponse(_stream(request), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
@@ -174,20 +176,30 @@ async def _stream(request: Request) -> AsyncIterator[str]:
     """Ends when the page closes, when the mount closes, and when the caller is no longer let in."""
     subscriber = request.web.broadcaster.subscribe()
     try:
-        yield _event(request, await run_in_threadpool(request.web.broadcaster.hint))
+        bound = request.caller.tenant is not None
+        yield _event({} if bound else await run_in_threadpool(request.web.broadcaster.hint))
         while await request.web.identify(request.raw) is not None:
             try:
-                hint = await subscriber.next(KEEPALIVE)
+                hint = await (_fixed_hint(subscriber) if bound else subscriber.next(KEEPALIVE))
             except TimeoutError:
                 yield ": keepalive\n\n"
                 continue
             if hint is None:
                 return
-            yield _event(request, hint)
+            yield _event(hint)
     finally:
         request.web.broadcaster.unsubscribe(subscriber)
 
 
-def _event(request: Request, hint: Hint) -> str:
-    data = hint if request.caller.tenant is None else {}
-    return f"event: changed\ndata: {msgspec.json.encode(data).decode()}\n\n"
+async def _fixed_hint(subscriber: Subscriber) -> Hint | None:
+    """An empty hint after a fixed time. None if the stream ends before."""
+    end = time.monotonic() + TENANT_SECONDS
+    with contextlib.suppress(TimeoutError):
+        while await subscriber.next(end - time.monotonic()) is not None:
+            pass
+        return None
+    return {}
+
+
+def _event(hint: Hint) -> str:
+    return f"event: changed\ndata: {msgspec.json.encode(hint).decode()}\n\n"
