@@ -50,7 +50,7 @@ BYTES = (b"\xff", b"\xed\xa0\x80", b"%", b"%00", b"%ff", b"%ed%a0%80", b"&&==", 
 VALUES = (
     *(None, True, 0, -1, 1.5, 1e308, float("nan"), 2**63, -(2**63) - 1, 10**400),
     *("", "\0", LONG, ID, *TIMES),
-    *([], [[]], ["x"], [ID] * MOST_VALUES, {}, {"": ""}, {"a\0": 1}, {"password": "\ud800"}, {"a": 2**64}),
+    *([], [[]], ["x"], [""], [ID] * MOST_VALUES, {}, {"": ""}, {"a\0": 1}, {"password": "\ud800"}, {"a": 2**64}),
 )
 """For a field of a JSON body."""
 HEADERS = {

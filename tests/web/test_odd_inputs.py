@@ -77,6 +77,7 @@ ONCE_500 = {
     post("/api/jobs", b'{"type": "a"}', idempotency_key="\0"): 400,
     post("/api/jobs", b'{"type": "a"}', origin="http://["): 403,
     post("/api/jobs", b'{"type": "a"}', origin="http://", host=""): 403,
+    post("/api/jobs/bulk", b'{"action": "retry", "ids": [""]}'): 400,
     post("/jobs/act", b"action=retry&q=status:failed&expected=%b&typed=%b" % (MANY, MANY)): 412,
 }
 """What a review or the corpus has found, and what it answers now."""

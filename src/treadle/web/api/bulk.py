@@ -123,7 +123,7 @@ def _filter(request: Request, given: BulkIn) -> Filter:
     if (given.filter is UNSET) == (given.ids is UNSET):
         raise HTTPProblem(400, "the jobs are not specified, or twice", "give either filter or ids")
     if given.ids is not UNSET:
-        if wrong := next((id for id in given.ids if not is_id(id)), None):
+        if (wrong := next((id for id in given.ids if not is_id(id)), None)) is not None:
             example = "an id looks like 01970000-0000-7000-8000-000000000000"
             raise HTTPProblem(400, f"{wrong!r} is not a job id", example)
         return limit_to_tenant(request, Filter(ids=tuple(given.ids)))
