@@ -136,6 +136,19 @@ def explain(facts: JobFacts) -> Why:
     return Why(id=job.id, status=job.status, reasons=tuple(reasons))
 
 
+def for_tenant(why: Why, job: Job) -> Why:
+    """The same for a reader bound to the job's tenant: without the queues, types, jobs and workers of others."""
+    plain = {
+        ReasonCode.NO_WORKER_FOR_QUEUE: (f"no live worker takes jobs from queue {job.queue!r}", "start one that does"),
+        ReasonCode.NO_WORKER_FOR_TYPE: (f"no live worker knows type {job.type!r}", "start one that does"),
+        ReasonCode.LIMIT_FULL: (f"its type {job.type!r} is at its limit", "it starts when a job of this type ends"),
+        ReasonCode.JOBS_AHEAD: ("other jobs come first: higher priority, or due for longer", "wait for them"),
+        ReasonCode.NEXT_LOOK: ("nothing is in its way", "a worker claims it within a second"),
+    }
+    reasons = (Reason(reason.code, *plain[reason.code]) if reason.code in plain else reason for reason in why.reasons)
+    return msgspec.structs.replace(why, reasons=tuple(reasons))
+
+
 def _ended(job: Job) -> Reason:
     when = f"at {_at(job.completed_at)}" if job.completed_at else "before"
     if job.status is Status.FAILED and job.attempts >= job.max_attempts:

@@ -2,15 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from treadle.clock import SECOND
-from treadle.diagnosis import LONG, OFTEN, SILENT, Problem, handles, is_alive, problems, silence, unhandled
+from treadle.diagnosis import (
+    LONG,
+    OFTEN,
+    SILENT,
+    Problem,
+    Reason,
+    ReasonCode,
+    Why,
+    for_tenant,
+    handles,
+    is_alive,
+    problems,
+    silence,
+    unhandled,
+)
 from treadle.filters import parse
-from treadle.job import STATE_NAMES, Usage
+from treadle.ids import new_id
+from treadle.job import STATE_NAMES, NewJob, Usage
 from treadle.management import latencies
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
@@ -157,6 +173,25 @@ def test_a_worker_handles_its_types_in_its_queues() -> None:
     assert not handles(worker("w", "a", queues=("q",)), "r", "a")
     rows = [{"status": s, "type": "b", "queue": "q", "count": 2} for s in ("pending", "failed")]
     assert [row["pending"] for row in unhandled(rows, [worker("w", "a")])] == [2]
+
+
+# What a tenant may know
+
+OWN = {
+    *(ReasonCode.FINISHED, ReasonCode.OUT_OF_ATTEMPTS, ReasonCode.RUNNING, ReasonCode.CANCELLING),
+    *(ReasonCode.OVERDUE, ReasonCode.WORKER_LOST, ReasonCode.NOT_DUE, ReasonCode.NO_WORKER),
+}
+"""Reasons that are about the job itself, its attempts and its worker."""
+
+
+@pytest.mark.parametrize("code", ReasonCode)
+def test_for_a_tenant_a_reason_is_about_its_own_job_or_without_details(code: ReasonCode) -> None:
+    job = NewJob(id=new_id(), type="mine", queue="mine").as_stored(NOW)
+    reason = Reason(code, "umbrella has 7", "ask umbrella", {"umbrella": 7})
+    [shown] = for_tenant(Why(id=job.id, status=job.status, reasons=(reason,)), job).reasons
+
+    assert shown.code == code
+    assert shown == reason if code in OWN else not re.search(r"umbrella|\d", str(shown))
 
 
 # How fast

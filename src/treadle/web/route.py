@@ -3,20 +3,20 @@
 To add one, put `@get(path, summary, …)` or `@post(…)` on a function `(request) -> Response`; if its file is new, name
 the file in `MODULES` of its package. The rules:
 
-- An endpoint is sync and runs in a thread. It uses `request.app`, the Treadle, and
-  `request.web.cached(key, seconds, make)` for what many callers need at once. Everything it gets was checked:
+- An endpoint is sync and runs in a thread. It uses `request.jobs`, the jobs that the caller may see, and
+  `request.cached(key, seconds, make)` for what many callers need at once. Everything it gets was checked:
   `request.query["limit"]` is an int within its bounds, `request.body` a Struct, `request.path["id"]` a string. A page
   has `request.text("q")` of its address and `request.field("action")` of its form.
 - `scope` is what the caller needs: read, enqueue, tick, manage; None is open to all. It is checked before the endpoint
   runs, and nowhere else. Templates hide a button with `may_manage`, which protects nothing.
-- `request.caller.tenant` is None, or the only tenant that the caller may see: filters, counts and enqueues are forced
-  to it, and a job of another tenant is not found. A route that cannot do so says `for_tenants=False`: they get 403.
+- `request.caller.tenant` is None, or the only tenant that the caller may see: `request.jobs` is limited to it. A route
+  that is about all tenants says `for_tenants=False`, so that such callers get 403, and uses `request.app`, the Treadle.
 - Errors are raised: treadle's own become problems by themselves (web/problem.py), for others
   `raise HTTPProblem(status, detail, next_step)`. Pages show the same problem as HTML.
 - GET changes nothing. What changes something is POST or DELETE, is left out of a read-only mount, and ends with
   `request.audit(action, what, count)`.
 - Payloads, results, progress, errors and tracebacks go through `treadle.views` before they leave. So do filters when
-  they arrive, by `limit_to_tenant`.
+  they arrive, by `request.jobs.filter`.
 - Pages: `render(request, "jobs.html", **values)`; every link by `url("/jobs", q=…)`, every file by
   `static("x.css")`, so that any prefix works. No inline script or style: the CSP forbids both. A form's POST returns
   `redirect(request.url(…))`.
@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import logging
 import string
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from types import ModuleType
@@ -41,6 +41,7 @@ from treadle import clock
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
+from treadle.web.visible_jobs import VisibleJobs
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -53,6 +54,7 @@ Endpoint = Callable[["Request"], "Response"]
 Stream = Callable[["Request"], Awaitable[RawResponse]]
 E = TypeVar("E", bound="Endpoint | Stream")
 S = TypeVar("S", bound=msgspec.Struct)
+T = TypeVar("T")
 log = logging.getLogger("treadle.web")
 
 
@@ -127,7 +129,19 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def app(self) -> Treadle:
+        """The whole app, with the jobs of all tenants. A caller bound to a tenant never gets it."""
+        if self.caller.tenant is not None:
+            raise PermissionError(f"{self.route.path} is about all tenants; say for_tenants=False, or use request.jobs")
         return self.web.app
+
+    @property
+    def jobs(self) -> VisibleJobs:
+        """The jobs that the caller may see and change."""
+        return VisibleJobs(self.web.app, self.caller)
+
+    def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
+        """`web.cached` for what the caller may see: callers bound to a tenant share it with that tenant's only."""
+        return self.web.cached((self.caller.tenant, key), seconds, make, share=share)
 
     def url(self, path: str, /, **query: Any) -> str:
         """The address of a path, wherever this is mounted. Parameters that are None or '' are left out."""
@@ -147,7 +161,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         caller = self.caller
         row = AuditRow(who=caller.name, action=action, what=what, count=count, tenant=caller.tenant or "")
         try:
-            self.app.store.audit(row)
+            self.web.app.store.audit(row)
         except TreadleError as error:  # the change is made: an error would have the caller repeat it
             log.error("not recorded in the audit: %r: %s", row, error)
 

@@ -19,7 +19,6 @@ from treadle.ids import is_id, new_id
 from treadle.job import Count
 from treadle.stores.rows import Operation
 from treadle.views import Total
-from treadle.web.api.jobs import limit_to_tenant
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, from_row, get, post
 from treadle.worker.tick import TickReport
@@ -89,7 +88,7 @@ class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def bulk(request: Request) -> Response:
     given: BulkIn = request.body
     expected = None if given.expected_count is UNSET or given.dry_run else given.expected_count
-    work = prepare(request, given.action, _filter(request, given), expected)
+    work = prepare(request, given.action, _filter(given), expected)
     total = views.total(Count(work.total, work.exact))
     if given.dry_run:
         return Response(data=Counted(total=total))
@@ -100,7 +99,7 @@ def bulk(request: Request) -> Response:
 
 def prepare(request: Request, action: str, wanted: Filter, expected: int | None) -> Bulk:
     """Counts the jobs. Raises CountMoved if another number was expected."""
-    return request.app.bulk(action, fix_times(wanted, request.app.store.now()), expected=expected)
+    return request.jobs.bulk(action, fix_times(wanted, request.jobs.now()), expected)
 
 
 def fix_times(wanted: Filter, now: int) -> Filter:
@@ -119,15 +118,15 @@ def start(request: Request, work: Bulk) -> Operation:
     return operation
 
 
-def _filter(request: Request, given: BulkIn) -> Filter:
+def _filter(given: BulkIn) -> Filter:
     if (given.filter is UNSET) == (given.ids is UNSET):
         raise HTTPProblem(400, "the jobs are not specified, or twice", "give either filter or ids")
     if given.ids is not UNSET:
         if (wrong := next((id for id in given.ids if not is_id(id)), None)) is not None:
             example = "an id looks like 01970000-0000-7000-8000-000000000000"
             raise HTTPProblem(400, f"{wrong!r} is not a job id", example)
-        return limit_to_tenant(request, Filter(ids=tuple(given.ids)))
-    return limit_to_tenant(request, filters.parse(given.filter if given.filter is not UNSET else ""))
+        return Filter(ids=tuple(given.ids))
+    return filters.parse(given.filter if given.filter is not UNSET else "")
 
 
 @get("/api/operations/{id}", "How far a bulk operation is", returns=OperationOut)
@@ -137,8 +136,8 @@ def get_operation(request: Request) -> Response:
 
 def find_operation(request: Request) -> Operation:
     """The operation that the path names, if the caller may see it. One whose process is gone is resumed here."""
-    found = request.app.store.operation(request.path["id"])
-    if found is None or request.caller.tenant not in (None, *filters.read_back(found.filter).tenants):
+    found = request.jobs.operation(request.path["id"])
+    if found is None:
         missing = f"there is no operation {request.path['id']!r}"
         raise HTTPProblem(404, missing, "operations are deleted 30 days after they end")
     if not request.web.read_only:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -13,12 +12,12 @@ from msgspec import UNSET, Meta, UnsetType
 from treadle import filters, views
 from treadle.app import Treadle
 from treadle.diagnosis import Why
-from treadle.errors import JobNotFound
 from treadle.filters import Filter
 from treadle.job import Attempt, Job, NewJob
 from treadle.views import JobPage
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Request, Response, Route, get, post
+from treadle.web.visible_jobs import JobAction
 
 MAX_ROWS = 200
 MAX_NEW = 1_000
@@ -77,61 +76,36 @@ class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def filter_of(request: Request) -> Filter:
     """The filter that the parameters make, limited to the caller's tenant."""
     terms = [f"{name}:{request.query[name]}" for name in PLAIN if request.query.get(name)]
-    return limit_to_tenant(request, filters.parse(" ".join([request.query["q"], *terms])))
-
-
-def limit_to_tenant(request: Request, wanted: Filter) -> Filter:
-    """The filter, limited to what is shown, and to the caller's tenant if the caller is bound to one."""
-    wanted, tenant = views.visible(wanted, request.app.redactor), request.caller.tenant
-    if tenant is None:
-        return wanted
-    if wanted.tenants and not filters.matches(tenant, wanted.tenants):
-        bound = f"{request.caller.name} is bound to the tenant {tenant!r}"
-        raise HTTPProblem(403, bound, "leave tenant: out of the filter")
-    return wanted.replace(tenants=(tenant,))
-
-
-def find_job(request: Request, id: str) -> Job:
-    """The job, unless it belongs to another tenant than the caller: such a job does not exist for them."""
-    job = request.app.get(id)
-    if job is None or request.caller.tenant not in (None, job.tenant):
-        raise JobNotFound(id)
-    return job
+    return request.jobs.filter(filters.parse(" ".join([request.query["q"], *terms])))
 
 
 @get("/api/jobs", "Jobs that match a filter, newest first, page by page", parameters=LISTED, returns=JobPage)
 def list_jobs(request: Request) -> Response:
     wanted = filter_of(request)
-    page = request.app.jobs(wanted, limit=request.query["limit"], cursor=request.query["cursor"])
-    count = request.app.count(wanted) if request.query["total"] else None
+    page = request.jobs.page(wanted, request.query["limit"], request.query["cursor"])
+    count = request.jobs.count(wanted) if request.query["total"] else None
     return Response(data=views.job_page([views.job(job, request.app.redactor) for job in page], page, wanted, count))
 
 
 @get("/api/jobs/{id}", "One job", returns=Job)
 def get_job(request: Request) -> Response:
-    return Response(data=views.job(find_job(request, request.path["id"]), request.app.redactor))
+    return Response(data=views.job(request.jobs.get(request.path["id"]), request.app.redactor))
 
 
 @get("/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
 def attempts(request: Request) -> Response:
-    job = find_job(request, request.path["id"])
-    items = [views.attempt(attempt, request.app.redactor) for attempt in request.app.attempts(job.id)]
-    return Response(data=Attempts(items=items))
+    found, redactor = request.jobs.attempts(request.path["id"]), request.app.redactor
+    return Response(data=Attempts(items=[views.attempt(attempt, redactor) for attempt in found]))
 
 
 @get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why)
 def why(request: Request) -> Response:
-    answer = request.app.why(find_job(request, request.path["id"]).id)
-    return Response(data=views.why(answer, request.app.redactor))
-
-
-JobAction = Callable[[Treadle, str], Job]
-"""A method of Treadle that changes one job: retry, run_now, cancel, delete."""
+    return Response(data=views.why(request.jobs.why(request.path["id"]), request.app.redactor))
 
 
 def apply(request: Request, action: JobAction, id: str) -> Job:
     """Does it to one job, records it, and returns the job as it is then."""
-    job = action(request.app, find_job(request, id).id)
+    job = request.jobs.change(action, id)
     request.audit(action.__name__, job.id)
     return views.job(job, request.app.redactor)
 
@@ -153,7 +127,7 @@ action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting j
 def clone(request: Request) -> Response:
     changes: ChangesIn = request.body
     payload = None if changes.payload is UNSET else changes.payload
-    job = request.app.clone(find_job(request, request.path["id"]).id, payload)
+    job = request.jobs.change(lambda app, id: app.clone(id, payload), request.path["id"])
     request.audit("clone", job.id)
     return Response(status=201, data=views.job(job, request.app.redactor))
 
@@ -179,7 +153,7 @@ def enqueue(request: Request) -> Response:
     given: list[NewJobIn] = request.body if isinstance(request.body, list) else [request.body]
     new_jobs = [_new_job(request, one) for one in given]
     key: str | None = request.query[IDEMPOTENCY_KEY.name]
-    jobs = request.app.enqueue_many(new_jobs) if key is None else _insert_once(request, key, new_jobs)
+    jobs = request.jobs.insert(new_jobs) if key is None else _insert_once(request, key, new_jobs)
     stored = {new.id for new in new_jobs} & {job.id for job in jobs}
     if stored:
         what = jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))
@@ -196,20 +170,14 @@ def _receipt(job: Job) -> Job:
 
 
 def _insert_once(request: Request, key: str, new_jobs: list[NewJob]) -> list[Job]:
-    """A repeated request gets the jobs of the first one with its key. The caller is part of the key."""
-    caller = request.caller
+    """A repeated request gets the jobs of the first one with its key."""
     body = hashlib.sha256(msgspec.json.encode(request.body, order="deterministic")).hexdigest()
-    jobs, _ = request.app.store.insert_once(caller.tenant or "", f"{caller.name}: {key}", body, new_jobs)
+    jobs = request.jobs.insert_once(key, body, new_jobs)
     if not jobs:
         raise HTTPProblem(409, "the jobs of this request are gone", "they were deleted or pruned; send another key")
     return jobs
 
 
 def _new_job(request: Request, one: NewJobIn) -> NewJob:
-    options = {name: value for name, value in msgspec.structs.asdict(one).items() if value is not UNSET}
-    if (tenant := request.caller.tenant) is not None:
-        if options.get("tenant", tenant) != tenant:
-            bound = f"tenant={options['tenant']!r}: {request.caller.name} is bound to the tenant {tenant!r}"
-            raise HTTPProblem(403, bound, "leave tenant out")
-        options["tenant"] = tenant
-    return request.app.request(options.pop("type"), options.pop("payload"), **options)
+    options: Any = {name: value for name, value in msgspec.structs.asdict(one).items() if value is not UNSET}
+    return request.jobs.request(options.pop("type"), options.pop("payload"), options)

@@ -12,11 +12,11 @@ from msgspec import Meta
 from treadle import clock, units, views
 from treadle.filters import Filter
 from treadle.job import STATE_NAMES, FailureGroup
-from treadle.stores.base import Store
 from treadle.views import UsageOut, WorkerOut
 from treadle.web.api.jobs import FILTERS, filter_of
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Request, Response, get
+from treadle.web.visible_jobs import VisibleJobs
 
 MAX_COUNTED = 100_000
 """Only this many of the newest jobs are counted where there is no tally."""
@@ -91,23 +91,23 @@ class Workers(msgspec.Struct, kw_only=True):
 def stats(request: Request) -> Response:
     by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
     wanted = filter_of(request)
-    key, store = ("stats", by, wanted), request.app.store
-    return Response(data=request.web.cached(key, 0.5, lambda: _count(store, by, wanted), share=QUERY_SHARE))
+    make = partial(_count, request.jobs, by, wanted)
+    return Response(data=request.cached(("stats", by, wanted), 0.5, make, share=QUERY_SHARE))
 
 
-def _count(store: Store, by: tuple[str, ...], wanted: Filter) -> Stats:
-    found = store.counts(by, wanted, MAX_COUNTED)
+def _count(jobs: VisibleJobs, by: tuple[str, ...], wanted: Filter) -> Stats:
+    found = jobs.counts(by, wanted, MAX_COUNTED)
     rows = sorted(found.rows, key=lambda row: -row["count"])
     rest = Rest(groups=len(rows[MAX_GROUPS:]), count=sum(row["count"] for row in rows[MAX_GROUPS:]))
-    return Stats(items=rows[:MAX_GROUPS], other=rest, exact=found.exact, as_of=clock.to_datetime(store.now()))
+    return Stats(items=rows[:MAX_GROUPS], other=rest, exact=found.exact, as_of=clock.to_datetime(jobs.now()))
 
 
 @get("/api/metrics", "Runs, failures, busy and waiting time, step by step", parameters=USAGE, returns=UsagePage)
 def usage(request: Request) -> Response:
     step: int = request.query["step"]
-    since, until = _window(request.query["window"], step, request.app.store.now() // clock.SECOND)
+    since, until = _window(request.query["window"], step, request.jobs.now() // clock.SECOND)
     by = tuple(dict.fromkeys(name for name in request.query["group_by"].split(",") if name))
-    rows = request.app.usage(since, until, by=by, step=step, tenant=request.caller.tenant)
+    rows = request.jobs.usage(since, until, by=by, step=step)
     if len(rows) > MAX_USAGE_ROWS:
         problem = f"that would be {len(rows):,} rows of at most {MAX_USAGE_ROWS:,}"
         raise HTTPProblem(400, problem, "choose a longer step, a shorter window, or fewer groups")

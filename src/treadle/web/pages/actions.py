@@ -16,11 +16,12 @@ from treadle.filters import Filter
 from treadle.job import STATE_OF, Count, Job, Status, state_of
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.jobs import JobAction, apply, find_job, limit_to_tenant
+from treadle.web.api.jobs import apply
 from treadle.web.formatting import number
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
+from treadle.web.visible_jobs import JobAction
 
 
 class ActionButton(NamedTuple):
@@ -87,9 +88,8 @@ class Selection(NamedTuple):
     def one(self) -> str | None:
         return self.ids[0] if len(self.ids) == 1 else None
 
-    def to_filter(self, request: Request) -> Filter:
-        text = f"id:{','.join(self.ids)}" if self.ids else self.filter
-        return limit_to_tenant(request, filters.parse(text))
+    def to_filter(self) -> Filter:
+        return filters.parse(f"id:{','.join(self.ids)}" if self.ids else self.filter)
 
 
 def forbidden(action: str, job: Job, now: datetime) -> str:
@@ -114,7 +114,7 @@ def confirm(request: Request) -> Response:
     selection = Selection([] if everything else request.raw.query_params.getlist("id"), request.text("q"))
     if not selection.ids and not everything:
         raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
-    return _confirm_page(request, action, selection, prepare(request, action.key, selection.to_filter(request), None))
+    return _confirm_page(request, action, selection, prepare(request, action.key, selection.to_filter(), None))
 
 
 @post("/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
@@ -125,7 +125,7 @@ def act(request: Request) -> Response:
     if selection.one:
         apply(request, action.method, selection.one)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
-    work = prepare(request, action.key, selection.to_filter(request), None)
+    work = prepare(request, action.key, selection.to_filter(), None)
     expected = request.field("expected")
     if not selection.ids and request.field("typed").strip().replace(",", "").rstrip("+") != expected:
         wrong = f"type {expected} to confirm; you typed {request.field('typed')!r}"
@@ -146,7 +146,7 @@ def _action(key: str) -> ActionButton:
 def _confirm_page(
     request: Request, action: ActionButton, selection: Selection, work: Bulk, status: int = 200, error: str = ""
 ) -> Response:
-    job, count = find_job(request, selection.one) if selection.one else None, Count(work.total, work.exact)
+    job, count = request.jobs.get(selection.one) if selection.one else None, Count(work.total, work.exact)
     jobs = "job" if job else f"{number(count)} {'job' if count.value == 1 else 'jobs'}"
     return render(
         request,
@@ -167,16 +167,17 @@ def _confirm_page(
 
 @get("/jobs/{id}/clone", "A job like this one", scope="manage", page=True)
 def clone_form(request: Request) -> Response:
-    job = views.job(find_job(request, request.path["id"]), request.app.redactor)
+    job = views.job(request.jobs.get(request.path["id"]), request.app.redactor)
     return _clone_page(request, job, highlight.pretty(job.payload))
 
 
 @post("/jobs/{id}/clone", "Enqueue it", scope="manage", page=True)
 def clone(request: Request) -> Response:
-    job = find_job(request, request.path["id"])
+    job = request.jobs.get(request.path["id"])
     safe, text = views.job(job, request.app.redactor), request.field("payload")
     try:
-        new = _clone(request.app, job, safe.payload, codec.decode(text.encode()))
+        edited = codec.decode(text.encode())
+        new = request.jobs.change(lambda app, _: _clone(app, job, safe.payload, edited), job.id)
     except (msgspec.MsgspecError, TreadleError, RecursionError) as error:
         return _clone_page(request, safe, text, status=400, error=str(error))
     request.audit("clone", f"{job.id} → {new.id}")

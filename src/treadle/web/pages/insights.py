@@ -76,7 +76,7 @@ def _harmless(name: str) -> str:
 
 
 def _chosen(request: Request) -> Chosen:
-    over = usage_charts.window(request.text("window", "24h"), request.app.store.now(), LONG_WINDOWS)
+    over = usage_charts.window(request.text("window", "24h"), request.jobs.now(), LONG_WINDOWS)
     by = request.text("by") if request.text("by") in dict(_kinds(request)) else "type"
     bound = request.caller.tenant
     return over, by, bound if bound is not None else request.text("tenant") or None, request.text("type")

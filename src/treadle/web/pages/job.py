@@ -14,7 +14,6 @@ from treadle.diagnosis import Reason
 from treadle.job import STATE_OF, Attempt, Job, Status, state_of
 from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
-from treadle.web.api.jobs import find_job
 from treadle.web.pages import queries
 from treadle.web.pages.actions import ACTION_BUTTONS, forbidden
 from treadle.web.render import may_manage, render
@@ -70,12 +69,12 @@ class Part(NamedTuple):
 
 @get("/jobs/{id}", "One job", page=True)
 def job(request: Request) -> Response:
-    found, hide = find_job(request, request.path["id"]), request.app.redactor
-    attempts = [views.attempt(attempt, hide) for attempt in request.app.attempts(found.id)]
-    names = {worker.id: worker.name for worker in queries.workers(request)}
+    found, hide = request.jobs.get(request.path["id"]), request.app.redactor
+    attempts = [views.attempt(attempt, hide) for attempt in request.jobs.attempts(found.id)]
+    names = queries.worker_names(request)
     now = formatting.formatter_for(request).now
     parts = timeline(found, attempts, now)
-    safe, reasons = views.job(found, hide), views.why(request.app.why(found.id), hide).reasons
+    safe, reasons = views.job(found, hide), views.why(request.jobs.why(found.id), hide).reasons
     actions = {key: forbidden(key, found, now) for key in ACTION_BUTTONS} if may_manage(request) else {}
     possible = {key for key, reason in actions.items() if not reason}
     return render(

@@ -9,7 +9,6 @@ from treadle import filters, views
 from treadle.errors import BadCursor, BadFilter
 from treadle.filters import Filter
 from treadle.job import STATES, WAITING, Count, Job, Page, Status, state_of
-from treadle.web.api.jobs import limit_to_tenant
 from treadle.web.formatting import formatter_for, times
 from treadle.web.highlight import brief
 from treadle.web.pages import queries
@@ -33,14 +32,14 @@ def jobs(request: Request) -> Response:
     q, cursor = request.text("q").strip(), request.text("cursor") or None
     try:
         wanted = filters.parse(q)
-        limited = limit_to_tenant(request, wanted)
+        limited = request.jobs.filter(wanted)
     except BadFilter as error:
         return _page(request, status=400, error=str(error), q=q, chips=[])
-    if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and request.app.get(wanted.ids[0]):
+    if str(wanted) == f"id:{''.join(wanted.ids)}" and len(wanted.ids) == 1 and request.jobs.find(wanted.ids[0]):
         return redirect(request.url(f"/jobs/{wanted.ids[0]}"))
     counts = queries.counts_by_state(request, limited)
     try:
-        page = request.app.jobs(limited, limit=ROWS, cursor=cursor)
+        page = request.jobs.page(limited, ROWS, cursor)
     except BadCursor as error:
         return _page(request, status=400, error=str(error), q=q, chips=_chips(wanted))
     now = formatter_for(request).now
@@ -137,7 +136,7 @@ def _other_statuses(request: Request, wanted: Filter, counts: dict[str, Count]) 
 def _without_a_term(request: Request, wanted: Filter) -> list[Suggestion]:
     found: list[tuple[int, Suggestion]] = []
     for key, value, rest in _chips(wanted)[:MAX_TRIED]:
-        count = request.app.count(limit_to_tenant(request, filters.read_back(rest)))
+        count = request.jobs.count(filters.read_back(rest))
         if count.value:
             found.append((count.value, (f"{count} without {key}:{value}", request.url("/jobs", q=rest))))
     return [suggestion for _, suggestion in sorted(found, key=lambda pair: pair[0])]

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 
 def _cached(request: Request, key: Hashable, make: Callable[[], T], share: float = QUERY_SHARE) -> T:
-    return request.web.cached(("page", key), SECONDS, make, share=share)
+    return request.cached(("page", key), SECONDS, make, share=share)
 
 
 def _reads(key: str, read: Callable[[Treadle], T], share: float = QUERY_SHARE) -> Callable[[Request], T]:
@@ -46,6 +46,10 @@ tenants = _reads("tenants", _tenants)
 """How many jobs each tenant has in each state."""
 
 
+def worker_names(request: Request) -> dict[str, str]:
+    return _cached(request, "worker names", request.jobs.worker_names, LIVE_SHARE)
+
+
 def problems(request: Request) -> list[Problem]:
     def make() -> list[Problem]:
         now = request.app.store.now()
@@ -55,9 +59,9 @@ def problems(request: Request) -> list[Problem]:
 
 
 def counts_by_state(request: Request, wanted: Filter) -> dict[str, Count]:
-    return _cached(request, ("counts", str(wanted)), lambda: request.app.counts_by_state(wanted))
+    return _cached(request, ("counts", str(wanted)), lambda: request.jobs.counts_by_state(wanted))
 
 
 def usage(request: Request, over: Window, by: tuple[str, ...], tenant: str | None = None) -> list[Usage]:
-    make = partial(request.app.usage, over.since, over.until, by=by, step=over.step, tenant=tenant)
+    make = partial(request.jobs.usage, over.since, over.until, by=by, step=over.step, tenant=tenant)
     return _cached(request, ("usage", over, by, tenant), make)
