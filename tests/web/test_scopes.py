@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from html import unescape
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -24,6 +26,16 @@ DEDUPE = "the key of every job"
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stores.on_every_store(metafunc, "url", stores.KINDS[:2])
+
+
+def test_the_scopes_of_the_routes_are_those_in_the_docs() -> None:
+    section = (Path(__file__).parents[2] / "docs" / "http-api.md").read_text("utf-8").partition("## All routes")[2]
+    found = re.findall(r"^\| `(\w+) (\S+)` \| `?(\w+)`? \| (yes|no) \|$", section, re.MULTILINE)
+    assert len(found) == len(set(found))
+    table = {
+        (route.method, route.path, route.scope or "none", "yes" if route.for_tenants else "no") for route in ROUTES
+    }
+    assert set(found) == table
 
 
 @pytest.fixture
