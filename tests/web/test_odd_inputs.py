@@ -19,7 +19,7 @@ from treadle import Treadle
 from treadle.web.app import ROUTES, WebApp
 from treadle.web.auth import Auth, Login
 
-MOST = int(os.environ.get("TREADLE_TEST_ODD_INPUTS", "600"))
+MOST = int(os.environ.get("TREADLE_TEST_ODD_INPUTS", "400"))
 """Requests of the corpus that are sent to each store."""
 SECONDS = 2.0
 TRIES = 3

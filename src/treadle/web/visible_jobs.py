@@ -1,7 +1,7 @@
 """The jobs that one caller may see and change: all of them, or those of one tenant. `request.jobs` is the way to them.
 
-The tenant is bound here, before anything is read, and nowhere else. For a caller bound to a tenant, jobs of others do
-not exist: a job of another tenant and one that was never stored get the same answer.
+The tenant of a caller is bound here and nowhere else. For a caller bound to a tenant, jobs of others do not exist: a job
+of another tenant and one that was never stored get the same answer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ JobAction = Callable[[Treadle, str], Job]
 class VisibleJobs(msgspec.Struct, frozen=True):
     """What `Treadle` can do with stored jobs, for one caller."""
 
-    app: Treadle
+    _app: Treadle
     caller: Principal
 
     def filter(self, wanted: Filter) -> Filter:
@@ -47,7 +47,7 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         return wanted.replace(tenants=(tenant,))
 
     def find(self, id: str) -> Job | None:
-        job = self.app.get(id)
+        job = self._app.get(id)
         return job if job is not None and self.caller.tenant in (None, job.tenant) else None
 
     def get(self, id: str) -> Job:
@@ -59,46 +59,46 @@ class VisibleJobs(msgspec.Struct, frozen=True):
 
     def attempts(self, id: str) -> list[Attempt]:
         """Lease numbers count the claims of all tenants. For a caller bound to one, they count this job's."""
-        found = self.app.attempts(self.get(id).id)
+        found = self._app.attempts(self.get(id).id)
         if self.caller.tenant is None:
             return found
         return [msgspec.structs.replace(attempt, lease=n) for n, attempt in enumerate(found, 1)]
 
     def why(self, id: str) -> Why:
         job = self.get(id)
-        found = self.app.why(job.id)
+        found = self._app.why(job.id)
         return found if self.caller.tenant is None else for_tenant(found, job)
 
     def page(self, wanted: Filter, limit: int, cursor: str | None) -> Page:
-        return self.app.jobs(self.filter(wanted), limit=limit, cursor=cursor)
+        return self._app.jobs(self.filter(wanted), limit=limit, cursor=cursor)
 
     def count(self, wanted: Filter) -> Count:
-        return self.app.count(self.filter(wanted))
+        return self._app.count(self.filter(wanted))
 
     def counts_by_state(self, wanted: Filter) -> dict[str, Count]:
-        return self.app.counts_by_state(self.filter(wanted))
+        return self._app.counts_by_state(self.filter(wanted))
 
     def counts(self, by: Sequence[str], wanted: Filter, most: int) -> JobCounts:
-        return self.app.store.counts(by, self.filter(wanted), most)
+        return self._app.store.counts(by, self.filter(wanted), most)
 
     def usage(
         self, since: datetime, until: datetime, *, by: Sequence[str], step: float, tenant: str | None = None
     ) -> list[Usage]:
         """`tenant`: only of this one. A caller bound to a tenant has no choice."""
         bound = self.caller.tenant
-        return self.app.usage(since, until, by=by, step=step, tenant=tenant if bound is None else bound)
+        return self._app.usage(since, until, by=by, step=step, tenant=tenant if bound is None else bound)
 
     def worker_names(self) -> dict[str, str]:
         """By id, for the workers that a job names."""
-        return {worker.id: worker.name for worker in self.app.workers()}
+        return {worker.id: worker.name for worker in self._app.workers()}
 
     def now(self) -> int:
-        return self.app.store.now()
+        return self._app.store.now()
 
     # Changes
 
     def change(self, action: JobAction, id: str) -> Job:
-        return action(self.app, self.get(id).id)
+        return action(self._app, self.get(id).id)
 
     def request(self, type: str, payload: dict[str, Any], options: Options) -> NewJob:
         """A request to enqueue. A caller bound to a tenant enqueues for that one."""
@@ -106,28 +106,28 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         if tenant is not None and (given := options.get("tenant", tenant)) != tenant:
             bound = f"tenant={given!r}: {self.caller.name} is bound to the tenant {tenant!r}"
             raise HTTPProblem(403, bound, "leave tenant out")
-        return self.app.request(type, payload, **(options if tenant is None else {**options, "tenant": tenant}))
+        return self._app.request(type, payload, **(options if tenant is None else {**options, "tenant": tenant}))
 
     def insert(self, new_jobs: Sequence[NewJob]) -> list[Job]:
         """Stores what `request` made."""
-        return self.app.enqueue_many(new_jobs)
+        return self._app.enqueue_many(new_jobs)
 
     def insert_once(self, key: str, hash: str, new_jobs: Sequence[NewJob]) -> list[Job]:
         """Stores them, unless this caller has sent the key before: then, the jobs of that request."""
         caller = self.caller
         own = msgspec.json.encode((caller.tenant, caller.name, key)).decode()  # so that no two callers share a key
         try:
-            jobs, _ = self.app.store.insert_once(caller.tenant or "", own, hash, new_jobs)
+            jobs, _ = self._app.store.insert_once(caller.tenant or "", own, hash, new_jobs)
         except RequestDiffers:
             raise RequestDiffers(key) from None
         return jobs
 
     def bulk(self, action: str, wanted: Filter, expected: int | None) -> Bulk:
-        return self.app.bulk(action, self.filter(wanted), expected=expected)
+        return self._app.bulk(action, self.filter(wanted), expected=expected)
 
     def operation(self, id: str) -> Operation | None:
         """One about jobs of several tenants is not for a caller bound to one of them."""
-        found = self.app.store.operation(id)
+        found = self._app.store.operation(id)
         if found is None or self.caller.tenant is None:
             return found
         return found if filters.read_back(found.filter).tenants == (self.caller.tenant,) else None
