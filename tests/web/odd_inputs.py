@@ -29,6 +29,10 @@ NUMBERS = ("0", "-1", "-0", "1.5", "1_000", "1e999", "NaN", "Infinity", "0x10", 
 TIMES = ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "2026-02-30", "2026-11-01T25:00Z", "99999999999d")
 NAMES = ("", " ", "\0", "a\0b", "\x1b[31m", "a\r\nSet-Cookie: a=b", "\u202e", "ﷺ" * 60, "💥", "/💥", "é" * 201, LONG)
 MARKUP = ("<script>", "'\"><img src=x>", "{{7*7}}", "${x}", "%", "%s%n", "' OR 1=1 --", "\\", "../../etc/passwd", "//a")
+AWKWARD = tuple(
+    unit * (40_000 // len(unit)) for unit in ("://a:", "password='", "a ", "1s", '"', "\\", ",", "<b>", "%2", "/")
+)
+"""Texts that a pattern may look through again and again."""
 NO_IDS = (ID.upper(), f"{{{ID}}}", f"urn:uuid:{ID}", ID.replace("-", ""), ID[:8], "f" * 36, f"{ID} {ID}")
 JSONS = ("null", "[]", "{}", "{", "[" * 5_000, '"\\ud800"', '{"a": 1e999}', '{"a": 1, "a": 2}', "9" * 5_000, "true")
 FILTERS = (
@@ -43,13 +47,14 @@ FILTERS = (
     *(f"payload.{path}:1" for path in ("", "a..b", "$", "-1.-1.-1", "0.0.0.0", 'a"b', "';--", "[0]", "💥", "*")),
     *(":", "a:", ":a", ",", "status:,", "status:failed,failed", "status:failed status:failed", "colour:red"),
 )
-TEXTS = tuple(dict.fromkeys((*NAMES, *NUMBERS, *TIMES, *MARKUP, *IDS, *NO_IDS, *JSONS, *FILTERS)))
+TEXTS = tuple(dict.fromkeys((*NAMES, *NUMBERS, *TIMES, *MARKUP, *IDS, *NO_IDS, *JSONS, *FILTERS, *AWKWARD)))
 """For any place that takes text."""
 BYTES = (b"\xff", b"\xed\xa0\x80", b"%", b"%00", b"%ff", b"%ed%a0%80", b"&&==", b"=", b"q", b"a[b]=c", b"+" * 2_000)
 """For a query or a body as a whole."""
 VALUES = (
     *(None, True, 0, -1, 1.5, 1e308, float("nan"), 2**63, -(2**63) - 1, 10**400),
     *("", "\0", LONG, ID, *TIMES),
+    *({text: 1} for text in AWKWARD),
     *([], [[]], ["x"], [""], [ID] * MOST_VALUES, {}, {"": ""}, {"a\0": 1}, {"password": "\ud800"}, {"a": 2**64}),
 )
 """For a field of a JSON body."""
@@ -186,6 +191,7 @@ def corpus() -> Iterator[Odd]:
     for route in ROUTES:
         plain = request_to(route)
         yield from (plain._replace(who=who) for who in WHO)
+        yield from (plain._replace(method=method) for method in ("HEAD", "OPTIONS", "PUT", "get", "\xff", ""))
         yield from (plain._replace(query=query) for query in BYTES)
         for name in parameters(route):
             usual = CONFIRM if route.path == "/jobs/confirm" else {}
@@ -211,6 +217,8 @@ def bodies(route: Route, plain: Odd) -> Iterator[Odd]:
         values = TEXTS if name in ("filter", "dedupe") else VALUES
         usual = {key: value for key, value in needed(route).items() if (key, name) != ("filter", "ids")}
         yield from (plain._replace(body=to_json({**usual, name: value})) for value in values)
+        if (route.path, name) == ("/api/jobs", "payload"):  # of a type whose signature is known, too
+            yield from (plain._replace(body=to_json({"type": "noop", name: value})) for value in values)
 
 
 def request_to(route: Route) -> Odd:

@@ -32,6 +32,7 @@ class Server:
     def __init__(self, td: Treadle, auth: Auth | Login = by_header) -> None:
         self.web = WebApp(td, auth=auth)
         self._runner = asyncio.Runner()
+        self.slowest = 0.0
 
     def answer(self, odd: Odd) -> int:
         """The status, if it comes in time."""
@@ -39,7 +40,8 @@ class Server:
             began = time.monotonic()
             status = self._runner.run(send(self.web, odd))
             assert status < 500, f"{status}: {odd}"
-            if time.monotonic() - began < SECONDS:
+            if (took := time.monotonic() - began) < SECONDS:
+                self.slowest = max(self.slowest, took)
                 return status
         raise AssertionError(f"it takes longer than {SECONDS} s: {odd}")
 
@@ -62,7 +64,7 @@ def post(path: str, body: bytes = b"{}", **headers: str) -> Odd:
 
 
 MANY = b"9" * 5_000
-ONCE_500 = {
+FOUND = {
     Odd("GET", "/api/audit", b"cursor=x"): 400,
     Odd("GET", "/insights", b"tenant=%00"): 400,
     Odd("GET", "/insights.csv", b"tenant=%00"): 400,
@@ -78,14 +80,15 @@ ONCE_500 = {
     post("/api/jobs", b'{"type": "a"}', origin="http://["): 403,
     post("/api/jobs", b'{"type": "a"}', origin="http://", host=""): 403,
     post("/api/jobs/bulk", b'{"action": "retry", "ids": [""]}'): 400,
+    post("/api/jobs", b'{"type": "noop", "payload": {"%b": 1}}' % (b"://a:" * 20_000)): 400,
     post("/jobs/act", b"action=retry&q=status:failed&expected=%b&typed=%b" % (MANY, MANY)): 412,
 }
-"""What a review or the corpus has found, and what it answers now."""
+"""What a review or the corpus has found to answer 500 or too late, and what it answers now."""
 
 
-@pytest.mark.parametrize("odd", ONCE_500, ids=lambda odd: f"{odd.method} {odd.path}")
+@pytest.mark.parametrize("odd", FOUND, ids=lambda odd: f"{odd.method} {odd.path}")
 def test_what_was_found_is_answered(server: Server, odd: Odd) -> None:
-    assert server.answer(odd) == ONCE_500[odd]
+    assert server.answer(odd) == FOUND[odd]
 
 
 def test_one_odd_text_in_one_place(server: Server) -> None:
@@ -93,7 +96,7 @@ def test_one_odd_text_in_one_place(server: Server) -> None:
     assert len(whole) > 10_000
     some = random.Random(0).sample(whole, min(MOST, len(whole)))
     answers = Counter(server.answer(odd) for odd in some)
-    print(f"{answers.total():,} odd inputs: {dict(answers)}")
+    print(f"{answers.total():,} odd inputs, the slowest took {server.slowest:.2f} s: {dict(answers)}")
     assert len(answers) > 5, "all kinds of them"
 
 

@@ -1,7 +1,7 @@
 """The jobs that one caller may see and change: all of them, or those of one tenant. `request.jobs` is the way to them.
 
-The tenant of a caller is bound here and nowhere else. For a caller bound to a tenant, jobs of others do not exist: a job
-of another tenant and one that was never stored get the same answer.
+The tenant of a caller is bound here and nowhere else. For a caller bound to a tenant, jobs of others do not exist: a
+job of another tenant and one that was never stored get the same answer.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class VisibleJobs(msgspec.Struct, frozen=True):
 
     def filter(self, wanted: Filter) -> Filter:
         """The filter, limited to what is shown, and to the caller's tenant if the caller is bound to one."""
-        wanted, tenant = views.visible(wanted, self.app.redactor), self.caller.tenant
+        wanted, tenant = views.visible(wanted, self._app.redactor), self.caller.tenant
         if tenant is None:
             return wanted
         if not filters.matches(tenant, wanted.tenants):

@@ -14,6 +14,7 @@ from treadle.bulk import Bulk
 from treadle.errors import BadArguments, BadOption, BadPayload, CountMoved, TreadleError
 from treadle.filters import Filter
 from treadle.job import STATE_OF, Count, Job, Status, state_of
+from treadle.redact import HIDDEN
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
 from treadle.web.api.jobs import apply
@@ -189,7 +190,7 @@ def _clone(app: Treadle, job: Job, seen: Any, edited: Any) -> Job:
     if not isinstance(edited, dict):
         raise BadArguments(job.type, "a payload is a JSON object", "names and values in braces")
     filled = restore(edited, seen, job.payload)
-    problem = BadPayload(f"the payload does not fit with its hidden values; write a value for each {views.HIDDEN}")
+    problem = BadPayload(f"the payload does not fit with its hidden values; write a value for each {HIDDEN}")
     try:  # an argument with hidden values is checked last: dots may stand for a number
         app.request(job.type, dict(sorted(edited.items(), key=lambda item: item[1] != filled[item[0]])), dedupe=None)
     except BadPayload as error:
