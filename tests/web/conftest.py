@@ -10,6 +10,7 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from tests import stores
 from treadle import Treadle
 from treadle.web import SCOPES, Principal
 
@@ -30,8 +31,18 @@ def by_header(request: Request) -> Principal | None:
 
 
 @pytest.fixture
-def td(tmp_path: Path) -> Iterator[Treadle]:
-    app = Treadle(f"sqlite:///{tmp_path}/jobs.db")
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A new database: a SQLite file, unless a test asks for another kind by `stores.on_every_store`."""
+    kind = getattr(request, "param", "sqlite")
+    if kind == "sqlite":
+        return f"sqlite:///{tmp_path}/jobs.db"
+    found: str = request.getfixturevalue("libsql_url" if kind == "libsql" else "postgres_url")
+    return found
+
+
+@pytest.fixture
+def td(url: str) -> Iterator[Treadle]:
+    app = Treadle(url, **stores.quick(url))
     yield app
     app.close()
 

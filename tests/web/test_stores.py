@@ -7,8 +7,6 @@ import csv
 import io
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,21 +28,6 @@ from treadle.web.broadcaster import Broadcaster
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stores.on_every_store(metafunc, "url")
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue("libsql_url" if request.param == "libsql" else "postgres_url")
-    return found
-
-
-@pytest.fixture
-def td(url: str) -> Iterator[Treadle]:
-    app = Treadle(url, **stores.quick(url))
-    yield app
-    app.close()
 
 
 def test_a_day_of_a_program_and_its_operator(td: Treadle) -> None:

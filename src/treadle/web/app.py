@@ -9,8 +9,7 @@ from collections.abc import Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, TypedDict, TypeVar
 
-from anyio import CapacityLimiter
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as RawRequest
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
@@ -28,8 +27,9 @@ from treadle.web.route import Response, Route, routes_of
 API = routes_of((*api.MODULES, openapi))
 ROUTES = (*API, *routes_of((*pages.MODULES, render)))
 """All routes. A path with a parameter is matched after the paths without."""
-MAX_SLOW = 16
-"""Slow requests at once, such as ticks. Further ones wait."""
+MAX_THREADS = 16
+"""Requests at once, of pages and the API, and as many slow ones, such as ticks. Further ones wait. The threads are the
+mount's own: its pages cannot take those of the app around it. More would only wait for the interpreter's lock."""
 MAX_CACHED = 1_000
 T = TypeVar("T")
 
@@ -72,7 +72,8 @@ class WebApp:
         self.login = self.auth if isinstance(self.auth, Login) else None
         self.routes = tuple(route for route in ROUTES if not (self.read_only and route.writes))
         self.counters = Counters(self.app)
-        self.slow_limiter = CapacityLimiter(MAX_SLOW)
+        self.limiter, self.slow_limiter = CapacityLimiter(MAX_THREADS), CapacityLimiter(MAX_THREADS)
+        self.probe_limiter = CapacityLimiter(1)
         self.bulk_runner = BulkRunner(self.app)
         self.broadcaster = Broadcaster(self.app)
         self._cached: dict[Hashable, tuple[float, float, Any]] = {}
@@ -104,15 +105,15 @@ class WebApp:
 
     async def log_in(self, request: RawRequest) -> Response | None:
         """The response to a login link. None for any other request."""
-        return await run_in_threadpool(self.login.log_in, self, request) if self.login else None
+        return await to_thread.run_sync(self.login.log_in, self, request, limiter=self.limiter) if self.login else None
 
     async def identify(self, request: RawRequest) -> Principal | None:
         """The caller, if accepted: by a token of treadle, or otherwise by the mount's `auth`."""
         if (secret := bearer_token(request)) is not None:
-            return await run_in_threadpool(token_owner, self, secret)
+            return await to_thread.run_sync(token_owner, self, secret, limiter=self.limiter)
         if isinstance(self.auth, Login):
-            return await run_in_threadpool(self.auth.identify, self, request)
-        return await authenticate(self.auth, request)
+            return await to_thread.run_sync(self.auth.identify, self, request, limiter=self.limiter)
+        return await authenticate(self.auth, request, self.limiter)
 
     def close(self) -> None:
         self.bulk_runner.close()

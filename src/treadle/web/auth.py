@@ -13,8 +13,8 @@ from collections.abc import Awaitable, Callable, Set
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from anyio import CapacityLimiter, to_thread
 from markupsafe import Markup
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request as RawRequest
 
 from treadle import api_tokens, clock
@@ -61,12 +61,12 @@ def nobody(request: RawRequest) -> None:
     """For `auth=`: only tokens and sessions let in."""
 
 
-async def authenticate(auth: Auth, request: RawRequest) -> Principal | None:
+async def authenticate(auth: Auth, request: RawRequest, limiter: CapacityLimiter) -> Principal | None:
     """What the mount's own `auth` says about this request. A sync one runs in a thread."""
     if inspect.iscoroutinefunction(auth) or inspect.iscoroutinefunction(getattr(auth, "__call__", None)):  # noqa: B004
         result: Any = await auth(request)  # type: ignore[misc]
     else:
-        result = await run_in_threadpool(auth, request)
+        result = await to_thread.run_sync(auth, request, limiter=limiter)
         if inspect.isawaitable(result):
             result = await result
     return as_principal(result, request)

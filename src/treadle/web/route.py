@@ -3,10 +3,10 @@
 To add one, put `@get(path, summary, …)` or `@post(…)` on a function `(request) -> Response`; if its file is new, name
 the file in `MODULES` of its package. The rules:
 
-- An endpoint is sync and runs in a thread. It uses `request.app`, the Treadle, and
-  `request.web.cached(key, seconds, make)` for what many callers need at once. Everything it gets was checked:
-  `request.query["limit"]` is an int within its bounds, `request.body` a Struct, `request.path["id"]` a string. A page
-  has `request.text("q")` of its address and `request.field("action")` of its form.
+- An endpoint is sync and runs in a thread; an async one runs on the event loop, and must not block it. It uses
+  `request.app`, the Treadle, and `request.web.cached(key, seconds, make)` for what many callers need at once.
+  Everything it gets was checked: `request.query["limit"]` is an int within its bounds, `request.body` a Struct,
+  `request.path["id"]` a string. A page has `request.text("q")` of its address, `request.field("action")` of its form.
 - `scope` is what the caller needs: read, enqueue, tick, manage; None is open to all. It is checked before the endpoint
   runs, and nowhere else. Templates hide a button with `may_manage`, which protects nothing.
 - `request.caller.tenant` is None, or the only tenant that the caller may see: filters, counts and enqueues are forced
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 
 MAX_BODY = 2 << 20
 """Bytes. A payload has at most 1 MiB, but its JSON may be longer than ours."""
-Endpoint = Callable[["Request"], "Response"]
-Stream = Callable[["Request"], Awaitable[RawResponse]]
-E = TypeVar("E", bound="Endpoint | Stream")
+Endpoint = Callable[["Request"], "Response | Awaitable[Response | RawResponse]"]
+E = TypeVar("E", bound=Endpoint)
 S = TypeVar("S", bound=msgspec.Struct)
 log = logging.getLogger("treadle.web")
 
@@ -69,7 +68,7 @@ class Route(msgspec.Struct, frozen=True):
     method: str
     path: str
     summary: str
-    endpoint: Endpoint | Stream | None = None
+    endpoint: Endpoint | None = None
     scope: str | None = "read"
     """What the caller needs. None: nothing, the route is open."""
     for_tenants: bool = True
@@ -85,7 +84,7 @@ class Route(msgspec.Struct, frozen=True):
     page: bool = False
     """It returns HTML, takes forms, and declares no parameters."""
     stream: bool = False
-    """The endpoint is a coroutine function that returns a Starlette response."""
+    """Its response does not end by itself. The endpoint is async, and returns a Starlette response."""
     slow: bool = False
     """It may take long: slow routes have threads of their own, so that others do not wait for them."""
 

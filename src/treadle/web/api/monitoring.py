@@ -1,4 +1,4 @@
-"""/healthz and /readyz for load balancers, /metrics for Prometheus: gauges of the database, counters of the process."""
+"""Probes for load balancers, and /metrics for Prometheus: gauges of the database, counters of the process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
+from anyio import to_thread
 
 from treadle import clock
 from treadle.app import Treadle
@@ -50,15 +52,18 @@ class Ready(msgspec.Struct, kw_only=True):
     schema: int
 
 
+@get("/livez", "The process answers", scope=None, returns=Health)
 @get("/healthz", "The process answers", scope=None, returns=Health)
-def healthz(request: Request) -> Response:
+async def healthz(request: Request) -> Response:
+    """Without a thread: it answers while every thread is busy."""
     return Response(data=Health())
 
 
 @get("/readyz", "The database answers, and its schema fits", scope=None, returns=Ready, problems=(503,))
-def readyz(request: Request) -> Response:
-    """At most one query a second, because it is open to all."""
-    return Response(data=Ready(schema=request.web.cached("schema", 1.0, lambda: _schema(request))))
+async def readyz(request: Request) -> Response:
+    """At most one query a second, because it is open to all; on a thread and a connection that pages do not use."""
+    found = partial(request.web.cached, "schema", 1.0, lambda: _schema(request))
+    return Response(data=Ready(schema=await to_thread.run_sync(found, limiter=request.web.probe_limiter)))
 
 
 def _schema(request: Request) -> int:
@@ -68,7 +73,6 @@ def _schema(request: Request) -> int:
         found, needed = store.schema(), store.newest_schema()
         if found is None or found < needed:
             raise SchemaTooOld(store.where, found or 0, needed)
-        store.now()
     except TreadleError as error:
         log.warning("not ready: %s", error)
         raise HTTPProblem(503, "the database cannot be used", "see the server's log, or run: treadle doctor") from None
