@@ -52,12 +52,13 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
     app.store.open()
     output.set_up_logs(0)
     made = server.DashboardServer(app, host=host, **settings)
+    link = made.new_link()
 
     def ready() -> None:
-        shared.print(made.login_link)
+        shared.print(link)
         shared.note((f"in {app.store.where}", "dim"))
         if browse:
-            webbrowser.open(made.login_link)
+            webbrowser.open(link)
 
     made.run(ready)
 
@@ -114,16 +115,12 @@ def revoke(shared: Shared, name: str) -> None:
 def _as_json(token: Token, now: int) -> dict[str, object]:
     times = {"created_at": moment(token.created_at), "expires_at": moment(token.expires_at)}
     access = {"name": token.name, "scopes": token.scopes, "tenant": token.tenant}
-    return {**access, **times, "expired": _is_expired(token, now)}
+    return {**access, **times, "expired": secrets.is_expired(token.expires_at, now)}
 
 
 def _expiry(token: Token, now: int) -> Text:
-    until = moment(token.expires_at)
-    return Text(units.format_relative(until) if until else "never", style="red" if _is_expired(token, now) else "")
-
-
-def _is_expired(token: Token, now: int) -> bool:
-    return token.expires_at is not None and token.expires_at <= now
+    until, expired = moment(token.expires_at), secrets.is_expired(token.expires_at, now)
+    return Text(units.format_relative(until) if until else "never", style="red" if expired else "")
 
 
 tokens = group("tokens", "Create, list and revoke tokens for the HTTP API.", [create, ls, revoke])

@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Any, Self, TypedDict, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as RawRequest
@@ -16,12 +16,13 @@ from starlette.types import Receive, Scope, Send
 
 from treadle.app import Treadle
 from treadle.errors import BadOption
-from treadle.web import api, openapi, pages, render, security
+from treadle.web import api, openapi, pages, render
 from treadle.web.api.bulk import BulkRunner
 from treadle.web.api.monitoring import Counters
-from treadle.web.auth import Auth, Login, Principal, allow_everyone, authenticate, bearer_token, token_owner
+from treadle.web.auth import Auth, Principal, authenticate, bearer_token, token_owner
 from treadle.web.broadcaster import Broadcaster
 from treadle.web.handler import Path, PathHandler
+from treadle.web.login import Login
 from treadle.web.route import Response, Route, routes_of
 
 API = routes_of((*api.MODULES, openapi))
@@ -48,13 +49,14 @@ class WebOptions(TypedDict, total=False):
 class WebApp:
     """The dashboard and the API of one app, for any ASGI server or framework: what `td.asgi` returns.
 
-    With `allow_everyone` it answers only to this machine's own names, unless `hosts` says otherwise.
+    Without `auth` it prints a link to sign in with: when it starts, if it is a server's app or is used as a context
+    manager (frameworks do not start their mounts), and otherwise when somebody opens a page.
     It needs no lifespan: it starts its threads when a request needs them.
     """
 
     app: Treadle
     _: KW_ONLY
-    auth: Auth | Login
+    auth: Auth | Login | None = None
     read_only: bool = False
     hosts: Collection[str] | None = None
     frame_ancestors: str = "'none'"
@@ -63,11 +65,10 @@ class WebApp:
     """The price of a second in a handler, for the insights."""
 
     def __post_init__(self) -> None:
+        self.auth = Login() if self.auth is None else self.auth
         if not callable(self.auth) and not isinstance(self.auth, Login):
-            way_out = "give a function of the request; treadle.web.allow_everyone lets every caller do everything"
+            way_out = "give a function of the request, or leave it out: then a link to sign in with is printed"
             raise BadOption("auth", self.auth, way_out)
-        if self.hosts is None and self.auth is allow_everyone:
-            self.hosts = security.LOOPBACK
         self.hosts = None if self.hosts is None else frozenset(host.lower() for host in self.hosts)
         self.login = self.auth if isinstance(self.auth, Login) else None
         self.routes = tuple(route for route in ROUTES if not (self.read_only and route.writes))
@@ -98,10 +99,23 @@ class WebApp:
             await self._router({**scope, "path": scope["path"] or "/"}, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while (happened := (await receive())["type"]) != "lifespan.shutdown":
-            await send({"type": f"{happened}.complete"})
-        self.close()
+        await receive()
+        async with self:
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def __aenter__(self) -> Self:
+        await self.offer_login()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def offer_login(self, request: RawRequest | None = None) -> None:
+        """Print a login link if one is needed."""
+        if self.login:
+            await to_thread.run_sync(self.login.offer, self, request, limiter=self.limiter)
 
     async def log_in(self, request: RawRequest) -> Response | None:
         """The response to a login link. None for any other request."""
@@ -111,9 +125,9 @@ class WebApp:
         """The caller, if accepted: by a token of treadle, or otherwise by the mount's `auth`."""
         if (secret := bearer_token(request)) is not None:
             return await to_thread.run_sync(token_owner, self, secret, limiter=self.limiter)
-        if isinstance(self.auth, Login):
-            return await to_thread.run_sync(self.auth.identify, self, request, limiter=self.limiter)
-        return await authenticate(self.auth, request, self.limiter)
+        if self.login:
+            return await to_thread.run_sync(self.login.identify, self, request, limiter=self.limiter)
+        return await authenticate(cast(Auth, self.auth), request, self.limiter)
 
     def close(self) -> None:
         self.bulk_runner.close()

@@ -16,12 +16,13 @@ from starlette.responses import Response as RawResponse
 from starlette.types import Receive, Scope, Send
 
 from treadle.web import problem, render, security
-from treadle.web.auth import NOBODY, Login, Principal
+from treadle.web.auth import NOBODY, Principal
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, Route, parse
 
 if TYPE_CHECKING:
     from treadle.web.app import WebApp
+    from treadle.web.login import Login
 
 log = logging.getLogger("treadle.web")
 
@@ -69,6 +70,8 @@ class PathHandler:
             found = problem.of(error, request.route.page)
             if found.details.status == 500:
                 log.exception("%s %r failed", raw.method, raw.url.path)
+            if found.details.status == 401 and request.route.page:
+                await self._web.offer_login(raw)
             return to_problem(request, found)
 
     def _route(self, raw: RawRequest) -> Route:
@@ -100,7 +103,7 @@ def authorize(web: WebApp, route: Route, caller: Principal | None) -> None:
 
 
 def _not_signed_in(login: Login | None) -> HTTPProblem:
-    where = "use the link that treadle dashboard printed" if login else "sign in where this is mounted"
+    where = "use the link that the server printed to its log" if login else "sign in where this is mounted"
     way_out = f"send a token: Authorization: Bearer …  (treadle tokens create), or {where}"
     kind = "Basic" if login and login.has_password else "Bearer"
     headers = {"WWW-Authenticate": f'{kind} realm="treadle", charset="UTF-8"'}

@@ -17,7 +17,7 @@ from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.web import security
 from treadle.web.app import WebApp
-from treadle.web.auth import Login
+from treadle.web.login import Login
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
 
@@ -46,9 +46,9 @@ class DashboardServer:
         name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self._socket.getsockname()[1]}{self._prefix}/"
 
-    @property
-    def login_link(self) -> str:
-        return f"{self.address}?login={self.auth.code}"
+    def new_link(self) -> str:
+        """A link to sign in with, once."""
+        return f"{self.address}?login={self.auth.new_code(self.web.app.store)}"
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until SIGINT or SIGTERM. `ready` is called when it answers."""
