@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import webbrowser
 from typing import Any
 
@@ -25,8 +26,17 @@ HELP = """Serve the dashboard and the HTTP API until stopped.
 It listens on this machine only, and prints a link to sign in with. With an APP (MODULE:NAME, as in app:td), it can
 also run jobs: POST /api/jobs/tick."""
 HOSTS = "A host name that it answers to; may be repeated."
+PROXY = "A proxy, or a network of proxies, whose X-Forwarded-For and -Proto it trusts; may be repeated."
 PORT = click.IntRange(0, 65_535)
 SCOPE_OPTION = choices(secrets.SCOPES, default=["read"])
+
+
+def network(value: str) -> str:
+    """`127.0.0.1` or `10.0.0.0/8`."""
+    try:
+        return str(ipaddress.ip_network(value))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not an address; write 127.0.0.1, or a network: 10.0.0.0/8") from None
 
 
 @command("dashboard", help=HELP, prints_data=False)
@@ -35,6 +45,7 @@ SCOPE_OPTION = choices(secrets.SCOPES, default=["read"])
 @click.option("--port", type=PORT, default=8420, show_default=True, help="The port; 0: any free one.")
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it, as in /jobs.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help=HOSTS)
+@click.option("--proxy", "proxies", type=network, multiple=True, metavar="ADDRESS", help=PROXY)
 @click.option("--read-only", is_flag=True, help="Refuse all changes.")
 @click.option("--price", type=click.FloatRange(min=0), help="What a second in a handler costs, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 import hmac
+import ipaddress
 import logging
 import secrets
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
@@ -28,8 +30,9 @@ if TYPE_CHECKING:
     from treadle.web.app import WebApp
 
 LINK_SECONDS, SESSION_SECONDS = 3600, 12 * 3600
-MAX_GUESSES, GUESS_SECONDS = 10, 60.0
-"""Wrong passwords that one address may send within this many seconds."""
+MAX_GUESSES, MAX_GUESSES_OF_ALL, GUESS_SECONDS = 10, 100, 60.0
+"""Wrong passwords of one address, and of all together, within this many seconds."""
+MAX_KNOWN = 1_000
 log = logging.getLogger("treadle.web")
 
 
@@ -40,9 +43,9 @@ class Login:
     def __init__(self, *, user: str = "", password: str = "") -> None:
         self._offered = ""
         """The hash of the link that this process has printed."""
-        self._lock, self._offering = threading.Lock(), threading.Lock()
+        self._offering = threading.Lock()
         self._user, self._password = user, password
-        self._wrong: dict[str, list[float]] = {}
+        self._guesses = Guesses()
 
     @property
     def has_password(self) -> bool:
@@ -100,27 +103,52 @@ class Login:
         return f"{cookie_name(request)}={secret}; {options}"
 
     def _by_password(self, request: RawRequest, given: str) -> Principal | None:
-        address = request.client.host if request.client else ""
-        self._check_guesses(address)
         try:
             user, _, password = base64.b64decode(given, validate=True).partition(b":")
         except binascii.Error:
             return None
         right = hmac.compare_digest(user, self._user.encode()) & hmac.compare_digest(password, self._password.encode())
-        if right:
-            return Principal(name=self._user, scopes=EVERYTHING)
-        self._wrong.setdefault(address, []).append(time.monotonic())
-        return None
+        accepted = self._guesses.accept(request.client.host if request.client else "", right)
+        return Principal(name=self._user, scopes=EVERYTHING) if accepted else None
 
-    def _check_guesses(self, address: str) -> None:
-        since = time.monotonic() - GUESS_SECONDS
+
+class Guesses:
+    """Bounds how many wrong passwords are tried, by one address and by all together.
+
+    An address that has had the right password before is not held up by the guesses of others.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._wrong: deque[tuple[float, str]] = deque()
+        self._known: set[str] = set()
+
+    def accept(self, address: str, right: bool) -> bool:
+        """Whether the password is right. Raises, whatever the password is, if there were too many wrong ones."""
+        whose, now = _network(address), time.monotonic()
         with self._lock:
-            if len(self._wrong) > 1_000:
-                self._wrong.clear()
-            recent = self._wrong[address] = [at for at in self._wrong.get(address, []) if at > since]
-        if len(recent) >= MAX_GUESSES:
-            headers = {"Retry-After": str(int(GUESS_SECONDS))}
-            raise HTTPProblem(429, "too many wrong passwords", "wait a minute", headers=headers)
+            while self._wrong and self._wrong[0][0] < now - GUESS_SECONDS:
+                self._wrong.popleft()
+            mine = sum(theirs == whose for _, theirs in self._wrong)
+            if mine >= MAX_GUESSES or (len(self._wrong) >= MAX_GUESSES_OF_ALL and whose not in self._known):
+                headers, way_out = {"Retry-After": f"{GUESS_SECONDS:g}"}, "wait a minute, or use a token"
+                raise HTTPProblem(429, "too many wrong passwords", way_out, headers=headers)
+            if not right:
+                self._wrong.append((now, whose))
+            elif len(self._known) < MAX_KNOWN:
+                self._known.add(whose)
+        return right
+
+
+def _network(address: str) -> str:
+    """Whose address it is: of IPv6 addresses one customer has 2^64."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(ip, ipaddress.IPv4Address):
+        return address
+    return str(ip.ipv4_mapped or ipaddress.ip_network((ip, 64), strict=False))
 
 
 def _add(store: Store, secret: str, kind: str, scopes: tuple[str, ...], seconds: int) -> str:

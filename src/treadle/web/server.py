@@ -31,9 +31,18 @@ class DashboardServer:
     """One mount, bound to its address and not yet serving, so that the printed address is the real one."""
 
     def __init__(
-        self, td: Treadle, host: str, port: int, prefix: str, hosts: Iterable[str], read_only: bool, price: float | None
+        self,
+        td: Treadle,
+        host: str,
+        port: int,
+        prefix: str,
+        hosts: Iterable[str],
+        proxies: Iterable[str],
+        read_only: bool,
+        price: float | None,
     ) -> None:
         self.auth = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
+        self._proxies = list(proxies)
         self._host, self._prefix = host, f"/{prefix.strip('/')}".rstrip("/")
         names = set(hosts) if is_any(host) else {*hosts, host}
         allowed = {*security.LOOPBACK, *names} if names else None
@@ -59,6 +68,9 @@ class DashboardServer:
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=2,
+            # Uvicorn would believe every program on this machine that it forwards for somebody else.
+            proxy_headers=bool(self._proxies),
+            forwarded_allow_ips=self._proxies,
         )
         SignallingServer(settings, ready, self.web.close).run([self._socket])
 
