@@ -85,7 +85,10 @@ class Management(Producer):
         return self.store.counts(_columns(by, COUNTED_BY), filters.to_filter(filter), at_most).rows
 
     def queue_stats(self) -> list[QueueStats]:
-        """How many jobs are in each state, by queue and type; since when the oldest is due, and when the next is."""
+        """How many jobs are in each state, by queue and type; since when the oldest is due, and when the next is.
+
+        If there are more than 1,000 queues and types, the last row has no names and sums the others.
+        """
         return self.store.queue_stats()
 
     def usage(

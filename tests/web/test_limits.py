@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,8 +14,10 @@ import pytest
 from starlette.requests import Request
 
 from tests import stores
-from tests.web.conftest import HERE
+from tests.web.conftest import HERE, client_of
 from treadle import Treadle
+from treadle.stores.shared import stats
+from treadle.web.api import monitoring
 from treadle.web.app import MAX_THREADS
 
 SECONDS = 30
@@ -61,3 +64,43 @@ def test_probes_answer_while_all_threads_and_connections_of_pages_are_busy(td: T
             return answer.status_code
 
     assert asyncio.run(probe()) == 200
+
+
+def test_pages_and_metrics_of_very_many_types_are_bounded(td: Treadle) -> None:
+    types = stats.MOST_QUEUES + 50
+    td.enqueue_many([td.request(f"type-{n:05}") for n in range(types)])
+    client = client_of(td, "read")
+    first, last = client.get("/workers").text, client.get("/workers?page=999").text
+    assert (first.count('id="queue-'), last.count('id="queue-')) == (100, 1)
+    assert ("type-00000" in first, "50 others, with fewer jobs" in last) == (True, True)
+    assert ('data-testid="previous"' in first, 'data-testid="next"' in first) == (False, True)
+    assert ('data-testid="previous"' in last, 'data-testid="next"' in last) == (True, False)
+    assert client.get("/workers?page=٣").status_code == 200
+    series = re.findall(r'^treadle_jobs\{(.*)status="queued"\} (\d+)$', client.get("/metrics").text, re.MULTILINE)
+    assert len(series) == stats.MOST_QUEUES + 1
+    assert sum(int(value) for _, value in series) == types
+    assert ("", "50") in series
+    assert "\ntreadle_types_left_out 50\n" in client.get("/metrics").text
+    *items, others = client.get("/api/queues").json()["items"]
+    assert (len(items), others["others"], others["queued"]) == (stats.MOST_QUEUES, 50, 50)
+    assert client.get("/").text.count('class="note"') == 1
+
+
+def test_counters_of_very_many_types_are_bounded_and_never_go_back(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(monitoring, "MAX_TYPES", 2)
+    monkeypatch.setattr(monitoring, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(monitoring, "SHARE", 1.0)
+    client = client_of(td, "read")
+
+    def runs() -> dict[str, int]:
+        found = re.findall(r"^treadle_runs_total(?:\{type=\"(.*)\"\})? (\d+)$", client.get("/metrics").text, re.M)
+        return {type: int(value) for type, value in found}
+
+    for types, expected in (("ab", {"a": 1, "b": 1}), ("ccca", {"": 3, "a": 2, "b": 1})):
+        for type in types:
+            td.enqueue(type)
+        for lease in td.claim(10):
+            lease.complete()
+        assert runs() == expected

@@ -40,8 +40,8 @@ def insights(request: Request) -> Response:
         selected={"window": over.key, "by": by, "tenant": tenant, "type": type},
         windows=[(key, key) for key in LONG_WINDOWS],
         kinds=_kinds(request),
-        types=sorted({row.key[1] for row in rows}),
-        tenants=sorted({row.key[2] for row in rows} - {""}) if request.caller.tenant is None else [],
+        types=_choices({row.key[1] for row in rows}, type),
+        tenants=_choices({row.key[2] for row in rows}, tenant) if request.caller.tenant is None else [],
         charts=[
             usage_charts.throughput_chart(steps, over, fmt),
             usage_charts.seconds_chart("busy", "good", [s.busy for s in steps], over, fmt),
@@ -68,6 +68,11 @@ def export(request: Request) -> Response:
             sheet.writerow([row.at.isoformat(), over.step, *names, *numbers])
     headers = {"Content-Disposition": f'attachment; filename="treadle-usage-{over.key}.csv"'}
     return Response(text=out.getvalue(), media="text/csv; charset=utf-8", headers=headers)
+
+
+def _choices(names: set[str], chosen: str | None) -> list[str]:
+    """What a menu offers: not more than the table has rows, and always what is chosen."""
+    return sorted({*sorted(names)[:MAX_ROWS], chosen or ""} - {""})
 
 
 def _harmless(name: str) -> str:
