@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import threading
 from collections.abc import Iterator
@@ -17,8 +18,11 @@ from tests import stores
 from tests.web.conftest import HERE, client_of
 from treadle import Treadle
 from treadle.stores.shared import stats
+from treadle.web import Principal, broadcaster
 from treadle.web.api import monitoring
-from treadle.web.app import MAX_THREADS
+from treadle.web.app import MAX_THREADS, ROUTES, WebApp
+from treadle.web.problem import HTTPProblem
+from treadle.web.route import Request as Asked
 
 SECONDS = 30
 """Nothing here takes that long unless it hangs."""
@@ -104,3 +108,68 @@ def test_counters_of_very_many_types_are_bounded_and_never_go_back(
         for lease in td.claim(10):
             lease.complete()
         assert runs() == expected
+
+
+def ask_for_events(web: WebApp, who: str) -> Asked:
+    """A request for the stream of events, by a caller with this name."""
+    raw = Request({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
+    route = next(route for route in ROUTES if route.stream)
+    return Asked(web=web, raw=raw, route=route, caller=Principal(name=who, scopes=frozenset({"read"})))
+
+
+def test_what_streams_send_is_made_once_for_all_of_them(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broadcaster, "POLL_SECONDS", SECONDS)  # so that no hint is repeated meanwhile
+    web, made = td.asgi(auth=lambda request: "read"), []
+    make = web.broadcaster.hint
+    monkeypatch.setattr(web.broadcaster, "hint", lambda: made.append(1) or make())
+
+    async def listen() -> list[str]:
+        streams: Any = [await broadcaster.events(ask_for_events(web, f"caller {n % 4}")) for n in range(100)]
+        first = [await asyncio.wait_for(anext(aiter(stream.body_iterator)), SECONDS) for stream in streams]
+        late: Any = await broadcaster.events(ask_for_events(web, "late"))
+        return [*first, await asyncio.wait_for(anext(aiter(late.body_iterator)), SECONDS)]
+
+    td.enqueue("a")
+    assert set(asyncio.run(listen())) == {'event: changed\ndata: {"counts":{"pending":1}}\n\n'}
+    assert len(made) == 1
+    web.close()
+
+
+def test_one_caller_cannot_take_all_streams(td: Treadle) -> None:
+    web = td.asgi(auth=lambda request: "read")
+
+    async def refused(who: str) -> int:
+        try:
+            await broadcaster.events(ask_for_events(web, who))
+        except HTTPProblem as problem:
+            return problem.details.status
+        return 0
+
+    async def open_many() -> None:
+        for who in ("a", "b", "c", "d"):
+            for _ in range(broadcaster.MAX_STREAMS_OF_ONE):
+                assert await refused(who) == 0
+            assert await refused(who) == 429
+        assert await refused("somebody else") == 503
+
+    asyncio.run(open_many())
+    web.close()
+
+
+def test_a_stream_whose_client_is_gone_before_it_begins_takes_no_place(td: Treadle) -> None:
+    web = td.asgi(auth=lambda request: "read")
+
+    async def gone() -> dict[str, str]:
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        raise OSError("gone")
+
+    async def begin() -> None:
+        for _ in range(2 * broadcaster.MAX_STREAMS_OF_ONE):
+            stream = await broadcaster.events(ask_for_events(web, "me"))
+            with contextlib.suppress(OSError):
+                await stream({"type": "http"}, gone, send)
+
+    asyncio.run(begin())
+    web.close()

@@ -117,7 +117,7 @@ def test_pages_get_hints_of_changes_by_others(td: Treadle) -> None:
         for pending in (1, 2, 3):  # the best of them, because the machine is shared
             await asyncio.to_thread(other.enqueue, "a")
             began = time.monotonic()
-            while (hint := await subscriber.next(10)) != {"counts": {"pending": pending}}:
+            while f'{{"pending":{pending}}}' not in str(hint := await subscriber.next(10)):
                 assert hint is not None
             times.append(time.monotonic() - began)
         broadcaster.unsubscribe(subscriber)
