@@ -281,5 +281,7 @@ def test_what_all_databases_share_is_sqlite_here(store):
     for name, statement in vars(Transaction.sql).items():
         assert not re.search(r"::|\bCAST\b|\btreadle\.", statement), name
         if not name.startswith("_"):
-            text = statement.format(by="type, ", group="1, type", which="true", pairs=Transaction.sql.PAIRS)
+            text = statement.format(
+                by="type, ", group="1, type", which="true", pairs=Transaction.sql.PAIRS, names="type"
+            )
             assert plan(store, text, dict.fromkeys(re.findall(r":(\w+)", text))) is not None, name

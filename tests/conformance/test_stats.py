@@ -198,6 +198,13 @@ def test_usage_equals_the_sums_of_all_runs(store, clock):
     of_t = [run for run in written if run[3] == "t"]
     assert by_key(store.usage(first, last, 60, ("type",), "t")) == summed(of_t, ("type",), 60)
     assert [] == store.usage(first, last, 60, ("type",), "nobody")
+    of_a = [run for run in written if run[1] == "a"]
+    assert by_key(store.usage(first, last, 60, ("queue",), type="a")) == summed(of_a, ("queue",), 60)
+    for by in ((), ("type",), ("tenant", "queue")):
+        for step in (300, 1 << 40):
+            most = sorted(summed(written, by, 1 << 40), key=lambda row: (-row[1], row[0]))[:2]
+            kept = [row for row in summed(written, by, step) if row[0][1:] in {key[1:] for key, *_ in most}]
+            assert by_key(store.usage(first, last, step, by, most=2)) == kept, (by, step)
 
 
 def test_a_released_job_does_not_count_as_a_run(store):

@@ -21,6 +21,7 @@ from treadle.stores.shared import stats
 from treadle.web import Principal, broadcaster
 from treadle.web.api import monitoring
 from treadle.web.app import MAX_THREADS, ROUTES, WebApp
+from treadle.web.pages import insights, overview
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request as Asked
 
@@ -108,6 +109,24 @@ def test_counters_of_very_many_types_are_bounded_and_never_go_back(
         for lease in td.claim(10):
             lease.complete()
         assert runs() == expected
+
+
+def test_tables_of_usage_show_those_that_ran_most(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    for page in (insights, overview):
+        monkeypatch.setattr(page, "MAX_ROWS", 2)
+    for type in ("a-type", "b-type", "b-type", "c-type", "c-type"):
+        td.enqueue(type)
+    for lease in td.claim(10):
+        lease.complete()
+    client = client_of(td, "read")
+    page = client.get("/insights").text
+    assert 'data-testid="total-runs">5<' in page
+    assert "Those that ran most. The CSV has all of them." in page
+    assert [type for type in ("a-type", "b-type", "c-type") if type in page] == ["b-type", "c-type"]
+    assert client.get("/insights.csv").text.count("-type") == 3
+    chosen = client.get("/insights?type=a-type").text
+    assert ('data-testid="total-runs">1<' in chosen, "<option selected>a-type</option>" in chosen) == (True, True)
+    assert "<small>5 in 1h</small>" in client.get("/").text
 
 
 def ask_for_events(web: WebApp, who: str) -> Asked:

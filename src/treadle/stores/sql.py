@@ -182,13 +182,20 @@ class Statements:
                  ORDER BY id DESC LIMIT :looked_at) a
          WHERE started_at IS NOT NULL LIMIT :limit
     """
-    # {by}: some of type, queue, tenant, each with a comma behind it.
-    USAGE = """
-        SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint,
+    _DURING = """
+        minute >= :since AND minute < :until AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+           AND (CAST(:type AS text) IS NULL OR type = CAST(:type AS text))
+    """
+    # {by}: some of type, queue, tenant, each with a comma behind it. {which}: a condition.
+    USAGE = f"""
+        SELECT minute / :step * :step, {{by}} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint,
                sum(busy)::bigint, sum(waiting)::bigint
-          FROM treadle.usage
-         WHERE minute >= :since AND minute < :until
-           AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
+          FROM treadle.usage WHERE {_DURING} AND {{which}} GROUP BY {{group}} ORDER BY {{group}}
+    """
+    # The {names}, some of type, queue, tenant, with the most runs.
+    MOST_USED = f"""
+        SELECT {{names}} FROM treadle.usage WHERE {_DURING}
+         GROUP BY {{names}} ORDER BY sum(runs) DESC, {{names}} LIMIT :most
     """
 
     # ---- the records of the HTTP API

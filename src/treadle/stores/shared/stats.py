@@ -65,11 +65,22 @@ def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
 
 
 def usage(
-    tx: Transaction, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None
+    tx: Transaction,
+    since: int,
+    until: int,
+    step: int,
+    by: Sequence[str],
+    tenant: str | None = None,
+    type: str | None = None,
+    most: int | None = None,
 ) -> list[Usage]:
     """`since`, `until` and the start of each step are seconds since 1970."""
-    statement = tx.sql.USAGE.format(by="".join(f"{name}, " for name in by), group=", ".join(["1", *by]))
-    rows = tx.execute(statement, {"since": since, "until": until, "step": step, "tenant": tenant})
+    names, parameters = ", ".join(by), {"since": since, "until": until, "step": step, "tenant": tenant, "type": type}
+    which = "true"
+    if by and most is not None:
+        which, parameters["most"] = f"({names}) IN ({tx.sql.MOST_USED.format(names=names)})", most
+    statement = tx.sql.USAGE.format(by=f"{names}, " if by else "", which=which, group=", ".join(["1", *by]))
+    rows = tx.execute(statement, parameters)
     return [
         Usage(
             at=read.moment(at * 1_000_000),

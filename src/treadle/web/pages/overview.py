@@ -39,8 +39,8 @@ def overview(request: Request) -> Response:
     over = usage_charts.window(request.text("window"), now)
     by = request.text("by") if request.text("by") in dict(GROUPS) else "type"
     queues = queries.queues(request)
-    used = queries.usage(request, over, (by,))
-    steps = usage_charts.by_step(used, over)
+    steps = usage_charts.by_step(queries.usage(request, over), over)
+    used = queries.usage(request, over, (by,), at_most=MAX_ROWS)
     failures = queries.failures(request)
     return render(
         request,
