@@ -9,6 +9,8 @@ SCOPES = ("read", "enqueue", "tick", "manage")
 """See jobs; store new ones; run due ones; change everything. `manage` includes the others."""
 PREFIX = "td_"
 """So that people and scanners for leaked secrets recognize a token."""
+LENGTH = 46
+"""Characters of a token."""
 
 SESSION = "login "
 """The names of tokens that a browser got by a login begin with this. They are tokens like any other."""

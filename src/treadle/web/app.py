@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-import threading
-import time
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self, TypedDict, TypeVar, cast
+from typing import Self, TypedDict, TypeVar, cast
 
 from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as RawRequest
@@ -21,6 +18,7 @@ from treadle.web.api.bulk import BulkRunner
 from treadle.web.api.monitoring import Counters
 from treadle.web.auth import Auth, Principal, authenticate, bearer_token, token_owner
 from treadle.web.broadcaster import Broadcaster
+from treadle.web.cache import Cache
 from treadle.web.handler import Path, PathHandler
 from treadle.web.login import Login
 from treadle.web.route import Response, Route, routes_of
@@ -77,9 +75,9 @@ class WebApp:
         self.probe_limiter = CapacityLimiter(1)
         self.bulk_runner = BulkRunner(self.app)
         self.broadcaster = Broadcaster(self.app)
-        self._cached: dict[Hashable, tuple[float, float, Any]] = {}
-        self._lock = threading.Lock()
-        self._locks: dict[Hashable, threading.Lock] = {}
+        self.cache = Cache(MAX_CACHED, self.broadcaster.served)
+        self.tokens = Cache(MAX_CACHED)
+        """Apart from the rest, which strangers with invented tokens could otherwise push out."""
         self._router = self._make_router()
 
     def _make_router(self) -> Router:
@@ -134,27 +132,5 @@ class WebApp:
         self.broadcaster.close()
 
     def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
-        """What `make` returned at most `seconds` ago. If several callers need it at once, one makes it and all get it.
-
-        `share`: the longer it takes, the longer it is kept, so that at most this part of the time goes into making it.
-        """
-        with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        value: T
-        with lock:
-            made, until, value = self._cached.get(key, (-math.inf, -math.inf, None))
-            began = time.monotonic()
-            if began <= until:
-                self.broadcaster.served(made, until)
-                return value
-            value = make()
-            ended = time.monotonic()
-            self._keep(key, value, began, ended + max(seconds, (ended - began) / share if share < 1 else 0))
-            return value
-
-    def _keep(self, key: Hashable, value: Any, made: float, until: float) -> None:
-        with self._lock:
-            if len(self._cached) > MAX_CACHED:  # keys come from requests and must not pile up
-                self._cached.clear()
-                self._locks.clear()
-            self._cached[key] = (made, until, value)
+        """What `make` returned at most `seconds` ago. See `Cache.get`."""
+        return self.cache.get(key, seconds, make, share=share)

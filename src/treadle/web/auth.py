@@ -81,8 +81,10 @@ def bearer_token(request: RawRequest) -> str | None:
 
 def token_owner(web: WebApp, secret: str) -> Principal | None:
     """The caller that a token stands for. None if the token is unknown, revoked or expired, or is a login link."""
+    if len(secret) != api_tokens.LENGTH:
+        return None
     hash = api_tokens.hash_of(secret)
-    return web.cached(("token", hash), TOKEN_SECONDS, lambda: _look_up(web.app.store, hash))
+    return web.tokens.get(hash, TOKEN_SECONDS, lambda: _look_up(web.app.store, hash))
 
 
 def _look_up(store: Store, hash: str) -> Principal | None:
