@@ -6,20 +6,24 @@ import asyncio
 import contextlib
 import re
 import threading
+from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx2
 import pytest
 from starlette.requests import Request
+from starlette.testclient import TestClient
 
 from tests import stores
 from tests.web.conftest import HERE, client_of
 from treadle import Treadle
+from treadle.stores.base import TypePolicy
 from treadle.stores.shared import stats
 from treadle.web import Principal, broadcaster
-from treadle.web.api import monitoring
+from treadle.web.api import monitoring, new_types
 from treadle.web.app import MAX_THREADS, ROUTES, WebApp
 from treadle.web.pages import insights, overview
 from treadle.web.problem import HTTPProblem
@@ -127,6 +131,49 @@ def test_tables_of_usage_show_those_that_ran_most(td: Treadle, monkeypatch: pyte
     chosen = client.get("/insights?type=a-type").text
     assert ('data-testid="total-runs">1<' in chosen, "<option selected>a-type</option>" in chosen) == (True, True)
     assert "<small>5 in 1h</small>" in client.get("/").text
+
+
+@pytest.fixture
+def few_types(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many types a caller can make."""
+    monkeypatch.setattr(new_types, "MAX_NEW_TYPES", 5)
+    monkeypatch.setattr(new_types, "SECONDS", SECONDS)  # the cache has to notice by itself what was made
+    td.store.publish([TypePolicy(type="published", queue="mail")])
+    return 5
+
+
+def enqueue(client: TestClient, *types: str, queue: str | None = None) -> int:
+    body = [{"type": type} if queue is None else {"type": type, "queue": queue} for type in types]
+    return client.post("/api/jobs", json=body).status_code
+
+
+def test_a_caller_without_manage_cannot_make_very_many_types(td: Treadle, few_types: int) -> None:
+    client, manager = client_of(td, "enqueue"), client_of(td, "manage")
+    assert [enqueue(client, f"new-{n}") for n in range(few_types + 2)] == [201] * few_types + [403] * 2
+    assert enqueue(client, "new-1") == 201, "it exists"
+    assert enqueue(client, "published") == 201, "a worker has it"
+    assert enqueue(client, "published", queue="another") == 403, "a queue can be new, too"
+    refused = client.post("/api/jobs", json={"type": "typo"}).json()
+    assert refused["type"] == "urn:treadle:problem:too-many-types"
+    assert "no worker has published type 'typo'" in refused["detail"]
+    assert enqueue(manager, "more") == 201
+    assert len(td.counts(("queue", "type"))) == few_types + 2
+
+
+def test_one_request_cannot_make_very_many_types(td: Treadle, few_types: int) -> None:
+    client = client_of(td, "enqueue")
+    assert enqueue(client, *(f"new-{n}" for n in range(few_types + 1))) == 403
+    assert td.counts() == []
+    assert enqueue(client, *(f"new-{n}" for n in range(few_types))) == 201
+
+
+def test_many_requests_at_once_cannot_make_very_many_types(td: Treadle, few_types: int) -> None:
+    client = client_of(td, "enqueue")
+    client.get("/healthz")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda n: enqueue(client, f"new-{n}"), range(8 * few_types)))
+    assert Counter(answers) == {201: few_types, 403: 7 * few_types}
+    assert len(td.counts(("type",))) == few_types
 
 
 def ask_for_events(web: WebApp, who: str) -> Asked:

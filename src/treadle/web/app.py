@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass
 from typing import Self, TypedDict, TypeVar, cast
@@ -78,6 +79,7 @@ class WebApp:
         self.cache = Cache(MAX_CACHED, self.broadcaster.served)
         self.tokens = Cache(MAX_CACHED)
         """Apart from the rest, which strangers with invented tokens could otherwise push out."""
+        self.making_types = threading.Lock()
         self._router = self._make_router()
 
     def _make_router(self) -> Router:
