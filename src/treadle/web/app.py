@@ -18,6 +18,7 @@ from treadle.web import api, openapi, pages, render
 from treadle.web.api.bulk import BulkRunner
 from treadle.web.api.monitoring import Counters
 from treadle.web.auth import Auth, Principal, authenticate, bearer_token, token_owner
+from treadle.web.body import Bodies
 from treadle.web.broadcaster import Broadcaster
 from treadle.web.cache import Cache
 from treadle.web.handler import Path, PathHandler
@@ -80,6 +81,7 @@ class WebApp:
         self.tokens = Cache(MAX_CACHED)
         """Apart from the rest, which strangers with invented tokens could otherwise push out."""
         self.making_types = threading.Lock()
+        self.bodies = Bodies()
         self._router = self._make_router()
 
     def _make_router(self) -> Router:

@@ -63,7 +63,8 @@ class PathHandler:
             caller = await self._web.identify(raw) if request.route.scope else None
             request = msgspec.structs.replace(request, caller=caller or NOBODY)
             authorize(self._web, request.route, caller)
-            return await call(await parse(request))
+            with self._web.bodies.room_for(raw):
+                return await call(await parse(request))
         except ClientDisconnect:
             raise
         except Exception as error:

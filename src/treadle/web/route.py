@@ -37,6 +37,7 @@ from starlette.responses import Response as RawResponse
 from treadle import clock
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
+from treadle.web import body
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
 
 if TYPE_CHECKING:
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
     from treadle.web.app import WebApp
     from treadle.web.auth import Principal
 
-MAX_BODY = 2 << 20
-"""Bytes. A payload has at most 1 MiB, but its JSON may be longer than ours."""
 Endpoint = Callable[["Request"], "Response | Awaitable[Response | RawResponse]"]
 E = TypeVar("E", bound=Endpoint)
 S = TypeVar("S", bound=msgspec.Struct)
@@ -206,7 +205,7 @@ def _value(parameter: Parameter, request: RawRequest) -> Any:
 
 
 async def _body(route: Route, request: RawRequest) -> Any:
-    content = await _content(request)
+    content = await body.read(request)
     if not content and not route.body_required:
         return route.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -219,18 +218,8 @@ async def _body(route: Route, request: RawRequest) -> Any:
 
 
 async def _form(request: RawRequest) -> dict[str, list[str]]:
-    content = await _content(request)
+    content = await body.read(request)
     try:
         return parse_qs(content.decode(), keep_blank_values=True, max_num_fields=1_000)
     except ValueError as error:
         raise HTTPProblem(400, f"the form cannot be read: {error}", "reload the page and try again") from None
-
-
-async def _content(request: RawRequest) -> bytes:
-    """The whole body. One that is too large is not read to its end."""
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > MAX_BODY:
-            raise HTTPProblem(413, f"the body has more than {MAX_BODY:,} bytes", "send less at once")
-    return bytes(content)

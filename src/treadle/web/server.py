@@ -68,6 +68,7 @@ class DashboardServer:
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=2,
+            http="h11",  # httptools, which it would prefer, has no limit for the head of a request
             # Uvicorn would believe every program on this machine that it forwards for somebody else.
             proxy_headers=bool(self._proxies),
             forwarded_allow_ips=self._proxies,
