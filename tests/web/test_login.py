@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import re
-import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,7 +15,7 @@ from starlette.testclient import TestClient
 
 from tests import stores
 from tests.web.conftest import HERE, OURS
-from tests.web.served import SECONDS
+from tests.web.served import SECONDS, Site
 from treadle import Treadle, api_tokens, clock
 from treadle.stores.rows import Token
 from treadle.web import login
@@ -150,34 +147,10 @@ def test_a_mount_with_its_own_auth_prints_no_link(td: Treadle, caplog: pytest.Lo
 
 
 def test_a_web_server_of_two_processes_prints_links_that_work(tmp_path: Path, url: str) -> None:
-    (tmp_path / "site.py").write_text(f"""
-from contextlib import asynccontextmanager
-from starlette.applications import Starlette
-from starlette.routing import Mount
-from treadle import Treadle
-dashboard = Treadle({url!r}).asgi()
-@asynccontextmanager
-async def lifespan(app):
-    async with dashboard:
-        yield
-app = Starlette(routes=[Mount("/jobs", dashboard)], lifespan=lifespan)
-""")
-    command = [sys.executable, "-m", "uvicorn", "site:app", "--workers", "2", "--port", "0"]
-    server = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
-    try:
-        assert server.stderr is not None
-        port, codes = 0, []
-        for line in server.stderr:
-            port = int(found[1]) if (found := re.search(r"running on http://127.0.0.1:(\d+)", line)) else port
-            codes += [code for _, code in LINK.findall(line)]
-            if port and len(codes) == 2:
-                break
-        for code in codes:
-            with httpx2.Client(base_url=f"http://127.0.0.1:{port}/jobs", timeout=SECONDS) as me:
-                assert me.get(f"/?login={code}").status_code == 200
+    with Site(tmp_path, url, processes=2) as site:
+        for login in site.logins:
+            with httpx2.Client(timeout=SECONDS) as me:
+                assert me.get(f"{site.url}/{login}").status_code == 200
                 cookies = dict(me.cookies)
             for _ in range(10):  # each on a connection of its own, which either process may get
-                assert httpx2.get(f"{me.base_url}api/stats", cookies=cookies, timeout=SECONDS).status_code == 200
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.communicate(timeout=SECONDS)
+                assert httpx2.get(f"{site.url}/api/stats", cookies=cookies, timeout=SECONDS).status_code == 200
