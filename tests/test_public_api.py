@@ -83,7 +83,7 @@ NAMES = [
 
 TESTING = ["ManualClock", "adrain", "assert_enqueued", "drain", "enqueued", "refute_enqueued", "temporary"]
 
-WEB = ["SCOPES", "Principal", "allow_everyone", "asgi"]
+WEB = ["SCOPES", "Principal", "asgi"]
 
 TREADLE = [
     "aattempts",

@@ -67,7 +67,7 @@ def main() -> None:
         right = sum(job.status == ("failed" if job.payload.get("partner") == "gone" else "completed") for job in ended)
         lost = len(set(ids)) - right
         screen.say("✗" if lost else "✓", f"{right} of {len(set(ids))} jobs ended as they should, {lost} did not")
-        screen.stay(f"{where}/dashboard/", f"{where}/docs", f".venv/bin/treadle stats --db '{url}'")
+        screen.stay(screen.dashboard(port), f"{where}/docs", f".venv/bin/treadle stats --db '{url}'")
         td.close()
     if lost:
         raise SystemExit(1)

@@ -24,8 +24,8 @@ def main() -> None:
         podcasts = make_feeds(screen.folder / "feeds", PODCASTS, EPISODES)
         port, td = free_port(), Treadle(url)
         environment = {"TREADLE_URL": url, "FEEDS": str(screen.folder / "feeds")}
-        screen.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
         server = screen.serve(SERVER, port, **environment)
+        screen.say("•", f"a web server with a worker in it; watch it at {screen.dashboard(port)}")
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
             jobs = [client.post("/podcasts/import", json={"podcast_id": id}).json()["job"] for id in podcasts]
         screen.say(
@@ -53,7 +53,7 @@ def main() -> None:
         )
         lost = PODCASTS - sum(job.status == "completed" for job in found)
         screen.say("✗" if lost else "✓", f"{PODCASTS - lost} of {PODCASTS} podcasts imported, {lost} lost")
-        screen.stay(f"http://127.0.0.1:{port}/dashboard/", f"http://127.0.0.1:{port}/docs")
+        screen.stay(screen.dashboard(port), f"http://127.0.0.1:{port}/docs")
         td.close()
     if lost:
         raise SystemExit(1)

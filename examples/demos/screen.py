@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -72,6 +73,11 @@ class Screen:
         process = self.start("uvicorn", app, "--port", str(port), "--log-level", "warning", **environment)
         self._until(lambda: _answers(port), process)
         return process
+
+    def dashboard(self, port: int) -> str:
+        """The address of a server's dashboard, with the newest login that it has printed."""
+        logins = re.findall(r"\?login=\S+", (self.folder / "log").read_text())
+        return f"http://127.0.0.1:{port}/dashboard/{logins[-1]}"
 
     def kill(self, process: subprocess.Popen[bytes], name: str, held: int) -> None:
         """kill -9, like a crash."""

@@ -24,8 +24,8 @@ def main() -> None:
         (media / f"{MISSING}.txt").rename(media / "elsewhere")
         url = f"sqlite:///{screen.folder}/videos.db"
         os.environ |= {"TREADLE_URL": url, "MEDIA": str(media)}
-        screen.say("•", f"a web server with a worker in it; watch it at http://127.0.0.1:{port}/dashboard/")
         server, td = screen.serve(SERVER, port), Treadle(url)
+        screen.say("•", f"a web server with a worker in it; watch it at {screen.dashboard(port)}")
         with httpx2.Client(base_url=f"http://127.0.0.1:{port}", timeout=30) as client:
             for channel, title in CHANNELS.items():
                 client.put(f"/channels/{channel}", params={"title": title}).raise_for_status()
@@ -52,7 +52,7 @@ def main() -> None:
         screen.say(
             "✗" if lost else "✓", f"{len(videos) - lost} of {len(videos)} videos have their subtitle, {lost} do not"
         )
-        screen.stay(f"http://127.0.0.1:{port}/dashboard/", f"http://127.0.0.1:{port}/docs")
+        screen.stay(screen.dashboard(port), f"http://127.0.0.1:{port}/docs")
         td.close()
     if lost:
         raise SystemExit(1)

@@ -16,7 +16,6 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from treadle import TreadleError
-from treadle.web import allow_everyone
 
 from . import metering
 from .jobs import make_tables, td
@@ -24,12 +23,14 @@ from .repository import JobsRepository
 
 metering.meter(td)
 repository = JobsRepository(td)
+dashboard = td.asgi(read_only=True, price=metering.PRICE)  # prints a link to sign in with
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     await run_in_threadpool(make_tables)
-    yield
+    async with dashboard:
+        yield
 
 
 app = FastAPI(title="Jobs of orgs", lifespan=lifespan)
@@ -61,6 +62,5 @@ def nobody(request: Request) -> None:
     """No login: only tokens are accepted, each with its scopes (`treadle tokens create cron --scope tick`)."""
 
 
-# Read-only, and for this machine only.
-app.mount("/dashboard", td.asgi(auth=allow_everyone, read_only=True, price=metering.PRICE))
+app.mount("/dashboard", dashboard)
 app.mount("/", td.asgi(auth=nobody))  # POST /api/jobs/tick, GET /api/metrics

@@ -12,19 +12,19 @@ from typing import Any
 from fastapi import FastAPI, HTTPException
 from pydantic import BaseModel, Field
 
-from treadle.web import allow_everyone
-
 from .jobs import podcast_import, td
+
+dashboard = td.asgi()  # prints a link to sign in with; `auth=` has your own login instead
 
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-    async with td.worker(concurrency=10, grace=5):  # claims, runs and settles until the server stops
+    async with dashboard, td.worker(concurrency=10, grace=5):  # claims, runs and settles until the server stops
         yield
 
 
 app = FastAPI(title="Podcasts", lifespan=lifespan)
-app.mount("/dashboard", td.asgi(auth=allow_everyone))  # this machine only; docs/dashboard.md adds a login
+app.mount("/dashboard", dashboard)
 
 
 class Import(BaseModel):

@@ -14,7 +14,6 @@ from fastapi import FastAPI, HTTPException, Query
 from pydantic import BaseModel, Field
 
 from treadle import Status, WrongStatus
-from treadle.web import allow_everyone
 
 from .database import COUNTS, VIDEOS, database, make_tables, td
 from .jobs import fetch_subtitle
@@ -22,15 +21,18 @@ from .jobs import fetch_subtitle
 ID = r"^[A-Za-z0-9_-]{1,40}$"
 
 
+dashboard = td.asgi()  # prints a link to sign in with; `auth=` has your own login instead
+
+
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[None]:
     make_tables()
-    async with td.worker(concurrency=4, grace=5):  # first rescues jobs of dead workers, and reconciles
+    async with dashboard, td.worker(concurrency=4, grace=5):  # first rescues jobs of dead workers, and reconciles
         yield
 
 
 app = FastAPI(title="Subtitles", lifespan=lifespan)
-app.mount("/dashboard", td.asgi(auth=allow_everyone))  # this machine only; docs/dashboard.md adds a login
+app.mount("/dashboard", dashboard)
 
 
 class NewVideo(BaseModel):

@@ -219,8 +219,11 @@ class Treadle(Management):
         known = self.registry.get(claimed.type)
         return Lease(job, claimed, self.store, self.hooks, known.backoff if known else DEFAULT)
 
-    def asgi(self, *, auth: Auth, **options: Unpack[WebOptions]) -> WebApp:
-        """The dashboard and the HTTP API as an ASGI app that you mount. `auth(request)` decides who may do what."""
+    def asgi(self, *, auth: Auth | None = None, **options: Unpack[WebOptions]) -> WebApp:
+        """The dashboard and the HTTP API as an ASGI app that you mount. `auth(request)` decides who may do what.
+
+        Without it, users sign in with a link that the server prints.
+        """
         try:
             from treadle.web import asgi
         except ModuleNotFoundError as error:

@@ -286,6 +286,8 @@ LONG = 300
 """Seconds after which a job that is due should have been started."""
 OFTEN = 5
 """This many failures, and half of all runs, are more than bad luck."""
+MOST_PROBLEMS = 20
+"""Of jobs that wait, and of types that fail: no page, terminal or reader can use a thousand."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -316,9 +318,19 @@ def problems(
     if due and not living:
         found.append(_no_worker(due))
     elif due:
-        found += [_waits(stats, living, now) for stats in due]
-    found += [_failing(used) for used in recent]
+        found += _some([_waits(stats, living, now) for stats in due if not stats.others])
+    found += _some([_failing(used) for used in recent])
     return [problem for problem in found if problem is not None]
+
+
+def _some(problems: Sequence[Problem | None]) -> list[Problem]:
+    """The first, and how many more there are."""
+    found = [problem for problem in problems if problem is not None]
+    more = len(found) - MOST_PROBLEMS
+    if more <= 0:
+        return found
+    text = f"{plural(more, 'more type')} {'has' if more == 1 else 'have'} such a problem"
+    return [*found[:MOST_PROBLEMS], Problem("more", text, "see all of them: treadle queues ls")]
 
 
 def _lost(worker: WorkerRow, now: int) -> Problem:

@@ -25,8 +25,9 @@ COUNTED_BY = ("status", "state", "type", "queue", "tenant", "subject")
 USED_BY = ("type", "queue", "tenant")
 Statuses = Status | str | Sequence[Status | str]
 """One status, or several."""
-ONE_STEP = 1 << 40
-"""Seconds: so long that all of the time is one step."""
+RECENT_TYPES = 1_000
+ONE_STEP = 60 << 34
+"""Seconds, in whole minutes: so long that all of the time is one step."""
 
 
 class Management(Producer):
@@ -85,7 +86,10 @@ class Management(Producer):
         return self.store.counts(_columns(by, COUNTED_BY), filters.to_filter(filter), at_most).rows
 
     def queue_stats(self) -> list[QueueStats]:
-        """How many jobs are in each state, by queue and type; since when the oldest is due, and when the next is."""
+        """How many jobs are in each state, by queue and type; since when the oldest is due, and when the next is.
+
+        If there are more than 1,000 queues and types, the last row has no names and sums the others.
+        """
         return self.store.queue_stats()
 
     def usage(
@@ -96,10 +100,13 @@ class Management(Producer):
         by: Sequence[str] = ("type",),
         step: float = 60,
         tenant: str | None = None,
+        type: str | None = None,
+        at_most: int | None = None,
     ) -> list[Usage]:
         """Runs in steps of `step` seconds, grouped by some of type, queue and tenant. Exact at every commit.
 
-        Usage is kept by the minute. Every minute between `since` and `until` counts, even partly.
+        Usage is kept by the minute. Every minute between `since` and `until` counts, even partly. With `at_most`, only
+        the groups with the most runs are returned.
         """
         columns = _columns(by, USED_BY)
         if step < 60 or step % 60:
@@ -109,7 +116,8 @@ class Management(Producer):
             start = clock.from_datetime(since)
         else:
             start = end - clock.seconds(since.total_seconds())
-        return self.store.usage(start // clock.MINUTE * 60, -(-end // clock.SECOND), int(step), columns, tenant)
+        first, last = start // clock.MINUTE * 60, -(-end // clock.SECOND)
+        return self.store.usage(first, last, int(step), columns, tenant, type, at_most)
 
     def latency(self) -> dict[str, Latency]:
         """How long the newest jobs of each type waited and ran: the median and the 95th percentile."""
@@ -216,9 +224,9 @@ def statuses(status: Statuses) -> tuple[Status, ...]:
 
 
 def recent_usage(store: Store, now: int) -> list[Usage]:
-    """Usage of the last quarter of an hour, by type."""
+    """Usage of the last quarter of an hour, by type: of those that ran most."""
     seconds = now // clock.SECOND
-    return store.usage(seconds - 15 * 60, seconds + 1, ONE_STEP, ("type",))
+    return store.usage(seconds - 15 * 60, seconds + 1, ONE_STEP, ("type",), most=RECENT_TYPES)
 
 
 def latencies(samples: Sequence[Sampled]) -> dict[str, Latency]:

@@ -165,7 +165,8 @@ def worker(row: WorkerRow, now: int) -> WorkerOut:
 def queue(row: QueueStats) -> dict[str, Any]:
     """Jobs of one type in one queue: the counts by state are fields of their own."""
     due = {"oldest_due": moment(row.oldest_due), "next_due": moment(row.next_due)}
-    return {"queue": row.queue, "type": row.type, **row.counts, **due, "limit": row.limit, "exact": row.exact}
+    fields = {**due, "limit": row.limit, "exact": row.exact, "others": row.others}
+    return {"queue": row.queue, "type": row.type, **row.counts, **fields}
 
 
 class Overview(msgspec.Struct, kw_only=True):

@@ -274,6 +274,148 @@ def test_a_commit_does_not_wait_for_a_checkpoint_of_another_process(store, folde
     assert [1] == checkpoints
 
 
+# Who can lock the log
+
+
+@pytest.fixture
+def every_commit_checkpoints(monkeypatch):
+    monkeypatch.setattr(checkpoint, "LONG", 0)
+    monkeypatch.setattr(checkpoint, "PAUSE", 0)
+
+
+@pytest.fixture
+def lock_file(folder):
+    return folder / "jobs.db-checkpoint"
+
+
+def mode_of(path):
+    return path.stat().st_mode & 0o777
+
+
+@pytest.mark.parametrize(
+    ("database", "expected"),
+    [(0o600, 0o600), (0o640, 0o600), (0o644, 0o600), (0o660, 0o660), (0o664, 0o660), (0o666, 0o666)],
+    ids=oct,
+)
+@pytest.mark.parametrize("mask", [0o022, 0o077], ids=oct)
+@pytest.mark.usefixtures("every_commit_checkpoints")
+def test_the_lock_file_is_for_those_who_may_write_the_database(store, lock_file, database, expected, mask):
+    store.open()
+    lock_file.unlink()
+    os.chmod(store.path, database)
+    before = os.umask(mask)
+    try:
+        put(store)
+    finally:
+        os.umask(before)
+
+    assert expected == mode_of(lock_file)
+
+
+@pytest.mark.usefixtures("every_commit_checkpoints")
+def test_a_lock_file_that_others_could_open_is_closed_to_them(store, lock_file):
+    store.open()
+    os.chmod(store.path, 0o600)
+    os.chmod(lock_file, 0o644)
+
+    put(store)
+
+    assert 0o600 == mode_of(lock_file)
+
+
+@pytest.mark.usefixtures("every_commit_checkpoints")
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_symbolic_link_is_not_followed(store, lock_file, folder, caplog, exists):
+    store.open()
+    lock_file.unlink()
+    other = folder / "other"
+    if exists:
+        other.touch()
+        other.chmod(0o604)
+    lock_file.symlink_to(other)
+
+    jobs = put_many(store, 1) + put_many(store, 1)
+
+    assert 2 == len(jobs)
+    assert other.exists() == exists
+    assert not exists or mode_of(other) == 0o604
+    [warning] = [record.message for record in caplog.records if "lets the log grow" in record.message]
+    assert str(lock_file) in warning
+
+
+@pytest.mark.usefixtures("every_commit_checkpoints")
+def test_a_file_with_a_second_name_keeps_its_mode(store, lock_file, folder):
+    store.open()
+    other = folder / "other"
+    lock_file.rename(other)
+    os.link(other, lock_file)
+    other.chmod(0o640)
+
+    put(store)
+
+    assert 0o640 == mode_of(other)
+
+
+ADA, BOB, EVE = 40_001, 40_002, 40_003
+FRIENDS = 50_000
+
+
+def as_user(user, groups, work):
+    """Exit code of a child that calls `work` as this user."""
+
+    def child():
+        os.setgroups(groups)
+        os.setgid(user)
+        os.setuid(user)
+        work()
+
+    return wait(fork_and(child))
+
+
+def hold_forever(lock_file):
+    """What somebody who wants the log to grow does."""
+    for how in (os.O_RDONLY, os.O_RDWR):
+        with pytest.raises(PermissionError):
+            os.open(lock_file, how)
+
+
+@pytest.fixture
+def shared():
+    """A folder with a database of Ada's, which she shares with her friends, and everybody can see."""
+    with tempfile.TemporaryDirectory() as name:
+        folder, database = Path(name), Path(name) / "jobs.db"
+        database.touch()
+        for path, mode in ((folder, 0o2775), (database, 0o660)):
+            os.chown(path, ADA, FRIENDS)
+            path.chmod(mode)
+        yield folder
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as several users")
+@pytest.mark.usefixtures("every_commit_checkpoints")
+def test_users_who_share_a_database_by_their_group_checkpoint_it_and_others_cannot_lock_it(shared, monkeypatch):
+    lock_file, checkpoints, run = shared / "jobs.db-checkpoint", [], checkpoint.Checkpointer._run
+    monkeypatch.setattr(checkpoint.Checkpointer, "_run", lambda self: checkpoints.append(run(self)))
+
+    def write():
+        store = SQLiteStore(url(shared / "jobs.db"), synchronous="NORMAL")
+        put(store)
+        store.close()
+        assert checkpoints
+
+    assert 0 == as_user(ADA, [FRIENDS], write)
+    assert (ADA, FRIENDS, 0o660) == (*_owners(lock_file), mode_of(lock_file))
+    assert 0 == as_user(BOB, [FRIENDS], write)
+    assert 0 == as_user(EVE, [], lambda: hold_forever(lock_file))
+    lock_file.unlink()
+    assert 0 == wait(fork_and(write))
+    assert (ADA, FRIENDS) == _owners(lock_file), "what root makes is the owner's"
+
+
+def _owners(path):
+    return path.stat().st_uid, path.stat().st_gid
+
+
 # Fork
 
 

@@ -175,7 +175,7 @@ def test_everything_is_listed_in_order_without_a_sort(store):
 def test_counts_by_status_type_and_queue_read_no_jobs(store):
     (statement,) = statements_of(store, lambda: store.counts(("status", "type", "queue")).rows)
 
-    assert ["SCAN treadle_tallies"] == plan(store, statement)
+    assert [] == [line for line in plan(store, statement) if not line.startswith(("SEARCH t ", "USE TEMP B-TREE"))]
 
 
 # Pages and statistics
@@ -186,7 +186,8 @@ def no_sort_of_a_table(lines):
 
 
 def test_queues_are_counted_in_ranges_of_the_index(store):
-    lines = plan(store, Transaction.sql.WAITING_BY_PRIORITY, {"now": 1, "most": 5, "levels": 9})
+    waiting = Transaction.sql.WAITING_BY_PRIORITY.format(pairs=Transaction.sql.PAIRS)
+    lines = plan(store, waiting, {"now": 1, "most": 5, "levels": 9, "pairs": '[["default", "noop"]]'})
 
     ready = of_table(lines, "r")
     assert 5 == len(ready)
@@ -280,5 +281,7 @@ def test_what_all_databases_share_is_sqlite_here(store):
     for name, statement in vars(Transaction.sql).items():
         assert not re.search(r"::|\bCAST\b|\btreadle\.", statement), name
         if not name.startswith("_"):
-            text = statement.format(by="type, ", group="1, type")
+            text = statement.format(
+                by="type, ", group="1, type", which="true", pairs=Transaction.sql.PAIRS, names="type"
+            )
             assert plan(store, text, dict.fromkeys(re.findall(r":(\w+)", text))) is not None, name

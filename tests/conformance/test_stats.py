@@ -16,6 +16,7 @@ from tests.conformance.helpers import (
     enlist,
     finish,
     limit,
+    new_job,
     put,
     put_many,
     settle_one,
@@ -24,6 +25,7 @@ from tests.conformance.helpers import (
 from treadle import Treadle
 from treadle.clock import MINUTE, SECOND, to_datetime
 from treadle.errors import BadOption
+from treadle.filters import Filter, Prefix
 from treadle.job import Count
 from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.stores.shared import stats
@@ -76,6 +78,35 @@ def test_queue_stats_are_by_queue_and_type(store):
         put(store, type, queue=queue)
 
     assert [("a", "x"), ("a", "y"), ("b", "x")] == [(row.queue, row.type) for row in store.queue_stats()]
+
+
+def test_of_very_many_queues_and_types_the_largest_have_rows_and_one_row_sums_the_others(store):
+    most, more = stats.MOST_QUEUES, 3
+    store.insert([new_job(f"type-{n:04}") for n in range(most + more - 1)])
+    put_many(store, 5, "mail", queue="zone", delay=HOUR)
+
+    *rows, others = store.queue_stats()
+
+    assert [("default", f"type-{n:04}") for n in range(most - 1)] == [(row.queue, row.type) for row in rows[:-1]]
+    assert ("zone", "mail", 5, 0) == (rows[-1].queue, rows[-1].type, rows[-1].counts["scheduled"], rows[-1].others)
+    assert all(row.exact and row.oldest_due for row in rows[:-1])
+    assert ("", "", more, False) == (others.queue, others.type, others.others, others.exact)
+    assert {"queued": more} == {state: n for state, n in others.counts.items() if n}
+
+
+def test_counts_include_what_has_no_row_of_its_own(store):
+    types = [f"type-{n:04}" for n in range(stats.MOST_QUEUES + 3)]
+    store.insert([new_job(type) for type in types])
+    put(store, types[0], delay=HOUR)
+    states = [{"state": "queued", "count": len(types)}, {"state": "scheduled", "count": 1}]
+
+    assert states == store.counts(("state",)).rows
+    assert [{"count": len(types) + 1}] == store.counts(()).rows
+    assert [{"state": "queued", "count": 1}] == store.counts(("state",), Filter(types=(types[-1],))).rows
+    assert [{"count": 1}] == store.counts((), Filter(types=(types[-1],), statuses=("queued",))).rows
+    assert [{"type": type, "count": 1} for type in types[1:]] == store.counts(("type",)).rows[1:]
+    by_both = store.counts(("type", "state"), Filter(types=(Prefix("type-100"),))).rows
+    assert [{"type": type, "state": "queued", "count": 1} for type in types[1000:]] == by_both
 
 
 def test_the_oldest_and_the_next_are_found_at_every_priority(store, clock):
@@ -167,6 +198,13 @@ def test_usage_equals_the_sums_of_all_runs(store, clock):
     of_t = [run for run in written if run[3] == "t"]
     assert by_key(store.usage(first, last, 60, ("type",), "t")) == summed(of_t, ("type",), 60)
     assert [] == store.usage(first, last, 60, ("type",), "nobody")
+    of_a = [run for run in written if run[1] == "a"]
+    assert by_key(store.usage(first, last, 60, ("queue",), type="a")) == summed(of_a, ("queue",), 60)
+    for by in ((), ("type",), ("tenant", "queue")):
+        for step in (300, 1 << 40):
+            most = sorted(summed(written, by, 1 << 40), key=lambda row: (-row[1], row[0]))[:2]
+            kept = [row for row in summed(written, by, step) if row[0][1:] in {key[1:] for key, *_ in most}]
+            assert by_key(store.usage(first, last, step, by, most=2)) == kept, (by, step)
 
 
 def test_a_released_job_does_not_count_as_a_run(store):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import httpx2
+import pytest
+from starlette.testclient import TestClient
 
 from tests.eventually import eventually
 from treadle import Job, Treadle
@@ -63,6 +66,15 @@ class Example:
             return httpx2.get(f"http://127.0.0.1:{self.port}/openapi.json", timeout=30).is_success
         except httpx2.TransportError:
             return False
+
+
+def signed_in(app: Any, log: pytest.LogCaptureFixture) -> TestClient:
+    """A client that has used the link that the example's dashboard prints."""
+    client = TestClient(app, base_url="http://127.0.0.1")
+    assert client.get("/dashboard/").status_code == 401
+    login = re.findall(r"\?login=\S+", log.text)[-1]
+    assert client.get(f"/dashboard/{login}").status_code == 200
+    return client
 
 
 def completed(td: Treadle) -> int:

@@ -67,15 +67,18 @@ def test_a_copied_folder_runs(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["org_jobs", "podcast_import", "video_subtitles"])
-def test_a_copied_server_runs(name: str, tmp_path: Path, port: int) -> None:
+def test_a_copied_server_runs_and_prints_a_login_for_its_dashboard(name: str, tmp_path: Path, port: int) -> None:
     shutil.copytree(EXAMPLES / name, tmp_path / name)
-    command = [sys.executable, "-m", name]
-    server = subprocess.Popen(command, cwd=tmp_path, env={**_without_url(), "PORT": str(port)})
+    command, environment = [sys.executable, "-m", name], {**_without_url(), "PORT": str(port)}
+    server = subprocess.Popen(command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True)
     try:
         eventually(lambda: _answers(port))
+        page = f"http://127.0.0.1:{port}/dashboard/"
+        assert httpx2.get(page, timeout=30).status_code == 401
     finally:
         server.terminate()
-        server.wait()
+        _, printed = server.communicate(timeout=60)
+    assert len(re.findall(r"\?login=\S+", printed)) == 1
 
 
 def _without_url() -> dict[str, str]:

@@ -28,7 +28,7 @@ from examples.org_jobs.rules import RUNS, can_retry, get_backoff_delay_ms, make_
 from examples.org_jobs.web import app
 from tests import stores
 from tests.eventually import eventually
-from tests.examples.harness import KILLS, Example, counts
+from tests.examples.harness import KILLS, Example, counts, signed_in
 from treadle import Job, LeaseLost, Treadle
 from treadle.api_tokens import hash_of, new_secret
 from treadle.stores import open_store
@@ -333,7 +333,9 @@ def test_every_run_emits_a_usage_event(
     ]
 
 
-def test_cost_and_reliability_are_metered_per_org(repository: JobsRepository, clock: ManualClock) -> None:
+def test_cost_and_reliability_are_metered_per_org(
+    repository: JobsRepository, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
     """Exact: written with each outcome. The insights of the dashboard and GET /api/metrics show the same."""
     for org, down_for in (("acme", 0), ("globex", 2)):
         repository.enqueue("call_partner", org_id=org, payload={"partner": "p", "down_for": down_for})
@@ -349,13 +351,15 @@ def test_cost_and_reliability_are_metered_per_org(repository: JobsRepository, cl
             found[row["group"]["tenant"], kind] += row[kind]
     assert {org: (found[org, "runs"], found[org, "failures"]) for org in bills} == bills
     assert TestClient(app).get("/orgs/globex/usage").json()["failures"] == 2
-    insights = TestClient(app, base_url="http://127.0.0.1").get("/dashboard/insights", params={"by": "tenant"})
+    insights = signed_in(app, caplog).get("/dashboard/insights", params={"by": "tenant"})
     assert insights.status_code == 200
     assert all(org in insights.text for org in bills)
 
 
-def test_the_dashboard_shows_it_and_changes_nothing(repository: JobsRepository) -> None:
-    web = TestClient(app, base_url="http://127.0.0.1")
+def test_the_dashboard_shows_it_and_changes_nothing(
+    repository: JobsRepository, caplog: pytest.LogCaptureFixture
+) -> None:
+    web = signed_in(app, caplog)
     id = repository.enqueue("call_partner", org_id="acme", payload={"partner": "p"})
     assert web.get("/dashboard/").status_code == 200
     assert web.get(f"/dashboard/api/jobs/{id}").json()["tenant"] == "acme"

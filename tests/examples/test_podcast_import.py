@@ -18,7 +18,7 @@ from examples.podcast_import.jobs import podcast_import, td
 from examples.podcast_import.web import app
 from tests import stores
 from tests.eventually import eventually
-from tests.examples.harness import KILLS, Example, counts, kill_again_and_again
+from tests.examples.harness import KILLS, Example, counts, kill_again_and_again, signed_in
 from tests.servers.postgres import free_port
 from treadle import Treadle
 from treadle.stores import open_store
@@ -184,12 +184,12 @@ def test_the_status_of_an_import_is_visible(client: TestClient, clock: ManualClo
     assert client.get("/podcasts/import/no-such-job").status_code == 404
 
 
-def test_the_dashboard_shows_the_imports(clock: ManualClock) -> None:
+def test_the_dashboard_shows_the_imports(clock: ManualClock, caplog: pytest.LogCaptureFixture) -> None:
     podcast_import.enqueue(podcast_id="podcast-00")
-    here = TestClient(app, base_url="http://127.0.0.1")
+    here = signed_in(app, caplog)
     assert here.get("/dashboard/").status_code == 200
     assert [job["type"] for job in here.get("/dashboard/api/jobs").json()["items"]] == ["podcast_import"]
-    assert TestClient(app, base_url="http://elsewhere.example").get("/dashboard/").status_code >= 400
+    assert TestClient(app).get("/dashboard/").status_code == 401
 
 
 # Solution

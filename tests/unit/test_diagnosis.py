@@ -11,6 +11,7 @@ import pytest
 from treadle.clock import SECOND
 from treadle.diagnosis import (
     LONG,
+    MOST_PROBLEMS,
     OFTEN,
     SILENT,
     Problem,
@@ -153,6 +154,15 @@ def test_a_type_that_fails_often_is_a_problem(runs: int, failures: int, bad: boo
     codes = [problem.code for problem in found(lately=[used(runs, failures)])]
 
     assert codes == (["failing"] if bad else [])
+
+
+def test_of_many_problems_of_a_kind_some_are_named_and_the_others_counted() -> None:
+    types = [stats(type=f"type-{n}") for n in range(MOST_PROBLEMS + 5)]
+    *named, more = found(*types, workers=[worker()])
+
+    assert [problem.code for problem in named] == ["unhandled"] * MOST_PROBLEMS
+    assert (more.code, more.text) == ("more", "5 more types have such a problem")
+    assert [problem.code for problem in found(*types)] == ["no_worker"]
 
 
 def test_odd_names_make_filters_that_can_be_read() -> None:

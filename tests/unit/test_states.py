@@ -26,11 +26,10 @@ from click.testing import CliRunner
 from starlette.testclient import TestClient
 from treadle import Treadle
 from treadle.cli import cli
-from treadle.web.auth import allow_everyone
 
 td = Treadle("sqlite:///look.db")
 td.enqueue("mail", {"to": "ann"})
-client = TestClient(td.asgi(auth=allow_everyone), base_url="http://127.0.0.1")
+client = TestClient(td.asgi(auth=lambda request: "manage"), base_url="http://127.0.0.1")
 run = lambda *words: CliRunner().invoke(cli, [*words, "--db", "sqlite:///look.db"]).stdout
 json.dump({
     "counts": list(td.counts_by_state()),

@@ -10,8 +10,8 @@ import pytest
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from tests import stores
 from tests.servers.databases import Databases
-from tests.stores import quick
 from treadle import Treadle
 from treadle.web import SCOPES, Principal
 
@@ -33,16 +33,17 @@ def by_header(request: Request) -> Principal | None:
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """For tests on several databases: they choose them with `stores.on_every_store`."""
-    if request.param == "sqlite":
+    """A new database: a SQLite file, unless a test asks for another kind by `stores.on_every_store`."""
+    kind = getattr(request, "param", "sqlite")
+    if kind == "sqlite":
         return f"sqlite:///{tmp_path}/jobs.db"
-    found: str = request.getfixturevalue("libsql_url" if request.param == "libsql" else "postgres_url")
+    found: str = request.getfixturevalue("libsql_url" if kind == "libsql" else "postgres_url")
     return found
 
 
 @pytest.fixture
-def td(tmp_path: Path) -> Iterator[Treadle]:
-    app = Treadle(f"sqlite:///{tmp_path}/jobs.db")
+def td(url: str) -> Iterator[Treadle]:
+    app = Treadle(url, **stores.quick(url))
     yield app
     app.close()
 
@@ -55,7 +56,7 @@ def shared_td(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
     if request.param == "postgresql":
         databases = request.getfixturevalue("postgres_databases")
         url = databases.fresh()
-    app = Treadle(url, **quick(url))
+    app = Treadle(url, **stores.quick(url))
 
     @app.job
     def noop(n: int = 0) -> int:

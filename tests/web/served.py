@@ -1,10 +1,11 @@
-"""A real `treadle dashboard`, in a process of its own."""
+"""Real servers, in processes of their own: `treadle dashboard`, and a web app that mounts the dashboard."""
 
 from __future__ import annotations
 
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -64,3 +65,67 @@ def start(folder: Path, *words: str, **environment: str) -> subprocess.Popen[str
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port
+
+
+SITE = """
+from contextlib import asynccontextmanager
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from treadle import Treadle
+dashboard = Treadle({url!r}).asgi()
+@asynccontextmanager
+async def lifespan(app):
+    async with dashboard:
+        yield
+app = Starlette(routes=[Mount("/jobs", dashboard)], lifespan=lifespan)
+"""
+
+
+class Site:
+    """A web app under uvicorn, with a dashboard at /jobs that has no `auth` of its own."""
+
+    def __init__(self, folder: Path, url: str, processes: int = 1) -> None:
+        (folder / "mounted.py").write_text(SITE.format(url=url))
+        self.port, self.logins = free_port(), list[str]()
+        command = [
+            sys.executable,
+            "-m",
+            "uvicorn",
+            "mounted:app",
+            "--port",
+            f"{self.port}",
+            "--workers",
+            f"{processes}",
+        ]
+        self.process = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        is_up = False
+        for line in self.process.stderr:
+            is_up = is_up or "running on" in line
+            self.logins += re.findall(r"\?login=\S+", line)
+            if is_up and len(self.logins) == processes:
+                return
+        raise AssertionError("it ended by itself")
+
+    @property
+    def url(self) -> str:
+        """The dashboard's URL, without a slash at the end."""
+        return f"http://127.0.0.1:{self.port}/jobs"
+
+    @property
+    def login(self) -> str:
+        return f"{self.url}/{self.logins[0]}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.terminate()
+        self.process.communicate(timeout=SECONDS)

@@ -7,8 +7,10 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
-from treadle import Treadle
-from treadle.web.app import WebApp
+from treadle import Treadle, api_tokens
+from treadle.web.app import MAX_CACHED, WebApp
+from treadle.web.auth import token_owner
+from treadle.web.cache import Cache
 
 
 def web_of(td: Treadle) -> WebApp:
@@ -62,7 +64,37 @@ def test_the_cache_of_keys_from_requests_is_bounded(td: Treadle) -> None:
     web = web_of(td)
     for n in range(5_000):
         web.cached(n, 60, lambda: None)
-    assert len(web._cached) <= 1_001
+    assert len(web.cache) == MAX_CACHED
+
+
+def test_what_was_made_last_stays_when_room_is_made(td: Treadle) -> None:
+    cache, made = Cache(3), []
+    for key in ("a", "b", "c"):
+        cache.get(key, 0, lambda: None)
+    cache.get("a", 60, lambda: None)
+    cache.forget("c")
+    for key in ("x", "y"):
+        cache.get(key, 60, lambda: None)
+    for key in ("a", "b", "c"):
+        cache.get(key, 60, lambda key=key: made.append(key))  # type: ignore[misc]
+    assert made == ["b", "c"]
+
+
+def test_invented_tokens_do_not_push_out_what_pages_need(td: Treadle) -> None:
+    web, made = web_of(td), []
+    web.cached("page", 60, lambda: made.append(1))
+    for _ in range(MAX_CACHED + 10):
+        assert token_owner(web, api_tokens.new_secret()) is None
+    web.cached("page", 60, lambda: made.append(1))
+    assert (len(made), len(web.tokens)) == (1, MAX_CACHED)
+
+
+def test_what_cannot_be_a_token_is_not_looked_up(td: Treadle) -> None:
+    web = web_of(td)
+    for secret in ("td_", "td_x", "td_" + "x" * 60_000):
+        assert token_owner(web, secret) is None
+    assert len(web.tokens) == 0
+    assert len(api_tokens.new_secret()) == api_tokens.LENGTH
 
 
 def test_a_page_from_the_cache_says_when_it_can_be_refreshed(td: Treadle) -> None:

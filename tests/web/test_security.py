@@ -9,8 +9,12 @@ from starlette.testclient import TestClient
 from tests.web.conftest import Connect
 from treadle import Treadle
 from treadle.errors import BadOption
-from treadle.web import allow_everyone
 from treadle.web.app import ROUTES
+from treadle.web.security import LOOPBACK
+
+
+def everyone(request: Request) -> str:
+    return "manage"
 
 
 @pytest.mark.parametrize(
@@ -35,7 +39,7 @@ from treadle.web.app import ROUTES
 def test_a_change_must_come_from_the_dashboard_or_with_a_token(
     td: Treadle, headers: dict[str, str], passes: bool
 ) -> None:
-    client = TestClient(td.asgi(auth=allow_everyone), base_url="http://localhost")
+    client = TestClient(td.asgi(auth=everyone), base_url="http://localhost")
     answer = client.post("/api/jobs", json={"type": "a"}, headers=headers)
     assert answer.status_code == (201 if passes else 403)
     assert len(td.jobs()) == passes
@@ -51,22 +55,22 @@ def test_no_route_that_changes_something_accepts_cross_site_requests(client: Tes
 
 @pytest.mark.parametrize("host", ["localhost", "localhost:8420", "127.0.0.1:1", "[::1]:8420", "LOCALHOST"])
 def test_the_names_of_this_machine_are_accepted_as_hosts(td: Treadle, host: str) -> None:
-    client = TestClient(td.asgi(auth=allow_everyone))
+    client = TestClient(td.asgi(auth=everyone, hosts=LOOPBACK))
     assert client.get("/healthz", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "", "[", "a@b"])
-def test_another_host_name_is_refused_if_there_is_no_authentication(td: Treadle, host: str) -> None:
-    client = TestClient(td.asgi(auth=allow_everyone))
+def test_another_host_name_is_refused(td: Treadle, host: str) -> None:
+    client = TestClient(td.asgi(auth=everyone, hosts=LOOPBACK))
     answer = client.get("/api/stats", headers={"Host": host})
     assert (answer.status_code, answer.headers["content-type"]) == (421, "application/problem+json")
 
 
-def test_hosts_can_be_listed_and_need_not_be_if_there_is_authentication(td: Treadle) -> None:
-    named = TestClient(td.asgi(auth=allow_everyone, hosts=["jobs.example"]))
+def test_hosts_can_be_listed_and_need_not_be(td: Treadle) -> None:
+    named = TestClient(td.asgi(auth=everyone, hosts=["jobs.example"]))
     assert named.get("/api/stats", headers={"Host": "jobs.example"}).status_code == 200
     assert named.get("/api/stats", headers={"Host": "localhost"}).status_code == 421
-    asked = TestClient(td.asgi(auth=lambda request: "read"))
+    asked = TestClient(td.asgi(auth=everyone))
     assert asked.get("/api/stats", headers={"Host": "jobs.example"}).status_code == 200
 
 
@@ -84,7 +88,7 @@ def test_every_response_forbids_what_the_dashboard_does_not_need(client: TestCli
 
 
 def test_frames_can_be_allowed(td: Treadle) -> None:
-    client = TestClient(td.asgi(auth=allow_everyone, frame_ancestors="'self'"), base_url="http://localhost")
+    client = TestClient(td.asgi(auth=everyone, frame_ancestors="'self'"), base_url="http://localhost")
     assert client.get("/").headers["content-security-policy"].endswith("frame-ancestors 'self'")
 
 
@@ -113,11 +117,9 @@ def test_only_the_dashboards_own_files_are_served(client: TestClient, name: str)
     assert client.get(f"/static/{name}").status_code == 404
 
 
-def test_auth_is_a_required_option(td: Treadle) -> None:
-    with pytest.raises(TypeError):
-        td.asgi()  # type: ignore[call-arg]
-    with pytest.raises(BadOption, match="allow_everyone"):
-        td.asgi(auth=None)  # type: ignore[arg-type]
+def test_auth_has_to_be_a_function(td: Treadle) -> None:
+    with pytest.raises(BadOption, match="leave it out: then a link to sign in with is printed"):
+        td.asgi(auth="manage")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import csv
 import io
 import json
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -29,13 +28,6 @@ from treadle.web.broadcaster import Broadcaster
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stores.on_every_store(metafunc, "url")
-
-
-@pytest.fixture
-def td(url: str) -> Iterator[Treadle]:
-    app = Treadle(url, **stores.quick(url))
-    yield app
-    app.close()
 
 
 def test_a_day_of_a_program_and_its_operator(td: Treadle) -> None:
@@ -125,7 +117,7 @@ def test_pages_get_hints_of_changes_by_others(td: Treadle) -> None:
         for pending in (1, 2, 3):  # the best of them, because the machine is shared
             await asyncio.to_thread(other.enqueue, "a")
             began = time.monotonic()
-            while (hint := await subscriber.next(10)) != {"counts": {"pending": pending}}:
+            while f'{{"pending":{pending}}}' not in str(hint := await subscriber.next(10)):
                 assert hint is not None
             times.append(time.monotonic() - began)
         broadcaster.unsubscribe(subscriber)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import webbrowser
 from typing import Any
 
@@ -25,8 +26,17 @@ HELP = """Serve the dashboard and the HTTP API until stopped.
 It listens on this machine only, and prints a link to sign in with. With an APP (MODULE:NAME, as in app:td), it can
 also run jobs: POST /api/jobs/tick."""
 HOSTS = "A host name that it answers to; may be repeated."
+PROXY = "A proxy, or a network of proxies, whose X-Forwarded-For and -Proto it trusts; may be repeated."
 PORT = click.IntRange(0, 65_535)
 SCOPE_OPTION = choices(secrets.SCOPES, default=["read"])
+
+
+def network(value: str) -> str:
+    """`127.0.0.1` or `10.0.0.0/8`."""
+    try:
+        return str(ipaddress.ip_network(value))
+    except ValueError:
+        raise click.BadParameter(f"{value!r} is not an address; write 127.0.0.1, or a network: 10.0.0.0/8") from None
 
 
 @command("dashboard", help=HELP, prints_data=False)
@@ -35,6 +45,7 @@ SCOPE_OPTION = choices(secrets.SCOPES, default=["read"])
 @click.option("--port", type=PORT, default=8420, show_default=True, help="The port; 0: any free one.")
 @click.option("--prefix", default="", metavar="PATH", help="The path under which a proxy serves it, as in /jobs.")
 @click.option("--allow-host", "hosts", multiple=True, metavar="NAME", help=HOSTS)
+@click.option("--proxy", "proxies", type=network, multiple=True, metavar="ADDRESS", help=PROXY)
 @click.option("--read-only", is_flag=True, help="Refuse all changes.")
 @click.option("--price", type=click.FloatRange(min=0), help="What a second in a handler costs, for the insights.")
 @click.option("-o", "--open", "browse", is_flag=True, help="Open it in a browser.")
@@ -53,12 +64,13 @@ def dashboard(shared: Shared, /, target: str | None, host: str, browse: bool, **
     app.store.open()
     output.set_up_logs(0)
     made = server.DashboardServer(app, host=host, **settings)
+    link = made.new_link()
 
     def ready() -> None:
-        shared.print(made.login_link)
+        shared.print(link)
         shared.note((f"in {app.store.where}", "dim"))
         if browse:
-            webbrowser.open(made.login_link)
+            webbrowser.open(link)
 
     made.run(ready)
 
@@ -115,16 +127,12 @@ def revoke(shared: Shared, name: str) -> None:
 def _as_json(token: Token, now: int) -> dict[str, object]:
     times = {"created_at": moment(token.created_at), "expires_at": moment(token.expires_at)}
     access = {"name": token.name, "scopes": token.scopes, "tenant": token.tenant}
-    return {**access, **times, "expired": _is_expired(token, now)}
+    return {**access, **times, "expired": secrets.is_expired(token.expires_at, now)}
 
 
 def _expiry(token: Token, now: int) -> Text:
-    until = moment(token.expires_at)
-    return Text(units.format_relative(until) if until else "never", style="red" if _is_expired(token, now) else "")
-
-
-def _is_expired(token: Token, now: int) -> bool:
-    return token.expires_at is not None and token.expires_at <= now
+    until, expired = moment(token.expires_at), secrets.is_expired(token.expires_at, now)
+    return Text(units.format_relative(until) if until else "never", style="red" if expired else "")
 
 
 tokens = group("tokens", "Create, list and revoke tokens for the HTTP API.", [create, ls, revoke])

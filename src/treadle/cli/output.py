@@ -17,6 +17,7 @@ from treadle import clock, units
 from treadle.cli.base import Shared
 from treadle.job import STATE_OF
 from treadle.logs import printable
+from treadle.stores.rows import QueueStats
 from treadle.views import WorkerOut
 
 STYLES = {"neutral": "cyan", "calm": "magenta", "warn": "yellow", "accent": "blue"}  # the tones of states
@@ -37,6 +38,11 @@ def status(name: str) -> Text:
 def clean(text: object, *, one_line: bool = True) -> str:
     """Text from a database, without characters that could control a terminal."""
     return printable(" ".join(str(text).split())) if one_line else printable(str(text), keep="\n\t")
+
+
+def type_of(row: QueueStats) -> str:
+    """The type of the jobs in a row, or how many have no row of their own."""
+    return f"{row.others:,} others" if row.others else row.type
 
 
 def number(value: int, style: str = "") -> Text:

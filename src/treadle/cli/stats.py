@@ -94,7 +94,7 @@ def _print_types(shared: Shared, app: Treadle, rows: Sequence[QueueStats], livin
     """One line per type, those with the most waiting first; only the columns that have values."""
     groups = [[row for row in rows if row.type == name] for name in sorted({row.type for row in rows})]
     groups.sort(key=lambda group: -_count(group, "queued"))
-    columns: dict[str, list[Text | str]] = {"TYPE": [group[0].type or "-" for group in groups]}
+    columns: dict[str, list[Text | str]] = {"TYPE": [output.type_of(group[0]) for group in groups]}
     for state in STATE_NAMES:
         counts = [_count(group, state) for group in groups]
         if state != Status.CANCELLED or any(counts):
@@ -114,7 +114,11 @@ def _print_types(shared: Shared, app: Treadle, rows: Sequence[QueueStats], livin
 def _warning(rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
     """If no worker runs at all, a line below the table says so."""
     for row in rows if living else ():
-        if row.counts["queued"] and not any(handles(worker, row.queue, row.type) for worker in living):
+        if (
+            row.counts["queued"]
+            and not row.others
+            and not any(handles(worker, row.queue, row.type) for worker in living)
+        ):
             queue = "" if row.queue == "default" else f" in queue {output.clean(row.queue)}"
             return f"⚠ no worker handles it{queue}"
     return ""
@@ -127,7 +131,7 @@ def ls(shared: Shared) -> None:
     if shared.printed_json({"items": [views.queue(row) for row in rows]}):
         return
     columns: dict[str, list[Text | str]] = {"QUEUE": [row.queue or "-" for row in rows]}
-    columns["TYPE"] = [row.type or "-" for row in rows]
+    columns["TYPE"] = [output.type_of(row) for row in rows]
     for state in STATE_NAMES:
         columns[state.upper()] = [output.number(row.counts[state], output.style(state)) for row in rows]
     columns["LIMIT"] = ["-" if row.limit is None else f"{row.limit:,}" for row in rows]

@@ -132,7 +132,7 @@ def _problem(problem: Problem) -> Text:
 
 def _types(seen: TopData, most: int) -> Table:
     rows = sorted(seen.queues, key=lambda row: (-row.counts["queued"] - row.counts["processing"], row.type))[:most]
-    columns: dict[str, list[Text | str]] = {"TYPE": [row.type for row in rows]}
+    columns: dict[str, list[Text | str]] = {"TYPE": [output.type_of(row) for row in rows]}
     columns["QUEUE"] = [_dim(row.queue) for row in rows]
     for state in SUMMARY:
         style = output.STYLES[state.tone]

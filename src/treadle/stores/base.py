@@ -263,10 +263,22 @@ class Reading(Protocol):
         """
 
     def queue_stats(self) -> list[QueueStats]:
-        """What waits, runs and has ended, by queue and type. At a bounded cost."""
+        """What waits, runs and has ended, by queue and type. At a bounded cost: the last row may sum many `others`."""
 
-    def usage(self, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None) -> list[Usage]:
-        """What ran from one second to another, in steps of `step` seconds, by some of type, queue and tenant."""
+    def usage(
+        self,
+        since: int,
+        until: int,
+        step: int,
+        by: Sequence[str],
+        tenant: str | None = None,
+        type: str | None = None,
+        most: int | None = None,
+    ) -> list[Usage]:
+        """What ran from one second to another, in steps of `step` seconds, by some of type, queue and tenant.
+
+        With `most`, only what has run most is returned.
+        """
 
     def latency_sample(self) -> list[Sampled]:
         """How long the newest jobs waited and ran."""

@@ -52,6 +52,8 @@ class QueueStats(msgspec.Struct, frozen=True, kw_only=True):
     limit: int | None
     exact: bool
     """False if too many are for later to count all of them."""
+    others: int = 0
+    """If it is the sum of that many queues and types, which have no row of their own. Its names are '' then."""
 
 
 class JobCounts(NamedTuple):

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from treadle.job import Status
+
+_BY_STATUS = ", ".join(f"coalesce(sum(count) FILTER (WHERE status = '{status}'), 0)::bigint" for status in Status)
+
 
 class Statements:
     """The statements that all databases have, written as PostgreSQL has them. A subclass per database adds its own."""
@@ -136,13 +140,20 @@ class Statements:
 
     # ---- stats
 
+    # Counts from the tallies. {which}: conditions. {by}: some columns, each with a comma behind it.
+    TALLIED = "SELECT {by} sum(count)::bigint FROM treadle.tallies t WHERE {which} GROUP BY {group}"
+    # How many queues and types there are, those with the most jobs, and how many of these have each status.
+    LARGEST_QUEUES = f"""
+        SELECT count(*) OVER (), queue, type, {_BY_STATUS} FROM treadle.tallies t WHERE {{which}}
+         GROUP BY queue, type HAVING sum(count) <> 0 ORDER BY sum(count) DESC, queue, type LIMIT :queues
+    """
     # Of each (queue, type, priority) that waits: since when the oldest is due, when the next is, how many are later.
+    # {pairs}: the queues and types.
     WAITING_BY_PRIORITY = """
         WITH RECURSIVE level (queue, type, priority) AS (
             SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = t.queue AND r.type = t.type
                                   ORDER BY priority DESC LIMIT 1)
-              FROM (SELECT queue, type FROM treadle.tallies WHERE status = 'pending'
-                     GROUP BY queue, type HAVING sum(count) > 0) t
+              FROM ({pairs}) t
             UNION ALL
             SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
                                     AND r.priority < l.priority ORDER BY priority DESC LIMIT 1)
@@ -174,13 +185,20 @@ class Statements:
                  ORDER BY id DESC LIMIT :looked_at) a
          WHERE started_at IS NOT NULL LIMIT :limit
     """
-    # {by}: some of type, queue, tenant, each with a comma behind it.
-    USAGE = """
-        SELECT minute / :step * :step, {by} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint,
+    _DURING = """
+        minute >= :since AND minute < :until AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
+           AND (CAST(:type AS text) IS NULL OR type = CAST(:type AS text))
+    """
+    # {by}: some of type, queue, tenant, each with a comma behind it. {which}: a condition.
+    USAGE = f"""
+        SELECT minute / :step * :step, {{by}} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint,
                sum(busy)::bigint, sum(waiting)::bigint
-          FROM treadle.usage
-         WHERE minute >= :since AND minute < :until
-           AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text)) GROUP BY {group} ORDER BY {group}
+          FROM treadle.usage WHERE {_DURING} AND {{which}} GROUP BY {{group}} ORDER BY {{group}}
+    """
+    # The {names}, some of type, queue, tenant, with the most runs.
+    MOST_USED = f"""
+        SELECT {{names}} FROM treadle.usage WHERE {_DURING}
+         GROUP BY {{names}} ORDER BY sum(runs) DESC, {{names}} LIMIT :most
     """
 
     # ---- the records of the HTTP API

@@ -1,7 +1,7 @@
-"""The HTTP API and the dashboard: `td.asgi(auth=…)`, or `treadle dashboard`. Needs `treadle[web]`."""
+"""The HTTP API and the dashboard: `td.asgi()`, or `treadle dashboard`. Needs `treadle[web]`."""
 
 from treadle.api_tokens import SCOPES
 from treadle.web.app import WebApp as asgi
-from treadle.web.auth import Principal, allow_everyone
+from treadle.web.auth import Principal
 
-__all__ = ["SCOPES", "Principal", "allow_everyone", "asgi"]
+__all__ = ["SCOPES", "Principal", "asgi"]

@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import math
 import threading
-import time
 from collections.abc import Callable, Collection, Hashable
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, TypedDict, TypeVar
+from typing import Self, TypedDict, TypeVar, cast
 
-from anyio import CapacityLimiter
-from starlette.concurrency import run_in_threadpool
+from anyio import CapacityLimiter, to_thread
 from starlette.requests import Request as RawRequest
 from starlette.routing import Router
 from starlette.types import Receive, Scope, Send
 
 from treadle.app import Treadle
 from treadle.errors import BadOption
-from treadle.web import api, openapi, pages, render, security
+from treadle.web import api, openapi, pages, render
 from treadle.web.api.bulk import BulkRunner
 from treadle.web.api.monitoring import Counters
-from treadle.web.auth import Auth, Login, Principal, allow_everyone, authenticate, bearer_token, token_owner
+from treadle.web.auth import Auth, Principal, authenticate, bearer_token, token_owner
+from treadle.web.body import Bodies
 from treadle.web.broadcaster import Broadcaster
+from treadle.web.cache import Cache
 from treadle.web.handler import Path, PathHandler
+from treadle.web.login import Login
 from treadle.web.route import Response, Route, routes_of
 
 API = routes_of((*api.MODULES, openapi))
 ROUTES = (*API, *routes_of((*pages.MODULES, render)))
 """All routes. A path with a parameter is matched after the paths without."""
-MAX_SLOW = 16
-"""Slow requests at once, such as ticks. Further ones wait."""
+MAX_THREADS = 16
+"""Requests at once, of pages and the API, and as many slow ones, such as ticks. Further ones wait. The threads are the
+mount's own: its pages cannot take those of the app around it. More would only wait for the interpreter's lock."""
 MAX_CACHED = 1_000
 T = TypeVar("T")
 
@@ -48,13 +49,14 @@ class WebOptions(TypedDict, total=False):
 class WebApp:
     """The dashboard and the API of one app, for any ASGI server or framework: what `td.asgi` returns.
 
-    With `allow_everyone` it answers only to this machine's own names, unless `hosts` says otherwise.
+    Without `auth` it prints a link to sign in with: when it starts, if it is a server's app or is used as a context
+    manager (frameworks do not start their mounts), and otherwise when somebody opens a page.
     It needs no lifespan: it starts its threads when a request needs them.
     """
 
     app: Treadle
     _: KW_ONLY
-    auth: Auth | Login
+    auth: Auth | Login | None = None
     read_only: bool = False
     hosts: Collection[str] | None = None
     frame_ancestors: str = "'none'"
@@ -63,21 +65,23 @@ class WebApp:
     """The price of a second in a handler, for the insights."""
 
     def __post_init__(self) -> None:
+        self.auth = Login() if self.auth is None else self.auth
         if not callable(self.auth) and not isinstance(self.auth, Login):
-            way_out = "give a function of the request; treadle.web.allow_everyone lets every caller do everything"
+            way_out = "give a function of the request, or leave it out: then a link to sign in with is printed"
             raise BadOption("auth", self.auth, way_out)
-        if self.hosts is None and self.auth is allow_everyone:
-            self.hosts = security.LOOPBACK
         self.hosts = None if self.hosts is None else frozenset(host.lower() for host in self.hosts)
         self.login = self.auth if isinstance(self.auth, Login) else None
         self.routes = tuple(route for route in ROUTES if not (self.read_only and route.writes))
         self.counters = Counters(self.app)
-        self.slow_limiter = CapacityLimiter(MAX_SLOW)
+        self.limiter, self.slow_limiter = CapacityLimiter(MAX_THREADS), CapacityLimiter(MAX_THREADS)
+        self.probe_limiter = CapacityLimiter(1)
         self.bulk_runner = BulkRunner(self.app)
         self.broadcaster = Broadcaster(self.app)
-        self._cached: dict[Hashable, tuple[float, float, Any]] = {}
-        self._lock = threading.Lock()
-        self._locks: dict[Hashable, threading.Lock] = {}
+        self.cache = Cache(MAX_CACHED, self.broadcaster.served)
+        self.tokens = Cache(MAX_CACHED)
+        """Apart from the rest, which strangers with invented tokens could otherwise push out."""
+        self.making_types = threading.Lock()
+        self.bodies = Bodies()
         self._router = self._make_router()
 
     def _make_router(self) -> Router:
@@ -97,49 +101,40 @@ class WebApp:
             await self._router({**scope, "path": scope["path"] or "/"}, receive, send)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
-        while (happened := (await receive())["type"]) != "lifespan.shutdown":
-            await send({"type": f"{happened}.complete"})
-        self.close()
+        await receive()
+        async with self:
+            await send({"type": "lifespan.startup.complete"})
+            await receive()
         await send({"type": "lifespan.shutdown.complete"})
+
+    async def __aenter__(self) -> Self:
+        await self.offer_login()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.close()
+
+    async def offer_login(self, request: RawRequest | None = None) -> None:
+        """Print a login link if one is needed."""
+        if self.login:
+            await to_thread.run_sync(self.login.offer, self, request, limiter=self.limiter)
 
     async def log_in(self, request: RawRequest) -> Response | None:
         """The response to a login link. None for any other request."""
-        return await run_in_threadpool(self.login.log_in, self, request) if self.login else None
+        return await to_thread.run_sync(self.login.log_in, self, request, limiter=self.limiter) if self.login else None
 
     async def identify(self, request: RawRequest) -> Principal | None:
         """The caller, if accepted: by a token of treadle, or otherwise by the mount's `auth`."""
         if (secret := bearer_token(request)) is not None:
-            return await run_in_threadpool(token_owner, self, secret)
-        if isinstance(self.auth, Login):
-            return await run_in_threadpool(self.auth.identify, self, request)
-        return await authenticate(self.auth, request)
+            return await to_thread.run_sync(token_owner, self, secret, limiter=self.limiter)
+        if self.login:
+            return await to_thread.run_sync(self.login.identify, self, request, limiter=self.limiter)
+        return await authenticate(cast(Auth, self.auth), request, self.limiter)
 
     def close(self) -> None:
         self.bulk_runner.close()
         self.broadcaster.close()
 
     def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
-        """What `make` returned at most `seconds` ago. If several callers need it at once, one makes it and all get it.
-
-        `share`: the longer it takes, the longer it is kept, so that at most this part of the time goes into making it.
-        """
-        with self._lock:
-            lock = self._locks.setdefault(key, threading.Lock())
-        value: T
-        with lock:
-            made, until, value = self._cached.get(key, (-math.inf, -math.inf, None))
-            began = time.monotonic()
-            if began <= until:
-                self.broadcaster.served(made, until)
-                return value
-            value = make()
-            ended = time.monotonic()
-            self._keep(key, value, began, ended + max(seconds, (ended - began) / share if share < 1 else 0))
-            return value
-
-    def _keep(self, key: Hashable, value: Any, made: float, until: float) -> None:
-        with self._lock:
-            if len(self._cached) > MAX_CACHED:  # keys come from requests and must not pile up
-                self._cached.clear()
-                self._locks.clear()
-            self._cached[key] = (made, until, value)
+        """What `make` returned at most `seconds` ago. See `Cache.get`."""
+        return self.cache.get(key, seconds, make, share=share)

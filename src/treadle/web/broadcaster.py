@@ -8,13 +8,13 @@ import logging
 import math
 import threading
 import time
-from collections.abc import AsyncIterator
-from typing import Any
+from collections.abc import AsyncIterator, Hashable
+from functools import partial
 
 import msgspec
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response as RawResponse
 from starlette.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from treadle import views
 from treadle.app import Treadle
@@ -26,21 +26,26 @@ DEBOUNCE = 0.25
 """Seconds between two hints. Changes in between are part of the next."""
 POLL_SECONDS = 1.0
 """Seconds between two queries of a database that does not notify of commits."""
-MAX_STREAMS = 200
-"""Streams of one mount."""
+MAX_STREAMS, MAX_STREAMS_OF_ONE = 200, 50
+"""Streams of one mount, and of one caller."""
+CHECK_SECONDS = 1.0
+"""A stream goes on for this long before the mount is asked again whether its caller is let in."""
 KEEPALIVE = 15.0
 """Seconds of silence after which a comment keeps proxies from closing the stream."""
 TENANT_SECONDS = 2.0
 """Seconds between two hints for a caller bound to a tenant, whatever happens."""
 
-Hint = dict[str, Any]
+Hint = str
+"""The event as it is sent: made once for all streams."""
+WITHOUT_COUNTS = "event: changed\ndata: {}\n\n"
 log = logging.getLogger("treadle.web")
 
 
 class Subscriber:
     """One open stream. At most one hint waits in it: the newest."""
 
-    def __init__(self) -> None:
+    def __init__(self, who: Hashable) -> None:
+        self.who = who
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._newest: Hint | None = None
@@ -48,9 +53,10 @@ class Subscriber:
     def send(self, hint: Hint | None) -> None:
         """From any thread. None ends the stream."""
         with contextlib.suppress(RuntimeError):  # its loop is closed
-            self._loop.call_soon_threadsafe(self._set, hint)
+            self._loop.call_soon_threadsafe(self.set, hint)
 
-    def _set(self, hint: Hint | None) -> None:
+    def set(self, hint: Hint | None) -> None:
+        """From its own event loop."""
         self._newest = hint
         self._ready.set()
 
@@ -69,19 +75,24 @@ class Broadcaster:
         self._lock = threading.Lock()
         self._subscribers: set[Subscriber] = set()
         self._thread: threading.Thread | None = None
+        self._latest: Hint | None = None
+        """What was sent last, while something is watching: a new stream begins with it."""
         self._complete_since = -math.inf
         """What was read since then contains all changes that were noticed."""
         self._due: set[float] = set()
         """When to send again, even if no further commit is noticed."""
 
-    @property
-    def is_full(self) -> bool:
-        return len(self._subscribers) >= MAX_STREAMS
-
-    def subscribe(self) -> Subscriber:
-        subscriber = Subscriber()
+    def subscribe(self, who: Hashable = None) -> Subscriber:
+        """A new stream. Raises if there are too many, of this caller or in all."""
+        subscriber = Subscriber(who)
         with self._lock:
+            if sum(other.who == who for other in self._subscribers) >= MAX_STREAMS_OF_ONE:
+                raise _too_many(429, f"you have {MAX_STREAMS_OF_ONE} streams of events open")
+            if len(self._subscribers) >= MAX_STREAMS:
+                raise _too_many(503, f"{MAX_STREAMS} streams of events are open")
             self._subscribers.add(subscriber)
+            if self._latest is not None:
+                subscriber.set(self._latest)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._work, name="treadle-events", daemon=True)
                 self._thread.start()
@@ -105,7 +116,8 @@ class Broadcaster:
                 self._due.add(until)
 
     def hint(self) -> Hint:
-        return views.hint(self._app.counts(("status",)))
+        data = views.hint(self._app.counts(("status",)))
+        return f"event: changed\ndata: {msgspec.json.encode(data).decode()}\n\n"
 
     def _work(self) -> None:
         """Until there are no subscribers. A database that is gone for a while is tried again."""
@@ -113,6 +125,7 @@ class Broadcaster:
             try:
                 self._watch()
             except TreadleError as error:
+                self._latest = None
                 log.warning("no live updates for the open pages: %s", error)
                 time.sleep(POLL_SECONDS)
 
@@ -154,41 +167,64 @@ class Broadcaster:
     def _has_subscribers(self) -> bool:
         with self._lock:
             if not self._subscribers:
-                self._thread = None
+                self._thread = self._latest = None
             return self._thread is not None
 
     def _broadcast(self, hint: Hint) -> None:
         with self._lock:
-            subscribers = list(self._subscribers)
+            self._latest, subscribers = hint, list(self._subscribers)
         for subscriber in subscribers:
             subscriber.send(hint)
 
 
-@get("/api/events", "Hints of changes, as server-sent events", returns="text/event-stream", stream=True)
+def _too_many(status: int, problem: str) -> HTTPProblem:
+    return HTTPProblem(status, problem, "close some of the pages that listen", headers={"Retry-After": "10"})
+
+
+@get(
+    "/api/events",
+    "Hints of changes, as server-sent events",
+    returns="text/event-stream",
+    stream=True,
+    problems=(429, 503),
+)
 async def events(request: Request) -> RawResponse:
     """Callers bound to a tenant get empty hints at fixed times: when and what others change is not theirs to know."""
-    if request.web.broadcaster.is_full:
-        raise HTTPProblem(503, "too many pages are open", "close some of them", headers={"Retry-After": "10"})
-    return StreamingResponse(_stream(request), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
+    return EventStream(request, request.web.broadcaster.subscribe((request.caller.name, request.caller.tenant)))
 
 
-async def _stream(request: Request) -> AsyncIterator[str]:
+class EventStream(StreamingResponse):
+    """The subscriber is removed even if the client is gone before the stream has begun."""
+
+    def __init__(self, request: Request, subscriber: Subscriber) -> None:
+        super().__init__(
+            _stream(request, subscriber), media_type="text/event-stream", headers={"X-Accel-Buffering": "no"}
+        )
+        self._end = partial(request.web.broadcaster.unsubscribe, subscriber)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._end()
+
+
+async def _stream(request: Request, subscriber: Subscriber) -> AsyncIterator[str]:
     """Ends when the page closes, when the mount closes, and when the caller is no longer let in."""
-    subscriber = request.web.broadcaster.subscribe()
-    try:
-        bound = request.caller.tenant is not None
-        yield _event({} if bound else await run_in_threadpool(request.web.broadcaster.hint))
-        while await request.web.identify(request.raw) is not None:
-            try:
-                hint = await (_fixed_hint(subscriber) if bound else subscriber.next(KEEPALIVE))
-            except TimeoutError:
-                yield ": keepalive\n\n"
-                continue
-            if hint is None:
-                return
-            yield _event(hint)
-    finally:
-        request.web.broadcaster.unsubscribe(subscriber)
+    checked, bound = time.monotonic(), request.caller.tenant is not None
+    if bound:
+        yield WITHOUT_COUNTS
+    while True:
+        try:
+            part = await (_fixed_hint(subscriber) if bound else subscriber.next(KEEPALIVE))
+        except TimeoutError:
+            part = ": keepalive\n\n"
+        if time.monotonic() - checked >= CHECK_SECONDS:
+            checked = time.monotonic()
+            part = part if await request.web.identify(request.raw) else None
+        if part is None:
+            return
+        yield part
 
 
 async def _fixed_hint(subscriber: Subscriber) -> Hint | None:
@@ -198,8 +234,4 @@ async def _fixed_hint(subscriber: Subscriber) -> Hint | None:
         while await subscriber.next(end - time.monotonic()) is not None:
             pass
         return None
-    return {}
-
-
-def _event(hint: Hint) -> str:
-    return f"event: changed\ndata: {msgspec.json.encode(hint).decode()}\n\n"
+    return WITHOUT_COUNTS

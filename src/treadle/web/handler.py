@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 import time
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from anyio import to_thread
@@ -15,12 +16,13 @@ from starlette.responses import Response as RawResponse
 from starlette.types import Receive, Scope, Send
 
 from treadle.web import problem, render, security
-from treadle.web.auth import NOBODY, Login, Principal
+from treadle.web.auth import NOBODY, Principal
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Endpoint, Request, Response, Route, Stream, parse
+from treadle.web.route import Request, Response, Route, parse
 
 if TYPE_CHECKING:
     from treadle.web.app import WebApp
+    from treadle.web.login import Login
 
 log = logging.getLogger("treadle.web")
 
@@ -56,18 +58,21 @@ class PathHandler:
             security.check_host(raw, self._web.hosts)
             security.check_origin(raw)
             self._check_exists(raw, request.route)
-            if (signed_in := await self._web.log_in(raw)) is not None:
+            if request.route.scope and (signed_in := await self._web.log_in(raw)) is not None:
                 return to_raw(signed_in)
             caller = await self._web.identify(raw) if request.route.scope else None
             request = msgspec.structs.replace(request, caller=caller or NOBODY)
             authorize(self._web, request.route, caller)
-            return await call(await parse(request))
+            with self._web.bodies.room_for(raw):
+                return await call(await parse(request))
         except ClientDisconnect:
             raise
         except Exception as error:
             found = problem.of(error, request.route.page)
             if found.details.status == 500:
                 log.exception("%s %r failed", raw.method, raw.scope["path"])
+            if found.details.status == 401 and request.route.page:
+                await self._web.offer_login(raw)
             return to_problem(request, found)
 
     def _route(self, raw: RawRequest) -> Route:
@@ -99,7 +104,7 @@ def authorize(web: WebApp, route: Route, caller: Principal | None) -> None:
 
 
 def _not_signed_in(login: Login | None) -> HTTPProblem:
-    where = "use the link that treadle dashboard printed" if login else "sign in where this is mounted"
+    where = "use the link that the server printed to its log" if login else "sign in where this is mounted"
     way_out = f"send a token: Authorization: Bearer …  (treadle tokens create), or {where}"
     kind = "Basic" if login and login.has_password else "Bearer"
     headers = {"WWW-Authenticate": f'{kind} realm="treadle", charset="UTF-8"'}
@@ -107,10 +112,13 @@ def _not_signed_in(login: Login | None) -> HTTPProblem:
 
 
 async def call(request: Request) -> RawResponse:
-    if request.route.stream:
-        return await cast(Stream, request.route.endpoint)(request)
-    limiter = request.web.slow_limiter if request.route.slow else None
-    return to_raw(await to_thread.run_sync(cast(Endpoint, request.route.endpoint), request, limiter=limiter))
+    endpoint: Any = request.route.endpoint
+    if inspect.iscoroutinefunction(endpoint):
+        answer = await endpoint(request)
+    else:
+        limiter = request.web.slow_limiter if request.route.slow else request.web.limiter
+        answer = await to_thread.run_sync(endpoint, request, limiter=limiter)
+    return to_raw(answer) if isinstance(answer, Response) else answer
 
 
 def to_raw(response: Response) -> RawResponse:

@@ -3,10 +3,10 @@
 To add one, put `@get(path, summary, …)` or `@post(…)` on a function `(request) -> Response`; if its file is new, name
 the file in `MODULES` of its package. The rules:
 
-- An endpoint is sync and runs in a thread. It uses `request.jobs`, the jobs that the caller may see, and
-  `request.cached(key, seconds, make)` for what many callers need at once. Everything it gets was checked:
-  `request.query["limit"]` is an int within its bounds, `request.body` a Struct, `request.path["id"]` a string. A page
-  has `request.text("q")` of its address and `request.field("action")` of its form.
+- An endpoint is sync and runs in a thread; an async one runs on the event loop, and must not block it. It uses
+  `request.jobs`, the jobs that the caller may see, and `request.cached(key, seconds, make)` for what many callers need.
+  Everything it gets was checked: `request.query["limit"]` is an int within its bounds, `request.body` a Struct,
+  `request.path["id"]` a string. A page has `request.text("q")` of its address, `request.field("action")` of its form.
 - `scope` is what the caller needs: read, enqueue, tick, manage; None is open to all. It is checked before the endpoint
   runs, and nowhere else. Templates hide a button with `may_manage`, which protects nothing.
 - `request.caller.tenant` is None, or the only tenant that the caller may see: `request.jobs` is limited to it. A route
@@ -40,6 +40,7 @@ from starlette.responses import Response as RawResponse
 from treadle import clock
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
+from treadle.web import body
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
 from treadle.web.visible_jobs import VisibleJobs
 
@@ -48,11 +49,8 @@ if TYPE_CHECKING:
     from treadle.web.app import WebApp
     from treadle.web.auth import Principal
 
-MAX_BODY = 2 << 20
-"""Bytes. A payload has at most 1 MiB, but its JSON may be longer than ours."""
-Endpoint = Callable[["Request"], "Response"]
-Stream = Callable[["Request"], Awaitable[RawResponse]]
-E = TypeVar("E", bound="Endpoint | Stream")
+Endpoint = Callable[["Request"], "Response | Awaitable[Response | RawResponse]"]
+E = TypeVar("E", bound=Endpoint)
 S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 log = logging.getLogger("treadle.web")
@@ -74,7 +72,7 @@ class Route(msgspec.Struct, frozen=True):
     method: str
     path: str
     summary: str
-    endpoint: Endpoint | Stream | None = None
+    endpoint: Endpoint | None = None
     scope: str | None = "read"
     """What the caller needs. None: nothing, the route is open."""
     for_tenants: bool = True
@@ -90,7 +88,7 @@ class Route(msgspec.Struct, frozen=True):
     page: bool = False
     """It returns HTML, takes forms, and declares no parameters."""
     stream: bool = False
-    """The endpoint is a coroutine function that returns a Starlette response."""
+    """Its response does not end by itself. The endpoint is async, and returns a Starlette response."""
     slow: bool = False
     """It may take long: slow routes have threads of their own, so that others do not wait for them."""
 
@@ -237,7 +235,7 @@ def _value(parameter: Parameter, request: RawRequest) -> Any:
 
 
 async def _body(route: Route, request: RawRequest) -> Any:
-    content = await _content(request)
+    content = await body.read(request)
     if not content and not route.body_required:
         return route.body()
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -250,18 +248,8 @@ async def _body(route: Route, request: RawRequest) -> Any:
 
 
 async def _form(request: RawRequest) -> dict[str, list[str]]:
-    content = await _content(request)
+    content = await body.read(request)
     try:
         return parse_qs(content.decode(), keep_blank_values=True, max_num_fields=1_000)
     except ValueError as error:
         raise HTTPProblem(400, f"the form cannot be read: {error}", "reload the page and try again") from None
-
-
-async def _content(request: RawRequest) -> bytes:
-    """The whole body. One that is too large is not read to its end."""
-    content = bytearray()
-    async for part in request.stream():
-        content += part
-        if len(content) > MAX_BODY:
-            raise HTTPProblem(413, f"the body has more than {MAX_BODY:,} bytes", "send less at once")
-    return bytes(content)

@@ -17,7 +17,7 @@ from treadle.app import Treadle
 from treadle.errors import BadOption
 from treadle.web import security
 from treadle.web.app import WebApp
-from treadle.web.auth import Login
+from treadle.web.login import Login
 
 USER, PASSWORD = "TREADLE_WEB_USER", "TREADLE_WEB_PASSWORD"
 
@@ -31,9 +31,18 @@ class DashboardServer:
     """One mount, bound to its address and not yet serving, so that the printed address is the real one."""
 
     def __init__(
-        self, td: Treadle, host: str, port: int, prefix: str, hosts: Iterable[str], read_only: bool, price: float | None
+        self,
+        td: Treadle,
+        host: str,
+        port: int,
+        prefix: str,
+        hosts: Iterable[str],
+        proxies: Iterable[str],
+        read_only: bool,
+        price: float | None,
     ) -> None:
         self.auth = Login(user=os.environ.get(USER, ""), password=os.environ.get(PASSWORD, ""))
+        self._proxies = list(proxies)
         self._host, self._prefix = host, f"/{prefix.strip('/')}".rstrip("/")
         names = set(hosts) if is_any(host) else {*hosts, host}
         allowed = {*security.LOOPBACK, *names} if names else None
@@ -46,9 +55,9 @@ class DashboardServer:
         name = f"[{host}]" if ":" in host else host
         return f"http://{name}:{self._socket.getsockname()[1]}{self._prefix}/"
 
-    @property
-    def login_link(self) -> str:
-        return f"{self.address}?login={self.auth.code}"
+    def new_link(self) -> str:
+        """A link to sign in with, once."""
+        return f"{self.address}?login={self.auth.new_code(self.web.app.store)}"
 
     def run(self, ready: Callable[[], None]) -> None:
         """Serves until SIGINT or SIGTERM. `ready` is called when it answers."""
@@ -59,6 +68,10 @@ class DashboardServer:
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=2,
+            http="h11",  # httptools, which it would prefer, has no limit for the head of a request
+            # Uvicorn would believe every program on this machine that it forwards for somebody else.
+            proxy_headers=bool(self._proxies),
+            forwarded_allow_ips=self._proxies,
         )
         SignallingServer(settings, ready, self.web.close).run([self._socket])
 
@@ -126,7 +139,9 @@ def is_any(host: str) -> bool:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named, or asyncio does not turn off Nagle's algorithm: each response would wait 40 ms for an ACK.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))

@@ -82,11 +82,20 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         return self._app.store.counts(by, self.filter(wanted), most)
 
     def usage(
-        self, since: datetime, until: datetime, *, by: Sequence[str], step: float, tenant: str | None = None
+        self,
+        since: datetime,
+        until: datetime,
+        *,
+        by: Sequence[str],
+        step: float,
+        tenant: str | None = None,
+        type: str | None = None,
+        at_most: int | None = None,
     ) -> list[Usage]:
         """`tenant`: only of this one. A caller bound to a tenant has no choice."""
         bound = self.caller.tenant
-        return self._app.usage(since, until, by=by, step=step, tenant=tenant if bound is None else bound)
+        owner = tenant if bound is None else bound
+        return self._app.usage(since, until, by=by, step=step, tenant=owner, type=type, at_most=at_most)
 
     def worker_names(self) -> dict[str, str]:
         """By id, for the workers that a job names."""

@@ -10,12 +10,15 @@ import pytest
 
 from tests.conformance.helpers import (
     FAILED,
+    enlist,
     put,
     put_and_take,
     settle_one,
+    take,
 )
 from tests.conformance.tenants.place import (
     REFUSED,
+    as_producer,
     outcome,
     relations,
     tables_of_tenants,
@@ -23,10 +26,10 @@ from tests.conformance.tenants.place import (
 from tests.servers.binaries import sources
 from tests.servers.fixtures import new_server
 from treadle import Treadle
-from treadle.errors import BadOption, StoreUnusable
+from treadle.errors import BadOption, StoreBusy, StoreUnusable
 from treadle.outcome import COMPLETED
 from treadle.stores.base import ClaimRequest
-from treadle.stores.postgres import roles
+from treadle.stores.postgres import roles, sql
 from treadle.stores.postgres.roles import Roles
 from treadle.stores.postgres.schema import newest_schema
 from treadle.stores.postgres.store import PostgresStore
@@ -202,3 +205,38 @@ def test_the_error_for_a_role_without_rights_names_the_missing_right(place):
     finally:
         with psycopg.connect(place.admin, autocommit=True) as connection:
             connection.execute(f"DROP ROLE {place.mark}_stranger_login")
+
+
+# Locks
+
+
+LOCKABLE = {"jobs", "ready", "finished", "attempts", "dedupe"}
+"""Whoever may delete rows of a table may lock it: PostgreSQL has no right to delete without that."""
+
+
+def test_a_producer_can_lock_only_the_tables_that_it_deletes_from(place):
+    with as_producer(place, "acme") as connection:
+        tables = [table for table in relations(place.admin) if table != "job"]
+        locks = {t: outcome(connection, f"LOCK TABLE treadle.{t} IN ACCESS EXCLUSIVE MODE") for t in tables}
+
+    assert {table for table, how in locks.items() if how != REFUSED} == LOCKABLE
+
+
+def test_while_a_producer_locks_tables_workers_beat_wait_a_bounded_time_and_go_on(place, store, monkeypatch):
+    for name in ("BEGIN", "BEGIN_TO_READ"):
+        assert "set_config('lock_timeout', '10s', true)" in getattr(sql, name)
+        monkeypatch.setattr(sql, name, getattr(sql, name).replace("'10s'", "'300ms'"))
+    worker = enlist(store)
+    held = put_and_take(store, worker=worker)
+    put(store)
+    with as_producer(place, "acme") as connection:
+        for table in sorted(LOCKABLE):
+            connection.execute(f"LOCK TABLE treadle.{table} IN ACCESS EXCLUSIVE MODE")
+
+        assert store.beat(worker).leases == {held.number: False}
+        for blocked in (lambda: take(store, worker=worker), lambda: settle_one(store, held, FAILED), store.queue_stats):
+            with pytest.raises(StoreBusy):
+                blocked()
+
+    assert settle_one(store, held, FAILED)
+    assert 1 == len(take(store, worker=worker))

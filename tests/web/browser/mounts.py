@@ -13,7 +13,9 @@ import uvicorn
 from starlette.routing import Mount
 
 from treadle import Treadle
-from treadle.web import allow_everyone
+from treadle.web import SCOPES, Principal
+
+EVERYONE = Principal(name="everyone", scopes=frozenset(SCOPES))
 
 
 class Mounts:
@@ -38,7 +40,7 @@ class Mounts:
     def _mount(self, name: str) -> Mount:
         if name not in self._made:
             url, _, option = (self._folder / name).read_text().partition("\n")
-            web = Treadle(url).asgi(auth=allow_everyone, read_only="read-only" in option, price=0.01)
+            web = Treadle(url).asgi(auth=lambda request: EVERYONE, read_only="read-only" in option, price=0.01)
             self._made[name] = Mount(f"/{name}", app=web)
         return self._made[name]
 

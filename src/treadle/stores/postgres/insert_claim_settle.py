@@ -47,10 +47,8 @@ class Transitions(Transaction):
     def snapshot(self) -> Generator[None]:
         """A transaction that reads sees one moment anyway. A page of it is read by its index."""
         self.execute(sql.PLAN_BY_INDEX)
-        try:
-            yield
-        finally:
-            self.execute(sql.PLAN_FREELY)
+        yield
+        self.execute(sql.PLAN_FREELY)  # not after an error, which ends the transaction: this would hide it
 
     # Into `jobs` and `ready`
 

@@ -158,13 +158,11 @@ class PostgresStatements(Statements):
     DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
     """
-    TALLIES = """
-    SELECT status, type, queue, sum(count)::bigint FROM treadle.tallies
-     GROUP BY status, type, queue HAVING sum(count) <> 0
-    """
 
     # ---- stats
 
+    # A JSON list of pairs, as a table.
+    PAIRS = "SELECT v ->> 0 AS queue, v ->> 1 AS type FROM jsonb_array_elements(CAST(:pairs AS text)::jsonb) v"
     # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
     FAILURES = """
     WITH newest AS (

@@ -7,13 +7,13 @@ a fixed number of the newest rows: the page says so, and its cursor continues th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from treadle.clock import SECOND
-from treadle.filters import EVERYTHING, Filter, matches
+from treadle.filters import EVERYTHING, Filter
 from treadle.ids import first_id_of
-from treadle.job import FINAL, WAITING, Job, Page, Status
+from treadle.job import FINAL, STATES, WAITING, Job, Page, Status
 from treadle.stores.rows import JobCounts
 from treadle.stores.shared import read, stats
 from treadle.stores.shared.filter_sql import STATE, STATUS, Term, at_moment, conditions, where
@@ -25,6 +25,8 @@ FIRST_LOOK = 5_000
 """Most pages are full after these."""
 SKEW = 3600 * SECOND
 """An id has the time of the host that made it, which may be wrong by this much."""
+EVERY_QUEUE = 1 << 31
+"""More queues and types than there can be."""
 GroupCount = tuple[dict[str, Any], int]
 """The columns by which jobs are counted, and a count."""
 
@@ -194,21 +196,33 @@ def _is_tallied(by: Sequence[str], filter: Filter) -> bool:
 def _tallied(tx: Transaction, by: Sequence[str], filter: Filter) -> JobCounts:
     """Tallies do not say what a pending job waits for: `queue_stats` does."""
     states = set(filter.statuses) or {*Status, *WAITING}
+    if "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states):
+        return _counted_by_state(tx, by, filter, states)
+    texts, parameters = where([*_of_tally(tx, filter), _is_among(states)])
+    columns = [*by] or ["status"]
+    group = ", ".join(columns)
+    found = tx.execute(tx.sql.TALLIED.format(by=f"{group}, ", which=texts, group=group), parameters)
+    return JobCounts(_grouped(by, ((dict(zip(columns, row, strict=False)), row[-1]) for row in found)), True)
+
+
+def _counted_by_state(tx: Transaction, by: Sequence[str], filter: Filter, states: Collection[str]) -> JobCounts:
+    queues = EVERY_QUEUE if {"type", "queue"} & set(by) else stats.MOST_QUEUES
+    found = stats.queue_stats(tx, where(_of_tally(tx, filter)), queues)
+    wanted = [state for state in STATES if state.name in states or state.status in states]
     rows: list[GroupCount] = []
-    split = "state" in by or (not states.isdisjoint(WAITING) and Status.PENDING not in states)
-    found = [row for row in stats.queue_stats(tx) if _is_in(row.type, row.queue, filter)] if split else []
-    for status, type, queue, n in tx.execute(tx.sql.TALLIES):
-        if status in states and _is_in(type, queue, filter) and not (split and status == Status.PENDING):
-            rows.append(({"status": status, "state": status, "type": type, "queue": queue}, n))
-    for queue_stats in found:
-        waits = [state for state in WAITING if state in states or Status.PENDING in states]
-        row = {"status": Status.PENDING.value, "type": queue_stats.type, "queue": queue_stats.queue}
-        rows += [({**row, "state": state}, queue_stats.counts[state]) for state in waits]
+    for row in found:
+        names = {"type": row.type, "queue": row.queue}
+        rows += [({**names, "status": s.status.value, "state": s.name}, row.counts[s.name]) for s in wanted]
     return JobCounts(_grouped(by, rows), all(row.exact for row in found))
 
 
-def _is_in(type: str, queue: str, filter: Filter) -> bool:
-    return matches(type, filter.types) and matches(queue, filter.queues)
+def _of_tally(tx: Transaction, filter: Filter) -> list[Term]:
+    return list(conditions(tx, EVERYTHING.replace(types=filter.types, queues=filter.queues), "t").values())
+
+
+def _is_among(states: Collection[str]) -> Term:
+    names = {f"status{i}": status.value for i, status in enumerate(Status) if status in states}
+    return f"status IN ({', '.join(f':{name}' for name in names)})", names
 
 
 def _grouped(by: Sequence[str], rows: Iterable[GroupCount]) -> list[dict[str, Any]]:

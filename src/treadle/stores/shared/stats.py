@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from treadle.clock import MINUTE
@@ -12,6 +12,7 @@ from treadle.job import STATES, FailureGroup, Status, Usage
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.rows import QueueStats, Sampled
 from treadle.stores.shared import read
+from treadle.stores.shared.filter_sql import Term
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction
 
 SAMPLE = 2_000
@@ -21,8 +22,12 @@ FAILED = 10_000
 """How many of the newest jobs are grouped."""
 MOST_COUNTED = 10_001
 """Rows that are counted one by one are counted up to here."""
+MOST_QUEUES = 1_000
+"""At most that many (queue, type) have a row of their own."""
 MOST_LEVELS = 2_000
 """At most that many (queue, type, priority) are read."""
+Tally = Mapping[Status, int]
+"""How many jobs have each status."""
 
 
 # Written with the rows that they count
@@ -60,11 +65,22 @@ def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
 
 
 def usage(
-    tx: Transaction, since: int, until: int, step: int, by: Sequence[str], tenant: str | None = None
+    tx: Transaction,
+    since: int,
+    until: int,
+    step: int,
+    by: Sequence[str],
+    tenant: str | None = None,
+    type: str | None = None,
+    most: int | None = None,
 ) -> list[Usage]:
     """`since`, `until` and the start of each step are seconds since 1970."""
-    statement = tx.sql.USAGE.format(by="".join(f"{name}, " for name in by), group=", ".join(["1", *by]))
-    rows = tx.execute(statement, {"since": since, "until": until, "step": step, "tenant": tenant})
+    names, parameters = ", ".join(by), {"since": since, "until": until, "step": step, "tenant": tenant, "type": type}
+    which = "true"
+    if by and most is not None:
+        which, parameters["most"] = f"({names}) IN ({tx.sql.MOST_USED.format(names=names)})", most
+    statement = tx.sql.USAGE.format(by=f"{names}, " if by else "", which=which, group=", ".join(["1", *by]))
+    rows = tx.execute(statement, parameters)
     return [
         Usage(
             at=read.moment(at * 1_000_000),
@@ -105,36 +121,60 @@ class _Level(NamedTuple):
     later: int
 
 
-def queue_stats(tx: Transaction) -> list[QueueStats]:
+def queue_stats(tx: Transaction, which: Term = ("true", {}), queues: int = MOST_QUEUES) -> list[QueueStats]:
     """What waits, runs and has ended, by queue and type, at a cost that does not grow with how much it is.
 
-    How many wait is tallied. How many of those wait for a later time is counted, in ranges of the index.
+    `which`: a condition on the tallies. How many wait is tallied. How many of those wait for a later time is counted,
+    in ranges of the index. After the largest `queues`, by queue and type, one row sums the others.
     """
     with tx.snapshot():  # what is counted is part of what is tallied
-        return _queue_stats(tx)
+        return _queue_stats(tx, which, queues)
 
 
-def _queue_stats(tx: Transaction) -> list[QueueStats]:
-    levels: dict[tuple[str, str], list[_Level]] = defaultdict(list)
+def _queue_stats(tx: Transaction, which: Term, queues: int) -> list[QueueStats]:
+    where, parameters = which
+    largest = tx.execute(tx.sql.LARGEST_QUEUES.format(which=where), {**parameters, "queues": queues}).fetchall()
+    tallies = {(queue, type): _tally(counts) for _, queue, type, *counts in largest}
     most = {"now": tx.now, "most": MOST_COUNTED}
-    found = tx.execute(tx.sql.WAITING_BY_PRIORITY, {**most, "levels": MOST_LEVELS + 1}).fetchall()
+    levels: dict[tuple[str, str], list[_Level]] = defaultdict(list)
+    pairs = as_json([pair for pair, tally in tallies.items() if tally[Status.PENDING]])
+    waiting = tx.sql.WAITING_BY_PRIORITY.format(pairs=tx.sql.PAIRS)
+    found = tx.execute(waiting, {**most, "pairs": pairs, "levels": MOST_LEVELS + 1}).fetchall()
     for queue, type, *level in found[:MOST_LEVELS]:
         levels[queue, type].append(_Level(*level))
     again = tx.execute(tx.sql.RETRYING, most).fetchall()
     retrying = {(queue, type): later for queue, type, _, later in again}
     whole = len(found) <= MOST_LEVELS and sum(failed_before for _, _, failed_before, _ in again) < MOST_COUNTED
     limits = {row[0]: row[4] for row in tx.execute(tx.sql.POLICIES)}
-    tallies: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    for status, type, queue, n in tx.execute(tx.sql.TALLIES):
-        tallies[queue, type][status] += n
-    return [
+    rows = [
         _stats_of(key, tally, levels[key], retrying.get(key, 0), limits.get(key[1]), whole=whole)
         for key, tally in sorted(tallies.items())
     ]
+    others = largest[0][0] - len(rows) if largest else 0
+    return [*rows, _sum_of_others(tx, which, tallies.values(), others)] if others else rows
+
+
+def _tally(counts: Iterable[int]) -> Tally:
+    return dict(zip(Status, counts, strict=True))
+
+
+def _sum_of_others(tx: Transaction, which: Term, shown: Collection[Tally], others: int) -> QueueStats:
+    """The row for those without one. Since when the oldest of them is due, and how many are for later, is not known."""
+    where, parameters = which
+    totals = dict(tx.execute(tx.sql.TALLIED.format(by="status, ", which=where, group="status"), parameters))
+    rest = {status: totals.get(status, 0) - sum(tally[status] for tally in shown) for status in Status}
+    return _stats_of(("", ""), rest, [], 0, None, whole=False, others=others)
 
 
 def _stats_of(
-    key: tuple[str, str], tally: Counter[str], levels: list[_Level], retrying: int, limit: int | None, *, whole: bool
+    key: tuple[str, str],
+    tally: Tally,
+    levels: list[_Level],
+    retrying: int,
+    limit: int | None,
+    *,
+    whole: bool,
+    others: int = 0,
 ) -> QueueStats:
     pending = tally[Status.PENDING]
     later = min(sum(level.later for level in levels), pending)
@@ -148,4 +188,5 @@ def _stats_of(
         next_due=min((level.next for level in levels if level.next is not None), default=None),
         limit=limit,
         exact=not pending or (whole and all(level.later < MOST_COUNTED for level in levels)),
+        others=others,
     )

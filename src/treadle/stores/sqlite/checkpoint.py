@@ -9,11 +9,13 @@ without waiting, and checkpoints for all while it holds the write lock, so that 
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from treadle.errors import TreadleError
@@ -24,18 +26,48 @@ SHORT = 1 << 20
 """Bytes to which a restarted log is cut."""
 PAUSE = 0.25
 """Seconds between two tries while readers keep the log from being reset."""
+log = logging.getLogger("treadle")
+
+
+def open_lock(path: str, database: Path) -> int:
+    """Open the lock file, which is for those who may write the database: whoever can open it can hold the lock.
+
+    It is created with mode 0600, and open to the group and to others only if the database may be written by them. As
+    SQLite's own files next to a database, it has the database's group, and its owner if root creates it. A symbolic
+    link is not followed.
+    """
+    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _share(lock, os.stat(database))
+    except BaseException:
+        os.close(lock)
+        raise
+    return lock
+
+
+def _share(lock: int, database: os.stat_result) -> None:
+    found, user = os.fstat(lock), os.geteuid()
+    mode = 0o600 | (0o060 if database.st_mode & 0o020 else 0) | (0o006 if database.st_mode & 0o002 else 0)
+    is_right = (found.st_mode & 0o777, found.st_gid) == (mode, database.st_gid)
+    if is_right or user not in (found.st_uid, 0) or found.st_nlink > 1:  # a second name could be any file's
+        return
+    with suppress(PermissionError):  # this user is not a member of that group
+        os.fchown(lock, -1 if user else database.st_uid, database.st_gid)
+    os.fchmod(lock, mode)
 
 
 class Checkpointer:
     """Keeps the log short."""
 
     def __init__(self, path: Path, connect: Callable[[], sqlite3.Connection]) -> None:
+        self._path = path
         self._log = f"{path}-wal"
         self._lock_file = f"{path}-checkpoint"
         self._connect = connect
         self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
         self.busy = threading.Lock()
         self._not_before = 0.0
+        self._has_warned = False
 
     def after_commit(self) -> None:
         """Checkpoint if the log has grown long and no other process does it."""
@@ -59,14 +91,18 @@ class Checkpointer:
     def _checkpoint(self) -> None:
         self._not_before = time.monotonic() + PAUSE
         try:
-            lock = os.open(self._lock_file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            lock = open_lock(self._lock_file, self._path)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 self._run()
             finally:
                 os.close(lock)
-        except (OSError, sqlite3.Error, TreadleError):
+        except (BlockingIOError, sqlite3.Error, TreadleError):
             pass  # another process does it, or has the database locked: the next commit tries again. This one is safe.
+        except OSError as error:
+            if not self._has_warned:
+                log.warning("%s cannot be locked, so this process lets the log grow: %s", self._lock_file, error)
+            self._has_warned = True
 
     def _run(self) -> None:
         holder, copier = self._connections = self._connections or (self._connect(), self._connect())

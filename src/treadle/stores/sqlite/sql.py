@@ -146,10 +146,11 @@ class SQLiteStatements(Statements):
            (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before
              ORDER BY 1, 2, 3, 4 LIMIT :limit)
     """
-    TALLIES = "SELECT status, type, queue, count FROM treadle_tallies WHERE count <> 0"
 
     # ---- stats
 
+    # A JSON list of pairs, as a table.
+    PAIRS = "SELECT value ->> 0 AS queue, value ->> 1 AS type FROM json_each(:pairs)"
     # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
     FAILURES = """
     WITH newest AS (

@@ -15,6 +15,7 @@ from treadle.diagnosis import Why
 from treadle.filters import Filter
 from treadle.job import Attempt, Job, NewJob
 from treadle.views import JobPage
+from treadle.web.api import new_types
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Request, Response, Route, get, post
 from treadle.web.visible_jobs import JobAction
@@ -153,7 +154,8 @@ def enqueue(request: Request) -> Response:
     given: list[NewJobIn] = request.body if isinstance(request.body, list) else [request.body]
     new_jobs = [_new_job(request, one) for one in given]
     key: str | None = request.query[IDEMPOTENCY_KEY.name]
-    jobs = request.jobs.insert(new_jobs) if key is None else _insert_once(request, key, new_jobs)
+    with new_types.bounded(request, new_jobs):
+        jobs = request.jobs.insert(new_jobs) if key is None else _insert_once(request, key, new_jobs)
     stored = {new.id for new in new_jobs} & {job.id for job in jobs}
     if stored:
         what = jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))

@@ -1,4 +1,4 @@
-"""/healthz and /readyz for load balancers, /metrics for Prometheus: gauges of the database, counters of the process."""
+"""Probes for load balancers, and /metrics for Prometheus: gauges of the database, counters of the process."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable
+from functools import partial
 
 import msgspec
+from anyio import to_thread
 
 from treadle import clock
 from treadle.app import Treadle
@@ -18,8 +20,13 @@ from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, get
 
 MEDIA = "text/plain; version=0.0.4; charset=utf-8"
-FRESH_SECONDS = 1.0
-"""Seconds for which a response is cached, so that two scrapers cost as much as one."""
+FRESH_SECONDS, SHARE = 1.0, 0.2
+"""Seconds for which a response is cached, so that two scrapers cost as much as one; and the part of the time that goes
+into making it."""
+MAX_TYPES = 1_000
+"""Types that have counters of their own. The others share one, without a type."""
+
+LEFT_OUT = "Queues and types without series of their own: the series without queue and type are their sums."
 
 Sample = tuple[dict[str, str], float]
 STEP = 60
@@ -50,15 +57,18 @@ class Ready(msgspec.Struct, kw_only=True):
     schema: int
 
 
+@get("/livez", "The process answers", scope=None, returns=Health)
 @get("/healthz", "The process answers", scope=None, returns=Health)
-def healthz(request: Request) -> Response:
+async def healthz(request: Request) -> Response:
+    """Without a thread: it answers while every thread is busy."""
     return Response(data=Health())
 
 
 @get("/readyz", "The database answers, and its schema fits", scope=None, returns=Ready, problems=(503,))
-def readyz(request: Request) -> Response:
-    """At most one query a second, because it is open to all."""
-    return Response(data=Ready(schema=request.web.cached("schema", 1.0, lambda: _schema(request))))
+async def readyz(request: Request) -> Response:
+    """At most one query a second, because it is open to all; on a thread and a connection that pages do not use."""
+    found = partial(request.web.cached, "schema", 1.0, lambda: _schema(request))
+    return Response(data=Ready(schema=await to_thread.run_sync(found, limiter=request.web.probe_limiter)))
 
 
 def _schema(request: Request) -> int:
@@ -68,7 +78,6 @@ def _schema(request: Request) -> int:
         found, needed = store.schema(), store.newest_schema()
         if found is None or found < needed:
             raise SchemaTooOld(store.where, found or 0, needed)
-        store.now()
     except TreadleError as error:
         log.warning("not ready: %s", error)
         raise HTTPProblem(503, "the database cannot be used", "see the server's log, or run: treadle doctor") from None
@@ -77,13 +86,19 @@ def _schema(request: Request) -> int:
 
 @get("/metrics", "Numbers for Prometheus", for_tenants=False, returns="text/plain")
 def metrics(request: Request) -> Response:
-    return Response(text=request.web.cached("metrics", FRESH_SECONDS, lambda: text(request)), media=MEDIA)
+    """What takes long to make is kept longer."""
+    made = request.web.cached("metrics", FRESH_SECONDS, lambda: text(request), share=SHARE)
+    return Response(text=made, media=MEDIA)
 
 
 def text(request: Request) -> str:
-    """Gauges are of the database, the same in every process. Counters start with this process."""
+    """Gauges are of the database, the same in every process. Counters start with this process.
+
+    A series without queue and type is the sum of those that have none of their own: to Prometheus, an empty label is
+    none.
+    """
     queues, workers, now = request.app.queue_stats(), request.app.workers(), request.app.store.now()
-    by_type = [({"queue": row.queue, "type": row.type}, row) for row in queues]
+    by_type = [({} if row.others else {"queue": row.queue, "type": row.type}, row) for row in queues]
     jobs = [({**labels, "status": state}, n) for labels, row in by_type for state, n in row.counts.items()]
     oldest = [(labels, max(0.0, (now - row.oldest_due) / 1e6)) for labels, row in by_type if row.oldest_due is not None]
     by_worker = [({"worker": worker.name, "id": worker.id}, worker) for worker in workers]
@@ -93,6 +108,7 @@ def text(request: Request) -> str:
     stalled = [(labels, stalled_for(worker, now) or 0.0) for labels, worker in by_worker]
     parts = [
         _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
+        _family("treadle_types_left_out", "gauge", LEFT_OUT, [({}, sum(row.others for row in queues))]),
         _family("treadle_oldest_due_seconds", "gauge", "How long the oldest due job has waited.", oldest),
         _family("treadle_workers", "gauge", "Live workers.", [({}, len(alive(workers, now)))]),
         _family("treadle_worker_slots", "gauge", "Jobs that a worker may run at once.", slots),
@@ -107,7 +123,7 @@ def text(request: Request) -> str:
 def _counters(request: Request) -> Iterable[str]:
     totals = request.web.counters.totals()
     for kind, (name, help) in COUNTERS.items():
-        rows = [({"type": type}, value) for (type, of), value in sorted(totals.items()) if of == kind]
+        rows = [({"type": type} if type else {}, value) for (type, of), value in sorted(totals.items()) if of == kind]
         yield _family(name, "counter", f"{help} Since this process started.", rows)
 
 
@@ -137,6 +153,8 @@ class Counters:
         self._since = began - began % STEP
         self._closed: Counter[Key] = Counter()
         """The sums of the minutes that are over."""
+        self._types: set[str] = set()
+        """Those with counters of their own: the first ones, so that no counter ever goes back."""
 
     def totals(self) -> dict[Key, float]:
         """Since the minute in which this process started, by type and kind."""
@@ -144,7 +162,7 @@ class Counters:
             now = self._app.store.now() // clock.SECOND
             start, end = (clock.to_datetime(at * clock.SECOND) for at in (self._since, now + STEP))
             rows = self._app.usage(start, end, by=("type",), step=STEP)
-            found = self._closed + _sum(rows)
+            found = self._closed + self._sum(rows)
             self._close(rows, now)
             return dict(found)
 
@@ -152,13 +170,15 @@ class Counters:
         """A minute is over one minute after its end: until then a transaction may still add to it."""
         until = now - now % STEP - STEP
         if until > self._since:
-            self._closed += _sum([row for row in rows if clock.from_datetime(row.at) < until * clock.SECOND])
+            self._closed += self._sum([row for row in rows if clock.from_datetime(row.at) < until * clock.SECOND])
             self._since = until
 
-
-def _sum(rows: list[Usage]) -> Counter[Key]:
-    found: Counter[Key] = Counter()
-    for row in rows:
-        for kind in COUNTERS:
-            found[(row.key[0], kind)] += getattr(row, kind)
-    return found
+    def _sum(self, rows: list[Usage]) -> Counter[Key]:
+        found: Counter[Key] = Counter()
+        for row in rows:
+            [type] = row.key
+            if len(self._types) < MAX_TYPES:
+                self._types.add(type)
+            for kind in COUNTERS:
+                found[type if type in self._types else "", kind] += getattr(row, kind)
+        return found

@@ -22,6 +22,7 @@ MAX_COUNTED = 100_000
 """Only this many of the newest jobs are counted where there is no tally."""
 QUERY_SHARE = 0.05
 """At most this part of the time goes into one query: a count by tenant or subject reads every job."""
+QUEUES_SHARE = 0.2
 MAX_GROUPS = 200
 """There may be a tenant for every job."""
 MAX_STEPS = 1_500
@@ -67,7 +68,7 @@ class UsagePage(msgspec.Struct, kw_only=True):
 
 
 _COUNTS: dict[str, Any] = {"queue": str, "type": str, **dict.fromkeys(STATE_NAMES, int), "limit": int | None}
-_FIELDS = {**_COUNTS, "oldest_due": datetime | None, "next_due": datetime | None, "exact": bool}
+_FIELDS = {**_COUNTS, "oldest_due": datetime | None, "next_due": datetime | None, "exact": bool, "others": int}
 _struct = partial(msgspec.defstruct, kw_only=True, module=__name__)
 QueueOut = _struct("LaneOut", _FIELDS.items(), namespace={"__doc__": "Jobs of one type in one queue."})
 _ITEMS = [("items", list[QueueOut])]  # type: ignore[valid-type]
@@ -107,9 +108,10 @@ def usage(request: Request) -> Response:
     step: int = request.query["step"]
     since, until = _window(request.query["window"], step, request.jobs.now() // clock.SECOND)
     by = tuple(dict.fromkeys(name for name in request.query["group_by"].split(",") if name))
-    rows = request.jobs.usage(since, until, by=by, step=step)
+    most = MAX_USAGE_ROWS + 1
+    rows = request.jobs.usage(since, until, by=by, step=step, at_most=most)
     if len(rows) > MAX_USAGE_ROWS:
-        problem = f"that would be {len(rows):,} rows of at most {MAX_USAGE_ROWS:,}"
+        problem = f"that would be more than {MAX_USAGE_ROWS:,} rows"
         raise HTTPProblem(400, problem, "choose a longer step, a shorter window, or fewer groups")
     items = [views.usage(row, by) for row in rows]
     return Response(data=UsagePage(since=since, until=until, step=step, items=items))
@@ -129,7 +131,7 @@ def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
 
 @get("/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Queues)
 def queues(request: Request) -> Response:
-    rows = request.web.cached("queues", 0.5, request.app.queue_stats)
+    rows = request.web.cached("queues", 0.5, request.app.queue_stats, share=QUEUES_SHARE)
     return Response(data=Queues(items=[QueueOut(**views.queue(row)) for row in rows]))
 
 

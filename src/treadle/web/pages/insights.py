@@ -5,9 +5,6 @@ from __future__ import annotations
 import csv
 import io
 
-import msgspec
-
-from treadle.job import Usage
 from treadle.web import formatting
 from treadle.web.pages import queries, usage_charts
 from treadle.web.pages.usage_charts import LONG_WINDOWS, Window
@@ -27,10 +24,10 @@ Chosen = tuple[Window, str, str | None, str]
 def insights(request: Request) -> Response:
     fmt = formatting.formatter_for(request)
     over, by, tenant, type = _chosen(request)
-    rows = _usage(request, over, by, tenant)
-    kept = [row for row in rows if not type or row.key[1] == type]
-    steps = usage_charts.by_step(kept, over)
-    table = [(name, usage_charts.total(used)) for name, used in usage_charts.by_key(kept).items()]
+    steps = usage_charts.by_step(queries.usage(request, over, (), tenant, type or None), over)
+    groups = queries.usage(request, usage_charts.in_one_step(over), (by,), tenant, type or None, MAX_ROWS + 1)
+    busiest = sorted(groups, key=lambda row: (-row.runs, row.key))[:MAX_ROWS]
+    table = [(row.key[0], usage_charts.total([row])) for row in busiest]
     table.sort(key=lambda row: (-row[1].busy, row[0]))
     return render(
         request,
@@ -40,16 +37,16 @@ def insights(request: Request) -> Response:
         selected={"window": over.key, "by": by, "tenant": tenant, "type": type},
         windows=[(key, key) for key in LONG_WINDOWS],
         kinds=_kinds(request),
-        types=sorted({row.key[1] for row in rows}),
-        tenants=sorted({row.key[2] for row in rows} - {""}) if request.caller.tenant is None else [],
+        types=_choices(request, over, "type", tenant, type),
+        tenants=_choices(request, over, "tenant", None, tenant) if request.caller.tenant is None else [],
         charts=[
             usage_charts.throughput_chart(steps, over, fmt),
             usage_charts.seconds_chart("busy", "good", [s.busy for s in steps], over, fmt),
             usage_charts.seconds_chart("waiting", "calm", [s.waiting for s in steps], over, fmt),
         ],
-        rows=table[:MAX_ROWS],
-        left_out=max(0, len(table) - MAX_ROWS),
-        all=usage_charts.total(kept),
+        rows=table,
+        has_more=len(groups) > MAX_ROWS,
+        all=usage_charts.total(steps),
         csv=request.url("/insights.csv", window=over.key, tenant=tenant, type=type),
     )
 
@@ -70,6 +67,12 @@ def export(request: Request) -> Response:
     return Response(text=out.getvalue(), media="text/csv; charset=utf-8", headers=headers)
 
 
+def _choices(request: Request, over: Window, name: str, tenant: str | None, chosen: str | None) -> list[str]:
+    """What a menu offers: the names that ran most, and what is chosen."""
+    found = queries.usage(request, usage_charts.in_one_step(over), (name,), tenant, None, MAX_ROWS)
+    return sorted({*(row.key[0] for row in found), chosen or ""} - {""})
+
+
 def _harmless(name: str) -> str:
     """A spreadsheet would run a cell that starts like a formula."""
     return f"'{name}" if name[:1] in ("=", "+", "-", "@", "\t", "\r") else name
@@ -85,11 +88,3 @@ def _chosen(request: Request) -> Chosen:
 def _kinds(request: Request) -> list[tuple[str, str]]:
     """A caller bound to a tenant has only one."""
     return [kind for kind in KINDS if kind[0] != "tenant" or request.caller.tenant is None]
-
-
-def _usage(request: Request, over: Window, by: str, tenant: str | None) -> list[Usage]:
-    """With the key that the table groups by, then type, then tenant."""
-    keys = tuple(dict.fromkeys((by, "type", "tenant")))
-    columns = [keys.index(name) for name in (by, "type", "tenant")]
-    rows = queries.usage(request, over, keys, tenant)
-    return [msgspec.structs.replace(row, key=tuple(row.key[n] for n in columns)) for row in rows]

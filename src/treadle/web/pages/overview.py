@@ -23,7 +23,7 @@ from treadle.web.route import Request, Response, get, redirect
 
 GROUPS = (("type", "By type"), ("queue", "By queue"), ("tenant", "By tenant"))
 MAX_ROWS = 100
-"""Those that ran most."""
+"""Of a table: those that ran most, or a page of them."""
 SPARK_BARS = 24
 LATEST = 5
 GroupRow = tuple[str, Mapping[str, int], Latency | None, Sums, Markup]
@@ -39,8 +39,8 @@ def overview(request: Request) -> Response:
     over = usage_charts.window(request.text("window"), now)
     by = request.text("by") if request.text("by") in dict(GROUPS) else "type"
     queues = queries.queues(request)
-    used = queries.usage(request, over, (by,))
-    steps = usage_charts.by_step(used, over)
+    steps = usage_charts.by_step(queries.usage(request, over), over)
+    used = queries.usage(request, over, (by,), at_most=MAX_ROWS)
     failures = queries.failures(request)
     return render(
         request,
@@ -115,6 +115,8 @@ def _counts(queues: Iterable[QueueStats], by: str) -> Mapping[str, Mapping[str, 
     """By type or queue, then by state."""
     found: dict[str, Counter[str]] = defaultdict(Counter)
     for row in queues:
+        if row.others:  # the table has only the largest
+            continue
         found[row.type if by == "type" else row.queue].update(row.counts)
     return found
 
@@ -145,6 +147,18 @@ def workers(request: Request) -> Response:
     now, rows = request.app.store.now(), queries.workers(request)
     live = alive(rows, now)
     workers = sorted((views.worker(row, now) for row in rows), key=lambda worker: (worker.live, worker.name))
-    found = [(row, row.oldest_due if row.counts["queued"] else None) for row in queries.queues(request)]
+    every = queries.queues(request)
+    page, pages = _page(request.text("page"), len(every))
+    found = [
+        (row, row.oldest_due if row.counts["queued"] else None) for row in every[(page - 1) * MAX_ROWS :][:MAX_ROWS]
+    ]
     queues = [(row, views.moment(at), sum(handles(w, row.queue, row.type) for w in live)) for row, at in found]
-    return render(request, "workers.html", current_page="workers", workers=workers, queues=queues)
+    return render(
+        request, "workers.html", current_page="workers", workers=workers, queues=queues, page=page, pages=pages
+    )
+
+
+def _page(text: str, rows: int) -> tuple[int, int]:
+    """The number of a page, from 1 on, and how many there are. What is no page is the nearest one."""
+    pages = max(1, -(-rows // MAX_ROWS))
+    return min(max(1, int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 1), pages), pages

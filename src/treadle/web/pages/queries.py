@@ -62,6 +62,15 @@ def counts_by_state(request: Request, wanted: Filter) -> dict[str, Count]:
     return _cached(request, ("counts", str(wanted)), lambda: request.jobs.counts_by_state(wanted))
 
 
-def usage(request: Request, over: Window, by: tuple[str, ...], tenant: str | None = None) -> list[Usage]:
-    make = partial(request.jobs.usage, over.since, over.until, by=by, step=over.step, tenant=tenant)
-    return _cached(request, ("usage", over, by, tenant), make)
+def usage(
+    request: Request,
+    over: Window,
+    by: tuple[str, ...] = (),
+    tenant: str | None = None,
+    type: str | None = None,
+    at_most: int | None = None,
+) -> list[Usage]:
+    make = partial(
+        request.jobs.usage, over.since, over.until, by=by, step=over.step, tenant=tenant, type=type, at_most=at_most
+    )
+    return _cached(request, ("usage", over, by, tenant, type, at_most), make)

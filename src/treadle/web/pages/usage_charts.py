@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from treadle import clock
 from treadle.job import Usage
+from treadle.management import ONE_STEP
 from treadle.units import format_duration
 from treadle.web.charts import NOTHING, Chart, Scale, Series, bars, lines, nice, nice_seconds
 from treadle.web.formatting import Formatter, number
@@ -41,6 +42,11 @@ def window(key: str, now: int, kinds: dict[str, tuple[int, int]] = WINDOWS) -> W
     seconds = now // clock.SECOND
     end = seconds - seconds % step + step
     return Window(key, clock.to_datetime((end - length) * clock.SECOND), clock.to_datetime(end * clock.SECOND), step)
+
+
+def in_one_step(over: Window) -> Window:
+    """The same time, for sums over all of it."""
+    return over._replace(step=ONE_STEP)
 
 
 class Sums(NamedTuple):
