@@ -17,7 +17,8 @@ from tests.web.conftest import by_header
 from tests.web.odd_inputs import HEADERS, ID, IDS, TEXTS, Odd, corpus, fill, mixtures, request_to, send
 from treadle import Treadle
 from treadle.web.app import ROUTES, WebApp
-from treadle.web.auth import Auth, Login
+from treadle.web.auth import Auth
+from treadle.web.login import Login
 
 MOST = int(os.environ.get("TREADLE_TEST_ODD_INPUTS", "400"))
 """Requests of the corpus that are sent to each store."""

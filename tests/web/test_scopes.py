@@ -16,7 +16,7 @@ from tests import stores
 from tests.web.conftest import client_of
 from tests.web.test_jobs import problem
 from treadle import Fail, Treadle
-from treadle.views import HIDDEN
+from treadle.redact import HIDDEN
 from treadle.web.app import ROUTES
 
 SECRET, STORED = "hunter2", "as it is stored"

@@ -46,6 +46,7 @@ from treadle.web.visible_jobs import VisibleJobs
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
+    from treadle.redact import Redactor
     from treadle.web.app import WebApp
     from treadle.web.auth import Principal
 
@@ -131,6 +132,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
         if self.caller.tenant is not None:
             raise PermissionError(f"{self.route.path} is about all tenants; say for_tenants=False, or use request.jobs")
         return self.web.app
+
+    @property
+    def redactor(self) -> Redactor:
+        """Hides secrets in what is shown."""
+        return self.web.app.redactor
 
     @property
     def jobs(self) -> VisibleJobs:

@@ -85,30 +85,30 @@ def list_jobs(request: Request) -> Response:
     wanted = filter_of(request)
     page = request.jobs.page(wanted, request.query["limit"], request.query["cursor"])
     count = request.jobs.count(wanted) if request.query["total"] else None
-    return Response(data=views.job_page([views.job(job, request.app.redactor) for job in page], page, wanted, count))
+    return Response(data=views.job_page([views.job(job, request.redactor) for job in page], page, wanted, count))
 
 
 @get("/api/jobs/{id}", "One job", returns=Job)
 def get_job(request: Request) -> Response:
-    return Response(data=views.job(request.jobs.get(request.path["id"]), request.app.redactor))
+    return Response(data=views.job(request.jobs.get(request.path["id"]), request.redactor))
 
 
 @get("/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
 def attempts(request: Request) -> Response:
-    found, redactor = request.jobs.attempts(request.path["id"]), request.app.redactor
+    found, redactor = request.jobs.attempts(request.path["id"]), request.redactor
     return Response(data=Attempts(items=[views.attempt(attempt, redactor) for attempt in found]))
 
 
 @get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why)
 def why(request: Request) -> Response:
-    return Response(data=views.why(request.jobs.why(request.path["id"]), request.app.redactor))
+    return Response(data=views.why(request.jobs.why(request.path["id"]), request.redactor))
 
 
 def apply(request: Request, action: JobAction, id: str) -> Job:
     """Does it to one job, records it, and returns the job as it is then."""
     job = request.jobs.change(action, id)
     request.audit(action.__name__, job.id)
-    return views.job(job, request.app.redactor)
+    return views.job(job, request.redactor)
 
 
 def action_route(action: JobAction, method: str, path: str, summary: str) -> None:
@@ -130,7 +130,7 @@ def clone(request: Request) -> Response:
     payload = None if changes.payload is UNSET else changes.payload
     job = request.jobs.change(lambda app, id: app.clone(id, payload), request.path["id"])
     request.audit("clone", job.id)
-    return Response(status=201, data=views.job(job, request.app.redactor))
+    return Response(status=201, data=views.job(job, request.redactor))
 
 
 action_route(Treadle.retry, "POST", "/api/jobs/{id}/retry", "Let an ended job run again now, with all of its attempts")
@@ -160,7 +160,7 @@ def enqueue(request: Request) -> Response:
     if stored:
         what = jobs[0].id if len(jobs) == 1 else ", ".join(sorted({job.type for job in jobs}))
         request.audit("enqueue", what, len(stored))
-    redactor, may_read = request.app.redactor, request.caller.may("read")
+    redactor, may_read = request.redactor, request.caller.may("read")
     items = [views.job(job, redactor) if job.id in stored or may_read else _receipt(job) for job in jobs]
     status = 201 if stored else 200
     return Response(status=status, data=Jobs(items=items) if isinstance(request.body, list) else items[0])

@@ -42,7 +42,7 @@ def _new(request: Request, pairs: set[Pair]) -> set[Pair]:
 
 def _known(request: Request) -> tuple[set[Pair], set[Pair]]:
     """Those that jobs have and no worker has published, and the published ones."""
-    return request.web.cached(KEY, SECONDS, lambda: _read(request.app), share=SHARE)
+    return request.web.cached(KEY, SECONDS, lambda: _read(request.web.app), share=SHARE)
 
 
 def _read(app: Treadle) -> tuple[set[Pair], set[Pair]]:

@@ -138,7 +138,7 @@ def queues(request: Request) -> Response:
 @get("/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, returns=Failures)
 def failures(request: Request) -> Response:
     rows = request.web.cached("failures", 1.0, request.app.failures)
-    return Response(data=Failures(items=[views.failure(row, request.app.redactor) for row in rows]))
+    return Response(data=Failures(items=[views.failure(row, request.redactor) for row in rows]))
 
 
 @get("/api/workers", "Who works, since when, and whether they are alive", for_tenants=False, returns=Workers)

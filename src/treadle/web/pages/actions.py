@@ -168,14 +168,14 @@ def _confirm_page(
 
 @get("/jobs/{id}/clone", "A job like this one", scope="manage", page=True)
 def clone_form(request: Request) -> Response:
-    job = views.job(request.jobs.get(request.path["id"]), request.app.redactor)
+    job = views.job(request.jobs.get(request.path["id"]), request.redactor)
     return _clone_page(request, job, highlight.pretty(job.payload))
 
 
 @post("/jobs/{id}/clone", "Enqueue it", scope="manage", page=True)
 def clone(request: Request) -> Response:
     job = request.jobs.get(request.path["id"])
-    safe, text = views.job(job, request.app.redactor), request.field("payload")
+    safe, text = views.job(job, request.redactor), request.field("payload")
     try:
         edited = codec.decode(text.encode())
         new = request.jobs.change(lambda app, _: _clone(app, job, safe.payload, edited), job.id)

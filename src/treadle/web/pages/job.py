@@ -69,7 +69,7 @@ class Part(NamedTuple):
 
 @get("/jobs/{id}", "One job", page=True)
 def job(request: Request) -> Response:
-    found, hide = request.jobs.get(request.path["id"]), request.app.redactor
+    found, hide = request.jobs.get(request.path["id"]), request.redactor
     attempts = [views.attempt(attempt, hide) for attempt in request.jobs.attempts(found.id)]
     names = queries.worker_names(request)
     now = formatting.formatter_for(request).now

@@ -44,7 +44,7 @@ def jobs(request: Request) -> Response:
         return _page(request, status=400, error=str(error), q=q, chips=_chips(wanted))
     now = formatter_for(request).now
     values: dict[str, Any] = {
-        "rows": [_row(views.job(job, request.app.redactor), now) for job in page],
+        "rows": [_row(views.job(job, request.redactor), now) for job in page],
         "tabs": _tabs(wanted, counts),
         "chips": _chips(wanted),
         "total": count_of(wanted, counts),

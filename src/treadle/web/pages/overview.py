@@ -54,7 +54,7 @@ def overview(request: Request) -> Response:
         windows=[(key, key) for key in WINDOWS],
         kinds=GROUPS,
         rows=_rows(request, by, queues, used, over),
-        groups=with_filters(failures[:LATEST], request.app.redactor),
+        groups=with_filters(failures[:LATEST], request.redactor),
         more_groups=len(failures) - LATEST,
     )
 
@@ -123,7 +123,7 @@ def _counts(queues: Iterable[QueueStats], by: str) -> Mapping[str, Mapping[str, 
 
 @get("/failures", "Failed jobs, grouped", page=True, for_tenants=False)
 def failures(request: Request) -> Response:
-    groups = with_filters(queries.failures(request), request.app.redactor)
+    groups = with_filters(queries.failures(request), request.redactor)
     return render(request, "failures.html", current_page="failures", groups=groups)
 
 
