@@ -55,6 +55,6 @@ def _check(request: Request, new: set[Pair]) -> None:
     made, _ = _known(request)
     if len(made) + len(new) > MAX_NEW_TYPES:
         queue, type = min(new)
-        problem = f"no worker has published type {type!r} for queue {queue!r}, and {len(made):,} such types have jobs"
+        problem = f"no worker has published type {type!r} for queue {queue!r}, and too many such types have jobs"
         way_out = "check the name, start a worker that has the type, or use a token with the scope 'manage'"
         raise HTTPProblem(403, problem, way_out, code="too-many-types")
