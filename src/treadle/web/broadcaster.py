@@ -24,6 +24,8 @@ from treadle.web.route import Request, get
 
 DEBOUNCE = 0.25
 """Seconds between two hints. Changes in between are part of the next."""
+TOGETHER, APART = 20, 0.005
+"""Streams that get a hint together, and seconds until the next ones do: other requests are served in between."""
 POLL_SECONDS = 1.0
 """Seconds between two queries of a database that does not notify of commits."""
 MAX_STREAMS, MAX_STREAMS_OF_ONE = 200, 50
@@ -171,8 +173,10 @@ class Broadcaster:
     def _broadcast(self, hint: Hint) -> None:
         with self._lock:
             self._latest, subscribers = hint, list(self._subscribers)
-        for subscriber in subscribers:
+        for n, subscriber in enumerate(subscribers, 1):
             subscriber.send(hint)
+            if n % TOGETHER == 0:
+                time.sleep(APART)
 
 
 def _too_many(status: int, problem: str) -> HTTPProblem:
