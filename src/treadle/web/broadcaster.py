@@ -24,6 +24,8 @@ from treadle.web.route import Request, get
 
 DEBOUNCE = 0.25
 """Seconds between two hints. Changes in between are part of the next."""
+HINT_SHARE = 0.2
+"""At most this part of the time goes into making hints."""
 TOGETHER, APART = 20, 0.005
 """Streams that get a hint together, and seconds until the next ones do: other requests are served in between."""
 POLL_SECONDS = 1.0
@@ -130,7 +132,7 @@ class Broadcaster:
                 time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        watch, last, sent_at = self._app.store.watch(), None, -math.inf
+        watch, last, next_at = self._app.store.watch(), None, -math.inf
         changed = True  # something may have changed before the watch began
         try:
             while self._has_subscribers():
@@ -140,9 +142,11 @@ class Broadcaster:
                 if changed:
                     self._repeat_later()
                 if self._is_due() or changed:
-                    time.sleep(max(0.0, sent_at + DEBOUNCE - time.monotonic()))
-                    sent_at = time.monotonic()
-                    self._broadcast(self.hint())
+                    time.sleep(max(0.0, next_at - time.monotonic()))
+                    began = time.monotonic()
+                    hint = self.hint()
+                    next_at = began + max(DEBOUNCE, (time.monotonic() - began) / HINT_SHARE)
+                    self._broadcast(hint)
                 changed = watch.wait(self._pause())
         finally:
             watch.close()
