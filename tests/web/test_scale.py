@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import http.client
-import os
 import statistics
 import threading
 import time
@@ -61,7 +60,7 @@ FILL = (
 )
 """Half of the jobs wait, half have run in this minute."""
 
-pytestmark = pytest.mark.skipif(not os.environ.get("TREADLE_TEST_TORTURE"), reason="it takes minutes: script/torture")
+pytestmark = pytest.mark.torture
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
