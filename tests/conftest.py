@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # A busy machine must not fail a test, and CI must be reproducible.
@@ -20,6 +21,19 @@ settings.load_profile("treadle")
 # A process in a shell's background ignores Ctrl-C, and so do its children. The children of tests must not.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "torture: takes minutes of both cores, and is left to script/torture")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests marked as torture run only in `script/torture`."""
+    if not os.environ.get("TREADLE_TEST_TORTURE"):
+        longest = [item for item in items if item.get_closest_marker("torture")]
+        config.hook.pytest_deselected(items=longest)
+        items[:] = [item for item in items if item not in longest]
+
 
 # Declared here, so that all tests share one server.
 pytest_plugins = ["tests.servers.fixtures"]

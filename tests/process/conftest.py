@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from tests.servers.postgres import PostgresServer
 
 def pytest_configure(config: pytest.Config) -> None:
     stores.add_marker(config)
-    config.addinivalue_line("markers", "torture: takes minutes of both cores, and is left to script/torture")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -65,11 +63,7 @@ def needs_sleepers(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests that need the sleepers run last; tests marked as torture run only in `script/torture`."""
-    if not os.environ.get("TREADLE_TEST_TORTURE"):
-        longest = [item for item in items if item.get_closest_marker("torture")]
-        config.hook.pytest_deselected(items=longest)
-        items[:] = [item for item in items if item not in longest]
+    """Tests that need the sleepers run last."""
     places = [place for place, item in enumerate(items) if Path(__file__).parent in item.path.parents]
     for place, item in zip(places, sorted((items[place] for place in places), key=needs_sleepers), strict=True):
         items[place] = item

@@ -24,6 +24,10 @@ from treadle.web.route import Request, get
 
 DEBOUNCE = 0.25
 """Seconds between two hints. Changes in between are part of the next."""
+HINT_SHARE = 0.2
+"""At most this part of the time goes into making hints."""
+TOGETHER, APART = 20, 0.005
+"""Streams that get a hint together, and seconds until the next ones do: other requests are served in between."""
 POLL_SECONDS = 1.0
 """Seconds between two queries of a database that does not notify of commits."""
 MAX_STREAMS, MAX_STREAMS_OF_ONE = 200, 50
@@ -130,7 +134,7 @@ class Broadcaster:
                 time.sleep(POLL_SECONDS)
 
     def _watch(self) -> None:
-        watch, last, sent_at = self._app.store.watch(), None, -math.inf
+        watch, last, next_at = self._app.store.watch(), None, -math.inf
         changed = True  # something may have changed before the watch began
         try:
             while self._has_subscribers():
@@ -140,9 +144,11 @@ class Broadcaster:
                 if changed:
                     self._repeat_later()
                 if self._is_due() or changed:
-                    time.sleep(max(0.0, sent_at + DEBOUNCE - time.monotonic()))
-                    sent_at = time.monotonic()
-                    self._broadcast(self.hint())
+                    time.sleep(max(0.0, next_at - time.monotonic()))
+                    began = time.monotonic()
+                    hint = self.hint()
+                    next_at = began + max(DEBOUNCE, (time.monotonic() - began) / HINT_SHARE)
+                    self._broadcast(hint)
                 changed = watch.wait(self._pause())
         finally:
             watch.close()
@@ -173,8 +179,10 @@ class Broadcaster:
     def _broadcast(self, hint: Hint) -> None:
         with self._lock:
             self._latest, subscribers = hint, list(self._subscribers)
-        for subscriber in subscribers:
+        for n, subscriber in enumerate(subscribers, 1):
             subscriber.send(hint)
+            if n % TOGETHER == 0:
+                time.sleep(APART)
 
 
 def _too_many(status: int, problem: str) -> HTTPProblem:

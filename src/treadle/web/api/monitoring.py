@@ -16,6 +16,7 @@ from treadle.app import Treadle
 from treadle.diagnosis import alive, silence, stalled_for
 from treadle.errors import SchemaTooOld, TreadleError
 from treadle.job import Usage
+from treadle.web.api.stats import queue_stats
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, get
 
@@ -97,7 +98,7 @@ def text(request: Request) -> str:
     A series without queue and type is the sum of those that have none of their own: to Prometheus, an empty label is
     none.
     """
-    queues, workers, now = request.app.queue_stats(), request.app.workers(), request.app.store.now()
+    queues, workers, now = queue_stats(request), request.app.workers(), request.app.store.now()
     by_type = [({} if row.others else {"queue": row.queue, "type": row.type}, row) for row in queues]
     jobs = [({**labels, "status": state}, n) for labels, row in by_type for state, n in row.counts.items()]
     oldest = [(labels, max(0.0, (now - row.oldest_due) / 1e6)) for labels, row in by_type if row.oldest_due is not None]

@@ -12,6 +12,7 @@ from msgspec import Meta
 from treadle import clock, units, views
 from treadle.filters import Filter
 from treadle.job import STATE_NAMES, FailureGroup
+from treadle.stores.rows import QueueStats
 from treadle.views import UsageOut, WorkerOut
 from treadle.web.api.jobs import FILTERS, filter_of
 from treadle.web.problem import HTTPProblem
@@ -22,7 +23,8 @@ MAX_COUNTED = 100_000
 """Only this many of the newest jobs are counted where there is no tally."""
 QUERY_SHARE = 0.05
 """At most this part of the time goes into one query: a count by tenant or subject reads every job."""
-QUEUES_SHARE = 0.2
+LIVE_SHARE = 0.2
+"""The share of a query that people watch: it is cheap at any size, and must be true within a second."""
 MAX_GROUPS = 200
 """There may be a tenant for every job."""
 MAX_STEPS = 1_500
@@ -131,8 +133,12 @@ def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
 
 @get("/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Queues)
 def queues(request: Request) -> Response:
-    rows = request.web.cached("queues", 0.5, request.app.queue_stats, share=QUEUES_SHARE)
-    return Response(data=Queues(items=[QueueOut(**views.queue(row)) for row in rows]))
+    return Response(data=Queues(items=[QueueOut(**views.queue(row)) for row in queue_stats(request)]))
+
+
+def queue_stats(request: Request) -> list[QueueStats]:
+    """As pages, metrics and the API show them: read once for all of these."""
+    return request.web.cached("queues", 0.5, request.app.queue_stats, share=LIVE_SHARE)
 
 
 @get("/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, returns=Failures)

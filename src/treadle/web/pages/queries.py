@@ -12,13 +12,11 @@ from treadle.diagnosis import Problem
 from treadle.filters import Filter
 from treadle.job import Count, Usage
 from treadle.management import recent_usage
-from treadle.web.api.stats import MAX_COUNTED, QUERY_SHARE
+from treadle.web.api.stats import LIVE_SHARE, MAX_COUNTED, QUERY_SHARE, queue_stats
 from treadle.web.pages.usage_charts import Window
 from treadle.web.route import Request
 
 SECONDS = 0.5
-LIVE_SHARE = 0.2
-"""The share of a query that people watch: it is cheap at any size, and must be true within a second."""
 
 T = TypeVar("T")
 
@@ -38,7 +36,7 @@ def _tenants(app: Treadle) -> Mapping[str, Mapping[str, int]]:
     return found
 
 
-queues = _reads("queues", Treadle.queue_stats, LIVE_SHARE)
+queues = queue_stats
 workers = _reads("workers", Treadle.workers, LIVE_SHARE)
 failures = _reads("failures", Treadle.failures)
 latency = _reads("latency", Treadle.latency)
