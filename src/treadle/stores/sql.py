@@ -50,9 +50,12 @@ class Statements:
     """
     SAVE_PROGRESS = """
         UPDATE treadle.leases SET fraction = :fraction, message = :message
-         WHERE id = CAST(:id AS uuid) AND lease = :number
+         WHERE id = CAST(:id AS uuid) AND lease = :number AND token = :token
     """
-    EXTEND = "UPDATE treadle.leases SET deadline = :deadline WHERE id = CAST(:id AS uuid) AND lease = :number"
+    EXTEND = """
+        UPDATE treadle.leases SET deadline = :deadline
+         WHERE id = CAST(:id AS uuid) AND lease = :number AND token = :token
+    """
 
     # ---- liveness
 
@@ -83,8 +86,8 @@ class Statements:
     # End a job that waits.
     FINISH_READY = """
         INSERT INTO treadle.finished
-               (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
-        SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
+               (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
+        SELECT id, 0, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
           FROM treadle.ready WHERE id = CAST(:id AS uuid)
     """
     # Turn what ended otherwise into a completed job.

@@ -53,6 +53,8 @@ class Executor:
     def start(self, claimed: ClaimedJob, job_type: JobType) -> None:
         """Put a claimed job into a slot."""
         attempt = RunningAttempt(Run(claimed, self._store), job_type)
+        if claimed.number in self._attempts.running:
+            self._attempts.give_up_stale(claimed.number)
         self._attempts.running[claimed.number] = attempt
         slots = self._slots_for(claimed, job_type)
         if (timeout := job_type.timeout) is not None and slots is not self._async_slots:

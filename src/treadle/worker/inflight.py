@@ -75,7 +75,7 @@ class Attempts:
         self.running: dict[int, RunningAttempt] = {}
         """By lease number."""
         self.given_up: set[int] = set()
-        """Attempts that timed out in a thread. They have their outcome; their slots are still taken."""
+        """Attempts that timed out in a thread, or whose lease a failover lost. Their slots are still taken."""
         self.unsettled = 0
         """The number of outcomes that are not committed yet."""
         self.claiming = False
@@ -112,6 +112,12 @@ class Attempts:
         for attempt in list(self.running.values()):
             self.end(attempt, attempt.stopped())
 
+    def give_up_stale(self, number: int) -> None:
+        """The database has issued the number of an attempt that still runs: a failover has lost that lease."""
+        self.running[number].stop(StopReason.LOST)
+        self.given_up.add(number)
+        self.cells.end(number)
+
     def new_progress(self) -> list[tuple[ClaimedJob, Progress]]:
         """What handlers have reported since the last call."""
         found: list[tuple[ClaimedJob, Progress]] = []
@@ -126,9 +132,10 @@ class Attempts:
         """The attempt has ended with this outcome, unless it was given up before. For the event loop only."""
         attempt.ended = True
         claimed = attempt.run.claimed
-        if self.running.pop(claimed.number, None) is None:
+        if self.running.get(claimed.number) is not attempt:
             self.given_up.discard(claimed.number)
         else:
+            del self.running[claimed.number]
             outcome = None if attempt.run.stop_reason is StopReason.LOST else outcome
             if attempt.timer is not None:
                 attempt.timer.cancel()

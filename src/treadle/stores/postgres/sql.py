@@ -16,7 +16,7 @@ _THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids 
 
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
-       l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
+       l.id::text, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
 
 
@@ -63,10 +63,11 @@ class PostgresStatements(Statements):
 
     # ---- settle
 
-    # Which of [[id, number, status], …] ended this way, under this very number: a repeated commit, not a loss.
+    # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
     WRITTEN_BEFORE = """
-    SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
-      JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
+    SELECT f.lease, f.token FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+      JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint
+                             AND f.token = (e ->> 2)::bigint AND f.status = e ->> 3
     """
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
     ADD_USAGE = """

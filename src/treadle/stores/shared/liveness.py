@@ -38,13 +38,14 @@ def cancelled(tx: Transaction, worker: str) -> list[int]:
 
 def save_progress(tx: Transaction, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
     for c, p in progress:
-        row = {"fraction": p.fraction, "message": p.message, "id": c.id, "number": c.number}
+        row = {"fraction": p.fraction, "message": p.message, "id": c.id, "number": c.number, "token": c.token}
         tx.execute(tx.sql.SAVE_PROGRESS, row)
 
 
 def extend(tx: Transaction, claimed: ClaimedJob, until: int) -> ClaimedJob:
     deadline = tx.now + until
-    if not tx.execute(tx.sql.EXTEND, {"deadline": deadline, "id": claimed.id, "number": claimed.number}).rowcount:
+    row = {"deadline": deadline, "id": claimed.id, "number": claimed.number, "token": claimed.token}
+    if not tx.execute(tx.sql.EXTEND, row).rowcount:
         raise LeaseLost(claimed.id, claimed.number)
     return msgspec.structs.replace(claimed, deadline=deadline)
 

@@ -22,7 +22,7 @@ def from_postgres(sql: str) -> str:
 
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
-json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
+json_array(l.id, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
 
 
@@ -63,10 +63,10 @@ class SQLiteStatements(Statements):
 
     # ---- settle
 
-    # Which of [[id, number, status], …] ended this way, under this very number: a repeated commit, not a loss.
+    # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
     WRITTEN_BEFORE = """
-    SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
-        ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
+    SELECT f.lease, f.token FROM json_each(:rows) e JOIN treadle_finished f
+        ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.token = e.value ->> 2 AND f.status = e.value ->> 3
     """
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
     ADD_USAGE = """
