@@ -57,8 +57,10 @@ class Executor:
             self._attempts.give_up_stale(claimed.number)
         self._attempts.running[claimed.number] = attempt
         slots = self._slots_for(claimed, job_type)
-        if (timeout := job_type.timeout) is not None and slots is not self._async_slots:
-            attempt.timer = self._loop.call_later(timeout, self._check_timeout, attempt, timeout)
+        if (timeout := job_type.timeout) is not None:
+            self._attempts.timed[claimed.number] = attempt
+            if slots is not self._async_slots:
+                attempt.timer = self._loop.call_later(timeout, self._check_timeout, attempt, timeout)
         slots.put(attempt)
 
     def _slots_for(self, claimed: ClaimedJob, job_type: JobType) -> AsyncSlots | ThreadSlots:
@@ -69,9 +71,8 @@ class Executor:
         return self._async_slots if job_type.run == "async" else self._thread_slots
 
     def _check_timeout(self, attempt: RunningAttempt, timeout: float) -> None:
-        """Stop an attempt whose time is over. One that waits for its child or for a slot still has all of it."""
-        started = attempt.started_at
-        left = timeout if started is None else started + timeout - time.monotonic()
+        """Stop an attempt whose time is over."""
+        left = attempt.time_left(timeout)
         if left > 0:
             attempt.timer = self._loop.call_later(left, self._check_timeout, attempt, timeout)
             return
@@ -150,6 +151,8 @@ class AsyncSlots:
         if attempt.run.stop_reason is not None:
             return attempt.stopped()
         attempt.kill = task.cancel
+        if attempt.job_type.timeout is not None:
+            attempt.started_at = time.monotonic()
         self._attempts.cells.start(attempt.run.claimed.number)
         return await self._run(attempt.run, attempt.job_type)
 

@@ -7,10 +7,11 @@ import contextlib
 import logging
 import random
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from treadle.errors import TreadleError, WorkerLost
+from treadle.job import ClaimedJob
 from treadle.outcome import StopReason
 from treadle.stores.base import Engine
 from treadle.stores.rows import Beat
@@ -27,8 +28,14 @@ FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
 
 
+TimeLeft = Sequence[tuple[ClaimedJob, int]]
+"""Leases, and the microseconds until their timeouts."""
+
+
 class Heartbeat(threading.Thread):
     """A thread of its own, so that a handler that blocks the event loop does not stop the heartbeat.
+
+    Each beat vouches for the leases of `time_left`: if the database's clock steps, their deadlines follow.
 
     Each beat puts into `news` what it found: this worker's leases, or that this worker was declared dead.
 
@@ -36,12 +43,13 @@ class Heartbeat(threading.Thread):
     After an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
     """
 
-    def __init__(self, store: Engine, every: float) -> None:
+    def __init__(self, store: Engine, every: float, time_left: Callable[[], TimeLeft]) -> None:
         super().__init__(name="treadle-heartbeat", daemon=True)
         self.worker = ""
         self.news: asyncio.Queue[Beat | WorkerLost] = asyncio.Queue()
         self._store = store
         self._every = every
+        self._time_left = time_left
         self._stopping = threading.Event()
         self._seen: dict[str, tuple[int, int]] = {}
         """The count of each worker, and for how many beats it has not changed."""
@@ -73,7 +81,7 @@ class Heartbeat(threading.Thread):
 
     def _beat(self) -> Beat:
         """Count up, and declare dead the workers whose count has stopped."""
-        beat = self._store.beat(self.worker)
+        beat = self._store.beat(self.worker, self._time_left())
         for worker in self._stood_still(beat):
             returned = self._store.declare_dead(worker, "its worker stopped beating", beats=beat.workers[worker])
             log.warning("worker %s is dead: its heartbeat stopped; %d jobs returned", worker, returned)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from treadle import clock
 from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
@@ -50,6 +51,10 @@ class RunningAttempt(msgspec.Struct, eq=False):
     saved: Progress | None = None
     """The progress that was stored last."""
 
+    def time_left(self, timeout: float) -> float:
+        """Seconds until its timeout. An attempt that waits for its child or for a slot still has all of them."""
+        return timeout if self.started_at is None else self.started_at + timeout - time.monotonic()
+
     def stop(self, reason: StopReason) -> None:
         """End the handler, or at least set its stop flag. What it does not finish has the outcome of the reason."""
         if self.ended or self.run.stop_reason is not None:
@@ -74,6 +79,8 @@ class Attempts:
     def __init__(self, cells: Inflight, outcomes: dict[OutcomeKind, int]) -> None:
         self.running: dict[int, RunningAttempt] = {}
         """By lease number."""
+        self.timed: dict[int, RunningAttempt] = {}
+        """Those with a timeout, by lease number, until they are settled."""
         self.given_up: set[int] = set()
         """Attempts that timed out in a thread, or whose lease a failover lost. Their slots are still taken."""
         self.unsettled = 0
@@ -116,6 +123,7 @@ class Attempts:
         """The database has issued the number of an attempt that still runs: a failover has lost that lease."""
         self.running[number].stop(StopReason.LOST)
         self.given_up.add(number)
+        self.timed.pop(number, None)
         self.cells.end(number)
 
     def new_progress(self) -> list[tuple[ClaimedJob, Progress]]:
@@ -126,6 +134,16 @@ class Attempts:
             if progress is not None and progress is not attempt.saved:
                 attempt.saved = progress
                 found.append((attempt.run.claimed, progress))
+        return found
+
+    def time_left(self) -> list[tuple[ClaimedJob, int]]:
+        """Microseconds until the timeout of each attempt that has one, for the heartbeat. For any thread: `copy` is
+        atomic. A suspect, or a job of a child, has no deadline before its handler starts."""
+        found: list[tuple[ClaimedJob, int]] = []
+        for attempt in self.timed.copy().values():
+            claimed, timeout = attempt.run.claimed, attempt.job_type.timeout
+            if timeout is not None and (attempt.started_at is not None or claimed.deadline is not None):
+                found.append((claimed, clock.seconds(attempt.time_left(timeout))))
         return found
 
     def end(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
@@ -169,8 +187,11 @@ class Attempts:
 
     def settled(self) -> None:
         """Nothing more can be done for what `ended` returned: it is committed, or it cannot be."""
+        timed = self.timed
         for claimed, _ in self._settling:
             self.cells.end(claimed.number)
+            if timed:
+                timed.pop(claimed.number, None)
         self._settling = []
         self.unsettled = len(self._ended)
         self.changed.set()

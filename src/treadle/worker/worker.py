@@ -118,7 +118,7 @@ class Worker:
         self._executor = Executor(self.app, self.concurrency, self._attempts)
         self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
         self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
-        self._heartbeat = Heartbeat(self.store, self._every)
+        self._heartbeat = Heartbeat(self.store, self._every, self._attempts.time_left)
         await self._register_in_time()
         await self._wakeup.open(self.store)
         self._heartbeat.start()

@@ -1,7 +1,7 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
 from treadle.stores.postgres.sql import CLAIMED_COLUMNS
-from treadle.stores.sql import Statements
+from treadle.stores.sql import STUCK, Statements
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
 
@@ -30,9 +30,8 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) 
 # ---- claim
 
 # Every (queue, type) in which jobs wait, with its highest priority, where that begins and, if the type is
-# limited, how many more of it may run: a jump over the index per pair. A lease long past its deadline is stuck, and not
-# counted.
-READY_RANGES = """
+# limited, how many more of it may run: a jump over the index per pair. A stuck lease is not counted.
+READY_RANGES = f"""
 WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
     (SELECT queue, type, priority, run_at, id FROM treadle.ready
       ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
@@ -44,8 +43,7 @@ WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
 )
 SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text,
        CASE WHEN t.concurrency IS NOT NULL THEN t.concurrency - (
-           SELECT count(*) FROM treadle.leases l
-            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)) END
+           SELECT count(*) FROM treadle.leases l WHERE l.type = t.type AND NOT {STUCK}) END
   FROM pair LEFT JOIN treadle.types t ON t.type = pair.type
 """
 
@@ -73,10 +71,9 @@ LOCK_TYPES = "SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY t
 
 # How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
 # would be older than the lock.
-FREE_SLOTS = """
+FREE_SLOTS = f"""
 SELECT t.type, t.concurrency - (
-           SELECT count(*) FROM treadle.leases l
-            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now))
+           SELECT count(*) FROM treadle.leases l WHERE l.type = t.type AND NOT {STUCK})
   FROM treadle.types t WHERE t.concurrency IS NOT NULL AND t.type = ANY(:types)
 """
 

@@ -1,6 +1,9 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements
+from treadle.stores.sql import STUCK
+from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements, from_postgres
+
+_STUCK = from_postgres(STUCK)
 
 # ---- enqueue
 
@@ -50,11 +53,10 @@ SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
          WHERE queue = :queue AND type = :type AND priority < :priority ORDER BY priority DESC LIMIT 1)
 """
 
-# How many more of each limited type may run. A lease long past its deadline is stuck, and not counted.
-FREE_SLOTS = """
+# How many more of each limited type may run. A stuck lease is not counted.
+FREE_SLOTS = f"""
 SELECT json_group_object(t.type, t.concurrency - (
-           SELECT count(*) FROM treadle_leases l
-            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)))
+           SELECT count(*) FROM treadle_leases l WHERE l.type = t.type AND NOT {_STUCK}))
   FROM treadle_types t WHERE t.concurrency IS NOT NULL
 """
 

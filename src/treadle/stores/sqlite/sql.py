@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from treadle.codec import encode
 from treadle.filters import is_index
-from treadle.stores.sql import Statements
+from treadle.stores.sql import STUCK, Statements
 
 
 def from_postgres(sql: str) -> str:
@@ -55,11 +55,11 @@ class SQLiteStatements(Statements):
 
     IS_ALIVE = "SELECT 1 FROM treadle_workers WHERE id = :worker"
     DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
-    # As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
+    # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck.
     _LEASES = f"SELECT {CLAIMED_COLUMNS} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
     LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
     LEASE_OF_JOB = f"{_LEASES} WHERE l.id = :id"
-    OVERDUE_LEASES = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
+    STUCK_LEASES = f"{_LEASES} WHERE {from_postgres(STUCK)}"
 
     # ---- settle
 
@@ -76,6 +76,14 @@ class SQLiteStatements(Statements):
       FROM json_each(:rows) WHERE true
         ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, completed = completed + excluded.completed,
            failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
+    """
+
+    # ---- liveness
+
+    # [[id, number, token, deadline], …]
+    MOVE_DEADLINES = """
+    UPDATE treadle_leases AS l SET deadline = e.value ->> 3 FROM json_each(:rows) e
+     WHERE l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
     """
 
     # ---- manage
