@@ -26,13 +26,14 @@ SELECT {_ID}, 'default', %(type)s, '', %(priority)s, %(run_at)s, 0, 0, 0, %(now)
 """,
     "finished": f"""
 INSERT INTO treadle.finished
-       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
-SELECT {_ID}, nextval('treadle.lease'), 'completed', 'default', %(type)s, '', 1, 'w', %(run_at)s, %(run_at)s, %(now)s
+       (id, lease, token, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
+SELECT {_ID}, nextval('treadle.lease'), 1, 'completed', 'default', %(type)s, '', 1, 'w', %(run_at)s, %(run_at)s, %(now)s
 {_ROWS}
 """,
     "leases": f"""
-INSERT INTO treadle.leases (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at)
-SELECT {_ID}, nextval('treadle.lease'), 'default', %(type)s, '', 1, 0, 0, '', %(now)s, %(now)s {_ROWS}
+INSERT INTO treadle.leases
+       (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at)
+SELECT {_ID}, nextval('treadle.lease'), 1, 'default', %(type)s, '', 1, 0, 0, '', %(now)s, %(now)s {_ROWS}
 """,
 }
 _TALLY = "INSERT INTO treadle.tallies (status, type, queue, count) VALUES (%(status)s, %(type)s, 'default', %(n)s)"

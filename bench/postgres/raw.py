@@ -23,8 +23,8 @@ Connection = Any
 
 _JOB = "id, type, queue, tenant, subject, payload, priority, max_attempts, created_at"
 _READY = "id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at"
-_LEASE = "id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at"
-_ENDED = "id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at"
+_LEASE = "id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at"
+_ENDED = "id, lease, token, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at"
 _TALLY = "INSERT INTO treadle.tallies (status, type, queue, count)"
 _USE = "INSERT INTO treadle.usage (minute, type, queue, tenant, runs, failures, busy, waiting)"
 
@@ -56,14 +56,15 @@ CLAIM = f"""
 WITH gone AS ({_DUE} RETURNING id, queue, type, tenant, run_at, attempts, snoozes, suspicion),
 held AS (
     INSERT INTO treadle.leases ({_LEASE})
-    SELECT id, nextval('treadle.lease'), queue, type, tenant, attempts + 1, snoozes, suspicion, 'raw', run_at, %(now)s
+    SELECT id, nextval('treadle.lease'), 1, queue, type, tenant, attempts + 1, snoozes, suspicion, 'raw', run_at,
+           %(now)s
       FROM gone RETURNING id, lease)
 SELECT h.id::text, h.lease, j.payload::text FROM held h JOIN treadle.jobs j ON j.id = h.id
 """
 _COMPLETE = f"""
-    RETURNING id, lease, queue, type, tenant, attempt, worker, run_at, started_at)
+    RETURNING id, lease, token, queue, type, tenant, attempt, worker, run_at, started_at)
 INSERT INTO treadle.finished ({_ENDED})
-SELECT id, lease, 'completed', queue, type, tenant, attempt, worker, run_at, started_at, %(now)s FROM gone
+SELECT id, lease, token, 'completed', queue, type, tenant, attempt, worker, run_at, started_at, %(now)s FROM gone
 """
 COMPLETE = f"WITH gone AS (DELETE FROM treadle.leases WHERE id = ANY(%(ids)s::uuid[]) {_COMPLETE}"
 # The SELECT makes PostgreSQL parse the text once, and not for each row.
@@ -122,9 +123,9 @@ def _move(db: Connection, limit: int, complete: str, send: Callable[[Iterable[st
 def move_many(db: Connection, limit: int) -> int:
     now = _now()
     lease = f"""INSERT INTO treadle.leases ({_LEASE})
-        VALUES (%s, nextval('treadle.lease'), 'default', 'noop', '', 1, 0, 0, 'raw', %s, %s)"""
+        VALUES (%s, nextval('treadle.lease'), 1, 'default', 'noop', '', 1, 0, 0, 'raw', %s, %s)"""
     ended = f"""INSERT INTO treadle.finished ({_ENDED})
-        VALUES (%s, %s, 'completed', 'default', 'noop', '', 1, 'raw', %s, %s, %s)"""
+        VALUES (%s, %s, 1, 'completed', 'default', 'noop', '', 1, 'raw', %s, %s, %s)"""
     with db.transaction(), db.cursor() as cursor:
         due = cursor.execute(f"{_DUE} RETURNING id, run_at", {"now": now, "limit": limit}).fetchall()
         cursor.executemany(lease, [(id, run_at, now) for id, run_at in due])

@@ -27,12 +27,13 @@ INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, 
 """,
     "finished": f"""
 INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
-{_ROWS} SELECT {_ID}, i + 1, 'completed', 'default', :type, '', 1, 'w', :run_at, :run_at, :now FROM k
+       (id, lease, token, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at)
+{_ROWS} SELECT {_ID}, i + 1, 1, 'completed', 'default', :type, '', 1, 'w', :run_at, :run_at, :now FROM k
 """,
     "leases": """
-INSERT INTO treadle_leases (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at)
-SELECT id, 0, queue, type, tenant, 1, 0, 0, '', :now, :now FROM treadle_jobs WHERE id = :prefix || '000000000000'
+INSERT INTO treadle_leases
+       (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at)
+SELECT id, 0, 0, queue, type, tenant, 1, 0, 0, '', :now, :now FROM treadle_jobs WHERE id = :prefix || '000000000000'
 """,
 }
 _TALLY = """

@@ -20,8 +20,8 @@ _CLOCK = "UPDATE treadle_meta SET value = ? WHERE key = 'clock'"
 _NUMBERS = "UPDATE treadle_meta SET value = value + ? WHERE key = 'lease' RETURNING value"
 _JOB = "id, type, queue, tenant, subject, payload, priority, max_attempts, created_at"
 _READY = "id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at"
-_LEASE = "id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at"
-_ENDED = "id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at"
+_LEASE = "id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at"
+_ENDED = "id, lease, token, status, queue, type, tenant, attempts, worker, run_at, started_at, completed_at"
 _DUE = """
 SELECT id, run_at FROM treadle_ready WHERE queue = 'default' AND type = 'noop' AND priority = 0 AND run_at <= ?
  ORDER BY run_at, id LIMIT ?
@@ -56,14 +56,13 @@ def move_many(db: sqlite3.Connection, limit: int) -> int:
     n, ids = len(rows), [(row[0],) for row in rows]
     last = db.execute(_NUMBERS, (n,)).fetchone()[0]
     leases = [(id, last - i, run_at, now) for i, (id, run_at, _) in enumerate(rows)]
-    lease = f"INSERT INTO treadle_leases ({_LEASE}) VALUES (?, ?, 'default', 'noop', '', 1, 0, 0, 'raw', ?, ?)"
+    lease = f"INSERT INTO treadle_leases ({_LEASE}) VALUES (?, ?, 1, 'default', 'noop', '', 1, 0, 0, 'raw', ?, ?)"
     db.executemany(lease, leases)
     db.executemany("DELETE FROM treadle_ready WHERE id = ?", ids)
     _claimed(db, now, n)
     then = _begin(db)
-    ended = (
-        f"INSERT INTO treadle_finished ({_ENDED}) VALUES (?, ?, 'completed', 'default', 'noop', '', 1, 'raw', ?, ?, ?)"
-    )
+    ended = f"""INSERT INTO treadle_finished ({_ENDED})
+        VALUES (?, ?, 1, 'completed', 'default', 'noop', '', 1, 'raw', ?, ?, ?)"""
     db.executemany(ended, [(*row, then) for row in leases])
     db.executemany("DELETE FROM treadle_leases WHERE id = ?", ids)
     _settled(db, then, n, then - now)
@@ -75,7 +74,7 @@ def move_json(db: sqlite3.Connection, limit: int) -> int:
     ids = db.execute(f"SELECT json_group_array(id) FROM ({_DUE})", (now, limit)).fetchone()[0]
     last = db.execute(_NUMBERS, (limit,)).fetchone()[0]
     lease = f"""INSERT INTO treadle_leases ({_LEASE})
-        SELECT r.id, ? + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, 'raw', r.run_at, ?
+        SELECT r.id, ? + e.key, 1, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, 'raw', r.run_at, ?
           FROM json_each(?) e JOIN treadle_ready r ON r.id = e.value"""
     n = db.execute(lease, (last - limit + 1, now, ids)).rowcount
     db.execute("DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(?))", (ids,))
@@ -84,7 +83,8 @@ def move_json(db: sqlite3.Connection, limit: int) -> int:
     _claimed(db, now, n)
     then = _begin(db)
     ended = f"""INSERT INTO treadle_finished ({_ENDED})
-        SELECT l.id, l.lease, 'completed', l.queue, l.type, l.tenant, l.attempt, l.worker, l.run_at, l.started_at, ?
+        SELECT l.id, l.lease, l.token, 'completed', l.queue, l.type, l.tenant, l.attempt, l.worker, l.run_at,
+               l.started_at, ?
           FROM json_each(?) e JOIN treadle_leases l ON l.id = e.value"""
     db.execute(ended, (then, ids))
     db.execute("DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(?))", (ids,))

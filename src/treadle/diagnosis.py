@@ -121,6 +121,7 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How many due jobs come first, up to MOST_AHEAD + 1."""
     cancelled: bool = False
     deadline: int | None = None
+    stuck: bool = False
 
 
 def explain(facts: JobFacts) -> Why:
@@ -164,8 +165,8 @@ def _ended(job: Job) -> Reason:
 
 
 def _overdue(facts: JobFacts) -> Iterator[Reason]:
-    if facts.deadline is not None and facts.deadline < facts.now:
-        text = f"its deadline passed {_duration(facts.now - facts.deadline)} ago"
+    if facts.stuck and facts.deadline is not None:
+        text = f"it is stuck: its deadline passed {_duration(facts.now - facts.deadline)} ago"
         way_out = "any worker or tick returns it within seconds: treadle tick app:td"
         yield Reason(ReasonCode.OVERDUE, text, way_out, {"deadline": clock.to_datetime(facts.deadline)})
 

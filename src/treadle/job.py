@@ -156,10 +156,12 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A leased job, with all that is needed to run and settle it. Its number is the fence."""
+    """A leased job, with all that is needed to run and settle it. Its number and its token are the fence."""
 
     id: str
     number: int
+    token: int
+    """Random, the same for all jobs of one claim: a number can be issued again after a failover."""
     type: str
     queue: str
     tenant: str
@@ -174,6 +176,11 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     deadline: int | None
     keyed: int
     traceparent: str | None = None
+
+    @property
+    def fence(self) -> tuple[int, int]:
+        """What no two leases share."""
+        return self.number, self.token
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+
 import pytest
 
 from tests.conformance.helpers import (
@@ -11,7 +14,10 @@ from tests.conformance.helpers import (
     RETRIED,
     enlist,
     new_job,
+    on_libsql,
+    on_postgres,
     place_of,
+    put,
     put_and_take,
     put_many,
     settle_one,
@@ -240,3 +246,98 @@ def test_two_leases_never_share_a_number(store):
         store.settle([(c, outcome) for c in claimed])
 
     assert sorted(set(numbers)) == numbers
+
+
+# A failover to a standby that is behind issues a number again
+
+
+def claim_again_after_a_failover(store, by_hand):
+    """The lease of a claim that the standby never got, and the lease that the job has there: with the same number."""
+    job = put(store)
+    if on_postgres(store) or on_libsql(store):
+        stale = claim_and_fail_over(store, by_hand)
+    else:
+        stale = claim_and_restore_the_file(store)
+    (current,) = take(store)
+    assert (job.id, stale.number) == (stale.id, current.number) == (current.id, stale.number)
+    return stale, current
+
+
+def claim_and_restore_the_file(store):
+    store.close()  # all of it is in the file then
+    copy = shutil.copy(store.path, f"{store.path}-copy")
+    (stale,) = take(store)
+    store.close()
+    os.replace(copy, store.path)
+    return stale
+
+
+def claim_and_fail_over(store, by_hand):
+    (stale,) = take(store)
+    by_hand("DELETE FROM treadle_leases")
+    by_hand(
+        "INSERT INTO treadle_ready"
+        " SELECT id, queue, type, tenant, priority, created_at, 0, 0, 0, created_at FROM treadle_jobs"
+    )
+    if on_postgres(store):
+        by_hand("SELECT setval('treadle_lease', ?, false)", stale.number)
+    else:
+        by_hand("UPDATE treadle_meta SET value = ? WHERE key = 'lease'", stale.number - 1)
+    return stale
+
+
+@pytest.mark.by_hand
+@by_kind
+def test_the_holder_of_a_number_that_was_issued_again_cannot_settle_or_release_the_job(store, by_hand, outcome):
+    stale, current = claim_again_after_a_failover(store, by_hand)
+    before = snapshot(store)
+
+    assert [stale] == store.settle([(stale, outcome)]).lost
+
+    assert before == snapshot(store)
+    assert settle_one(store, current, COMPLETED)
+
+
+@pytest.mark.by_hand
+def test_the_holder_of_a_number_that_was_issued_again_cannot_report_progress_or_extend(store, by_hand):
+    stale, current = claim_again_after_a_failover(store, by_hand)
+    store.save_progress([(current, Progress(0.5, "half"))])
+
+    store.save_progress([(stale, Progress(0.9, "nearly"))])
+    with pytest.raises(LeaseLost):
+        store.extend(stale, 600 * SECOND)
+
+    assert Progress(0.5, "half") == store.get(current.id).progress
+    assert [(None,)] == by_hand("SELECT deadline FROM treadle_leases")
+
+
+@pytest.mark.by_hand
+def test_the_holder_of_a_number_that_was_issued_again_cannot_complete_the_job_in_a_transaction(store, by_hand):
+    stale, current = claim_again_after_a_failover(store, by_hand)
+
+    with pytest.raises(LeaseLost), store.transaction(stale, lambda: COMPLETED):
+        pass
+
+    assert Status.PROCESSING == store.get(current.id).status
+
+
+@pytest.mark.by_hand
+@pytest.mark.parametrize("outcome", FINAL_OUTCOMES, ids=lambda outcome: outcome.kind.value)
+def test_an_outcome_under_a_number_that_was_issued_again_is_not_a_repeated_commit(store, by_hand, outcome):
+    stale, current = claim_again_after_a_failover(store, by_hand)
+    settle_one(store, current, outcome)
+
+    assert not settle_one(store, stale, outcome)
+    assert settle_one(store, current, outcome)
+
+
+@pytest.mark.by_hand
+def test_in_one_batch_only_the_newer_lease_of_a_number_is_settled(store, by_hand):
+    """Both ran in the same worker. Neither must end the other's attempt."""
+    stale, current = claim_again_after_a_failover(store, by_hand)
+
+    settled = store.settle([(stale, FAILED), (current, COMPLETED), (stale, COMPLETED)])
+
+    assert [stale, stale] == settled.lost
+    assert [(current, COMPLETED)] == list(settled.written)
+    assert Status.COMPLETED == store.get(current.id).status

@@ -54,11 +54,11 @@ INSERT INTO treadle.jobs
 SELECT id, type, queue, tenant, subject, '{{}}', priority, 5, CASE WHEN n % 5 = 0 THEN 'key-' || n END, NULL, at
   FROM made;
 INSERT INTO treadle.finished
-SELECT id, n, CASE WHEN n % 100 = 1 THEN 'failed' ELSE 'completed' END, queue, type, tenant, 1, 0, 'w', at,
+SELECT id, n, 1, CASE WHEN n % 100 = 1 THEN 'failed' ELSE 'completed' END, queue, type, tenant, 1, 0, 'w', at,
        at, at + 1000
   FROM made WHERE n <= {ENDED};
 INSERT INTO treadle.leases
-SELECT id, n, queue, type, tenant, 1, 0, 0, 'w' || n % 20, at, at
+SELECT id, n, 1, queue, type, tenant, 1, 0, 0, 'w' || n % 20, at, at
   FROM made WHERE n > {ENDED} AND n <= {ENDED + RUNNING};
 INSERT INTO treadle.ready
 SELECT id, queue, type, tenant, priority, at, 0, 0, 0, at FROM made WHERE n > {ENDED + RUNNING};
@@ -252,7 +252,7 @@ def test_jobs_that_are_not_due_are_not_read(explain):
 
 
 def claim(ranges, now):
-    return {"ranges": json.dumps(ranges), "now": now, "worker": "w", "timeouts": "{}"}
+    return {"ranges": json.dumps(ranges), "now": now, "worker": "w", "token": 1, "timeouts": "{}"}
 
 
 @from_where
@@ -284,7 +284,7 @@ def held(explain):
 def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
     ids, numbers = [id for id, _ in held], [number for _, number in held]
 
-    plan = explain(hot.COMPLETE, {"ids": ids, "numbers": numbers, "now": LATER})
+    plan = explain(hot.COMPLETE, {"ids": ids, "numbers": numbers, "tokens": [1] * BATCH, "now": LATER})
 
     check(plan)
     assert BATCH - 1 == plan.taken("leases"), plan
@@ -292,7 +292,7 @@ def test_a_completion_reads_only_the_jobs_that_it_ends(explain, held):
 
 @pytest.mark.parametrize("status", ["failed", None], ids=["ended", "waiting again"])
 def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
-    rows = json.dumps([(id, n, status, 1, None, "e", LATER, 0, None, "failed", "t") for id, n in held])
+    rows = json.dumps([(id, n, 1, status, 1, None, "e", LATER, 0, None, "failed", "t") for id, n in held])
 
     plan = explain(hot.SETTLE, {"rows": rows, "now": LATER})
 

@@ -204,6 +204,33 @@ def test_it_is_past_its_deadline(store, clock):
     assert "10s ago" in deciding(store, claimed.id).text
 
 
+def test_it_is_stuck_only_after_its_living_worker_has_had_its_turn(store, clock):
+    """Everything that says "stuck" uses one condition: here, in a rescue and in the limits."""
+    worker = a_worker(store)
+    put(store)
+    (claimed,) = take(store, worker=worker, types={"noop": MINUTE})
+    clock.advance(70)
+    assert ReasonCode.OVERDUE not in codes(store, claimed.id)
+
+    store.beat(worker)
+
+    assert [ReasonCode.OVERDUE, ReasonCode.RUNNING] == codes(store, claimed.id)
+
+
+def test_a_stuck_job_does_not_fill_the_limit(store, clock):
+    worker = a_worker(store)
+    limit(store, "noop", 1)
+    put(store)
+    take(store, worker=worker, types={"noop": MINUTE})
+    waiting = put(store)
+    assert ReasonCode.LIMIT_FULL in codes(store, waiting.id)
+
+    clock.advance(70)
+    store.beat(worker)
+
+    assert ReasonCode.LIMIT_FULL not in codes(store, waiting.id)
+
+
 def test_it_is_being_cancelled(store):
     worker = a_worker(store)
     claimed = put_and_take(store, worker=worker)

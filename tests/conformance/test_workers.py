@@ -69,6 +69,32 @@ def test_a_beat_returns_the_leases_of_the_worker_and_which_are_cancelled(store):
     assert {kept.number: False, cancelled.number: True} == store.beat("w1").leases
 
 
+def test_a_beat_with_nothing_to_write_asks_nothing_more(store, monkeypatch):
+    """On a server, each statement is a round trip."""
+    enlist(store, "w1")
+    put_many(store, 3)
+    claimed = take(store, worker="w1", types={"noop": 60 * SECOND})
+    statements = count_statements(store, monkeypatch)
+
+    for left, more in ((), 0), ((60, 60, 60), 0), ((90, 60, 0), 1):
+        del statements[:]
+        store.beat("w1", [(c, n * SECOND) for c, n in zip(claimed, left, strict=False)])
+        assert 3 + more == len([s for s in statements if "treadle" in s])
+
+
+def count_statements(store, monkeypatch):
+    statements = []
+    kind = store.database.read("read", type)
+    execute = kind.execute
+
+    def counted(tx, sql, *parameters):
+        statements.append(sql)
+        return execute(tx, sql, *parameters)
+
+    monkeypatch.setattr(kind, "execute", counted)
+    return statements
+
+
 def test_cancelled_leases_are_read_without_a_lock(open_store):
     ours, theirs = open_store(), open_store()
     enlist(ours, "w1")

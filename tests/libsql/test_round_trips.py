@@ -8,6 +8,7 @@ import pytest
 
 from tests.conformance.helpers import enlist, new_job, put_many, take
 from treadle import Treadle
+from treadle.clock import SECOND
 from treadle.outcome import COMPLETED
 from treadle.stores.base import ClaimRequest
 from treadle.stores.libsql.hrana import _names
@@ -61,6 +62,15 @@ def test_an_idle_worker_looks_in_one_round_trip_and_beats_in_two(store):
     assert 1 == round_trips(store, lambda: store.cancelled(worker))[0]
     assert 1 == round_trips(store, lambda: store.counts(("status",)).rows)[0]
     assert 2 == round_trips(store, lambda: store.beat(worker))[0]
+
+
+def test_a_beat_that_moves_deadlines_takes_no_more_round_trips(store):
+    worker = enlist(store)
+    put_many(store, 50)
+    claimed = take(store, 50, worker=worker, types={"noop": 60 * SECOND})
+
+    for left in (60, 90):  # nothing to write, and all of them to write
+        assert 2 == round_trips(store, lambda left=left: store.beat(worker, [(c, left * SECOND) for c in claimed]))[0]
 
 
 def test_a_drain_moves_at_least_fifty_jobs_per_round_trip(libsql_url, monkeypatch):

@@ -30,7 +30,7 @@ from treadle.outcome import (
 
 def claimed(attempt=1, max_attempts=3, snoozes=0, suspicion=Suspicion.NONE):
     return ClaimedJob(
-        "id", 7, "noop", "default", "", "", "{}", attempt, max_attempts, snoozes, suspicion, 0, 0, None, 0
+        "id", 7, 0, "noop", "default", "", "", "{}", attempt, max_attempts, snoozes, suspicion, 0, 0, None, 0
     )
 
 

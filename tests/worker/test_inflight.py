@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
+import sqlite3
 import threading
 from typing import Any
 
 import psutil
 import pytest
 
+from tests import stores
 from tests.eventually import eventually
 from tests.worker.helpers import Background, working
-from treadle import Context, Treadle
+from treadle import Context, Job, Treadle
 
 
 class Blocked:
@@ -124,3 +127,47 @@ def test_a_worker_without_a_supervisor_leaves_no_file_open(td: Treadle) -> None:
 
     before, after = open_files(1), open_files(20)
     assert after < before + 10  # other threads may have opened some
+
+
+@pytest.mark.sqlite_only
+@pytest.mark.parametrize("run", ["async", "thread"])
+def test_a_number_that_is_issued_again_after_a_failover_mixes_up_no_attempts(td: Treadle, run: Any) -> None:
+    """The lost attempt still runs when the worker claims another job under its number."""
+    started, let_go, runs = threading.Event(), threading.Event(), list[str]()
+
+    async def alost() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    def lost() -> None:
+        started.set()
+        assert let_go.wait(15)
+
+    @td.job
+    def other() -> str:
+        runs.append("other")
+        assert let_go.wait(15)
+        return "done"
+
+    handler = td.job(type="lost")(alost if run == "async" else lost)
+    with working(td, concurrency=3) as background:
+        lease = _claim_is_lost(td, handler.enqueue(), started)
+        job = other.enqueue()
+        eventually(lambda: runs)
+        assert [lease] == stores.rows(td.store.url, "SELECT lease FROM treadle_leases WHERE type = 'other'")
+        let_go.set()
+        assert td.result(job.id) == "done"
+        eventually(lambda: not noted(background))
+        eventually(lambda: background.worker._room() == 3)
+    assert runs == ["other"]
+
+
+def _claim_is_lost(td: Treadle, job: Job, started: threading.Event) -> tuple[int]:
+    """Fail over to a standby that never got the claim, and on which the job was deleted. Return the lease number."""
+    assert started.wait(15)
+    with contextlib.closing(sqlite3.connect(td.store.where)) as db, db:
+        [lease] = db.execute("DELETE FROM treadle_leases RETURNING lease").fetchall()
+        db.execute("UPDATE treadle_meta SET value = ? - 1 WHERE key = 'lease'", lease)
+        db.execute("DELETE FROM treadle_jobs WHERE id = ?", (job.id,))
+        db.execute("UPDATE treadle_tallies SET count = count - 1 WHERE status = 'processing'")
+        return lease

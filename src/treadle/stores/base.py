@@ -22,6 +22,7 @@ from treadle.stores.rows import (
     AuditRow,
     Beat,
     BulkChunk,
+    Defect,
     Due,
     JobCounts,
     Operation,
@@ -32,7 +33,7 @@ from treadle.stores.rows import (
 )
 
 RECLAIM_AFTER = 5_000_000
-"""Microseconds past its deadline after which any worker may reclaim a job."""
+"""Microseconds past its deadline after which a job of a worker can be stuck: its worker goes first."""
 
 
 class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,9 +176,10 @@ class Engine(Protocol):
     def register(self, worker: WorkerRow) -> None:
         """Add a new living worker."""
 
-    def beat(self, worker: str, stalled_for: int = 0) -> Beat:
-        """Count up, and say for how many microseconds the worker's event loop has been blocked. Raises WorkerLost if
-        the worker was declared dead."""
+    def beat(self, worker: str, time_left: Sequence[tuple[ClaimedJob, int]] = (), stalled_for: int = 0) -> Beat:
+        """Count up, and vouch for these leases: a deadline that differs from the time that is left, in microseconds
+        from now, by more than two seconds is moved. `stalled_for`: the microseconds for which the worker's event loop
+        has been blocked. Raises WorkerLost if the worker was declared dead."""
 
     def cancelled(self, worker: str) -> list[int]:
         """The numbers of the worker's leases that were cancelled. Takes no lock."""
@@ -202,7 +204,10 @@ class Engine(Protocol):
         """
 
     def rescue(self, *, silent_for: int | None = None) -> int:
-        """Settle the leases whose worker has no row, or whose deadline passed a while ago. Return their number.
+        """Settle the leases whose worker has no row, and those that are stuck. Return their number.
+
+        A lease of a worker is stuck if its deadline passed more than RECLAIM_AFTER ago, and the worker has beaten since
+        then without moving it. A lease taken by hand is stuck after its deadline.
 
         With `silent_for`, first declare workers dead that have not beaten for that many microseconds of database time.
         """
@@ -239,6 +244,9 @@ class Schema(Protocol):
 
     def status(self) -> Mapping[str, Any]:
         """What `treadle db status` and `doctor` show: schema, versions, sizes, settings."""
+
+    def defects(self) -> list[Defect]:
+        """Rows that nobody can use as they are: `stuck` leases, and leases that are `ownerless`. Reads every job."""
 
 
 class Reading(Protocol):

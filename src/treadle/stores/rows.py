@@ -72,6 +72,14 @@ class Sampled(NamedTuple):
     ran: int
 
 
+class Defect(NamedTuple):
+    """Rows with the same thing wrong: how many, and the id of one of them."""
+
+    code: str
+    rows: int
+    sample: str
+
+
 class AuditRow(msgspec.Struct, frozen=True):
     """Who changed what."""
 

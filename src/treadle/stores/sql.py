@@ -7,6 +7,15 @@ from collections.abc import Callable
 from treadle.job import Status
 
 _BY_STATUS = ", ".join(f"coalesce(sum(count) FILTER (WHERE status = '{status}'), 0)::bigint" for status in Status)
+# The one condition for a lease `l` that is stuck: it is not counted against limits, and anyone may reclaim it. Its
+# owner goes first. A step of the clock takes nothing from a living owner: at its next beat it moves the deadline, and
+# until then its last beat is not later than the deadline.
+STUCK = """
+    CASE WHEN l.deadline < :now - CASE WHEN l.worker = '' THEN 0 ELSE :grace END
+         THEN l.worker = '' OR NOT EXISTS (SELECT 1 FROM treadle.workers w
+                                            WHERE w.id = l.worker AND w.seen_at <= l.deadline + :grace)
+         ELSE false END
+"""
 
 
 class Statements:
@@ -54,9 +63,12 @@ class Statements:
     """
     SAVE_PROGRESS = """
         UPDATE treadle.leases SET fraction = :fraction, message = :message
-         WHERE id = CAST(:id AS uuid) AND lease = :number
+         WHERE id = CAST(:id AS uuid) AND lease = :number AND token = :token
     """
-    EXTEND = "UPDATE treadle.leases SET deadline = :deadline WHERE id = CAST(:id AS uuid) AND lease = :number"
+    EXTEND = """
+        UPDATE treadle.leases SET deadline = :deadline
+         WHERE id = CAST(:id AS uuid) AND lease = :number AND token = :token
+    """
 
     # ---- liveness
 
@@ -69,7 +81,7 @@ class Statements:
          WHERE id = :worker
     """
     BEATS = "SELECT id, beats FROM treadle.workers"
-    CANCEL_FLAGS = "SELECT lease, cancel FROM treadle.leases WHERE worker = :worker"
+    FLAGS_OF_WORKER = "SELECT lease, cancel, deadline FROM treadle.leases WHERE worker = :worker"
     UNREGISTER = """
         DELETE FROM treadle.workers
          WHERE id = :worker AND (CAST(:beats AS bigint) IS NULL OR beats = CAST(:beats AS bigint))
@@ -90,8 +102,8 @@ class Statements:
     # End a job that waits.
     FINISH_READY = """
         INSERT INTO treadle.finished
-               (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
-        SELECT id, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
+               (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
+        SELECT id, 0, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
           FROM treadle.ready WHERE id = CAST(:id AS uuid)
     """
     # Turn what ended otherwise into a completed job.
@@ -117,15 +129,22 @@ class Statements:
          GROUP BY 1, 2, 3, 4, 5
     """
 
+    # What is wrong with rows: for each defect how many have it, and one of them.
+    DEFECTS = f"""
+        SELECT code, count(*), min(id) FROM (
+            SELECT 'stuck' AS code, l.id::text AS id FROM treadle.leases l WHERE {STUCK}
+             UNION ALL
+            SELECT 'ownerless', l.id::text FROM treadle.leases l
+             WHERE l.worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)) d
+         GROUP BY code ORDER BY code
+    """
+
     # ---- why
 
     LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
     # The workers that have jobs of a type leased, and how many.
-    LEASE_HOLDERS = """
-        SELECT worker, count(*) FROM treadle.leases
-         WHERE type = :type AND (deadline IS NULL OR deadline + :grace > :now) GROUP BY worker
-    """
-    LEASE_FLAGS = "SELECT cancel, deadline FROM treadle.leases WHERE id = CAST(:id AS uuid)"
+    LEASE_HOLDERS = f"SELECT worker, count(*) FROM treadle.leases l WHERE type = :type AND NOT {STUCK} GROUP BY worker"
+    LEASE_FLAGS = f"SELECT cancel, deadline, {STUCK} FROM treadle.leases l WHERE id = CAST(:id AS uuid)"
     # Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
     AHEAD_ABOVE = """
         SELECT count(*) FROM (SELECT run_at FROM treadle.ready

@@ -118,11 +118,11 @@ class Connections(Protocol):
     def close(self) -> None: ...
 
 
-def as_written(ended: Sequence[LeaseOutcome], held: Mapping[int, int]) -> Sequence[LeaseOutcome]:
-    """The outcomes of the leases that are held. `held` says of each number whether the job was cancelled."""
+def as_written(ended: Sequence[LeaseOutcome], held: Mapping[tuple[int, int], int]) -> Sequence[LeaseOutcome]:
+    """The outcomes of the leases that are held. `held` says of each fence whether the job was cancelled."""
     if len(held) == len(ended) and not any(held.values()):
         return ended
-    return [(c, _unless_cancelled(outcome, held[c.number])) for c, outcome in ended if c.number in held]
+    return [(c, _unless_cancelled(outcome, held[c.fence])) for c, outcome in ended if c.fence in held]
 
 
 def _unless_cancelled(outcome: Outcome, cancelled: int) -> Outcome:

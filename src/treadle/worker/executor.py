@@ -55,10 +55,14 @@ class Executor:
     def start(self, claimed: ClaimedJob, job_type: JobType) -> bool:
         """Put a claimed job into a slot. If there can be none now, release the job, and return False."""
         attempt = RunningAttempt(Run(claimed, self._store, self._redactor), job_type)
+        if claimed.number in self._attempts.running:
+            self._attempts.give_up_stale(claimed.number)
         self._attempts.running[claimed.number] = attempt
         slots = self._slots_for(claimed, job_type)
-        if (timeout := job_type.timeout) is not None and slots is not self._async_slots:
-            self._check_after(timeout, attempt, timeout)
+        if (timeout := job_type.timeout) is not None:
+            self._attempts.timed[claimed.number] = attempt
+            if slots is not self._async_slots:
+                self._check_after(timeout, attempt, timeout)
         try:
             slots.put(attempt)
         except Exception as error:  # no thread can be started: this is not the job's fault
@@ -78,9 +82,8 @@ class Executor:
         attempt.timer = self._loop.call_later(seconds, self._parts.call, "the check of a timeout", *check)
 
     def _check_timeout(self, attempt: RunningAttempt, timeout: float) -> None:
-        """Stop an attempt whose time is over. One that waits for its child or for a slot still has all of it."""
-        started = attempt.started_at
-        left = timeout if started is None else started + timeout - time.monotonic()
+        """Stop an attempt whose time is over."""
+        left = attempt.time_left(timeout)
         if left > 0:
             self._check_after(left, attempt, timeout)
             return
@@ -162,6 +165,8 @@ class AsyncSlots:
         try:
             attempt.kill = task.cancel
             self._attempts.cells.start(attempt.run.claimed.number)
+            if attempt.job_type.timeout is not None:
+                attempt.started_at = time.monotonic()
             return await self._run(attempt.run, attempt.job_type)
         except Exception as error:
             self._parts.fail("an async slot", error)

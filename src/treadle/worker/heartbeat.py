@@ -9,11 +9,12 @@ import os
 import random
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from treadle import clock
 from treadle.errors import TreadleError, WorkerLost
+from treadle.job import ClaimedJob
 from treadle.outcome import StopReason
 from treadle.stores.base import Engine
 from treadle.stores.rows import Beat
@@ -34,17 +35,24 @@ FLAGS = 0.5
 """Seconds between two looks for cancelled jobs, and between two writes of progress."""
 
 
+TimeLeft = Sequence[tuple[ClaimedJob, int]]
+"""Leases, and the microseconds until their timeouts."""
+
+
 class Heartbeat(threading.Thread):
     """A thread of its own, so that a handler that blocks the event loop does not stop the heartbeat.
 
-    Each beat puts into `news` what it found: this worker's leases, or that this worker was declared dead. It also asks
-    the event loop for an answer. While there is none, the worker claims nothing, and each beat says that it is stalled.
+    Each beat vouches for the leases of `time_left`: if the database's clock steps, their deadlines follow. It puts into
+    `news` what it found: this worker's leases, or that this worker was declared dead. It also asks the event loop for
+    an answer. While there is none, the worker claims nothing, and each beat says that it is stalled.
 
     No clocks are compared: a worker is dead if its count did not change during three successful beats of this one.
     After an outage or a suspend every worker's first beat comes late, and none is counted as more than one.
     """
 
-    def __init__(self, store: Engine, every: float, inflight: Inflight, parts: Parts) -> None:
+    def __init__(
+        self, store: Engine, every: float, time_left: Callable[[], TimeLeft], inflight: Inflight, parts: Parts
+    ) -> None:
         super().__init__(name="treadle-heartbeat", daemon=True)
         self._inflight = inflight
         self._parts = parts
@@ -52,6 +60,7 @@ class Heartbeat(threading.Thread):
         self.news: asyncio.Queue[Beat | WorkerLost] = asyncio.Queue()
         self._store = store
         self._every = every
+        self._time_left = time_left
         self._stopping = threading.Event()
         self._seen: dict[str, tuple[int, int]] = {}
         """The count of each worker, and for how many beats it has not changed."""
@@ -97,7 +106,7 @@ class Heartbeat(threading.Thread):
         stalled_for = self._stalled_for()
         if stalled_for > BLOCKED_SECONDS:
             self._end(f"its event loop was blocked for {stalled_for:.0f} s")
-        beat = self._store.beat(self.worker, clock.seconds(stalled_for))
+        beat = self._store.beat(self.worker, self._time_left(), clock.seconds(stalled_for))
         for worker in self._stood_still(beat):
             returned = self._store.declare_dead(worker, "its worker stopped beating", beats=beat.workers[worker])
             log.warning("worker %s is dead: its heartbeat stopped; %d jobs returned", worker, returned)

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from treadle import clock
 from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
@@ -51,6 +52,10 @@ class RunningAttempt(msgspec.Struct, eq=False):
     saved: Progress | None = None
     """The progress that was stored last."""
 
+    def time_left(self, timeout: float) -> float:
+        """Seconds until its timeout. An attempt that waits for its child or for a slot still has all of them."""
+        return timeout if self.started_at is None else self.started_at + timeout - time.monotonic()
+
     def stop(self, reason: StopReason) -> None:
         """End the handler, or at least set its stop flag. What it does not finish has the outcome of the reason."""
         if self.ended or self.run.stop_reason is not None:
@@ -75,8 +80,10 @@ class Attempts:
     def __init__(self, cells: Inflight, outcomes: dict[OutcomeKind, int], parts: Parts) -> None:
         self.running: dict[int, RunningAttempt] = {}
         """By lease number."""
+        self.timed: dict[int, RunningAttempt] = {}
+        """Those with a timeout, by lease number, until they are settled."""
         self.given_up: set[int] = set()
-        """Attempts that timed out in a thread. They have their outcome; their slots are still taken."""
+        """Attempts that timed out in a thread, or whose lease a failover lost. Their slots are still taken."""
         self.unsettled = 0
         """The number of outcomes that are not committed yet."""
         self.claiming = False
@@ -114,6 +121,13 @@ class Attempts:
         for attempt in list(self.running.values()):
             self.end(attempt, attempt.stopped())
 
+    def give_up_stale(self, number: int) -> None:
+        """The database has issued the number of an attempt that still runs: a failover has lost that lease."""
+        self.running[number].stop(StopReason.LOST)
+        self.given_up.add(number)
+        self.timed.pop(number, None)
+        self.cells.end(number)
+
     def new_progress(self) -> list[tuple[ClaimedJob, Progress]]:
         """What handlers have reported since the last call."""
         found: list[tuple[ClaimedJob, Progress]] = []
@@ -124,13 +138,24 @@ class Attempts:
                 found.append((attempt.run.claimed, progress))
         return found
 
+    def time_left(self) -> list[tuple[ClaimedJob, int]]:
+        """Microseconds until the timeout of each attempt that has one, for the heartbeat. For any thread: `copy` is
+        atomic. A suspect, or a job of a child, has no deadline before its handler starts."""
+        found: list[tuple[ClaimedJob, int]] = []
+        for attempt in self.timed.copy().values():
+            claimed, timeout = attempt.run.claimed, attempt.job_type.timeout
+            if timeout is not None and (attempt.started_at is not None or claimed.deadline is not None):
+                found.append((claimed, clock.seconds(attempt.time_left(timeout))))
+        return found
+
     def end(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
         """The attempt has ended with this outcome, unless it was given up before. For the event loop only."""
         attempt.ended = True
         claimed = attempt.run.claimed
-        if self.running.pop(claimed.number, None) is None:
+        if self.running.get(claimed.number) is not attempt:
             self.given_up.discard(claimed.number)
         else:
+            del self.running[claimed.number]
             outcome = None if attempt.run.stop_reason is StopReason.LOST else outcome
             if attempt.timer is not None:
                 attempt.timer.cancel()
@@ -168,8 +193,11 @@ class Attempts:
 
     def settled(self) -> None:
         """Nothing more can be done for what `ended` returned: it is committed, or it cannot be."""
+        timed = self.timed
         for claimed, _ in self._settling:
             self.cells.end(claimed.number)
+            if timed:
+                timed.pop(claimed.number, None)
         self._settling = []
         self.unsettled = len(self._ended)
         self.changed.set()

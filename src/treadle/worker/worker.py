@@ -134,7 +134,7 @@ class Worker:
         self._executor = Executor(self.app, self.concurrency, self._attempts, self._parts)
         self._settler = Settler(self.store, self._attempts, self._hooks, self._wakeup.hint)
         self._leases = LeaseCheck(self.store, self._attempts, self._settler.thread)
-        self._heartbeat = Heartbeat(self.store, self._every, self._inflight, self._parts)
+        self._heartbeat = Heartbeat(self.store, self._every, self._attempts.time_left, self._inflight, self._parts)
         try:
             await self._register_in_time()
             await self._wakeup.open()

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from datetime import timedelta
 from typing import Any, Literal
 
 import click
 import msgspec
 
 import treadle
-from treadle import clock
 from treadle.app import Treadle
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command
 from treadle.cli.errors import PROBLEMS
 from treadle.cli.output import clean
 from treadle.diagnosis import RETURNED, alive, is_alive, silence
-from treadle.filters import Filter
 from treadle.job import Status
-from treadle.management import every_job
-from treadle.stores.base import RECLAIM_AFTER, Store, WorkerRow
+from treadle.stores.base import Store, WorkerRow
+from treadle.stores.rows import Defect
 from treadle.stores.sqlite.store import SQLiteStore
 from treadle.units import format_duration, plural
 from treadle.worker import host
@@ -30,6 +27,13 @@ Level = Literal["ok", "warning", "problem"]
 MARKS = {"ok": ("✓ ", "green"), "warning": ("⚠ ", "yellow"), "problem": ("✗ ", "red")}
 MANY_ENDED, MANY_FAILED = 1_000_000, 10_000
 STANDSTILL = ("no_worker", "unhandled")  # problems of the queue that do not go away by themselves
+
+RETURNS = "any worker or tick returns them within seconds: treadle tick app:td"
+DEFECTS = {
+    "stuck": ("leases", "still held past the timeout", RETURNS),
+    "ownerless": ("leases", "held by workers that no longer exist", RETURNS),
+}
+"""Each check, what is wrong, and the way out."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -79,7 +83,7 @@ def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:
     for found in problems:
         level: Level = "problem" if found.code in STANDSTILL else "warning"
         yield Finding(found.code, level, clean(found.text), clean(found.next))
-    yield from _stuck(app, workers, now)
+    yield from _defects(app.store.defects())
     yield _ended(counts)
 
 
@@ -122,22 +126,10 @@ def _versions(living: list[WorkerRow]) -> Iterator[Finding]:
         yield Finding("versions", "warning", text, way_out)
 
 
-def _stuck(app: Treadle, workers: list[WorkerRow], at: int) -> Iterator[Finding]:
-    """Leases past their type's timeout, and leases of workers that are no longer there."""
-    policies, known = app.store.policies(), {worker.id for worker in workers}
-    now, overdue, orphaned = clock.to_datetime(at), 0, 0
-    for job in every_job(app, Filter(statuses=(Status.PROCESSING,))):
-        if job.worker_id is None or job.started_at is None:
-            continue  # claimed by hand: only its own deadline counts
-        policy = policies.get(job.type)
-        limit = timedelta(microseconds=policy.timeout + RECLAIM_AFTER) if policy and policy.timeout else None
-        overdue += limit is not None and now > job.started_at + limit
-        orphaned += job.worker_id not in known
-    way_out = "any worker or tick returns them within seconds: treadle tick app:td"
-    if overdue:
-        yield Finding("leases", "problem", f"{plural(overdue, 'job')} still held past the timeout", way_out)
-    if orphaned:
-        yield Finding("leases", "problem", f"{plural(orphaned, 'job')} held by workers that no longer exist", way_out)
+def _defects(found: list[Defect]) -> Iterator[Finding]:
+    for defect in found:
+        check, text, way_out = DEFECTS[defect.code]
+        yield Finding(check, "problem", f"{plural(defect.rows, 'job')} {text}", way_out)
 
 
 def _ended(counts: list[dict[str, Any]]) -> Finding:

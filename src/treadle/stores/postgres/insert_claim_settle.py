@@ -6,6 +6,7 @@ to the verb.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections import Counter
 from collections.abc import Generator, Sequence
@@ -31,7 +32,7 @@ _COLUMNS = attrgetter(
 )
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
-_decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
+_decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 Found = Sequence[tuple[ReadyRange, int | None]]
 """Ranges, each with the free slots of its type, if that is limited."""
@@ -133,7 +134,7 @@ class Transitions(Transaction):
         known, by_hand = request.types or {}, request.lease_for
         timeouts = {r.type: known.get(r.type) if by_hand is None else by_hand for r, _, _ in starts}
         parameters = {"ranges": ranges, "now": now, "worker": worker, "timeouts": as_json(timeouts)}
-        found = self.execute(sql.INSERT_LEASES, parameters).fetchall()
+        found = self.execute(sql.INSERT_LEASES, {**parameters, "token": secrets.randbits(63)}).fetchall()
         claimed = [ClaimedJob(*row) for row in found if row[_PAYLOAD] is not None]
         if len(claimed) < len(found):
             self.execute(sql.DROP_ORPHANED_LEASES)
@@ -145,9 +146,7 @@ class Transitions(Transaction):
 
     def settle(self, ended: Sequence[LeaseOutcome]) -> tuple[Sequence[LeaseOutcome], Sequence[LeaseOutcome]]:
         if all(outcome.kind is OutcomeKind.COMPLETED and outcome.result is None for _, outcome in ended):
-            ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
-            parameters = {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "now": self.now}  # texts cost the least
-            return as_written(ended, {number: 0 for (number,) in self.execute(sql.COMPLETE, parameters)}), ()
+            return self._complete(ended), ()
         for claimed, outcome in ended:
             if not outcome.kind.final:
                 self.job_waits(claimed.queue)
@@ -156,10 +155,17 @@ class Transitions(Transaction):
         written = as_written(ended, held)
         return written, written
 
+    def _complete(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
+        ids, numbers = ",".join([c.id for c, _ in ended]), ",".join([str(c.number) for c, _ in ended])
+        tokens = ",".join([str(c.token) for c, _ in ended])
+        arrays = {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "tokens": f"{{{tokens}}}"}  # texts cost the least
+        held = self.execute(sql.COMPLETE, {**arrays, "now": self.now})
+        return ended if held.rowcount == len(ended) else as_written(ended, dict.fromkeys(held.fetchall(), 0))
+
     def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
         run_at, charged, snoozed, suspicion = requeued(self.now, o)
         failure = o.kind if o.kind in UNSUCCESSFUL else None
-        ends = c.id, c.number, o.kind.final, charged, o.result, o.error
+        ends = c.id, c.number, c.token, o.kind.final, charged, o.result, o.error
         return *ends, run_at, snoozed, suspicion, failure, o.traceback
 
 

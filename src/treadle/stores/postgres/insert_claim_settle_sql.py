@@ -1,7 +1,7 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
 from treadle.stores.postgres.sql import CLAIMED_COLUMNS
-from treadle.stores.sql import Statements
+from treadle.stores.sql import STUCK, Statements
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
 
@@ -30,9 +30,8 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) 
 # ---- claim
 
 # Every (queue, type) in which jobs wait, with its highest priority, where that begins and, if the type is
-# limited, how many more of it may run: a jump over the index per pair. A lease long past its deadline is stuck, and not
-# counted.
-READY_RANGES = """
+# limited, how many more of it may run: a jump over the index per pair. A stuck lease is not counted.
+READY_RANGES = f"""
 WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
     (SELECT queue, type, priority, run_at, id FROM treadle.ready
       ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
@@ -44,8 +43,7 @@ WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
 )
 SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text,
        CASE WHEN t.concurrency IS NOT NULL THEN t.concurrency - (
-           SELECT count(*) FROM treadle.leases l
-            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)) END
+           SELECT count(*) FROM treadle.leases l WHERE l.type = t.type AND NOT {STUCK}) END
   FROM pair LEFT JOIN treadle.types t ON t.type = pair.type
 """
 
@@ -73,10 +71,9 @@ LOCK_TYPES = "SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY t
 
 # How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
 # would be older than the lock.
-FREE_SLOTS = """
+FREE_SLOTS = f"""
 SELECT t.type, t.concurrency - (
-           SELECT count(*) FROM treadle.leases l
-            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now))
+           SELECT count(*) FROM treadle.leases l WHERE l.type = t.type AND NOT {STUCK})
   FROM treadle.types t WHERE t.concurrency IS NOT NULL AND t.type = ANY(:types)
 """
 
@@ -98,11 +95,12 @@ WITH gone AS (
     RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion),
 l AS (
     INSERT INTO treadle.leases
-           (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
-    SELECT id, nextval('treadle.lease'), queue, type, tenant, attempts + 1, snoozes, suspicion, :worker, run_at, :now,
+           (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+    SELECT id, nextval('treadle.lease'), :token, queue, type, tenant, attempts + 1, snoozes, suspicion, :worker, run_at,
+           :now,
            CASE WHEN suspicion = 0 OR :worker = '' THEN :now + (CAST(:timeouts AS text)::jsonb ->> type)::bigint END
       FROM gone ORDER BY priority DESC, run_at, id
-    RETURNING id, lease, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
+    RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
     SELECT s.status, type, queue, s.sign * count(*)
@@ -121,17 +119,18 @@ SELECT 'processing', type, queue, -count(*) FROM gone GROUP BY type, queue
 
 # ---- settle
 
-# Completed without a result, as most jobs are, and counted. The answer: the numbers of those that were held.
+# Completed without a result, as most jobs are, and counted. The answer: the numbers and tokens of those that were held.
 COMPLETE = """
 WITH gone AS (
     DELETE FROM treadle.leases
      WHERE id = ANY((SELECT CAST(CAST(:ids AS text) AS uuid[]))::uuid[])
-       AND coalesce(lease IN (SELECT unnest(CAST(CAST(:numbers AS text) AS bigint[]))), false)
-    RETURNING id, lease, queue, type, tenant, attempt, snoozes, worker, run_at, started_at),
+       AND coalesce((lease, token) IN (SELECT unnest(CAST(CAST(:numbers AS text) AS bigint[])),
+                                              unnest(CAST(CAST(:tokens AS text) AS bigint[]))), false)
+    RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, worker, run_at, started_at),
 done AS (
     INSERT INTO treadle.finished
-           (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
-    SELECT id, lease, 'completed', queue, type, tenant, attempt, snoozes, worker, run_at, started_at,
+           (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
+    SELECT id, lease, token, 'completed', queue, type, tenant, attempt, snoozes, worker, run_at, started_at,
            CAST(:now AS bigint)
       FROM gone),
 tally AS (
@@ -144,32 +143,32 @@ usage AS (
     SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), count(*), 0,
            greatest(0, sum(CAST(:now AS bigint) - started_at)), greatest(0, sum(started_at - run_at))
       FROM gone GROUP BY type, queue, tenant)
-SELECT lease FROM gone
+SELECT lease, token FROM gone
 """
 
 # Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
-# held, and whether they were cancelled.
-# [[id, number, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
+# held with their tokens, and whether they were cancelled.
+# [[id, number, token, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
 #   suspicion or null for as it was, outcome if it was a failure, traceback], …]
 SETTLE = """
 WITH e AS MATERIALIZED (
-    SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, v ->> 2 AS status, (v ->> 3)::integer AS charged,
-           (v ->> 4)::json AS result, v ->> 5 AS error, (v ->> 6)::bigint AS run_at, (v ->> 7)::integer AS snoozed,
-           (v ->> 8)::integer AS suspicion, v ->> 9 AS outcome, v ->> 10 AS traceback
+    SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, (v ->> 2)::bigint AS token, v ->> 3 AS status,
+           (v ->> 4)::integer AS charged, (v ->> 5)::json AS result, v ->> 6 AS error, (v ->> 7)::bigint AS run_at,
+           (v ->> 8)::integer AS snoozed, (v ->> 9)::integer AS suspicion, v ->> 10 AS outcome, v ->> 11 AS traceback
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 gone AS (
     DELETE FROM treadle.leases
-     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND coalesce(lease IN (SELECT lease FROM e), false)
+     WHERE id = ANY(ARRAY(SELECT id FROM e)) AND coalesce((lease, token) IN (SELECT lease, token FROM e), false)
     RETURNING *),
 ended AS (
     SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,
            e.outcome, e.traceback, e.status IS NULL AND l.cancel <> 0 AS cancelled
-      FROM gone l JOIN e ON e.lease = l.lease),
+      FROM gone l JOIN e ON e.lease = l.lease AND e.token = l.token),
 done AS (
     INSERT INTO treadle.finished
-           (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at, result,
-            error)
-    SELECT id, lease, CASE WHEN cancelled THEN 'cancelled' ELSE status END, queue, type, tenant,
+           (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at,
+            result, error)
+    SELECT id, lease, token, CASE WHEN cancelled THEN 'cancelled' ELSE status END, queue, type, tenant,
            attempt - 1 + CASE WHEN cancelled THEN 0 ELSE charged END, snoozes, worker, run_at, started_at, :now, result,
            CASE WHEN cancelled THEN coalesce(error, 'cancelled') ELSE error END
       FROM ended WHERE status IS NOT NULL OR cancelled),
@@ -184,7 +183,7 @@ failure AS (
     INSERT INTO treadle.attempts (id, tenant, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
     SELECT id, tenant, lease, attempt, worker, started_at, :now, outcome, error, traceback
       FROM ended WHERE outcome IS NOT NULL AND NOT cancelled)
-SELECT coalesce(json_agg(json_build_array(lease, cancel)), '[]')::text FROM gone
+SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel)), '[]')::text FROM gone
 """
 
 # ---- a snapshot for several reads

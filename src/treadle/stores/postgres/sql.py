@@ -10,14 +10,14 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 from typing import ClassVar
 
 from treadle.filters import MOST_SEARCHED
-from treadle.stores.sql import Statements
+from treadle.stores.sql import STUCK, Statements
 
 # The rows that a JSON array of ids names.
 _THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
-       l.id::text, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
+       l.id::text, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
 
 
@@ -53,21 +53,23 @@ class PostgresStatements(Statements):
     # Who declares this worker dead has to wait until its claim is committed, and finds all of its leases.
     IS_ALIVE = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
     DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
-    # As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
+    # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck. These are locked, so that
+    # their owner cannot move the deadline in between; one that it moves or settles just now is left to it.
     _LEASES = f"""
     SELECT json_build_array({CLAIMED_COLUMNS})::text
       FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
     """
     LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
     LEASE_OF_JOB = f"{_LEASES} WHERE l.id = CAST(:id AS uuid)"
-    OVERDUE_LEASES = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
+    STUCK_LEASES = f"{_LEASES} WHERE {STUCK} FOR UPDATE OF l SKIP LOCKED"
 
     # ---- settle
 
-    # Which of [[id, number, status], …] ended this way, under this very number: a repeated commit, not a loss.
+    # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
     WRITTEN_BEFORE = """
-    SELECT f.lease FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
-      JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint AND f.status = e ->> 2
+    SELECT f.lease, f.token FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+      JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint
+                             AND f.token = (e ->> 2)::bigint AND f.status = e ->> 3
     """
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
     ADD_USAGE = """
@@ -75,6 +77,14 @@ class PostgresStatements(Statements):
     SELECT (v ->> 0)::bigint, v ->> 1, v ->> 2, v ->> 3, (v ->> 4)::bigint, (v ->> 5)::bigint, (v ->> 6)::bigint,
            (v ->> 7)::bigint, (v ->> 8)::bigint
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+    """
+
+    # ---- liveness
+
+    # [[id, number, token, deadline], …]
+    MOVE_DEADLINES = """
+    UPDATE treadle.leases l SET deadline = (e ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+     WHERE l.id = (e ->> 0)::uuid AND l.lease = (e ->> 1)::bigint AND l.token = (e ->> 2)::bigint
     """
 
     # ---- manage

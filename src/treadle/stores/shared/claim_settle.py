@@ -37,11 +37,11 @@ def settle(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Settled:
     written = settle_held(tx, ended)
     if len(written) == len(ended):
         return Settled(tx.now, written)
-    numbers = {c.number for c, _ in written}
-    rest = [(c, outcome) for c, outcome in ended if c.number not in numbers]
+    held = {c.fence for c, _ in written}
+    rest = [(c, outcome) for c, outcome in ended if c.fence not in held]
     before = _written_before(tx, rest)
-    repeated = [(c, outcome) for c, outcome in rest if c.number in before]
-    return Settled(tx.now, [*written, *repeated], [c for c, _ in rest if c.number not in before])
+    repeated = [(c, outcome) for c, outcome in rest if c.fence in before]
+    return Settled(tx.now, [*written, *repeated], [c for c, _ in rest if c.fence not in before])
 
 
 def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
@@ -62,7 +62,7 @@ def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome
         raise LeaseLost(claimed.id, claimed.number)
 
 
-def _written_before(tx: Transaction, ended: Sequence[LeaseOutcome]) -> set[int]:
-    """The numbers of the leases that have ended this way already: their commit is repeated."""
-    rows = as_json([(c.id, c.number, outcome.kind.final) for c, outcome in ended])
-    return {row[0] for row in tx.execute(tx.sql.WRITTEN_BEFORE, {"rows": rows})}
+def _written_before(tx: Transaction, ended: Sequence[LeaseOutcome]) -> set[tuple[int, int]]:
+    """The leases that have ended this way already: their commit is repeated."""
+    rows = as_json([(c.id, *c.fence, outcome.kind.final) for c, outcome in ended])
+    return set(tx.execute(tx.sql.WRITTEN_BEFORE, {"rows": rows}).fetchall())

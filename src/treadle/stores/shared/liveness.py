@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 
+from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.errors import LeaseLost, WorkerLost
 from treadle.job import ClaimedJob, Progress, Status
@@ -16,36 +17,45 @@ from treadle.stores.shared.claim_settle import decode_claimed, settle_held
 from treadle.stores.shared.stats import tally
 from treadle.stores.transaction import LeaseOutcome, Transaction
 
+DRIFT = 2 * SECOND
+"""A deadline may differ that much from what its owner's clock says: it is not written again at every beat."""
+
 
 def register(tx: Transaction, worker: WorkerRow) -> None:
     lists = {"queues": as_json(worker.queues), "types": as_json(worker.types), "host": as_json(worker.host)}
     tx.execute(tx.sql.REGISTER, {**msgspec.structs.asdict(worker), **lists, "now": tx.now})
 
 
-def beat(tx: Transaction, worker: str, stalled_for: int = 0) -> Beat:
-    """Count up, and read the counts of the others."""
+def beat(tx: Transaction, worker: str, time_left: Sequence[tuple[ClaimedJob, int]] = (), stalled_for: int = 0) -> Beat:
+    """Count up, read the counts of the others, and vouch for leases whose deadline is no longer right."""
     stalled_at = tx.now - stalled_for if stalled_for else None
     counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker, "stalled_at": stalled_at})
-    leases, beats = tx.execute(tx.sql.CANCEL_FLAGS, {"worker": worker}), tx.execute(tx.sql.BEATS)
-    seen = Beat(dict(beats.fetchall()), {number: bool(cancelled) for number, cancelled in leases})
+    flags, beats = tx.execute(tx.sql.FLAGS_OF_WORKER, {"worker": worker}), tx.execute(tx.sql.BEATS)
+    leases = {number: (bool(cancelled), deadline) for number, cancelled, deadline in flags}
+    seen = Beat(dict(beats.fetchall()), {number: cancelled for number, (cancelled, _) in leases.items()})
     if not counted.rowcount:
         raise WorkerLost(worker)
+    right = [(c, tx.now + left) for c, left in time_left if c.number in leases]
+    wrong = [(c.id, *c.fence, at) for c, at in right if abs(at - (leases[c.number][1] or 0)) > DRIFT]
+    if wrong:
+        tx.execute(tx.sql.MOVE_DEADLINES, {"rows": as_json(sorted(wrong))})
     return seen
 
 
 def cancelled(tx: Transaction, worker: str) -> list[int]:
-    return [number for number, cancelled in tx.execute(tx.sql.CANCEL_FLAGS, {"worker": worker}) if cancelled]
+    return [number for number, cancelled, _ in tx.execute(tx.sql.FLAGS_OF_WORKER, {"worker": worker}) if cancelled]
 
 
 def save_progress(tx: Transaction, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
     for c, p in progress:
-        row = {"fraction": p.fraction, "message": p.message, "id": c.id, "number": c.number}
+        row = {"fraction": p.fraction, "message": p.message, "id": c.id, "number": c.number, "token": c.token}
         tx.execute(tx.sql.SAVE_PROGRESS, row)
 
 
 def extend(tx: Transaction, claimed: ClaimedJob, until: int) -> ClaimedJob:
     deadline = tx.now + until
-    if not tx.execute(tx.sql.EXTEND, {"deadline": deadline, "id": claimed.id, "number": claimed.number}).rowcount:
+    row = {"deadline": deadline, "id": claimed.id, "number": claimed.number, "token": claimed.token}
+    if not tx.execute(tx.sql.EXTEND, row).rowcount:
         raise LeaseLost(claimed.id, claimed.number)
     return msgspec.structs.replace(claimed, deadline=deadline)
 
@@ -77,14 +87,13 @@ def declare_dead(
 
 
 def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
-    """Return what has no living owner, and what is long overdue."""
+    """Return what has no living owner, and what is stuck."""
     if silent_for is not None:
         tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
     dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]
     rescued = sum(declare_dead(tx, worker, "its worker was lost") for worker in dead)
-    long_ago = {"grace": RECLAIM_AFTER, "now": tx.now}
-    overdue = [decode_claimed(row[0]) for row in tx.execute(tx.sql.OVERDUE_LEASES, long_ago)]
-    rescued += _settled(tx, [(c, _overdue(c)) for c in overdue])
+    stuck = tx.execute(tx.sql.STUCK_LEASES, {"grace": RECLAIM_AFTER, "now": tx.now}).fetchall()
+    rescued += _settled(tx, [(c, _stuck(c)) for c in (decode_claimed(row[0]) for row in stuck)])
     tally(tx, tx.delete_orphaned_leases(Status.PROCESSING))
     return rescued
 
@@ -98,6 +107,6 @@ def _leases_of(tx: Transaction, worker: str) -> list[ClaimedJob]:
     return [decode_claimed(row[0]) for row in tx.execute(tx.sql.LEASES_OF_WORKER, {"worker": worker})]
 
 
-def _overdue(claimed: ClaimedJob) -> Outcome:
+def _stuck(claimed: ClaimedJob) -> Outcome:
     kind = OutcomeKind.FAILED if claimed.attempt >= claimed.max_attempts else OutcomeKind.RETRIED
     return Outcome(kind, error="it was stuck: its deadline passed and no worker settled it")

@@ -103,8 +103,9 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
         return None
     found = JobFacts(job=job, now=tx.now, workers=tuple(workers(tx)))
     if job.status is Status.PROCESSING:
-        cancelled, deadline = tx.execute(tx.sql.LEASE_FLAGS, {"id": id}).fetchone() or (0, None)
-        return msgspec.structs.replace(found, cancelled=bool(cancelled), deadline=deadline)
+        flags = tx.execute(tx.sql.LEASE_FLAGS, {"id": id, "grace": RECLAIM_AFTER, "now": tx.now}).fetchone()
+        cancelled, deadline, stuck = flags or (0, None, 0)
+        return msgspec.structs.replace(found, cancelled=bool(cancelled), deadline=deadline, stuck=bool(stuck))
     if job.status is not Status.PENDING:
         return found
     parameters = {"type": job.type, "grace": RECLAIM_AFTER, "now": tx.now}

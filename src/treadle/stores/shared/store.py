@@ -16,7 +16,7 @@ from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Due, Settled
-from treadle.stores.shared import claim_settle, enqueue, liveness, manage, read, search, stats, web_records
+from treadle.stores.shared import claim_settle, defects, enqueue, liveness, manage, read, search, stats, web_records
 from treadle.stores.transaction import Connections, Insert, Steps, Transaction
 
 P = ParamSpec("P")
@@ -177,6 +177,8 @@ class SQLStore(ABC, Generic[D]):
     workers = reads("read", read.workers)
 
     # Manage
+
+    defects = reads("read", defects.defects)
 
     get = reads("read", read.get)
     job_facts = reads("read", read.job_facts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
@@ -26,7 +27,7 @@ _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
-_decode_held = msgspec.json.Decoder(list[tuple[int, int]]).decode
+_decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 _COLUMNS = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "traceparent", "run_at")
 
@@ -108,22 +109,26 @@ class Transitions(Transaction):
         return [RangeStart(_decode_due(due), next_at, lower) for due, next_at, lower in found]
 
     def _lease(self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate]) -> tuple[list[ClaimedJob], Moved]:
-        timeouts = request.types or {}
+        timeouts, token = request.types or {}, secrets.randbits(63)
         by_timeout: defaultdict[int | None, list[str]] = defaultdict(list)
+        counts: Counter[tuple[str, str]] = Counter()
         for range, some in groupby(jobs, itemgetter(2)):
             timeout = timeouts.get(range.type) if request.lease_for is None else request.lease_for
-            by_timeout[timeout] += [id for _, id, _ in some]
+            by_timeout[timeout] += (ids := [id for _, id, _ in some])
+            counts[range.type, range.queue] += len(ids)
         for timeout, ids in by_timeout.items():
-            row = {"worker": worker, "now": self.now, "timeout": timeout, "rows": as_json(ids)}
+            row = {"worker": worker, "token": token, "now": self.now, "timeout": timeout, "rows": as_json(ids)}
             self.execute(sql.INSERT_LEASES, row)
             self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
         rows = {"ids": as_json([id for _, id, _ in jobs])}
         self.execute(self.sql.DELETE_READY, rows)
-        claimed = _decode_claimed(self.execute(sql.CLAIMED, rows).fetchone()[0])
-        orphaned = self.delete_orphaned_leases(Status.PENDING) if len(claimed) < len(jobs) else []
+        claimed = _decode_claimed(self.execute(sql.CLAIMED, {**rows, "token": token}).fetchone()[0])
+        orphaned: Moved = []
+        if len(claimed) < len(jobs):
+            orphaned = self.delete_orphaned_leases(Status.PENDING)
+            counts = Counter(map(attrgetter("type", "queue"), claimed))
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
-        counts = Counter(map(attrgetter("type", "queue"), claimed)).items()
-        moved = [(status, *key, sign * n) for key, n in counts for status, sign in _CLAIMED_IS]
+        moved = [(status, *key, sign * n) for key, n in counts.items() for status, sign in _CLAIMED_IS]
         return claimed, [*moved, *orphaned]
 
     # From `leases` to `finished`, or back to `ready`
@@ -141,18 +146,21 @@ class Transitions(Transaction):
         return ended, ended
 
     def _held(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
-        rows = as_json([(c.id, c.number) for c, _ in ended])
+        rows = as_json([(c.id, c.number, c.token) for c, _ in ended])
         return as_written(ended, dict(_decode_held(self.value(sql.HELD, {"rows": rows}))))
 
     def _finish(self, ended: Sequence[LeaseOutcome]) -> int:
         """Write how jobs ended, if their leases are held. Return the number of those jobs."""
-        plain = {c.id: c.number for c, o in ended if o.kind is OutcomeKind.COMPLETED and o.result is None}
-        written = self.execute(sql.COMPLETE, {"now": self.now, "rows": as_json(plain)}).rowcount if plain else 0
-        if len(plain) < len(ended):
-            others = [(c, o) for c, o in ended if c.id not in plain]
-            rows = as_json([(c.id, c.number, o.kind, o.charged, o.result, o.error) for c, o in others])
-            written += self.execute(sql.FINISH, {"now": self.now, "rows": rows}).rowcount
-        return written
+        plain: defaultdict[int, dict[str, int]] = defaultdict(dict)
+        others: list[tuple[object, ...]] = []
+        for c, o in ended:
+            if o.kind is OutcomeKind.COMPLETED and o.result is None:
+                plain[c.token][c.id] = c.number
+            else:
+                others.append((c.id, c.number, c.token, o.kind, o.charged, o.result, o.error))
+        both = (sql.COMPLETE, plain), (sql.FINISH, others)
+        asked = [self.execute(s, {"now": self.now, "rows": as_json(rows)}) for s, rows in both if rows]
+        return sum(written.rowcount for written in asked)
 
     def _requeue(self, ended: Iterable[LeaseOutcome]) -> None:
         rows = as_json([(c.id, *requeued(self.now, o)) for c, o in ended])

@@ -1,6 +1,9 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements
+from treadle.stores.sql import STUCK
+from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements, from_postgres
+
+_STUCK = from_postgres(STUCK)
 
 # ---- enqueue
 
@@ -50,11 +53,10 @@ SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
          WHERE queue = :queue AND type = :type AND priority < :priority ORDER BY priority DESC LIMIT 1)
 """
 
-# How many more of each limited type may run. A lease long past its deadline is stuck, and not counted.
-FREE_SLOTS = """
+# How many more of each limited type may run. A stuck lease is not counted.
+FREE_SLOTS = f"""
 SELECT json_group_object(t.type, t.concurrency - (
-           SELECT count(*) FROM treadle_leases l
-            WHERE l.type = t.type AND (l.deadline IS NULL OR l.deadline + :grace > :now)))
+           SELECT count(*) FROM treadle_leases l WHERE l.type = t.type AND NOT {_STUCK}))
   FROM treadle_types t WHERE t.concurrency IS NOT NULL
 """
 
@@ -76,9 +78,9 @@ SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
 # of its own: its time runs from then on.
 INSERT_LEASES = """
 INSERT INTO treadle_leases
-       (id, lease, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
-SELECT r.id, m.value + 1 + e.key, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker, r.run_at,
-       :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END
+       (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+SELECT r.id, m.value + 1 + e.key, :token, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker,
+       r.run_at, :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END
   FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
  WHERE m.key = 'lease'
 """
@@ -89,34 +91,38 @@ ADVANCE_LEASE_NUMBER = "UPDATE treadle_meta SET value = value + :n WHERE key = '
 # What was claimed, as ClaimedJob has it and in the order of the ids: SQLite does not reorder a CROSS JOIN.
 CLAIMED = f"""
 SELECT json_group_array({CLAIMED_COLUMNS})
-  FROM json_each(:ids) e CROSS JOIN treadle_leases l ON l.id = e.value CROSS JOIN treadle_jobs j ON j.id = e.value
+  FROM json_each(:ids) e CROSS JOIN treadle_leases l ON l.id = e.value AND l.token = :token
+ CROSS JOIN treadle_jobs j ON j.id = e.value
 """
 
 # ---- settle
 
-# Which of [[id, number], …] are still held, and whether they were cancelled.
+# Which of [[id, number, token], …] are still held, and whether they were cancelled.
 HELD = """
-SELECT json_group_array(json_array(l.lease, l.cancel))
-  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
+SELECT json_group_array(json_array(json_array(l.lease, l.token), l.cancel))
+  FROM json_each(:rows) e
+  JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
 """
 
-# Completed without a result, as most jobs are. {id: number}
+# Completed without a result, as most jobs are. {token: {id: number}}: most of a batch have the same token.
 COMPLETE = """
 INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
-SELECT l.id, l.lease, 'completed', l.queue, l.type, l.tenant, l.attempt, l.snoozes, l.worker, l.run_at,
+       (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at)
+SELECT l.id, l.lease, l.token, 'completed', l.queue, l.type, l.tenant, l.attempt, l.snoozes, l.worker, l.run_at,
        l.started_at, :now
-  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.key AND l.lease = e.value
+  FROM json_each(:rows) t CROSS JOIN json_each(t.value) e
+ CROSS JOIN treadle_leases l ON l.id = e.key AND l.lease = e.value AND l.token = t.key
 """
 
-# Ended in any other way. [[id, number, status, charged, result, error], …]
+# Ended in any other way. [[id, number, token, status, charged, result, error], …]
 FINISH = """
 INSERT INTO treadle_finished
-       (id, lease, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at, result,
-        error)
-SELECT l.id, l.lease, e.value ->> 2, l.queue, l.type, l.tenant, l.attempt - 1 + (e.value ->> 3), l.snoozes, l.worker,
-       l.run_at, l.started_at, :now, e.value ->> 4, e.value ->> 5
-  FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1
+       (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at,
+        result, error)
+SELECT l.id, l.lease, l.token, e.value ->> 3, l.queue, l.type, l.tenant, l.attempt - 1 + (e.value ->> 4), l.snoozes,
+       l.worker, l.run_at, l.started_at, :now, e.value ->> 5, e.value ->> 6
+  FROM json_each(:rows) e
+  JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
 """
 
 # [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was], …]

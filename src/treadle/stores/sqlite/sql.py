@@ -11,7 +11,7 @@ from typing import ClassVar
 
 from treadle.codec import encode
 from treadle.filters import MOST_SEARCHED, is_index
-from treadle.stores.sql import Statements
+from treadle.stores.sql import STUCK, Statements
 
 
 def from_postgres(sql: str) -> str:
@@ -22,7 +22,7 @@ def from_postgres(sql: str) -> str:
 
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
-json_array(l.id, l.lease, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
+json_array(l.id, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
 
 
@@ -55,18 +55,18 @@ class SQLiteStatements(Statements):
 
     IS_ALIVE = "SELECT 1 FROM treadle_workers WHERE id = :worker"
     DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
-    # As ClaimedJob has it: a worker's leases, the lease of one job, and those long past their deadline.
+    # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck.
     _LEASES = f"SELECT {CLAIMED_COLUMNS} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
     LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
     LEASE_OF_JOB = f"{_LEASES} WHERE l.id = :id"
-    OVERDUE_LEASES = f"{_LEASES} WHERE l.deadline + (CASE WHEN l.worker = '' THEN 0 ELSE :grace END) < :now"
+    STUCK_LEASES = f"{_LEASES} WHERE {from_postgres(STUCK)}"
 
     # ---- settle
 
-    # Which of [[id, number, status], …] ended this way, under this very number: a repeated commit, not a loss.
+    # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
     WRITTEN_BEFORE = """
-    SELECT f.lease FROM json_each(:rows) e JOIN treadle_finished f
-        ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.status = e.value ->> 2
+    SELECT f.lease, f.token FROM json_each(:rows) e JOIN treadle_finished f
+        ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.token = e.value ->> 2 AND f.status = e.value ->> 3
     """
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
     ADD_USAGE = """
@@ -76,6 +76,14 @@ class SQLiteStatements(Statements):
       FROM json_each(:rows) WHERE true
         ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, completed = completed + excluded.completed,
            failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
+    """
+
+    # ---- liveness
+
+    # [[id, number, token, deadline], …]
+    MOVE_DEADLINES = """
+    UPDATE treadle_leases AS l SET deadline = e.value ->> 3 FROM json_each(:rows) e
+     WHERE l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
     """
 
     # ---- manage

@@ -10,7 +10,7 @@ CREATE TABLE treadle.meta (
 );
 INSERT INTO treadle.meta VALUES ('schema', 1), ('oldest', 1);
 
--- The fence: no two leases ever share a number.
+-- The fence: no two leases ever share a number, unless a failover loses the last ones. So each has a random token, too.
 CREATE SEQUENCE treadle.lease;
 
 -- What was asked for. Written once.
@@ -57,6 +57,7 @@ CREATE INDEX ready_retrying ON treadle.ready (id) WHERE attempts > 0;
 CREATE TABLE treadle.leases (
     id         uuid NOT NULL,
     lease      bigint NOT NULL,
+    token      bigint NOT NULL,
     queue      text COLLATE "C" NOT NULL,
     type       text COLLATE "C" NOT NULL,
     tenant     text COLLATE "C" NOT NULL,
@@ -78,6 +79,7 @@ CREATE TABLE treadle.leases (
 CREATE TABLE treadle.finished (
     id           uuid NOT NULL,
     lease        bigint NOT NULL,  -- 0 if no attempt ended it
+    token        bigint NOT NULL,
     status       text COLLATE "C" NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled')),
     queue        text COLLATE "C" NOT NULL,
     type         text COLLATE "C" NOT NULL,

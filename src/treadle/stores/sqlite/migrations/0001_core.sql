@@ -52,6 +52,7 @@ CREATE INDEX treadle_ready_retrying ON treadle_ready (id) WHERE attempts > 0;
 CREATE TABLE treadle_leases (
     id         TEXT PRIMARY KEY,
     lease      INTEGER NOT NULL,
+    token      INTEGER NOT NULL,  -- random, the same for all jobs of one claim: with the number, it is the fence
     queue      TEXT NOT NULL,
     type       TEXT NOT NULL,
     tenant     TEXT NOT NULL,
@@ -71,6 +72,7 @@ CREATE TABLE treadle_leases (
 CREATE TABLE treadle_finished (
     id           TEXT PRIMARY KEY,
     lease        INTEGER NOT NULL,  -- 0 if no attempt ended it
+    token        INTEGER NOT NULL,
     status       TEXT NOT NULL CHECK (status IN ('completed', 'failed', 'cancelled')),
     queue        TEXT NOT NULL,
     type         TEXT NOT NULL,
