@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from tests.process.handlers import storm_async, storm_slow, storm_thread, td, wa
 from tests.process.harness import Place, end, size
 from tests.servers.postgres import PostgresServer
 from tests.servers.replication import Cluster
+from treadle import Treadle
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable
 
 WAITING = "waiting to be settled"
@@ -98,7 +100,15 @@ def test_no_job_fails_or_runs_twice_while_the_server_crashes(server: PostgresSer
 def test_no_job_fails_or_runs_twice_while_a_standby_takes_the_place_of_its_primary(
     postgres_cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Nothing that was answered is lost, as the replication is synchronous."""
+    """Nothing that was answered is lost, as the replication is synchronous. A URL that reaches the standby first has to
+    wait for the promotion, and the error says how to avoid that."""
+    with closing(Treadle(postgres_cluster.primary.url())) as app:
+        app.store.open()
+    with closing(Treadle(postgres_cluster.standby.url())) as standby:
+        eventually(standby.store.schema)  # it has the tables
+        with pytest.raises(StoreUnusable, match=r"read-only transaction.*add target_session_attrs=read-write"):
+            standby.enqueue("work")
+        assert standby.counts() == []
     with Place(tmp_path, postgres_cluster.url) as place:
         storm(place, size("PROMOTIONS", 1), postgres_cluster.fail_over)
 
