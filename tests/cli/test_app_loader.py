@@ -35,7 +35,7 @@ def test_reading_a_database_without_treadles_tables_does_not_change_it(treadle, 
     connection.close()
 
 
-@pytest.mark.parametrize(("schema", "says"), [(0, "has no treadle tables"), (99, "supports up to 1")])
+@pytest.mark.parametrize(("schema", "says"), [(0, "schema is 0"), (99, "supports up to 1")])
 def test_a_schema_of_another_version_is_exit_code_3(treadle, td, schema, says):
     with sqlite3.connect(td.store.where) as connection:
         connection.execute("UPDATE treadle_meta SET value = ? WHERE key IN ('schema', 'oldest')", (schema,))

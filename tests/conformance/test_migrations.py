@@ -127,7 +127,7 @@ def test_the_error_for_tables_without_a_schema_number_names_the_table_and_the_fi
         connection.commit()
     before = tables(new_url)
 
-    for verb in (lambda: put(store), lambda: everything(store), store.upgrade):
+    for verb in (lambda: put(store), lambda: everything(store), store.upgrade, store.schema):
         with pytest.raises(StoreUnusable, match=r"treadle[._]meta schema is 0 and oldest is 1; restore the rows"):
             verb()
 

@@ -45,7 +45,7 @@ def _schema_of(path: Path, mode: str) -> int:
     try:
         if not connection.execute(sql.HAS_META).fetchone():
             return 0
-        return int(dict(connection.execute(sql.META)).get("schema", 0))
+        return migrate.numbers(str(path), "treadle_meta", dict(connection.execute(sql.META)))[0]
     finally:
         connection.close()
 
