@@ -25,8 +25,13 @@ def now() -> int:
 
 
 def to_datetime(at: int) -> datetime:
-    """`at` as a datetime in UTC."""
+    """`at` as a datetime in UTC. Raises OverflowError beyond all dates."""
     return _EPOCH + timedelta(microseconds=at)
+
+
+def moment(at: int) -> datetime:
+    """A stored time as a datetime. One that was set by hand to beyond all dates is the first or the last of them."""
+    return to_datetime(min(max(at, FIRST), LAST))
 
 
 def from_datetime(moment: datetime) -> int:

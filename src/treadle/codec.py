@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,8 +13,18 @@ MAX_BYTES = 1 << 20
 MAX_DEPTH = 64
 MAX_ERROR = 16 * 1024
 
+T = TypeVar("T")
+
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
+
+
+def decode_as(text: str, kind: type[T]) -> T | None:
+    """JSON text that has this type; None if it was broken by hand."""
+    try:
+        return msgspec.json.decode(text, type=kind)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return None
 
 
 def as_json(value: object) -> str:

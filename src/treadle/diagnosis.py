@@ -71,6 +71,7 @@ MOST_AHEAD = 10_000
 class ReasonCode(StrEnum):
     """What can keep a job from running, in the order in which it decides."""
 
+    BROKEN = "broken"
     FINISHED = "finished"
     OUT_OF_ATTEMPTS = "out_of_attempts"
     RUNNING = "running"
@@ -113,6 +114,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     job: Job
     now: int
     workers: tuple[WorkerRow, ...]
+    places: tuple[str, ...] | None = None
+    """If its rows were broken by hand: the tables that it is in, which are none or several."""
     limit: int | None = None
     """How many jobs of its type may run at once."""
     holders: dict[str, int] = {}
@@ -134,7 +137,16 @@ def explain(facts: JobFacts) -> Why:
         reasons = [*_overdue(facts), *_worker_lost(facts), *stalled, *_cancelling(facts), _running(facts)]
     else:
         reasons = _waiting(facts)
-    return Why(id=job.id, status=job.status, reasons=tuple(reasons))
+    return Why(id=job.id, status=job.status, reasons=(*_broken(facts), *reasons))
+
+
+def _broken(facts: JobFacts) -> Iterator[Reason]:
+    if facts.places is None:
+        return
+    text, way_out = f"it is in {' and in '.join(facts.places)}", "a worker that gets to it removes what contradicts"
+    if not facts.places:
+        text, way_out = "it does not wait or run, and has not ended", f"to run it: treadle jobs run-now {facts.job.id}"
+    yield Reason(ReasonCode.BROKEN, f"its rows were broken by hand: {text}", way_out, {"places": facts.places})
 
 
 def for_tenant(why: Why, job: Job) -> Why:
@@ -143,6 +155,10 @@ def for_tenant(why: Why, job: Job) -> Why:
         ReasonCode.NO_WORKER_FOR_QUEUE: (f"no live worker takes jobs from queue {job.queue!r}", "start one that does"),
         ReasonCode.NO_WORKER_FOR_TYPE: (f"no live worker knows type {job.type!r}", "start one that does"),
         ReasonCode.LIMIT_FULL: (f"its type {job.type!r} is at its limit", "it starts when a job of this type ends"),
+        ReasonCode.WORKER_STALLED: (
+            "a handler blocks the event loop of its worker",
+            "it goes on when that handler ends",
+        ),
         ReasonCode.JOBS_AHEAD: ("other jobs come first: higher priority, or due for longer", "wait for them"),
         ReasonCode.NEXT_LOOK: ("nothing is in its way", "a worker claims it within a second"),
     }
@@ -168,7 +184,7 @@ def _overdue(facts: JobFacts) -> Iterator[Reason]:
     if facts.stuck and facts.deadline is not None:
         text = f"it is stuck: its deadline passed {_duration(facts.now - facts.deadline)} ago"
         way_out = "any worker or tick returns it within seconds: treadle tick app:td"
-        yield Reason(ReasonCode.OVERDUE, text, way_out, {"deadline": clock.to_datetime(facts.deadline)})
+        yield Reason(ReasonCode.OVERDUE, text, way_out, {"deadline": clock.moment(facts.deadline)})
 
 
 def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
@@ -177,7 +193,7 @@ def _worker_lost(facts: JobFacts) -> Iterator[Reason]:
         return
     silent = f"has been silent for {format_duration(silence(holder, facts.now))}" if holder else "has no row any more"
     text = f"it is held by worker {holder.name if holder else job.worker_id}, which {silent}"
-    data = {"worker": job.worker_id, "seen_at": clock.to_datetime(holder.seen_at) if holder else None}
+    data = {"worker": job.worker_id, "seen_at": clock.moment(holder.seen_at) if holder else None}
     yield Reason(ReasonCode.WORKER_LOST, text, RETURNED, data)
 
 
@@ -315,6 +331,7 @@ def problems(
     living = alive(workers, now)
     found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_alive(worker, now)]
     found += [_blocked(worker, seconds) for worker in workers if (seconds := stalled_for(worker, now)) is not None]
+    found += [_unreadable(worker) for worker in workers if worker.broken]
     due = [stats for stats in queues if stats.counts["queued"]]
     if due and not living:
         found.append(_no_worker(due))
@@ -345,6 +362,11 @@ def _blocked(worker: WorkerRow, seconds: float) -> Problem:
     text = f"worker {worker.name} is stalled: its event loop has been blocked for {format_duration(seconds)}"
     filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
     return Problem("stalled_worker", text, UNBLOCK, filter)
+
+
+def _unreadable(worker: WorkerRow) -> Problem:
+    text = f"the row of worker {worker.name} was broken by hand: its {' and '.join(worker.broken)} cannot be read"
+    return Problem("broken_worker", text, "restart it: it writes a new row")
 
 
 def _no_worker(due: Sequence[QueueStats]) -> Problem:

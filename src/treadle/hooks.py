@@ -69,7 +69,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True):
     def ended(self, at: int) -> Event:
         """The same event, with the time of its end."""
         busy = at - clock.from_datetime(self.started_at)
-        return msgspec.structs.replace(self, ended_at=clock.to_datetime(at), busy=max(0, busy) / clock.SECOND)
+        return msgspec.structs.replace(self, ended_at=clock.moment(at), busy=max(0, busy) / clock.SECOND)
 
 
 Hook = Callable[[Event], Any]
@@ -134,8 +134,8 @@ def _event(name: EventName, c: ClaimedJob, worker: str, at: int | None = None, e
         max_attempts=c.max_attempts,
         lease=c.number,
         worker_id=worker,
-        started_at=clock.to_datetime(c.started_at),
-        ended_at=None if at is None else clock.to_datetime(at),
+        started_at=clock.moment(c.started_at),
+        ended_at=None if at is None else clock.moment(at),
         busy=0.0 if at is None else max(0, at - c.started_at) / clock.SECOND,
         waiting=max(0, c.started_at - c.run_at) / clock.SECOND,
         error=codec.clip(error, ERROR),

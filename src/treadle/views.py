@@ -152,13 +152,13 @@ def worker(row: WorkerRow, now: int) -> WorkerOut:
         queues=row.queues,
         types=row.types,
         version=row.version,
-        started_at=clock.to_datetime(row.started_at),
-        seen_at=clock.to_datetime(row.seen_at),
+        started_at=clock.moment(row.started_at),
+        seen_at=clock.moment(row.seen_at),
         silent_for=silence(row, now),
         live=is_alive(row, now),
         stalled_for=stalled_for(row, now),
         running=row.leases,
-        doing=[Doing(type=type, count=count, since=clock.to_datetime(since)) for type, count, since in row.doing],
+        doing=[Doing(type=type, count=count, since=clock.moment(since)) for type, count, since in row.doing],
     )
 
 
@@ -201,7 +201,7 @@ def hint(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def moment(at: int | None) -> datetime | None:
-    return None if at is None else clock.to_datetime(at)
+    return None if at is None else clock.moment(at)
 
 
 class UsageOut(msgspec.Struct, kw_only=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 
 import pytest
@@ -146,6 +147,42 @@ def test_jobs_of_workers_that_no_longer_exist_are_a_problem(found, td):
     connection.execute("DELETE FROM treadle_workers")
     connection.close()
     assert found("leases") == [("problem", "1 job held by workers that no longer exist")]
+
+
+@pytest.mark.parametrize(
+    ("statement", "text"),
+    [
+        ("DELETE FROM treadle_ready", "1 job in none of ready, leases and finished (broken by hand): {id}"),
+        ("UPDATE treadle_ready SET attempts = 9223372036854775807", "1 job with an impossible number of attempts"),
+        ("UPDATE treadle_jobs SET payload = '5'", "1 job whose payload is not a JSON object"),
+        ("DELETE FROM treadle_jobs", "1 row in ready without a job"),
+        ("UPDATE treadle_tallies SET count = -1", "1 count below zero"),
+        (
+            "INSERT INTO treadle_leases (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker,"
+            " run_at, started_at) SELECT id, 1, 1, queue, type, tenant, 1, 0, 0, '', 0, 0 FROM treadle_ready",
+            "1 job in several of ready, leases and finished (broken by hand): {id}",
+        ),
+    ],
+)
+def test_rows_broken_by_hand_are_named(as_json, td, statement, text):
+    job = td.enqueue("mail")
+    with contextlib.closing(sqlite3.connect(td.store.where, isolation_level=None)) as connection:
+        connection.execute(statement)
+
+    findings = as_json("doctor", code=1)["findings"]
+
+    [finding] = [finding for finding in findings if finding["check"] == "rows"]
+    assert ("problem", True) == (finding["level"], finding["text"].startswith(text.format(id=job.id)))
+    assert finding["way_out"]
+
+
+def test_a_worker_whose_row_is_broken_is_named(found, td):
+    enlist(td, "host-1", "mail")
+    with contextlib.closing(sqlite3.connect(td.store.where, isolation_level=None)) as connection:
+        connection.execute("UPDATE treadle_workers SET host = '[5]'")
+
+    text = "the row of worker host-1 was broken by hand: its host cannot be read"
+    assert [("warning", text)] == found("broken_worker", code=0)
 
 
 @pytest.mark.parametrize(("free", "level", "code"), [(10**11, "ok", 0), (10**9, "warning", 0), (10**7, "problem", 1)])

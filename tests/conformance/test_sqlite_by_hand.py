@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from tests.conformance import test_by_hand
-from tests.conformance.helpers import finish, ids, put_many, take
+from tests.conformance.helpers import check_consistency, finish, ids, put_many, take
 from treadle.outcome import COMPLETED
+from treadle.stores.base import ClaimRequest
 
 pytestmark = [pytest.mark.by_hand, pytest.mark.only("sqlite")]
 
@@ -52,3 +53,16 @@ def test_a_type_broken_by_hand_does_not_stop_the_others(store, by_hand):
     by_hand("UPDATE treadle_ready SET type = CAST(x'FF' AS TEXT) WHERE id = ?", broken.id)
 
     assert [whole.id] == ids(take(store))
+
+
+@pytest.mark.parametrize("id", ["CAST(x'FF' AS TEXT)", "'a' || char(0) || 'b'", "'no such job'"])
+def test_a_row_whose_id_cannot_be_read_is_removed(store, by_hand, id):
+    """A worker would find it at every look, and claim nothing."""
+    broken, whole = put_many(store, 2)
+    by_hand(f"UPDATE treadle_ready SET id = {id} WHERE id = ?", broken.id)
+    by_hand("DELETE FROM treadle_jobs WHERE id = ?", broken.id)
+
+    assert [whole.id] == ids(take(store))
+
+    assert not store.due(ClaimRequest(limit=1)).now
+    check_consistency(store)

@@ -190,6 +190,7 @@ def test_a_worker_handles_its_types_in_its_queues() -> None:
 OWN = {
     *(ReasonCode.FINISHED, ReasonCode.OUT_OF_ATTEMPTS, ReasonCode.RUNNING, ReasonCode.CANCELLING),
     *(ReasonCode.OVERDUE, ReasonCode.WORKER_LOST, ReasonCode.NOT_DUE, ReasonCode.NO_WORKER),
+    ReasonCode.BROKEN,
 }
 """Reasons that are about the job itself, its attempts and its worker."""
 

@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from tests import stores
 from tests.eventually import eventually
 from tests.worker import process_jobs
 from tests.worker.helpers import ended, now, place, working
 from treadle import Context, Status, Treadle
+from treadle.stores.base import WorkerRow
 from treadle.testing import drain
 
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="clean")
@@ -365,3 +367,37 @@ def test_progress_is_a_fraction(td: Treadle, fraction: float) -> None:
     job = wrong.enqueue()
     drain(td, raising=False)
     assert "from 0 to 1" in (now(td, job).error or "")
+
+
+def test_rows_broken_by_hand_stop_no_other_job(treadle_url: str) -> None:
+    """The drain ends: no job is claimed again and again."""
+    td = Treadle(treadle_url, **stores.quick(treadle_url))
+
+    @td.job(max_attempts=1)
+    def work(n: int) -> int:
+        return n
+
+    twice, many, payload, over, *whole = td.enqueue_many([work.request(n=n) for n in range(7)])
+    [lease] = td.claim(1, lease=3600)
+    td.store.register(WorkerRow(id="broken", name="broken", concurrency=1))
+    for statement in (
+        "INSERT INTO treadle_ready SELECT id, queue, type, tenant, priority, created_at, 0, 0, 0, created_at"
+        f" FROM treadle_jobs WHERE id = '{twice.id}'",
+        f"UPDATE treadle_ready SET attempts = 2147483647 WHERE id = '{many.id}'",
+        f"UPDATE treadle_jobs SET payload = '[1]' WHERE id = '{payload.id}'",
+        "INSERT INTO treadle_finished (id, lease, token, status, queue, type, tenant, attempts, worker, run_at,"
+        " completed_at) SELECT id, 0, 0, 'cancelled', queue, type, tenant, 0, '', created_at, created_at"
+        f" FROM treadle_jobs WHERE id = '{over.id}'",
+        "UPDATE treadle_workers SET host = '[5]', types = '5'",
+        "SELECT 1" if stores.is_postgres(treadle_url) else "DELETE FROM treadle_meta WHERE key = 'lease'",
+    ):
+        stores.rows(treadle_url, statement)
+
+    drain(td, raising=False)
+
+    assert [td.result(job.id) for job in whole] == [4, 5, 6]
+    assert td.result(many.id) == 1
+    assert (now(td, payload).status, now(td, over).status) == ("failed", "cancelled")
+    lease.complete()
+    assert now(td, twice).status == "completed"
+    td.close()

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import sqlite3
 import threading
+import time
 from typing import Any
 
 import psutil
@@ -16,6 +17,11 @@ from tests import stores
 from tests.eventually import eventually
 from tests.worker.helpers import Background, working
 from treadle import Context, Job, Treadle
+from treadle.clock import SECOND
+from treadle.context import Run
+from treadle.outcome import RELEASED, OutcomeKind
+from treadle.stores.base import ClaimRequest
+from treadle.worker.inflight import Attempts, Inflight, RunningAttempt
 
 
 class Blocked:
@@ -171,3 +177,33 @@ def _claim_is_lost(td: Treadle, job: Job, started: threading.Event) -> tuple[int
         db.execute("DELETE FROM treadle_jobs WHERE id = ?", (job.id,))
         db.execute("UPDATE treadle_tallies SET count = count - 1 WHERE status = 'processing'")
         return lease
+
+
+@pytest.mark.sqlite_only
+def test_the_heartbeat_learns_what_is_left_of_each_timeout(td: Treadle) -> None:
+    """A job that waits for its child has no deadline yet. One that has ended is vouched for until it is settled."""
+
+    @td.job(timeout=60)
+    def work() -> None: ...
+
+    td.enqueue_many([work.request() for _ in range(3)])
+    [waits] = td.store.claim("", ClaimRequest(limit=1, types={"work": 60 * SECOND}))
+    [child, started] = td.store.claim("", ClaimRequest(limit=2, types={"work": None}))
+
+    async def follow() -> None:
+        attempts = Attempts(Inflight.create(3), dict.fromkeys(OutcomeKind, 0))
+        for claimed in (waits, child, started):
+            attempt = RunningAttempt(Run(claimed, td.store), td.registry["work"])
+            attempts.running[claimed.number] = attempts.timed[claimed.number] = attempt
+        attempts.running[started.number].started_at = time.monotonic() - 70
+        [(first, all_of_it), (second, less_than_nothing)] = attempts.time_left()
+        assert (first, second, all_of_it) == (waits, started, 60 * SECOND)
+        assert -600 * SECOND < less_than_nothing <= -10 * SECOND
+
+        attempts.end(attempts.running[started.number], RELEASED)
+        await attempts.ended()
+        assert len(attempts.time_left()) == 2
+        attempts.settled()
+        assert [claimed for claimed, _ in attempts.time_left()] == [waits]
+
+    asyncio.run(follow())

@@ -107,7 +107,7 @@ def ls(shared: Shared) -> None:
         "NAME": [token.name for token in rows],
         "SCOPES": [", ".join(token.scopes) for token in rows],
         "TENANT": [output.clean(token.tenant) or "all" for token in rows],
-        "CREATED": [units.format_relative(clock.to_datetime(token.created_at)) for token in rows],
+        "CREATED": [units.format_relative(clock.moment(token.created_at)) for token in rows],
         "EXPIRES": [_expiry(token, now) for token in rows],
     }
     output.show(shared, columns)

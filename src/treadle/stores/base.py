@@ -78,6 +78,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """Since when its event loop is blocked."""
     doing: tuple[tuple[str, int, int], ...] = ()
     """The jobs that it runs: each type, how many, and since when the first."""
+    broken: tuple[str, ...] = ()
+    """Columns of its row that cannot be read: they were changed by hand."""
 
     @property
     def leases(self) -> int:
@@ -245,8 +247,9 @@ class Schema(Protocol):
     def status(self) -> Mapping[str, Any]:
         """What `treadle db status` and `doctor` show: schema, versions, sizes, settings."""
 
-    def defects(self) -> list[Defect]:
-        """Rows that nobody can use as they are: `stuck` leases, and leases that are `ownerless`. Reads every job."""
+    def defects(self, *, quick: bool = False) -> list[Defect]:
+        """Rows that nobody can use as they are: leases without a living owner, and what was broken by hand. `quick`:
+        without looking at every job."""
 
 
 class Reading(Protocol):

@@ -6,7 +6,18 @@ from collections.abc import Callable
 
 from treadle.job import Status
 
-_BY_STATUS = ", ".join(f"coalesce(sum(count) FILTER (WHERE status = '{status}'), 0)::bigint" for status in Status)
+MOST_ATTEMPTS = 10**9
+MOST = 10**15
+"""No job has more attempts or snoozes, and no count or time in microseconds is larger, unless it was broken by hand.
+Then it must not overflow: that would stop the whole batch."""
+
+_COUNT = f"sum(least(greatest(count, -{MOST}), {MOST}))"
+_BY_STATUS = ", ".join(f"coalesce({_COUNT} FILTER (WHERE status = '{status}'), 0)::bigint" for status in Status)
+SUMS_OF_USAGE = ", ".join(
+    f"sum(least(greatest({column}, 0), {MOST}))::bigint"
+    for column in ("runs", "completed", "failures", "busy", "waiting")
+)
+
 # The one condition for a lease `l` that is stuck: it is not counted against limits, and anyone may reclaim it. Its
 # owner goes first. A step of the clock takes nothing from a living owner: at its next beat it moves the deadline, and
 # until then its last beat is not later than the deadline.
@@ -76,8 +87,10 @@ class Statements:
         INSERT INTO treadle.workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
         VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
     """
-    BEAT = """
-        UPDATE treadle.workers SET beats = beats + 1, seen_at = :now, stalled_at = CAST(:stalled_at AS bigint)
+    # A count that was broken by hand starts again: it must not stand still.
+    BEAT = f"""
+        UPDATE treadle.workers SET beats = CASE WHEN beats < {MOST} THEN beats + 1 ELSE 0 END, seen_at = :now,
+               stalled_at = CAST(:stalled_at AS bigint)
          WHERE id = :worker
     """
     BEATS = "SELECT id, beats FROM treadle.workers"
@@ -116,6 +129,7 @@ class Statements:
     RETRY = """
         INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
         SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle.jobs WHERE id = CAST(:id AS uuid)
+            ON CONFLICT DO NOTHING
     """
     # Let a job that waits wait no longer. One that is due keeps its place.
     RUN_NOW = "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
@@ -129,18 +143,51 @@ class Statements:
          GROUP BY 1, 2, 3, 4, 5
     """
 
-    # What is wrong with rows: for each defect how many have it, and one of them.
+    # What is wrong with rows: for each defect how many have it, and one of them. First what takes no look at every job.
     DEFECTS = f"""
         SELECT code, count(*), min(id) FROM (
             SELECT 'stuck' AS code, l.id::text AS id FROM treadle.leases l WHERE {STUCK}
              UNION ALL
             SELECT 'ownerless', l.id::text FROM treadle.leases l
-             WHERE l.worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)) d
+             WHERE l.worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
+             UNION ALL
+            SELECT 'several', l.id::text FROM treadle.leases l
+             WHERE EXISTS (SELECT 1 FROM treadle.ready r WHERE r.id = l.id AND r.tenant = l.tenant)
+                OR EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = l.id AND f.tenant = l.tenant)
+             UNION ALL
+            SELECT 'number', l.id::text FROM treadle.leases l
+             WHERE attempt NOT BETWEEN 0 AND {MOST_ATTEMPTS} OR snoozes NOT BETWEEN 0 AND {MOST_ATTEMPTS}
+             UNION ALL
+            SELECT 'count', type FROM treadle.tallies GROUP BY status, type, queue HAVING sum(count) < 0) d
+         GROUP BY code ORDER BY code
+    """
+    DEFECTS_OF_ALL = f"""
+        SELECT code, count(*), min(id) FROM (
+            SELECT 'several' AS code, r.id::text AS id FROM treadle.ready r
+             WHERE EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = r.id AND f.tenant = r.tenant)
+             UNION ALL
+            SELECT 'nowhere', j.id::text FROM treadle.jobs j
+             WHERE NOT EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = j.id AND f.tenant = j.tenant)
+               AND NOT EXISTS (SELECT 1 FROM treadle.ready r WHERE r.id = j.id AND r.tenant = j.tenant)
+               AND NOT EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = j.id AND l.tenant = j.tenant)
+             UNION ALL
+            SELECT 'orphaned', r.id::text FROM treadle.ready r
+             WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = r.id AND j.tenant = r.tenant)
+             UNION ALL
+            SELECT 'number', r.id::text FROM treadle.ready r
+             WHERE attempts NOT BETWEEN 0 AND {MOST_ATTEMPTS} OR snoozes NOT BETWEEN 0 AND {MOST_ATTEMPTS}) d
          GROUP BY code ORDER BY code
     """
 
     # ---- why
 
+    # Whether a job waits, is leased, has ended: one of the three, unless its rows were broken by hand.
+    PLACES = """
+        SELECT EXISTS (SELECT 1 FROM treadle.ready r WHERE r.id = j.id AND r.tenant = j.tenant),
+               EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = j.id AND l.tenant = j.tenant),
+               EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = j.id AND f.tenant = j.tenant)
+          FROM treadle.jobs j WHERE id = CAST(CAST(:id AS text) AS uuid)
+    """
     LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
     # The workers that have jobs of a type leased, and how many.
     LEASE_HOLDERS = f"SELECT worker, count(*) FROM treadle.leases l WHERE type = :type AND NOT {STUCK} GROUP BY worker"
@@ -199,7 +246,7 @@ class Statements:
     """
     # Of the newest ended jobs those that ran: how long they waited, and how long they ran.
     LATENCY_SAMPLE = """
-        SELECT type, queue, started_at - run_at, completed_at - started_at
+        SELECT type, queue, run_at, started_at, completed_at
           FROM (SELECT type, queue, run_at, started_at, completed_at FROM treadle.finished
                  ORDER BY id DESC LIMIT :looked_at) a
          WHERE started_at IS NOT NULL LIMIT :limit
@@ -210,8 +257,7 @@ class Statements:
     """
     # {by}: some of type, queue, tenant, each with a comma behind it. {which}: a condition.
     USAGE = f"""
-        SELECT minute / :step * :step, {{by}} sum(runs)::bigint, sum(completed)::bigint, sum(failures)::bigint,
-               sum(busy)::bigint, sum(waiting)::bigint
+        SELECT minute / :step * :step, {{by}} {SUMS_OF_USAGE}
           FROM treadle.usage WHERE {_DURING} AND {{which}} GROUP BY {{group}} ORDER BY {{group}}
     """
     # The {names}, some of type, queue, tenant, with the most runs.

@@ -183,7 +183,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 def from_row(kind: type[S], row: msgspec.Struct, *times: str) -> S:
     """A row of the store as the API shows it. The fields in `times` are microseconds in the row, or None."""
     fields: dict[str, Any] = {name: getattr(row, name) for name in kind.__struct_fields__}
-    return kind(**fields | {name: clock.to_datetime(fields[name]) for name in times if fields[name] is not None})
+    return kind(**fields | {name: clock.moment(fields[name]) for name in times if fields[name] is not None})
 
 
 def html(text: str, status: int = 200, headers: Mapping[str, str] = {}) -> Response:

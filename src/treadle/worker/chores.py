@@ -58,6 +58,8 @@ def declare_local_dead(store: Engine) -> int:
     """Declare dead the workers whose process on this machine is gone, without waiting for beats. The jobs returned."""
     returned = 0
     for worker in store.workers():
+        if worker.broken:
+            log.warning("the row of worker %s was broken by hand: %s", worker.id, ", ".join(worker.broken))
         if host.is_dead(worker.host, single_host=store.single_host):
             returned += store.declare_dead(worker.id, "its process is gone", beats=worker.beats)
     return returned

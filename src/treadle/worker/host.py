@@ -43,19 +43,21 @@ def identity(supervisor: int | None = None) -> dict[str, Any]:
 def is_dead(host: Mapping[str, Any], *, single_host: bool) -> bool:
     """Whether the process that `host` describes is certainly gone. False also means: cannot say from here."""
     here = identity()
-    if not here or not host:
+    if not here or not isinstance(host.get("boot"), str):
         return False
     if host.get("boot") != here["boot"]:
         return single_host  # then it was a process of this machine, before it restarted
     if host.get("namespace") != here["namespace"]:
         return False
     supervisor = host.get("supervisor")
-    if supervisor and not is_dead(supervisor, single_host=single_host):
+    if isinstance(supervisor, dict) and not is_dead(supervisor, single_host=single_host):
         return False  # the supervisor knows what its worker had started, and returns the jobs
     try:
         return _started(int(host["pid"])) != host.get("started")
-    except (OSError, KeyError, ValueError):
+    except OSError:
         return True
+    except (KeyError, TypeError, ValueError):
+        return False  # its row was broken by hand
 
 
 def out_of_memory_kills() -> int | None:

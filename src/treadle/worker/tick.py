@@ -72,7 +72,7 @@ def _look_twice(store: Engine) -> int:
 def report_of(worker: Worker, rescued: int, next_at: int | None) -> TickReport:
     """What a worker did that claimed for a while."""
     counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in OutcomeKind}
-    next_due_at = None if next_at is None else clock.to_datetime(next_at)
+    next_due_at = None if next_at is None else clock.moment(next_at)
     return TickReport(rescued=rescued, ran=worker.claimed_total, next_due_at=next_due_at, **counts)
 
 

@@ -30,10 +30,21 @@ STANDSTILL = ("no_worker", "unhandled")  # problems of the queue that do not go 
 
 RETURNS = "any worker or tick returns them within seconds: treadle tick app:td"
 DEFECTS = {
-    "stuck": ("leases", "still held past the timeout", RETURNS),
-    "ownerless": ("leases", "held by workers that no longer exist", RETURNS),
+    "stuck": ("leases", "job", "still held past the timeout", RETURNS),
+    "ownerless": ("leases", "job", "held by workers that no longer exist", RETURNS),
+    "several": ("rows", "job", "in several of ready, leases and finished", "a worker that gets to one corrects it"),
+    "nowhere": ("rows", "job", "in none of ready, leases and finished", "treadle jobs run-now ID, or delete it"),
+    "orphaned": ("rows", "row", "in ready without a job", "a worker that gets to one deletes it"),
+    "number": ("rows", "job", "with an impossible number of attempts or snoozes", "correct the row by hand"),
+    "payload": (
+        "rows",
+        "job",
+        "whose payload is not a JSON object",
+        "each of its attempts will fail: correct or cancel it",
+    ),
+    "count": ("rows", "count", "below zero", "rows were deleted by hand: correct the count, too"),
 }
-"""Each check, what is wrong, and the way out."""
+"""By code: the check, what has the defect, what is wrong with it, and the way out."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -83,7 +94,7 @@ def checks(app: Treadle, *, quick: bool) -> Iterator[Finding]:
     for found in problems:
         level: Level = "problem" if found.code in STANDSTILL else "warning"
         yield Finding(found.code, level, clean(found.text), clean(found.next))
-    yield from _defects(app.store.defects())
+    yield from _defects(app.store.defects(quick=quick))
     yield _ended(counts)
 
 
@@ -128,8 +139,9 @@ def _versions(living: list[WorkerRow]) -> Iterator[Finding]:
 
 def _defects(found: list[Defect]) -> Iterator[Finding]:
     for defect in found:
-        check, text, way_out = DEFECTS[defect.code]
-        yield Finding(check, "problem", f"{plural(defect.rows, 'job')} {text}", way_out)
+        check, noun, text, way_out = DEFECTS[defect.code]
+        sample = f" (broken by hand): {clean(defect.sample)}" if check == "rows" else ""
+        yield Finding(check, "problem", f"{plural(defect.rows, noun)} {text}{sample}", way_out)
 
 
 def _ended(counts: list[dict[str, Any]]) -> Finding:

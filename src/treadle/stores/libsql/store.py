@@ -85,7 +85,7 @@ class LibSQLStore(SQLiteTables[Database]):
                 "where": self.where,
                 "schema": numbers["schema"],
                 "newest_schema": newest_schema(),
-                "leases_given": numbers["lease"],
+                "leases_given": numbers.get("lease", 0),
                 "sqlite_version": version.fetchone()[0],
                 "requests": self.database.requests,
             }

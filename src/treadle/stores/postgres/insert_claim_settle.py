@@ -6,6 +6,7 @@ to the verb.
 
 from __future__ import annotations
 
+import logging
 import secrets
 import time
 from collections import Counter
@@ -26,6 +27,8 @@ from treadle.stores.postgres.cursor import Cursors, Position
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import Due
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
+
+log = logging.getLogger("treadle")
 
 _COLUMNS = attrgetter(
     *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent")
@@ -137,6 +140,7 @@ class Transitions(Transaction):
         found = self.execute(sql.INSERT_LEASES, {**parameters, "token": secrets.randbits(63)}).fetchall()
         claimed = [ClaimedJob(*row) for row in found if row[_PAYLOAD] is not None]
         if len(claimed) < len(found):
+            log.warning("%d waiting jobs were broken by hand: there is no such job", len(found) - len(claimed))
             self.execute(sql.DROP_ORPHANED_LEASES)
         if len(starts) == 1 and claimed:  # of several ranges, a claim does not say which had which job's priority
             self.cursors.passed(starts[0][0], max((c.run_at, c.id) for c in claimed))

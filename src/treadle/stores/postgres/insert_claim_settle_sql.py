@@ -1,9 +1,12 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
 from treadle.stores.postgres.sql import CLAIMED_COLUMNS
-from treadle.stores.sql import STUCK, Statements
+from treadle.stores.sql import MOST, MOST_ATTEMPTS, STUCK, Statements
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
+
+# The attempts before this one.
+_ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 
 # ---- enqueue
 
@@ -96,8 +99,8 @@ WITH gone AS (
 l AS (
     INSERT INTO treadle.leases
            (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
-    SELECT id, nextval('treadle.lease'), :token, queue, type, tenant, attempts + 1, snoozes, suspicion, :worker, run_at,
-           :now,
+    SELECT id, nextval('treadle.lease'), :token, queue, type, tenant,
+           least(greatest(attempts, 0), {MOST_ATTEMPTS}) + 1, snoozes, suspicion, :worker, run_at, :now,
            CASE WHEN suspicion = 0 OR :worker = '' THEN :now + (CAST(:timeouts AS text)::jsonb ->> type)::bigint END
       FROM gone ORDER BY priority DESC, run_at, id
     RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
@@ -120,7 +123,7 @@ SELECT 'processing', type, queue, -count(*) FROM gone GROUP BY type, queue
 # ---- settle
 
 # Completed without a result, as most jobs are, and counted. The answer: the numbers and tokens of those that were held.
-COMPLETE = """
+COMPLETE = f"""
 WITH gone AS (
     DELETE FROM treadle.leases
      WHERE id = ANY((SELECT CAST(CAST(:ids AS text) AS uuid[]))::uuid[])
@@ -141,7 +144,8 @@ tally AS (
 usage AS (
     INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
     SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), count(*), 0,
-           greatest(0, sum(CAST(:now AS bigint) - started_at)), greatest(0, sum(started_at - run_at))
+           greatest(0, least({MOST}, sum(CAST(:now AS bigint) - greatest(started_at, 0)))),
+           greatest(0, least({MOST}, sum(greatest(started_at, 0) - greatest(run_at, 0))))
       FROM gone GROUP BY type, queue, tenant)
 SELECT lease, token FROM gone
 """
@@ -150,7 +154,7 @@ SELECT lease, token FROM gone
 # held with their tokens, and whether they were cancelled.
 # [[id, number, token, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
 #   suspicion or null for as it was, outcome if it was a failure, traceback], …]
-SETTLE = """
+SETTLE = f"""
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, (v ->> 2)::bigint AS token, v ->> 3 AS status,
            (v ->> 4)::integer AS charged, (v ->> 5)::json AS result, v ->> 6 AS error, (v ->> 7)::bigint AS run_at,
@@ -169,14 +173,15 @@ done AS (
            (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at,
             result, error)
     SELECT id, lease, token, CASE WHEN cancelled THEN 'cancelled' ELSE status END, queue, type, tenant,
-           attempt - 1 + CASE WHEN cancelled THEN 0 ELSE charged END, snoozes, worker, run_at, started_at, :now, result,
+           {_ATTEMPTS} + CASE WHEN cancelled THEN 0 ELSE charged END, snoozes, worker, run_at, started_at, :now, result,
            CASE WHEN cancelled THEN coalesce(error, 'cancelled') ELSE error END
       FROM ended WHERE status IS NOT NULL OR cancelled),
 back AS (
     INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
     SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
                                                       WHERE j.id = l.id AND j.tenant = l.tenant), 0),
-           coalesce(l.next_at, least(l.run_at, :now)), l.attempt - 1 + l.charged, l.snoozes + l.snoozed,
+           coalesce(l.next_at, least(l.run_at, :now)), {_ATTEMPTS} + l.charged,
+           least(l.snoozes, {MOST_ATTEMPTS}) + l.snoozed,
            coalesce(l.suspected, l.suspicion), :now
       FROM ended l WHERE status IS NULL AND NOT cancelled),
 failure AS (

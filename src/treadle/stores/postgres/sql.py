@@ -10,7 +10,7 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 from typing import ClassVar
 
 from treadle.filters import MOST_SEARCHED
-from treadle.stores.sql import STUCK, Statements
+from treadle.stores.sql import MOST, STUCK, SUMS_OF_USAGE, Statements
 
 # The rows that a JSON array of ids names.
 _THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
@@ -85,6 +85,28 @@ class PostgresStatements(Statements):
     MOVE_DEADLINES = """
     UPDATE treadle.leases l SET deadline = (e ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
      WHERE l.id = (e ->> 0)::uuid AND l.lease = (e ->> 1)::bigint AND l.token = (e ->> 2)::bigint
+    """
+
+    # ---- rows broken by hand: a job is in one place
+
+    DROP_READY_OF_LEASED = """
+    DELETE FROM treadle.ready WHERE (id, tenant) IN (SELECT id, tenant FROM treadle.leases) RETURNING id::text
+    """
+    DROP_LEASES_OF_FINISHED = """
+    DELETE FROM treadle.leases l
+     WHERE EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = l.id AND f.tenant = l.tenant)
+    RETURNING id::text, type, queue
+    """
+    DROP_REPEATED_ATTEMPTS = """
+    DELETE FROM treadle.attempts WHERE (id, tenant, lease) IN (SELECT id, tenant, lease FROM treadle.leases)
+    RETURNING id::text
+    """
+    # Of the jobs that wait or run.
+    DEFECTIVE_PAYLOADS = """
+    SELECT 'payload', count(*), min(j.id::text)
+      FROM (SELECT id, tenant FROM treadle.ready UNION ALL SELECT id, tenant FROM treadle.leases) p
+      JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant
+     WHERE json_typeof(j.payload) <> 'object'
     """
 
     # ---- manage
@@ -248,14 +270,15 @@ NOTIFY = "SELECT pg_notify(:channel, :queue)"
 
 # Add up what was appended. Two at once would count twice, so only one may.
 LOCK_COMPACTING = "SELECT pg_try_advisory_xact_lock(hashtext('treadle.compact'))"
-COMPACT_TALLIES = """
+COMPACT_TALLIES = f"""
 WITH gone AS (DELETE FROM treadle.tallies RETURNING *)
 INSERT INTO treadle.tallies (status, type, queue, count)
-SELECT status, type, queue, sum(count) FROM gone GROUP BY status, type, queue HAVING sum(count) <> 0
+SELECT status, type, queue, greatest(least(sum(count), {MOST}), -{MOST}) FROM gone
+ GROUP BY status, type, queue HAVING sum(count) <> 0
 """
-COMPACT_USAGE = """
+COMPACT_USAGE = f"""
 WITH gone AS (DELETE FROM treadle.usage WHERE minute >= :since RETURNING *)
 INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
-SELECT minute, type, queue, tenant, sum(runs), sum(completed), sum(failures), sum(busy), sum(waiting)
+SELECT minute, type, queue, tenant, {SUMS_OF_USAGE}
   FROM gone GROUP BY minute, type, queue, tenant
 """

@@ -30,8 +30,8 @@ def lock_job(tx: Transaction, id: str) -> Job:
     for _ in range(100):
         if not tx.sql.LOCK_JOB or any(tx.value(statement, {"id": id}) for statement in tx.sql.LOCK_JOB):
             return read.job(tx, id)
-        if not tx.value(tx.sql.IS_STORED, {"id": id}):
-            raise JobNotFound(id)
+        if not read.places(tx, id):
+            return read.job(tx, id)  # its row was deleted by hand; raises JobNotFound if it never existed
     raise StoreBusy(f"job {id}", 0)  # it moved each time
 
 
@@ -64,6 +64,8 @@ def run_now(tx: Transaction, id: str) -> Job:
     if job.status is not Status.PENDING:
         way_out = "it runs already" if job.status is Status.PROCESSING else f"let it run again: td.retry({id!r})"
         raise WrongStatus("run", id, job.status, way_out)
+    if not read.places(tx, id):  # its row was deleted by hand
+        tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.RUN_NOW, {"id": id, "now": tx.now})
     tx.job_waits(job.queue)
     return read.job(tx, id)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -22,6 +22,7 @@ _COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "m
 _WAITING = ("run_at", "attempts", "snoozes", "updated_at")
 _LEASED = ("run_at", "attempts", "snoozes", "worker_id", "started_at")
 _FINISHED = (*_LEASED, "completed_at", "error", "result")
+_JSON_OF_WORKER: dict[str, type[Any]] = {"queues": tuple[str, ...], "types": tuple[str, ...], "host": dict[str, Any]}
 _MOMENTS = {"created_at", "run_at", "updated_at", "started_at", "completed_at"}
 
 
@@ -48,20 +49,21 @@ def to_job(row: tuple[Any, ...]) -> Job:
     elif lease is not None:
         *values, fraction, message = leased
         job.update(zip(_LEASED, values, strict=True), status=Status.PROCESSING)
-        progress = None if fraction is None else Progress(fraction, message or "")
+        progress = None if fraction is None or not isfinite(fraction) else Progress(fraction, message or "")
         job.update(updated_at=job["started_at"], progress=progress)
     else:
         if waiting[0] is None:  # its row was deleted by hand
             waiting = (job["created_at"], 0, 0, job["created_at"])
         job.update(zip(_WAITING, waiting, strict=True), status=Status.PENDING, error=last_error)
-    moments = {name: moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
+    moments = {name: clock.moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
     return Job(**{**job, **moments, "payload": _payload(job["payload"]), "worker_id": job.get("worker_id") or None})
 
 
 def attempts(tx: Transaction, id: str) -> list[Attempt]:
     rows = tx.execute(tx.sql.ATTEMPTS, {"id": id}) if is_id(id) else ()
     found = [dict(zip(Attempt.__struct_fields__, row, strict=True)) for row in rows]
-    return [Attempt(**{**a, "started_at": moment(a["started_at"]), "ended_at": moment(a["ended_at"])}) for a in found]
+    moments = ("started_at", "ended_at")
+    return [Attempt(**{**a, **{name: clock.moment(a[name]) for name in moments}}) for a in found]
 
 
 def workers(tx: Transaction) -> list[WorkerRow]:
@@ -69,16 +71,15 @@ def workers(tx: Transaction) -> list[WorkerRow]:
     doing: dict[str, list[tuple[str, int, int]]] = {}
     for worker, type, n, since in tx.execute(tx.sql.LEASES_BY_WORKER):
         doing.setdefault(worker, []).append((type, n, since))
-    found = [dict(zip(WorkerRow.__struct_fields__, row, strict=False)) for row in rows]
-    for w in found:
-        w.update(queues=tuple(codec.decode(w["queues"])), types=tuple(codec.decode(w["types"])))
-        w.update(host=codec.decode(w["host"]), doing=tuple(doing.get(w["id"], ())))
-    return [WorkerRow(**w) for w in found]
+    return [_worker(dict(zip(WorkerRow.__struct_fields__, row, strict=False)), doing) for row in rows]
 
 
-def moment(at: int) -> datetime:
-    """A moment that was set by hand to beyond all dates must not hide the other jobs of a page."""
-    return clock.to_datetime(min(max(at, clock.FIRST), clock.LAST))
+def _worker(row: dict[str, Any], doing: dict[str, list[tuple[str, int, int]]]) -> WorkerRow:
+    """One worker. What cannot be read was changed by hand: it must not hide the other workers."""
+    found = {name: codec.decode_as(row[name], kind) for name, kind in _JSON_OF_WORKER.items()}
+    broken = tuple(name for name, value in found.items() if value is None)
+    row.update({name: kind() if found[name] is None else found[name] for name, kind in _JSON_OF_WORKER.items()})
+    return WorkerRow(**row, doing=tuple(doing.get(row["id"], ())), broken=broken)
 
 
 def _payload(text: str) -> dict[str, Any]:
@@ -102,6 +103,8 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
     if job is None:
         return None
     found = JobFacts(job=job, now=tx.now, workers=tuple(workers(tx)))
+    if len(there := places(tx, id)) != 1:
+        found = msgspec.structs.replace(found, places=there)
     if job.status is Status.PROCESSING:
         flags = tx.execute(tx.sql.LEASE_FLAGS, {"id": id, "grace": RECLAIM_AFTER, "now": tx.now}).fetchone()
         cancelled, deadline, stuck = flags or (0, None, 0)
@@ -115,6 +118,12 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
         holders=dict(tx.execute(tx.sql.LEASE_HOLDERS, parameters).fetchall()),
         ahead=_ahead(tx, job, found.workers),
     )
+
+
+def places(tx: Transaction, id: str) -> tuple[str, ...]:
+    """The tables that a job is in: one of the three, unless its rows were broken by hand."""
+    row = tx.execute(tx.sql.PLACES, {"id": id}).fetchone() or ()
+    return tuple(table for table, there in zip(("ready", "leases", "finished"), row, strict=False) if there)
 
 
 def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow]) -> int:

@@ -6,13 +6,13 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from treadle.clock import MINUTE
+from treadle.clock import MINUTE, moment
 from treadle.codec import as_json
 from treadle.job import STATES, FailureGroup, Status, Usage
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.rows import QueueStats, Sampled
-from treadle.stores.shared import read
 from treadle.stores.shared.filter_sql import Term
+from treadle.stores.sql import MOST
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction
 
 SAMPLE = 2_000
@@ -54,7 +54,7 @@ def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
         moved[Status.PROCESSING, type, queue] -= runs
         if kind is not OutcomeKind.RELEASED:
             completed, failures = runs * (kind is OutcomeKind.COMPLETED), runs * (kind in UNSUCCESSFUL)
-            times = max(0, busy), max(0, waiting)
+            times = (t if 0 <= t < MOST else 0 for t in (busy, waiting))  # a time broken by hand is not counted
             usage.append((now // MINUTE * 60, type, queue, tenant, runs, completed, failures, *times))
     tally(tx, [(*key, n) for key, n in moved.items()])
     if usage:
@@ -83,7 +83,7 @@ def usage(
     rows = tx.execute(statement, parameters)
     return [
         Usage(
-            at=read.moment(at * 1_000_000),
+            at=moment(at * 1_000_000),
             key=tuple(key),
             runs=runs,
             completed=completed,
@@ -96,7 +96,8 @@ def usage(
 
 
 def latency_sample(tx: Transaction) -> list[Sampled]:
-    return [Sampled(*row) for row in tx.execute(tx.sql.LATENCY_SAMPLE, {"limit": SAMPLE, "looked_at": SAMPLED_FROM})]
+    rows = tx.execute(tx.sql.LATENCY_SAMPLE, {"limit": SAMPLE, "looked_at": SAMPLED_FROM})
+    return [Sampled(type, queue, started - due, ended - started) for type, queue, due, started, ended in rows]
 
 
 def failures(tx: Transaction) -> list[FailureGroup]:
@@ -107,8 +108,8 @@ def failures(tx: Transaction) -> list[FailureGroup]:
             error=error,
             count=failed,
             retrying=retrying,
-            first_at=read.moment(first),
-            last_at=read.moment(last),
+            first_at=moment(first),
+            last_at=moment(last),
             sample=id,
         )
         for type, error, failed, retrying, first, last, id in rows

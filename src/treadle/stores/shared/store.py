@@ -49,6 +49,15 @@ def writes(pool: str, steps: Steps[P, T]) -> Verb[P, T]:
     return verb
 
 
+def moves(pool: str, steps: Steps[P, T]) -> Verb[P, T]:
+    """A verb that moves jobs in one transaction, though the rows of one of them were broken by hand."""
+
+    def verb(store: SQLStore[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return store.move(pool, steps, *args, **kwargs)
+
+    return verb
+
+
 class SQLStore(ABC, Generic[D]):
     """Jobs in tables. It connects when it is first used, can be closed, and connects again.
 
@@ -158,10 +167,19 @@ class SQLStore(ABC, Generic[D]):
     def due(self, request: ClaimRequest) -> Due:
         return self.database.read("claim", lambda tx: tx.due(request))
 
-    claim = writes("claim", claim_settle.claim)
+    def move(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Take the steps in one transaction. If a row is in the way that contradicts others, it is removed first."""
+        try:
+            return self.database.write(pool, steps, *args, **kwargs)
+        except StoreRefused:
+            if not self.database.write(pool, defects.repair):
+                raise
+            return self.database.write(pool, steps, *args, **kwargs)
+
+    claim = moves("claim", claim_settle.claim)
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
-        return self.database.write("settle", claim_settle.settle, ended) if ended else Settled(at=0)
+        return self.move("settle", claim_settle.settle, ended) if ended else Settled(at=0)
 
     save_progress = writes("other", liveness.save_progress)
     extend = writes("other", liveness.extend)
@@ -171,9 +189,9 @@ class SQLStore(ABC, Generic[D]):
     register = writes("other", liveness.register)
     beat = writes("beat", liveness.beat)
     cancelled = reads("settle", liveness.cancelled)
-    release_unheld = writes("settle", liveness.release_unheld)
-    declare_dead = writes("other", liveness.declare_dead)
-    rescue = writes("other", liveness.rescue)
+    release_unheld = moves("settle", liveness.release_unheld)
+    declare_dead = moves("other", liveness.declare_dead)
+    rescue = moves("other", liveness.rescue)
     workers = reads("read", read.workers)
 
     # Manage

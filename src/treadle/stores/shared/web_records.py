@@ -50,7 +50,8 @@ def drop_token(tx: Transaction, name: str) -> bool:
 
 
 def _token(hash: str, name: str, scopes: str, tenant: str, expires_at: int | None, created_at: int) -> Token:
-    return Token(hash, name, tuple(codec.decode(scopes)), tenant, expires_at, created_at)
+    """Scopes that were broken by hand allow nothing, and do not keep others from logging in."""
+    return Token(hash, name, codec.decode_as(scopes, tuple[str, ...]) or (), tenant, expires_at, created_at)
 
 
 def start(tx: Transaction, operation: Operation) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Sequence
@@ -23,6 +24,8 @@ from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
 
+log = logging.getLogger("treadle")
+
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
@@ -30,6 +33,9 @@ _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 _COLUMNS = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "traceparent", "run_at")
+
+NUMBERS = range(1 << 62)
+"""A counter of lease numbers beyond them was broken by hand."""
 
 _CLAIMED_IS = ((Status.PENDING, -1), (Status.PROCESSING, 1))
 
@@ -72,26 +78,36 @@ class Transitions(Transaction):
 
     def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
         looked = {"worker": "", "now": self.now, "grace": RECLAIM_AFTER}
-        _, _, slots_json, ranges_json = self.execute(sql.CLAIM_STATE, looked).fetchone()
+        _, _, _, slots_json, ranges_json = self.execute(sql.CLAIM_STATE, looked).fetchone()
         slots = _decode_slots(slots_json)
         return [(range, slots.get(range.type)) for range in _decode_ranges(ranges_json)]
 
     def due(self, request: ClaimRequest) -> Due:
         now = self.now
-        _, latest, *found = self.execute(sql.CLAIM_STATE, {"worker": "", "now": now, "grace": RECLAIM_AFTER}).fetchone()
-        self.now = max(now, latest)  # if the clock stepped back, a claim will correct what was due before
+        row = {"worker": "", "now": now, "grace": RECLAIM_AFTER}
+        _, latest, _, *found = self.execute(sql.CLAIM_STATE, row).fetchone()
+        self.now = max(now, latest or 0)  # if the clock stepped back, a claim will correct what was due before
         order, jobs = self._find(msgspec.structs.replace(request, limit=1), *found)
         return order.due(jobs, now)
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
         row = {"worker": worker, "now": self.now, "grace": RECLAIM_AFTER}
-        is_alive, latest, *found = self.execute(sql.CLAIM_STATE, row).fetchone()
+        is_alive, latest, number, *found = self.execute(sql.CLAIM_STATE, row).fetchone()
         if worker and is_alive is None:
             raise WorkerLost(worker)
+        if latest is None or number not in NUMBERS:
+            latest = self._restore_meta(latest, number)
         if self.now < latest:
             self._correct_clock_step(latest)
         _, jobs = self._find(request, *found)
         return self._lease(worker, request, jobs) if jobs else ([], [])
+
+    def _restore_meta(self, latest: int | None, number: int) -> int:
+        """The clock or the counter of lease numbers starts again: at now, which is more than any count of leases."""
+        log.warning("treadle_meta was broken by hand: 'clock' is %s, 'lease' is %s", latest, number)
+        clock = self.now if latest is None else latest
+        self.execute(sql.RESTORE_META, {"clock": clock, "number": number if number in NUMBERS else self.now})
+        return clock
 
     def _correct_clock_step(self, latest: int) -> None:
         """The clock stepped back: what should run at once would wait until it has caught up."""
@@ -125,11 +141,17 @@ class Transitions(Transaction):
         claimed = _decode_claimed(self.execute(sql.CLAIMED, {**rows, "token": token}).fetchone()[0])
         orphaned: Moved = []
         if len(claimed) < len(jobs):
-            orphaned = self.delete_orphaned_leases(Status.PENDING)
+            orphaned = self._drop_unusable()
             counts = Counter(map(attrgetter("type", "queue"), claimed))
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
         moved = [(status, *key, sign * n) for key, n in counts.items() for status, sign in _CLAIMED_IS]
         return claimed, [*moved, *orphaned]
+
+    def _drop_unusable(self) -> Moved:
+        """Jobs were broken by hand. There is nothing left to run of them."""
+        rows = [*self.execute(sql.DROP_UNUSABLE_READY), *self.execute(self.sql.DELETE_ORPHANED_LEASES)]
+        log.warning("%d waiting jobs were broken by hand: deleted, or with an id that cannot be read", len(rows))
+        return [(Status.PENDING, type, queue, -n) for (type, queue), n in Counter(rows).items()]
 
     # From `leases` to `finished`, or back to `ready`
 

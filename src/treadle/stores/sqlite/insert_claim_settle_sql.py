@@ -1,9 +1,12 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.sql import STUCK
+from treadle.stores.sql import MOST_ATTEMPTS, STUCK
 from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements, from_postgres
 
 _STUCK = from_postgres(STUCK)
+
+# The attempts before this one.
+_ATTEMPTS = f"min(max(l.attempt, 1), {MOST_ATTEMPTS}) - 1"
 
 # ---- enqueue
 
@@ -55,16 +58,20 @@ SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
 
 # How many more of each limited type may run. A stuck lease is not counted.
 FREE_SLOTS = f"""
-SELECT json_group_object(t.type, t.concurrency - (
+SELECT json_group_object(t.type, max(t.concurrency, 0) - (
            SELECT count(*) FROM treadle_leases l WHERE l.type = t.type AND NOT {_STUCK}))
   FROM treadle_types t WHERE t.concurrency IS NOT NULL
 """
 
 CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
+LAST_NUMBER = "SELECT coalesce(max(value), -1) FROM treadle_meta WHERE key = 'lease'"
 
 # All that a claim has to know first.
 _IS_ALIVE = SQLiteStatements.IS_ALIVE
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({FREE_SLOTS}), ({READY_RANGES})"
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({FREE_SLOTS}), ({READY_RANGES})"
+
+# They were deleted or broken by hand.
+RESTORE_META = "INSERT OR REPLACE INTO treadle_meta VALUES ('clock', :clock), ('lease', :number)"
 
 # The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets
 # there again.
@@ -76,11 +83,12 @@ SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
 
 # Lease jobs. [id, …], with the next numbers of the fence in that order. A suspect may have to wait for a process
 # of its own: its time runs from then on.
-INSERT_LEASES = """
+INSERT_LEASES = f"""
 INSERT INTO treadle_leases
        (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
-SELECT r.id, m.value + 1 + e.key, :token, r.queue, r.type, r.tenant, r.attempts + 1, r.snoozes, r.suspicion, :worker,
-       r.run_at, :now, CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END
+SELECT r.id, m.value + 1 + e.key, :token, r.queue, r.type, r.tenant,
+       min(max(r.attempts, 0), {MOST_ATTEMPTS}) + 1, r.snoozes, r.suspicion, :worker, r.run_at, :now,
+       CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END
   FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
  WHERE m.key = 'lease'
 """
@@ -93,6 +101,14 @@ CLAIMED = f"""
 SELECT json_group_array({CLAIMED_COLUMNS})
   FROM json_each(:ids) e CROSS JOIN treadle_leases l ON l.id = e.value AND l.token = :token
  CROSS JOIN treadle_jobs j ON j.id = e.value
+"""
+
+# Rows whose job was deleted by hand, or whose id cannot be read: a claim would find them again and again.
+DROP_UNUSABLE_READY = """
+DELETE FROM treadle_ready
+ WHERE NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_ready.id)
+    OR id GLOB '*[^ -~]*' OR instr(CAST(id AS BLOB), x'00') > 0
+RETURNING type, queue
 """
 
 # ---- settle
@@ -115,21 +131,22 @@ SELECT l.id, l.lease, l.token, 'completed', l.queue, l.type, l.tenant, l.attempt
 """
 
 # Ended in any other way. [[id, number, token, status, charged, result, error], …]
-FINISH = """
+FINISH = f"""
 INSERT INTO treadle_finished
        (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, started_at, completed_at,
         result, error)
-SELECT l.id, l.lease, l.token, e.value ->> 3, l.queue, l.type, l.tenant, l.attempt - 1 + (e.value ->> 4), l.snoozes,
-       l.worker, l.run_at, l.started_at, :now, e.value ->> 5, e.value ->> 6
+SELECT l.id, l.lease, l.token, e.value ->> 3, l.queue, l.type, l.tenant, {_ATTEMPTS} + (e.value ->> 4),
+       l.snoozes, l.worker, l.run_at, l.started_at, :now, e.value ->> 5, e.value ->> 6
   FROM json_each(:rows) e
   JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
 """
 
 # [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was], …]
-REQUEUE = """
+REQUEUE = f"""
 INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
 SELECT l.id, l.queue, l.type, l.tenant, coalesce(j.priority, 0), coalesce(e.value ->> 1, min(l.run_at, :now)),
-       l.attempt - 1 + (e.value ->> 2), l.snoozes + (e.value ->> 3), coalesce(e.value ->> 4, l.suspicion), :now
+       {_ATTEMPTS} + (e.value ->> 2), min(l.snoozes, {MOST_ATTEMPTS}) + (e.value ->> 3),
+       coalesce(e.value ->> 4, l.suspicion), :now
   FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 LEFT JOIN treadle_jobs j ON j.id = l.id
 """
 

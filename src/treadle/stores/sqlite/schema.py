@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Generator
+from functools import partial
 from pathlib import Path
 
 from treadle.errors import StoreUnusable
@@ -42,6 +43,7 @@ def schema_of(path: Path) -> int | None:
 
 def _schema_of(path: Path, mode: str) -> int:
     connection = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=5)
+    connection.text_factory = partial(str, encoding="utf-8", errors="replace")  # a key may be broken by hand
     try:
         if not connection.execute(sql.HAS_META).fetchone():
             return 0

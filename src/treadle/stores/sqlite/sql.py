@@ -11,13 +11,14 @@ from typing import ClassVar
 
 from treadle.codec import encode
 from treadle.filters import MOST_SEARCHED, is_index
-from treadle.stores.sql import STUCK, Statements
+from treadle.stores.sql import MOST, STUCK, Statements
 
 
 def from_postgres(sql: str) -> str:
-    """The same for SQLite, which has no schemas and needs no casts."""
+    """The same for SQLite, which has no schemas, needs no casts, and calls `least` min."""
     sql = re.sub(r"(?:CAST\()+(:\w+)(?: AS \w+\))+", r"\1", sql)
-    return re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
+    sql = re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
+    return sql.replace("least(", "min(").replace("greatest(", "max(")
 
 
 # The fields of ClaimedJob.
@@ -44,11 +45,11 @@ class SQLiteStatements(Statements):
         SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
          WHERE j.dedupe IS NOT NULL)
     """
-    # Count rows where they moved. [[status, type, queue, by how many], …]
-    ADD_TALLIES = """
+    # Count rows where they moved. One that was broken by hand must not overflow. [[status, type, queue, how many], …]
+    ADD_TALLIES = f"""
     INSERT INTO treadle_tallies (status, type, queue, count)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
-        ON CONFLICT DO UPDATE SET count = count + excluded.count
+        ON CONFLICT DO UPDATE SET count = max(min(count, {MOST}), -{MOST}) + excluded.count
     """
 
     # ---- claim
@@ -69,13 +70,15 @@ class SQLiteStatements(Statements):
         ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.token = e.value ->> 2 AND f.status = e.value ->> 3
     """
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
-    ADD_USAGE = """
+    ADD_USAGE = f"""
     INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4, value ->> 5, value ->> 6, value ->> 7,
            value ->> 8
       FROM json_each(:rows) WHERE true
-        ON CONFLICT DO UPDATE SET runs = runs + excluded.runs, completed = completed + excluded.completed,
-           failures = failures + excluded.failures, busy = busy + excluded.busy, waiting = waiting + excluded.waiting
+        ON CONFLICT DO UPDATE SET runs = min(runs, {MOST}) + excluded.runs,
+           completed = min(completed, {MOST}) + excluded.completed,
+           failures = min(failures, {MOST}) + excluded.failures,
+           busy = min(busy, {MOST}) + excluded.busy, waiting = min(waiting, {MOST}) + excluded.waiting
     """
 
     # ---- liveness
@@ -84,6 +87,23 @@ class SQLiteStatements(Statements):
     MOVE_DEADLINES = """
     UPDATE treadle_leases AS l SET deadline = e.value ->> 3 FROM json_each(:rows) e
      WHERE l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
+    """
+
+    # ---- rows broken by hand: a job is in one place
+
+    DROP_READY_OF_LEASED = "DELETE FROM treadle_ready WHERE id IN (SELECT id FROM treadle_leases) RETURNING id"
+    DROP_LEASES_OF_FINISHED = """
+    DELETE FROM treadle_leases WHERE id IN (SELECT f.id FROM treadle_leases l JOIN treadle_finished f ON f.id = l.id)
+    RETURNING id, type, queue
+    """
+    DROP_REPEATED_ATTEMPTS = """
+    DELETE FROM treadle_attempts WHERE (id, lease) IN (SELECT id, lease FROM treadle_leases) RETURNING id
+    """
+    # Of the jobs that wait or run.
+    DEFECTIVE_PAYLOADS = """
+    SELECT 'payload', count(*), min(j.id)
+      FROM (SELECT id FROM treadle_ready UNION ALL SELECT id FROM treadle_leases) p JOIN treadle_jobs j ON j.id = p.id
+     WHERE CASE WHEN json_valid(j.payload) THEN json_type(j.payload) <> 'object' ELSE true END
     """
 
     # ---- manage

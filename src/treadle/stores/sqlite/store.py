@@ -102,7 +102,7 @@ class SQLiteStore(SQLiteTables[Database]):
                 "where": self.where,
                 "schema": meta["schema"],
                 "newest_schema": newest_schema(),
-                "leases_given": meta["lease"],
+                "leases_given": meta.get("lease", 0),
                 "bytes": pages["page_count"] * pages["page_size"],
                 "log_bytes": os.stat(log).st_size if os.path.exists(log) else 0,
                 "journal_mode": connection.execute("PRAGMA journal_mode").fetchone()[0],

@@ -39,7 +39,7 @@ def audit(request: Request) -> Response:
         request,
         "audit.html",
         current_page="audit",
-        rows=[(row, clock.to_datetime(row.at), row.what if is_id(row.what) else None) for row in rows],
+        rows=[(row, clock.moment(row.at), row.what if is_id(row.what) else None) for row in rows],
         operations=[operation_out(one) for one in operations],
         older=request.url("/audit", cursor=rows[-1].id) if len(rows) == MAX_ROWS else None,
         newest=request.url("/audit") if cursor else None,

@@ -11,7 +11,8 @@ CREATE TABLE treadle.meta (
 INSERT INTO treadle.meta VALUES ('schema', 1), ('oldest', 1);
 
 -- The fence: no two leases ever share a number, unless a failover loses the last ones. So each has a random token, too.
-CREATE SEQUENCE treadle.lease;
+-- If it was set by hand to its end, it starts again.
+CREATE SEQUENCE treadle.lease CYCLE;
 
 -- What was asked for. Written once.
 CREATE TABLE treadle.jobs (
