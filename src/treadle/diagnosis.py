@@ -28,7 +28,6 @@ SILENT = 4 * BEAT
 """Seconds without a heartbeat after which a worker is shown as lost. Workers that watch each other's counts declare one
 dead after three beats; a reader of one moment sees only a time, so it allows for one beat more."""
 UNBLOCK = "a handler blocks its event loop: make it a plain def, or await what it waits for"
-"""What to do about a stalled worker."""
 RETURNED = "another worker returns its jobs after three heartbeats (15 s), a tick after one: treadle tick app:td"
 """What happens to the jobs of a lost worker."""
 
@@ -201,9 +200,8 @@ def _stalled(facts: JobFacts, workers: Sequence[WorkerRow]) -> Iterator[Reason]:
     """If all of these workers are stalled: what they run makes no progress, and they claim nothing."""
     waits = [stalled_for(worker, facts.now) for worker in workers]
     if waits and all(wait is not None for wait in waits):
-        names = ", ".join(worker.name for worker in workers[:3])
         longest = format_duration(max(wait or 0.0 for wait in waits))
-        text = f"the event loop of its worker has been blocked for {longest}: {names}"
+        text = f"the event loop of {workers[0].name} has been blocked for {longest}"
         yield Reason(ReasonCode.WORKER_STALLED, text, UNBLOCK, {"workers": [worker.id for worker in workers]})
 
 
@@ -303,8 +301,7 @@ LONG = 300
 """Seconds after which a job that is due should have been started."""
 OFTEN = 5
 """This many failures, and half of all runs, are more than bad luck."""
-MOST_PROBLEMS = 20
-"""Of jobs that wait, and of types that fail: no page, terminal or reader can use a thousand."""
+MOST_PROBLEMS = 20  # of jobs that wait, and of types that fail: no page, terminal or reader can use a thousand
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -360,8 +357,7 @@ def _lost(worker: WorkerRow, now: int) -> Problem:
 
 def _blocked(worker: WorkerRow, seconds: float) -> Problem:
     text = f"worker {worker.name} is stalled: its event loop has been blocked for {format_duration(seconds)}"
-    filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
-    return Problem("stalled_worker", text, UNBLOCK, filter)
+    return Problem("stalled_worker", text, UNBLOCK, str(Filter(statuses=("processing",), workers=(worker.id,))))
 
 
 def _unreadable(worker: WorkerRow) -> Problem:

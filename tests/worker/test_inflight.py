@@ -22,6 +22,7 @@ from treadle.context import Run
 from treadle.outcome import RELEASED, OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.worker.inflight import Attempts, Inflight, RunningAttempt
+from treadle.worker.parts import Parts
 
 
 class Blocked:
@@ -191,7 +192,7 @@ def test_the_heartbeat_learns_what_is_left_of_each_timeout(td: Treadle) -> None:
     [child, started] = td.store.claim("", ClaimRequest(limit=2, types={"work": None}))
 
     async def follow() -> None:
-        attempts = Attempts(Inflight.create(3), dict.fromkeys(OutcomeKind, 0))
+        attempts = Attempts(Inflight.create(3), dict.fromkeys(OutcomeKind, 0), Parts())
         for claimed in (waits, child, started):
             attempt = RunningAttempt(Run(claimed, td.store), td.registry["work"])
             attempts.running[claimed.number] = attempts.timed[claimed.number] = attempt

@@ -83,8 +83,8 @@ def can_run(job_type: JobType) -> bool:
 
 def home_of(app: Treadle) -> tuple[str, str]:
     """The module that has the app as a global, and its name there; two empty texts if there is none."""
-    modules = list(sys.modules.items())
-    return next(((path, name) for path, module in modules for name, v in _names(module) if v is app), ("", ""))
+    modules = sys.modules.copy()  # at once: another thread may be importing
+    return next(((path, name) for path, module in modules.items() for name, v in _names(module) if v is app), ("", ""))
 
 
 class ChildNotStarted(Exception):
