@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,21 +32,6 @@ PAYLOAD = {
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     stores.on_every_store(metafunc, "url", stores.KINDS[:2])
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    found: str = (
-        f"sqlite:///{tmp_path}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("postgres_url")
-    )
-    return found
-
-
-@pytest.fixture
-def td(url: str) -> Iterator[Treadle]:
-    app = Treadle(url, **stores.quick(url))
-    yield app
-    app.close()
 
 
 @pytest.fixture
