@@ -110,12 +110,22 @@ class Fault:
 
     def __init__(self, mode: str) -> None:
         self.mode = mode
-        self.happened = threading.Event()
+        self.happened, self.over = threading.Event(), threading.Event()
         self._armed = False
         self._until = math.inf
 
     def arm(self) -> None:
         self._armed = True
+
+    def hang(self) -> None:
+        if seconds := self.strike():
+            time.sleep(seconds)
+            self.over.set()
+
+    async def ahang(self) -> None:
+        if seconds := self.strike():
+            await asyncio.sleep(seconds)
+            self.over.set()
 
     def strike(self) -> float:
         """Raise, or say for how long to hang. The time of the fault begins with its first strike."""
@@ -133,15 +143,15 @@ class Fault:
             if point.path == "threading.Thread.start" and not args[0].name.startswith("treadle-"):
                 return function(*args, **kwargs)
             if not point.after:
-                time.sleep(self.strike())
+                self.hang()
             result = function(*args, **kwargs)
             if point.after:
-                time.sleep(self.strike())
+                self.hang()
             return result
 
         async def acall(*args: Any, **kwargs: Any) -> Any:
             if not point.after:
-                await asyncio.sleep(self.strike())
+                await self.ahang()
             return await function(*args, **kwargs)
 
         return acall if inspect.iscoroutinefunction(function) else call
@@ -213,6 +223,7 @@ def check(td: Treadle, fault: Fault, enqueue: Callable[[], list[Job]], runs: Cou
         fault.arm()
         jobs = enqueue()
         assert fault.happened.wait(60), "nothing calls this function"
+        assert fault.mode != "hangs" or fault.over.wait(HANGS + 60)  # a stop would wait for what hangs
         eventually(lambda: all_complete(td, jobs), within=120 + HANGS)
         last = enqueue()
         eventually(lambda: all_complete(td, last))
