@@ -126,6 +126,7 @@ class Worker:
     async def _start(self) -> None:
         """Make the parts, register, and let them work."""
         self._stopping, self.id = False, ""
+        self._inflight.clear()
         self._parts = Parts()
         self._claimer = started_thread("treadle-claim")
         self._wakeup = Wakeup(self.store)
