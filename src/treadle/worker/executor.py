@@ -122,19 +122,23 @@ class AsyncSlots:
 
     def put(self, attempt: RunningAttempt) -> None:
         self._inbox.append(attempt)
-        self._wake()
+        try:
+            self._wake()
+        except Exception:
+            self._inbox.remove(attempt)  # its caller releases it: no slot may find it later
+            raise
 
     def _wake(self) -> None:
         """Have one more slot look at the inbox. It wakes the next one before it starts a handler."""
         if self._waking:
             return
-        self._waking = True
         if self._idle:
             self._idle.pop().set_result(None)
         else:
             task = asyncio.get_running_loop().create_task(self._serve(), context=self._context.copy())
             self._tasks.add(self._parts.watch("an async slot", task))
             task.add_done_callback(self._tasks.discard)
+        self._waking = True
 
     async def _serve(self) -> None:
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
