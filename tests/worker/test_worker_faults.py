@@ -15,6 +15,8 @@ from treadle.diagnosis import ReasonCode
 from treadle.errors import BadOption, StoreUnusable
 from treadle.worker import heartbeat
 from treadle.worker import worker as worker_module
+from treadle.worker.executor import AsyncSlots
+from treadle.worker.inflight import Attempts
 
 
 class Unprintable(Exception):
@@ -146,6 +148,57 @@ def test_the_jobs_of_a_worker_that_is_blocked_for_too_long_are_returned_and_it_r
         assert ended(td, job).status is Status.COMPLETED
         assert [row.id for row in td.workers()] == [background.worker.id] != [first]
     assert blocking.runs == 2
+
+
+def test_a_worker_that_cannot_end_its_jobs_in_order_starts_again_all_the_same(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ended one of its parts is still there when it stops."""
+    monkeypatch.setattr(worker_module, "PAUSE", 0.05)
+    raised = threading.Event()
+
+    def fail(*_: object) -> None:
+        raised.set()
+        raise RuntimeError("injected")
+
+    @td.job
+    async def works() -> None: ...
+
+    with working(td, beat=0.1) as background:
+        first = background.worker.id
+        with monkeypatch.context() as patch:
+            patch.setattr(Attempts, "give_up_all", fail)
+            patch.setattr(Attempts, "ended", fail)
+            works.enqueue()
+            assert raised.wait(60)
+            background.worker._parts.fail_from_thread("a part", None)
+            eventually(lambda: background.worker.id not in (first, ""))
+        job = works.enqueue()
+        assert ended(td, job).status is Status.COMPLETED
+        eventually(lambda: len(td.workers()) == 1)
+
+
+def test_a_job_that_no_async_slot_takes_is_released_and_runs_once(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker_module, "PAUSE", 0.05)
+    wake, runs, raised = AsyncSlots._wake, list[str](), list[bool]()
+
+    def fail_twice(slots: AsyncSlots) -> None:
+        if len(raised) < 2:
+            raised.append(True)
+            raise MemoryError
+        wake(slots)
+
+    monkeypatch.setattr(AsyncSlots, "_wake", fail_twice)
+
+    @td.job(max_attempts=1)
+    async def works(ctx: Context) -> None:
+        runs.append(ctx.id)
+
+    with working(td, beat=0.1):
+        job = works.enqueue()
+        assert ended(td, job).status is Status.COMPLETED
+    assert runs == [job.id]
+    assert place(td, job) == (Status.COMPLETED, 1)
 
 
 def never(*_: object) -> Any:

@@ -159,13 +159,13 @@ class Attempts:
             outcome = None if attempt.run.stop_reason is StopReason.LOST else outcome
             if attempt.timer is not None:
                 attempt.timer.cancel()
+            self._ended.append((claimed, outcome))
+            self._any_ended.set()  # first: outcomes go before the claim that fills their slots
+            self.unsettled += 1
             if outcome is not None:
                 self._outcomes[outcome.kind] += 1
                 if outcome.kind is not OutcomeKind.COMPLETED or self._verbose:
                     log_outcome(claimed, outcome, attempt.run.redactor)
-            self._ended.append((claimed, outcome))
-            self._any_ended.set()  # first: outcomes go before the claim that fills their slots
-            self.unsettled += 1
         self.changed.set()
 
     def end_from_thread(self, attempt: RunningAttempt, outcome: Outcome | None) -> None:
@@ -209,13 +209,13 @@ class Attempts:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self.change(), min(0.2, deadline - time.monotonic()))
 
-    async def all_settled(self, seconds: float) -> None:
-        """Wait until every outcome is committed, for at most this many seconds."""
-        try:
-            async with asyncio.timeout(seconds):
-                while self.unsettled:
-                    await self.change()
-        except TimeoutError:
+    async def all_settled(self, seconds: float, settler: asyncio.Task[None]) -> None:
+        """Wait until every outcome is committed, for at most this many seconds, or until the settler ends."""
+        deadline = time.monotonic() + seconds
+        while self.unsettled and not settler.done() and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.change(), min(0.2, left))
+        if self.unsettled:
             log.error("%s could not be stored in time: the jobs run again", plural(self.unsettled, "outcome"))
 
     async def change(self) -> None:

@@ -185,15 +185,22 @@ class Worker:
         self.app._wakers.discard(self._wakeup.wake)
         self._wakeup.hint.set()
         self._attempts.changed.set()
+        deadline = time.monotonic() + grace + STOP_SECONDS
         try:
-            await self._wind_down(grace, time.monotonic() + grace + STOP_SECONDS)
+            await self._wind_down(grace, deadline)
+        except Exception:  # what ended the worker may still be there
+            log.exception("worker %s could not end all of its jobs", self.name)
         except BaseException:  # the event loop is being closed, and cancels all of its tasks
             self._heartbeat.stop()  # its jobs no longer run: workers that see no beat rescue them
             self._wakeup.close()
             raise
+        leaving = self._loop.run_in_executor(self._settler.thread, self._leave)
+        await asyncio.wait([leaving], timeout=deadline - time.monotonic())
+        if not leaving.done():
+            log.warning("worker %s stops without leaving the database: its jobs will be rescued", self.name)
 
     async def _wind_down(self, grace: float, deadline: float) -> None:
-        """In this order: the last claim, what runs, its outcomes, their hooks, the other tasks, the threads."""
+        """In this order: the last claim, what runs, its outcomes, their hooks, the other tasks."""
         await self._parts.wait_for("claim", STOP_SECONDS / 3)
         if self._parts.has_ended("settle"):
             self._parts.start("settle", self._settler.run())  # for the last outcomes
@@ -201,13 +208,9 @@ class Worker:
         self._attempts.stop(StopReason.RELEASED, self._attempts.running)
         await self._attempts.all_ended(1.0)
         self._attempts.give_up_all()
-        await self._attempts.all_settled(deadline - time.monotonic() - STOP_SECONDS / 3)
+        await self._attempts.all_settled(deadline - time.monotonic() - STOP_SECONDS / 3, self._parts.tasks["settle"])
         await self._hooks.close()
         await self._parts.cancel(1.0)
-        leaving = self._loop.run_in_executor(self._settler.thread, self._leave)
-        await asyncio.wait([leaving], timeout=deadline - time.monotonic())
-        if not leaving.done():
-            log.warning("worker %s stops without leaving the database: its jobs will be rescued", self.name)
 
     def _leave(self) -> None:
         """Delete this worker from the database and from the cells, and end the threads."""
