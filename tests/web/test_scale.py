@@ -48,8 +48,8 @@ FILL = (
     " SELECT {id}, {type}, 'default', '', '', {payload}, 0, 5, {now} FROM {rows}",
     "INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)"
     " SELECT {id}, 'default', {type}, '', 0, {now}, 0, 0, 0, {now} FROM {rows} WHERE i < {jobs} / 2",
-    "INSERT INTO treadle_finished (id, lease, status, queue, type, tenant, attempts, worker, run_at, started_at,"
-    " completed_at) SELECT {id}, i, 'completed', 'default', {type}, '', 1, 'w', {now}, {now}, {now}"
+    "INSERT INTO treadle_finished (id, lease, token, status, queue, type, tenant, attempts, worker, run_at, started_at,"
+    " completed_at) SELECT {id}, i, i, 'completed', 'default', {type}, '', 1, 'w', {now}, {now}, {now}"
     " FROM {rows} WHERE i >= {jobs} / 2",
     "INSERT INTO treadle_tallies (status, type, queue, count)"
     " SELECT 'pending', type, queue, count(*) FROM treadle_ready GROUP BY type, queue",

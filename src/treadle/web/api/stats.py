@@ -19,7 +19,7 @@ from treadle.web.problem import HTTPProblem
 from treadle.web.route import Parameter, Request, Response, get
 from treadle.web.visible_jobs import VisibleJobs
 
-MAX_COUNTED = 100_000
+MAX_COUNTED = 50_000
 """Only this many of the newest jobs are counted where there is no tally."""
 QUERY_SHARE = 0.05
 """At most this part of the time goes into one query: a count by tenant or subject reads every job."""
