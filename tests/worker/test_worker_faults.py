@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
@@ -199,6 +200,30 @@ def test_a_job_that_no_async_slot_takes_is_released_and_runs_once(td: Treadle, m
         assert ended(td, job).status is Status.COMPLETED
     assert runs == [job.id]
     assert place(td, job) == (Status.COMPLETED, 1)
+
+
+variable: ContextVar[int] = ContextVar("variable")
+
+
+def test_a_handler_that_changes_its_context_or_is_cancelled_ends_its_slot_and_not_the_worker(td: Treadle) -> None:
+    @td.job
+    async def changes_its_context() -> None:
+        variable.set(1)
+
+    @td.job(max_attempts=1)
+    async def waits() -> None:
+        await asyncio.Event().wait()
+
+    with working(td, beat=0.1) as background:
+        first = background.worker.id
+        assert ended(td, changes_its_context.enqueue()).status is Status.COMPLETED
+        cancelled = waits.enqueue()
+        eventually(is_processing(td, cancelled))
+        td.cancel(cancelled.id)
+        assert ended(td, cancelled).status is Status.CANCELLED
+        assert ended(td, changes_its_context.enqueue()).status is Status.COMPLETED
+        assert not background.worker._parts.failed.done()
+        assert background.worker.id == first
 
 
 def never(*_: object) -> Any:

@@ -27,12 +27,18 @@ class Parts:
         self._stopping = False
 
     def start(self, name: str, loop: Coroutine[Any, Any, None]) -> None:
-        """Run a loop of the worker as a task."""
-        self.tasks[name] = self.watch(name, self._loop.create_task(loop))
+        """Run a loop of the worker as a task. It must not end by itself. It may be cancelled."""
+        self.tasks[name] = task = self._loop.create_task(loop)
+        task.add_done_callback(lambda task: None if task.cancelled() else self.fail(name, task.exception()))
 
     def watch(self, name: str, task: asyncio.Task[None]) -> asyncio.Task[None]:
-        """A task that must not end by itself. It may be cancelled."""
-        task.add_done_callback(lambda task: None if task.cancelled() else self.fail(name, task.exception()))
+        """A task that may end, but must not raise."""
+
+        def ended(task: asyncio.Task[None]) -> None:
+            if not task.cancelled() and (error := task.exception()) is not None:
+                self.fail(name, error)
+
+        task.add_done_callback(ended)
         return task
 
     def fail(self, name: str, error: BaseException | None) -> None:
