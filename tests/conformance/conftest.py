@@ -22,9 +22,9 @@ from tests.conformance import helpers
 from tests.conformance.helpers import FakeClock, check_consistency
 from tests.servers.libsql import ByHand
 from treadle import stores
+from treadle.stores import claim_order as cursor
 from treadle.stores.base import Store
 from treadle.stores.libsql.store import LibSQLStore
-from treadle.stores.postgres import cursor
 from treadle.stores.postgres.store import PostgresStore
 from treadle.stores.sqlite.store import SQLiteStore
 

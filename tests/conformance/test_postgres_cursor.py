@@ -20,10 +20,10 @@ from tests.conformance.helpers import (
 from treadle.clock import SECOND
 from treadle.errors import StoreUnusable
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
-from treadle.stores.claim_order import ReadyRange
-from treadle.stores.postgres import cursor
+from treadle.stores import claim_order as cursor
+from treadle.stores.base import ClaimRequest
+from treadle.stores.claim_order import Cursors
 from treadle.stores.postgres.connection import Database
-from treadle.stores.postgres.cursor import Cursors
 
 pytestmark = pytest.mark.only("postgresql")
 
@@ -261,12 +261,12 @@ def test_every_job_is_claimed_once_by_processes_that_each_have_a_cursor(open_sto
 # How often
 
 
-RANGE = ReadyRange("q", "t", 0)
-
-
 def looked(cursors, seconds, time):
-    time.now += seconds
-    cursors.looked(seconds, [(RANGE, None)], [(0, "")])
+    def look():
+        time.now += seconds
+        return []
+
+    cursors.looked(look, ClaimRequest(limit=1))
 
 
 def test_expensive_looks_take_a_tenth_of_the_time(time, monkeypatch):
@@ -277,7 +277,7 @@ def test_expensive_looks_take_a_tenth_of_the_time(time, monkeypatch):
     began, looks = time.now, 0
 
     while time.now < began + 100:
-        cursors.mark_stale()
+        cursors.stale = True
         if cursors.look_first():
             looked(cursors, 0.5, time)
             looks += 1
@@ -294,14 +294,11 @@ def test_cheap_looks_are_made_before_every_claim(time, monkeypatch):
         assert cursors.look_first()
 
 
-def test_only_a_look_moves_the_cursor_back(time):
+def test_the_order_is_kept_for_the_same_types_and_queues_only(time):
     cursors = Cursors()
     looked(cursors, 0.5, time)
-
-    cursors.passed(RANGE, (7, "b"))
-    cursors.passed(RANGE, (7, "a"))
-    assert (7, "b") == cursors.start(RANGE)
-
     looked(cursors, 0.5, time)
-    assert (0, "") == cursors.start(RANGE)
-    assert cursor.START == cursors.start(RANGE._replace(priority=1))
+
+    assert cursors.kept(ClaimRequest(limit=9)) is not None
+    assert cursors.kept(ClaimRequest(limit=1, types={"t": None})) is None
+    assert cursors.kept(ClaimRequest(limit=1, queues=("q",))) is None

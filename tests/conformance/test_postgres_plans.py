@@ -234,21 +234,25 @@ def test_a_limited_type_is_counted_in_the_leases_only(explain):
 
 @from_where
 def test_a_range_is_read_from_its_start_or_from_a_cursor(explain, position):
-    ranges = json.dumps([(*RANGE, BATCH, *position)])
+    ranges = json.dumps([(*RANGE, *position)])
 
-    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": LATER}))
+    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": LATER, "limit": BATCH}))
 
 
 def test_several_ranges_are_read_separately(explain):
-    ranges = json.dumps([(*place, BATCH // 10, *START) for place in EVERY_RANGE])
+    ranges = json.dumps([(*place, *START) for place in EVERY_RANGE])
 
-    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": LATER}))
+    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": LATER, "limit": BATCH // 10}))
 
 
 def test_jobs_that_are_not_due_are_not_read(explain):
-    ranges = json.dumps([(*place, BATCH // 10, *START) for place in EVERY_RANGE])
+    ranges = json.dumps([(*place, *START) for place in EVERY_RANGE])
 
-    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": FIRST}), len(EVERY_RANGE) * 3)
+    check(explain(hot.READ_RANGES, {"ranges": ranges, "now": FIRST, "limit": BATCH // 10}), len(EVERY_RANGE) * 3)
+
+
+def test_the_next_due_job_is_found_by_its_index(explain):
+    check(explain(hot.NEXT_DUE, {"now": FIRST, "limit": BATCH}))
 
 
 def claim(ranges, now):

@@ -181,7 +181,8 @@ def test_many_stores_that_open_a_new_database_at_once_all_succeed(open_store):
     assert 8 == len(everything(handles[0]))
 
 
-def test_an_open_transaction_of_a_job_blocks_callers_that_would_take_the_job(open_store):
+def test_of_an_open_transaction_of_a_job_and_a_caller_that_takes_the_job_one_wins(open_store, request):
+    """Where there is one writer, that is the transaction. On PostgreSQL, it is the first to delete the lease."""
     ours, theirs = open_store(), open_store()
     enlist(ours, "w1")
     claimed = put_and_take(ours, worker="w1")
@@ -193,12 +194,17 @@ def test_an_open_transaction_of_a_job_blocks_callers_that_would_take_the_job(ope
 
     rescuer = threading.Thread(target=declare_dead)
     rescuer.start()
-    with ours.transaction(claimed, lambda: COMPLETED):
-        inside.set()
+    lost = 0
+    try:
+        with ours.transaction(claimed, lambda: COMPLETED):
+            inside.set()
+    except LeaseLost:
+        lost = 1
     rescuer.join()
 
-    assert [0] == returned
-    assert Status.COMPLETED == ours.get(claimed.id).status
+    assert [lost] == returned
+    assert lost == 0 or "postgresql" in request.node.name
+    assert (Status.PENDING if lost else Status.COMPLETED) == ours.get(claimed.id).status
 
 
 def test_a_transaction_of_a_worker_that_lost_the_lease_is_refused(open_store):

@@ -13,7 +13,7 @@ from treadle import Status
 
 PARTS = [
     "treadle.worker.inflight:Attempts.settled",
-    "treadle.worker.worker:Worker._until_due",
+    "treadle.worker.worker:Worker._until",
     "treadle.worker.heartbeat:Heartbeat._beat_until_stopped",
 ]
 

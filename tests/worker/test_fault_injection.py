@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
 
 STORE_CALLS = [
-    *(Point(STORE + name) for name in ("claim", "due", "settle", "beat", "cancelled", "save_progress", "rescue")),
+    *(Point(STORE + name) for name in ("claim", "settle", "beat", "cancelled", "save_progress", "rescue")),
     Point(WORKER + "chores._prune"),
     *(Point(STORE + name, after=True) for name in ("claim", "settle", "beat")),
 ]
@@ -58,7 +58,7 @@ PARTS = [
     Point(WORKER + "watch.Wakeup._wait_for_commit"),
     Point(WORKER + "worker.Worker._room"),
     Point(WORKER + "worker.Worker._claim"),
-    Point(WORKER + "worker.Worker._until_due"),
+    Point(WORKER + "worker.Worker._until"),
     Point(WORKER + "executor.Executor.start"),
     Point(WORKER + "executor.Executor._slots_for"),
     Point(WORKER + "executor.Executor._check_timeout"),
@@ -99,7 +99,7 @@ CHILDREN = [
     Point(WORKER + "child._handler_started"),
 ]
 POINTS = [*STORE_CALLS, *PARTS]
-KINDS = ("claim", "settle", "beat", "_wait_for_commit", "_until_due", "AsyncSlots._execute", "ThreadSlots._execute")
+KINDS = ("claim", "settle", "beat", "_wait_for_commit", "Worker._until", "AsyncSlots._execute", "ThreadSlots._execute")
 KINDS += ("Attempts.end", "_look_at_flags", "HookDispatcher._serve", "Thread.start")
 LONG = [point for point in POINTS if TORTURE or (point.path.endswith(KINDS) and not point.after)]
 """Those that also last a while: in `script/test` one of each kind."""

@@ -22,6 +22,7 @@ from treadle.stores.rows import (
     AuditRow,
     Beat,
     BulkChunk,
+    Claim,
     Defect,
     Due,
     JobCounts,
@@ -153,7 +154,7 @@ class Engine(Protocol):
     def due(self, request: ClaimRequest) -> Due:
         """Whether `claim` would find something. Takes no lock."""
 
-    def claim(self, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+    def claim(self, worker: str, request: ClaimRequest) -> Claim:
         """Lease up to `request.limit` due jobs to `worker`, most urgent first: priority, then run_at, then id.
 
         No job is ever leased twice at a time, no type exceeds its limit. Each job's attempt counts from now on.

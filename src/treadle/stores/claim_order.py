@@ -1,18 +1,31 @@
 """Which jobs are the most urgent, without a scan.
 
 A type that is at its limit, unknown to the worker, or not yet due must cost the others nothing. So each (queue, type,
-priority) is a range of the index, read from its start for as many jobs as are asked for; the ranges are merged here.
+priority) is a range of the index, which is read from its start. The ranges are merged here.
+
+The n oldest jobs of a priority are in the n ranges with the oldest heads. So only these are read, a few jobs of each,
+and more only of a range whose jobs are all older than those of the others: the cost follows the number of jobs that are
+claimed, not the number of ranges.
 """
 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from treadle.clock import SECOND
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Due
+
+Position = tuple[int, str]
+"""The run_at and the id of a job: its place in a range."""
+START: Position = (-(1 << 63), "00000000-0000-0000-0000-000000000000")
+_LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_FOREVER: Position = (1 << 63, _LAST_ID)
+_DIGITS = "0123456789abcdef"
 
 
 class ReadyRange(NamedTuple):
@@ -23,84 +36,240 @@ class ReadyRange(NamedTuple):
     priority: int
 
 
+_LAST_RANGE = ReadyRange("\U0010ffff", "", 0)
+
+
+class Found(NamedTuple):
+    """What a look found: a range, its first job, and the free slots of its type, if that is limited."""
+
+    range: ReadyRange
+    first: Position
+    slots: int | None = None
+
+
+class Head(NamedTuple):
+    """Where to go on in a range. Heads sort as their next jobs are claimed."""
+
+    urgency: int
+    """The more urgent, the lower: the priority, negated."""
+    at: Position
+    """No job of the range that is still to be found comes before this."""
+    after: Position
+    """The jobs after this are still to be found."""
+    range: ReadyRange
+
+
 Candidate = tuple[int, str, ReadyRange]
 """The run_at, the id and the range of a job that may run. (Plain, because there is one for every job.)"""
-Head = tuple[ReadyRange, int]
-"""A range, and how many of its first jobs may be claimed."""
 
 
 class RangeStart(NamedTuple):
-    """The first due jobs of a range, when its next one will be due, and the next priority below it."""
+    """The next due jobs of a range and, if there are fewer than asked for, the next priority below it."""
 
-    due: list[tuple[int, str]]
-    next_at: int | None
+    due: list[Position]
     lower: int | None
-
-
-def allowed(ranges: Iterable[ReadyRange], request: ClaimRequest, slots: Mapping[str, int]) -> list[ReadyRange]:
-    """The ranges from which the claimer may take. `slots` has the limited types, each with its free slots."""
-    return [
-        range
-        for range in ranges
-        if (request.types is None or range.type in request.types)
-        and (not request.queues or range.queue in request.queues)
-        and slots.get(range.type, 1) > 0
-    ]
 
 
 class ClaimOrder:
     """Ranges in the order in which jobs are claimed: by priority, then run_at, then id.
 
-    Iterate over it, read the starts of the ranges that it yields, and `merge` them.
+    For each claim, iterate over `batches`, read `rows` jobs of each range, and `merge` them. What was not taken stays
+    for the next claim.
     """
 
-    def __init__(self, ranges: Iterable[ReadyRange], limit: int, slots: dict[str, int]) -> None:
-        self.missing = limit
-        """How many jobs are still to be found."""
-        self.slots = slots
-        """The free slots of the limited types."""
-        self.next_at: int | None = None
-        """When the next job will be due, of the ranges that were read."""
-        self._heap = [(-range.priority, range) for range in ranges]
+    def __init__(self, found: Sequence[Found], request: ClaimRequest) -> None:
+        types, queues = request.types, request.queues
+        self._heap = [
+            Head(-range.priority, first, before(first), range)
+            for range, first, slots in found
+            if (types is None or range.type in types)
+            and (not queues or range.queue in queues)
+            and (slots is None or slots > 0)
+        ]
         heapq.heapify(self._heap)
+        self.limited = {range.type for range, _, slots in found if slots is not None and slots > 0}
+        """The types whose free slots have to be counted before jobs are claimed."""
+        self.missing = 0
+        """How many jobs are still to be found."""
+        self.rows = 0
+        """How many jobs to read of each range."""
+        self.now = 0
+        """The moment at which jobs must be due."""
+        self._slots: dict[str, int] = {}
+        self._full: list[Head] = []
+        """Ranges whose type has no free slot."""
 
-    def __iter__(self) -> Iterator[list[Head]]:
-        """The ranges of one priority after those of another, highest first, until no job is missing."""
+    def batches(self, limit: int, slots: Mapping[str, int], now: int) -> Iterator[list[Head]]:
+        """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found. `slots` has the
+        limited types, each with its free slots."""
+        self.missing, self.rows, self.now, self._slots = limit, 0, now, dict(slots)
+        if self._full or slots:
+            heads, self._heap, self._full = [*self._heap, *self._full], [], []
+            for head in heads:
+                self._push(head)
         while self._heap and self.missing > 0:
-            priority, level = self._heap[0][0], list[Head]()
-            while self._heap and self._heap[0][0] == priority:
-                range = heapq.heappop(self._heap)[1]
-                level.append((range, min(self.missing, self.slots.get(range.type, self.missing))))
-            yield level
+            yield self._next_batch()
 
-    def merge(self, level: Sequence[Head], starts: Sequence[RangeStart]) -> list[Candidate]:
-        """The first jobs of these ranges that have a free slot. What is below the ranges comes later."""
-        candidates: list[Candidate] = []
-        for (range, _), start in zip(level, starts, strict=True):
-            candidates += [(run_at, id, range) for run_at, id in start.due]
-            if start.lower is not None:
-                heapq.heappush(self._heap, (-start.lower, range._replace(priority=start.lower)))
-            if start.next_at is not None:
-                self.next_at = start.next_at if self.next_at is None else min(self.next_at, start.next_at)
-        if len(level) > 1:
+    def _next_batch(self) -> list[Head]:
+        """Read twice as many jobs as needed if all ranges had equally many, and one to see what comes after it. If
+        that was too few, read twice as many again, of half as many ranges."""
+        heap, wanted = self._heap, 2 * self.missing
+        each = self.missing if len(heap) == 1 else max(2, -(-wanted // len(heap)))
+        self.rows = max(each, 2 * self.rows)
+        batch, most = [heapq.heappop(heap)], -(-wanted // self.rows)
+        if batch[0].at[0] > self.now:  # none of this priority is due: only what is below them is of interest
+            most = len(heap) + 1
+        while heap and heap[0].urgency == batch[0].urgency and len(batch) < most:
+            batch.append(heapq.heappop(heap))
+        return batch
+
+    def has_others(self, head: Head) -> bool:
+        """Whether other ranges of the same priority are still to be read."""
+        return bool(self._heap) and self._heap[0].urgency == head.urgency
+
+    def merge(self, batch: Sequence[Head], starts: Sequence[RangeStart]) -> list[Candidate]:
+        """The most urgent jobs of these ranges that have a free slot. The rest of the ranges comes later."""
+        candidates = [(run_at, id, h.range) for h, start in zip(batch, starts, strict=True) for run_at, id in start.due]
+        more = [len(start.due) >= self.rows and h.at[0] <= self.now for h, start in zip(batch, starts, strict=True)]
+        unread = [start.due[-1] for start, has_more in zip(starts, more, strict=True) if has_more]
+        others = [head.at for head in self._heap[:1] if head.urgency == batch[0].urgency]
+        certain = min([*unread, *others], default=_FOREVER)
+        if len(batch) > 1:
             candidates.sort()
-        unlimited = self.slots.keys().isdisjoint({range.type for range, _ in level})
-        jobs = candidates[: self.missing] if unlimited else self._within_limits(candidates)
-        self.missing -= len(jobs)
-        return jobs
+        known = candidates[: bisect_right(candidates, (*certain, _LAST_RANGE))]
+        taken = self._with_slots(known) if self._slots else known[: self.missing]
+        self.missing -= len(taken)
+        passed = {range: (run_at, id) for run_at, id, range in taken}
+        for head, start, has_more in zip(batch, starts, more, strict=True):
+            self._keep(head, start, passed.get(head.range, head.after), has_more)
+        return taken
 
-    def _within_limits(self, candidates: Iterable[Candidate]) -> list[Candidate]:
-        """A type in several queues has one limit."""
+    def _keep(self, head: Head, start: RangeStart, after: Position, has_more: bool) -> None:
+        """Keep what is left of a range: from the first job on that was not taken, or the priority below it."""
+        taken = bisect_right(start.due, after)
+        if taken < len(start.due):
+            self._push(Head(head.urgency, start.due[taken], after, head.range))
+        elif has_more:
+            self.passed(head, after)
+        elif start.lower is not None:
+            self.below(head, start.lower)
+
+    def passed(self, head: Head, last: Position) -> None:
+        """All jobs of this range up to the last one were taken."""
+        self._push(Head(head.urgency, last, last, head.range))
+
+    def below(self, head: Head, lower: int) -> None:
+        """No more jobs of this range can be taken now. `lower` is the next priority below it."""
+        self._push(Head(-lower, START, START, head.range._replace(priority=lower)))
+
+    def _push(self, head: Head) -> None:
+        if self._slots.get(head.range.type, 1) > 0:
+            heapq.heappush(self._heap, head)
+        else:
+            self._full.append(head)
+
+    def _with_slots(self, candidates: list[Candidate]) -> list[Candidate]:
+        """As many as are missing and have a free slot. A type in several queues has one limit."""
         jobs: list[Candidate] = []
         for candidate in candidates:
             type = candidate[2].type
-            if len(jobs) < self.missing and self.slots.get(type, 1) > 0:
+            if len(jobs) < self.missing and self._slots.get(type, 1) > 0:
                 jobs.append(candidate)
-                if type in self.slots:
-                    self.slots[type] -= 1
+                if type in self._slots:
+                    self._slots[type] -= 1
         return jobs
 
-    def due(self, jobs: Sequence[Candidate], now: int) -> Due:
-        """What `due` answers if these jobs were found."""
-        seconds = None if self.next_at is None else max(0.0, (self.next_at - now) / SECOND)
-        return Due(bool(jobs), self.next_at, seconds)
+
+def before(job: Position) -> Position:
+    """The position just before this job."""
+    run_at, id = job
+    kept = id.rstrip("0-")
+    if not kept or kept[-1] not in _DIGITS or len(id) != len(_LAST_ID):  # broken by hand
+        return run_at - 1, _LAST_ID
+    return run_at, kept[:-1] + _DIGITS[_DIGITS.index(kept[-1]) - 1] + _LAST_ID[len(kept) :]
+
+
+LOOKED_AT = 100
+"""How many of the jobs that are due next are looked at."""
+
+
+def next_due(rows: Sequence[tuple[int, str, str]], request: ClaimRequest, now: int) -> Due:
+    """When the next job of the claimer is due, or until when none is. `rows` has the run_at, queue and type of the
+    LOOKED_AT jobs of any type that are due next."""
+    next_at = rows[-1][0] if len(rows) == LOOKED_AT else None
+    for run_at, queue, type in rows:
+        if (request.types is None or type in request.types) and (not request.queues or queue in request.queues):
+            next_at = run_at
+            break
+    return Due(False, next_at, None if next_at is None else max(0.0, (next_at - now) / SECOND))
+
+
+# From one claim to the next
+
+CHEAP = 0.002
+"""A look that takes at most this many seconds is made before every claim."""
+EXPENSIVE = 0.02
+"""After a look that took longer than this, the next waits for nine times as long."""
+EVERY = 1.0
+"""Seconds after which a claim looks anyway."""
+
+
+class Cursors:
+    """How far a process has claimed, so that it does not look at everything before each claim. Its claims take turns.
+
+    A full look finds every (queue, type) in which jobs wait. With very many of them it takes long. And in PostgreSQL a
+    row that was deleted stays in the index until vacuum may remove it, which it cannot while a transaction holds an old
+    snapshot: a claim that begins at the start of a range would step over more and more of them. So a claim goes on
+    where the last one ended. What falls behind that (late commits, released jobs, rows that were skipped because a
+    claim that was rolled back had them, types that had no jobs) is found by a full look: before every claim while looks
+    are cheap, else after a claim that found too little, when this process has enqueued a job, and once a second; but if
+    looks are expensive, never for more than a tenth of the time.
+    """
+
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or (lambda: time.monotonic())
+        """Measures what a look costs."""
+        self._order: ClaimOrder | None = None
+        self._request: ClaimRequest | None = None
+        self._looked = -1e9
+        self._cost = self._last_cost = 0.0
+        self.stale = True
+        """Whether there may be a job before our positions."""
+
+    def look_first(self) -> bool:
+        """Whether the next claim should begin with a full look."""
+        return self._cost <= CHEAP or self.next_look() <= 0
+
+    def next_look(self) -> float:
+        """Seconds until a claim begins with a full look."""
+        since = time.monotonic() - self._looked
+        wait = 0.0 if self.stale else EVERY - since
+        return wait if self._cost <= EXPENSIVE else max(wait, 9 * self._cost - since)
+
+    def may_look(self) -> bool:
+        """Whether a claim that found too little after its position should look at everything."""
+        return self._cost <= EXPENSIVE or time.monotonic() - self._looked >= 9 * self._cost
+
+    def unsure(self, due: Due) -> Due:
+        """The same after a claim that found too little, and may not look yet: there may be something that it missed."""
+        soon = max(0.0, self.next_look())
+        return Due(True, due.next_at, soon if due.in_seconds is None else min(soon, due.in_seconds))
+
+    def kept(self, request: ClaimRequest) -> ClaimOrder | None:
+        """The order that claims for the same types and queues go on with; None: look first."""
+        last = self._request
+        if last is None or self.look_first():
+            return None
+        same = (last.types is request.types or last.types == request.types) and last.queues == request.queues
+        return self._order if same else None
+
+    def looked(self, look: Callable[[], list[Found]], request: ClaimRequest) -> ClaimOrder:
+        """Look at everything. Claims for the same types and queues go on with this order."""
+        began = self._clock()
+        self.stale = False
+        found = look()
+        seconds = self._clock() - began
+        self._looked = time.monotonic()
+        self._cost, self._last_cost = min(seconds, self._last_cost), seconds  # one slow look may be chance
+        self._order, self._request = ClaimOrder(found, request), request
+        return self._order

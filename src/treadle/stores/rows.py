@@ -12,12 +12,20 @@ from treadle.outcome import Outcome
 
 
 class Due(msgspec.Struct, frozen=True):
-    """Whether there is something to claim, and if not, when there will be."""
+    """Whether there is something to claim, and if not, when there will be. After a claim that did not look at
+    everything: that there may be something, and when to look."""
 
     now: bool
     next_at: int | None = None
     in_seconds: float | None = None
     """The same, counted from the store's own now: its clock need not be this host's."""
+
+
+class Claim(list[ClaimedJob]):
+    """The jobs that were claimed."""
+
+    due: Due | None = None
+    """If they are fewer than asked for: when it is worth to claim again."""
 
 
 class Beat(msgspec.Struct, frozen=True):

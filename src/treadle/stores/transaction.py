@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protoco
 from treadle.job import ClaimedJob, Job, NewJob, Status
 from treadle.outcome import Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest
-from treadle.stores.claim_order import ReadyRange
-from treadle.stores.rows import Due
+from treadle.stores.claim_order import Found
+from treadle.stores.rows import Claim, Due
 
 if TYPE_CHECKING:
     from treadle.stores.postgres.sql import PostgresStatements
@@ -74,7 +74,7 @@ class Transaction(ABC):
         """Write the rows of new jobs, which hold their keys already. Return what is still to be tallied."""
 
     @abstractmethod
-    def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
+    def ready_ranges(self) -> list[Found]:
         """Every (queue, type) in which jobs wait, with its highest priority, and the free slots of a limited type."""
 
     @abstractmethod
@@ -82,7 +82,7 @@ class Transaction(ABC):
         """Whether `claim` would find something."""
 
     @abstractmethod
-    def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
+    def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
         """Turn the most urgent jobs that may run into leases of a living worker. Also return what is still to be
         tallied."""
 

@@ -23,10 +23,10 @@ import msgspec
 
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
 from treadle.hooks import HookDispatcher
-from treadle.job import ClaimedJob
 from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
 from treadle.stores.base import ClaimRequest, WorkerRow
+from treadle.stores.rows import Claim, Due
 from treadle.version import __version__
 from treadle.worker import host
 from treadle.worker.chores import declare_local_dead, do_chores
@@ -316,8 +316,8 @@ class Worker:
             await asyncio.sleep(
                 0 if all(started) else PAUSE
             )  # handlers that never wait have ended after this, and their slots are free again
-            if len(claimed) < free and not self._stopping:
-                await self._until_due()
+            if claimed.due is not None and not self._stopping:
+                await self._until(claimed.due)
 
     def _room(self) -> int:
         """The number of jobs that may be claimed: one per free slot, unless too many are not settled yet."""
@@ -326,13 +326,13 @@ class Worker:
         free = self.concurrency - len(self._attempts.running) - len(self._attempts.given_up)
         return free if self._max_jobs is None else min(free, self._max_jobs - self.claimed_total)
 
-    async def _claim(self, limit: int) -> list[ClaimedJob]:
+    async def _claim(self, limit: int) -> Claim:
         request = ClaimRequest(limit=limit, types=self._timeouts, queues=self.queues)
         try:
             claimed = await self._loop.run_in_executor(self._claimer, self.store.claim, self.id, request)
         except WorkerLost as error:
             await self._register_again(error.worker)
-            return []
+            return Claim()
         except (StoreBusy, StoreUnusable) as error:
             log.warning("the claim failed: %s", error)
         except Exception:
@@ -341,19 +341,12 @@ class Worker:
             self.claimed_total += len(claimed)
             return claimed
         await asyncio.sleep(PAUSE)
-        return []
+        return Claim()
 
-    async def _until_due(self) -> None:
+    async def _until(self, due: Due) -> None:
         """Wait until there may be something to claim: a hint, a job that becomes due, or the next poll."""
-        request = ClaimRequest(limit=1, types=self._timeouts, queues=self.queues)
-        try:
-            due = await self._loop.run_in_executor(self._claimer, self.store.due, request)
-        except Exception as error:
-            log.warning("the look for due jobs failed: %s", error)
-            await asyncio.sleep(PAUSE)
+        if self._wakeup.hint.is_set():  # set during the claim: what was settled may have follow-ups
             return
-        if due.now or self._wakeup.hint.is_set():  # set during the look: what was settled may have follow-ups
-            return
-        if self._attempts.none_left:
+        if self._attempts.none_left and not due.now:
             self._idle.set()
         await self._wakeup.wait(due.in_seconds)

@@ -55,6 +55,9 @@ CREATE TABLE treadle.ready (
 -- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority).
 CREATE INDEX ready_in_order ON treadle.ready (queue, type, priority DESC, run_at, id);
 
+-- Those that were put here for later: when the next one is due. A job that is due at once is not in it.
+CREATE INDEX ready_later ON treadle.ready (run_at) WHERE run_at > updated_at;
+
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX ready_retrying ON treadle.ready (id) WHERE attempts > 0;
 

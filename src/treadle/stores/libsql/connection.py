@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import SECOND, Clock
 from treadle.errors import CommitUnknown, StoreUnusable, TransactionOver, TreadleError
+from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
@@ -72,6 +73,7 @@ class Transaction(Transitions):
     def __init__(self, stream: Stream, now: int, *, begins: bool = True) -> None:
         self.stream = stream
         self.now = now
+        self.cursors = Cursors()  # each claim looks at everything: claims of one process do not take turns
         self._begins = begins
         self._pending: list[tuple[Statement, PendingRows]] = []
         self.is_over = False

@@ -17,9 +17,9 @@ from psycopg.pq import TransactionStatus
 
 from treadle.clock import Clock
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TreadleError
+from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.postgres import sql
-from treadle.stores.postgres.cursor import Cursors
 from treadle.stores.postgres.insert_claim_settle import Transitions
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING, Rows
 
@@ -176,7 +176,7 @@ class Database:
             self.notify(tx)
             self.commit(connection)
         if tx.queues:
-            self.cursors.mark_stale()
+            self.cursors.stale = True
         return answer
 
     @contextmanager

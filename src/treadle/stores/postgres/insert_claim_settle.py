@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import logging
 import secrets
-import time
 from collections import Counter
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 
@@ -21,11 +20,21 @@ from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
-from treadle.stores.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
+from treadle.stores.claim_order import (
+    LOOKED_AT,
+    Candidate,
+    ClaimOrder,
+    Cursors,
+    Found,
+    Head,
+    Position,
+    RangeStart,
+    ReadyRange,
+    next_due,
+)
 from treadle.stores.postgres import insert_claim_settle_sql as sql
-from treadle.stores.postgres.cursor import Cursors, Position
 from treadle.stores.postgres.sql import PostgresStatements
-from treadle.stores.rows import Due
+from treadle.stores.rows import Claim, Due
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
 
 log = logging.getLogger("treadle")
@@ -36,9 +45,6 @@ _COLUMNS = attrgetter(
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
-
-Found = Sequence[tuple[ReadyRange, int | None]]
-"""Ranges, each with the free slots of its type, if that is limited."""
 
 
 class Transitions(Transaction):
@@ -66,68 +72,73 @@ class Transitions(Transaction):
 
     # From `ready` to `leases`
 
-    def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
-        began = time.monotonic()
-        rows = self.execute(sql.READY_RANGES, {"grace": RECLAIM_AFTER, "now": self.now}).fetchall()
-        found = [(ReadyRange(queue, type, priority), slots) for queue, type, priority, _, _, slots in rows]
-        heads = [(run_at, id) for _, _, _, run_at, id, _ in rows]
-        self.cursors.looked(time.monotonic() - began, found, heads)
-        return found
+    def ready_ranges(self) -> list[Found]:
+        rows = self.execute(sql.READY_RANGES, {"now": self.now, "grace": RECLAIM_AFTER}).fetchall()
+        return [Found(ReadyRange(q, t, priority), (run_at, id), slots) for q, t, priority, run_at, id, slots in rows]
 
     def due(self, request: ClaimRequest) -> Due:
-        ranges, slots = _allowed(self.ready_ranges(), request)
-        order = ClaimOrder(ranges, 1, slots)
-        jobs = [job for level in order for job in order.merge(level, self._read_starts(level))]
-        return order.due(jobs, self.now)
+        found = self.ready_ranges()
+        slots = {range.type: free for range, _, free in found if free is not None}
+        order = ClaimOrder(found, request)
+        batches = order.batches(1, slots, self.now)
+        if any(order.merge(batch, self._read_starts(batch, order)) for batch in batches):
+            return Due(True)
+        return self._next_due(request)
 
-    def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
+    def _next_due(self, request: ClaimRequest) -> Due:
+        later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT}).fetchall()
+        return next_due(later, request, self.now)
+
+    def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
         if worker and self.value(self.sql.IS_ALIVE, {"worker": worker}) is None:
             raise WorkerLost(worker)
-        look = self.cursors.look_first()
-        claimed = self._claim_from(worker, request, self.ready_ranges() if look else self.cursors.ranges)
-        if len(claimed) < request.limit and not look and self.cursors.may_look():
-            rest = msgspec.structs.replace(request, limit=request.limit - len(claimed))
-            claimed += self._claim_from(worker, rest, self.ready_ranges())
+        kept = self.cursors.kept(request)
+        order = kept or self.cursors.looked(self.ready_ranges, request)
+        claimed = self._claim_in(order, worker, request)
+        if kept and len(claimed) < request.limit and self.cursors.may_look():
+            rest, kept = msgspec.structs.replace(request, limit=request.limit - len(claimed)), None
+            claimed += self._claim_in(self.cursors.looked(self.ready_ranges, request), worker, rest)
+        if len(claimed) < request.limit:
+            due = self._next_due(request)
+            claimed.due = self.cursors.unsure(due) if kept else due
         return claimed, []
 
-    def _claim_from(self, worker: str, request: ClaimRequest, found: Found) -> list[ClaimedJob]:
-        ranges, slots = _allowed(found, request)
-        if slots:
-            ranges, slots = self._lock_limits(ranges, request, slots)
-        order, claimed = ClaimOrder(ranges, request.limit, slots), list[ClaimedJob]()
-        for level in order:
-            claimed += self._claim_level(worker, request, order, level)
+    def _claim_in(self, order: ClaimOrder, worker: str, request: ClaimRequest) -> Claim:
+        claimed, slots = Claim(), self._lock_limits(order.limited) if order.limited else {}
+        for batch in order.batches(request.limit, slots, self.now):
+            claimed += self._claim_batch(worker, request, order, batch)
             order.missing = request.limit - len(claimed)  # others may have been faster
         return claimed
 
-    def _claim_level(
-        self, worker: str, request: ClaimRequest, order: ClaimOrder, level: Sequence[Head]
+    def _claim_batch(
+        self, worker: str, request: ClaimRequest, order: ClaimOrder, batch: Sequence[Head]
     ) -> list[ClaimedJob]:
-        [(range, limit), *others] = level
-        if others or range.type in order.slots:
-            jobs = order.merge(level, self._read_starts(level))
-            return self._lease(worker, request, _starts_of(jobs)) if jobs else []
+        head = batch[0]
+        if len(batch) > 1 or head.range.type in order.limited or order.has_others(head):
+            jobs = order.merge(batch, self._read_starts(batch, order))
+            return self._lease(worker, request, _starts_of(jobs, batch)) if jobs else []
         # Nearly always: nothing to merge, so nothing to read first.
-        start = self.cursors.start(range)
-        claimed = [] if start[0] > self.now else self._lease(worker, request, [(range, limit, start)])
-        if len(claimed) < limit:
-            order.merge(level, self._read_starts([(range, 0)]))  # for what is below it
+        is_due = head.at[0] <= self.now
+        claimed = self._lease(worker, request, [(head.range, order.missing, head.after)]) if is_due else []
+        if len(claimed) == order.missing:
+            order.passed(head, max((c.run_at, c.id) for c in claimed))
+        elif (lower := self.value(sql.LOWER_PRIORITY, head.range._asdict())) is not None:
+            order.below(head, lower)
         return claimed
 
-    def _lock_limits(
-        self, ranges: Sequence[ReadyRange], request: ClaimRequest, slots: dict[str, int]
-    ) -> tuple[list[ReadyRange], dict[str, int]]:
+    def _lock_limits(self, types: Collection[str]) -> dict[str, int]:
         """The free slots of the limited types, once no other transaction can take any of them."""
-        types = sorted(slots)
-        self.execute(sql.LOCK_TYPES, {"types": types})
-        rows = self.execute(sql.FREE_SLOTS, {"types": types, "grace": RECLAIM_AFTER, "now": self.now})
-        exact: dict[str, int] = dict(rows.fetchall())
-        return allowed(ranges, request, exact), {type: n for type, n in exact.items() if n > 0}
+        names = sorted(types)
+        self.execute(sql.LOCK_TYPES, {"types": names})
+        rows: list[tuple[str, int]] = self.execute(
+            sql.FREE_SLOTS, {"types": names, "now": self.now, "grace": RECLAIM_AFTER}
+        ).fetchall()
+        return dict(rows)
 
-    def _read_starts(self, level: Sequence[Head]) -> list[RangeStart]:
-        ranges = as_json([(*range, limit, *self.cursors.start(range)) for range, limit in level])
-        rows = self.execute(sql.READ_RANGES, {"ranges": ranges, "now": self.now}).fetchall()
-        return [RangeStart(_decode_due(due), next_at, lower) for due, next_at, lower in rows]
+    def _read_starts(self, batch: Sequence[Head], order: ClaimOrder) -> list[RangeStart]:
+        ranges = as_json([(*head.range, *head.after) for head in batch])
+        rows = self.execute(sql.READ_RANGES, {"ranges": ranges, "now": self.now, "limit": order.rows}).fetchall()
+        return [RangeStart(_decode_due(due), lower) for due, lower in rows]
 
     def _lease(
         self, worker: str, request: ClaimRequest, starts: Sequence[tuple[ReadyRange, int, Position]]
@@ -142,8 +153,6 @@ class Transitions(Transaction):
         if len(claimed) < len(found):
             log.warning("%d waiting jobs were broken by hand: there is no such job", len(found) - len(claimed))
             self.execute(sql.DROP_ORPHANED_LEASES)
-        if len(starts) == 1 and claimed:  # of several ranges, a claim does not say which had which job's priority
-            self.cursors.passed(starts[0][0], max((c.run_at, c.id) for c in claimed))
         return claimed
 
     # From `leases` to `finished`, or back to `ready`
@@ -173,16 +182,7 @@ class Transitions(Transaction):
         return *ends, run_at, snoozed, suspicion, failure, o.traceback
 
 
-def _allowed(found: Found, request: ClaimRequest) -> tuple[list[ReadyRange], dict[str, int]]:
-    limited = {range.type: slots for range, slots in found if slots is not None}
-    ranges = allowed((range for range, _ in found), request, limited)
-    return ranges, {range.type: limited[range.type] for range in ranges if range.type in limited}
-
-
-def _starts_of(jobs: Sequence[Candidate]) -> list[tuple[ReadyRange, int, Position]]:
-    """How many jobs to take of each range, and from which on: others may have taken these very jobs by now."""
-    counts = Counter(range for _, _, range in jobs)
-    first: dict[ReadyRange, Position] = {}
-    for run_at, id, range in jobs:
-        first.setdefault(range, (run_at, id))
-    return [(range, n, first[range]) for range, n in counts.items()]
+def _starts_of(jobs: Sequence[Candidate], batch: Sequence[Head]) -> list[tuple[ReadyRange, int, Position]]:
+    """How many jobs to take of each range, and after which: others may have taken these very jobs by now."""
+    counts, after = Counter(range for _, _, range in jobs), {head.range: head.after for head in batch}
+    return [(range, n, after[range]) for range, n in counts.items()]

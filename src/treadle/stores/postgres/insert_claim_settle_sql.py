@@ -50,23 +50,34 @@ SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text,
   FROM pair LEFT JOIN treadle.types t ON t.type = pair.type
 """
 
-# The first due jobs of ranges of one priority, from where the cursor stands; of each, when its next one will be due and
-# the next lower priority. [[queue, type, priority, limit, run_at, id], …]
+# The next :limit due jobs of ranges and, where there are fewer, the next lower priority.
+# [[queue, type, priority, run_at, id], …]: after this run_at and id.
 READ_RANGES = """
-SELECT coalesce((SELECT json_agg(json_build_array(run_at, id)) FROM (
+SELECT due.jobs, CASE WHEN due.n < :limit THEN (
+           SELECT r.priority FROM treadle.ready r
+            WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority
+            ORDER BY r.priority DESC LIMIT 1) END
+  FROM (SELECT ordinality, v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority,
+               (v ->> 3)::bigint AS run_at, (v ->> 4)::uuid AS id
+          FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) WITH ORDINALITY a (v, ordinality)) e
+ CROSS JOIN LATERAL (
+       SELECT coalesce(json_agg(json_build_array(d.run_at, d.id)), '[]')::text AS jobs, count(*) AS n FROM (
            SELECT r.run_at, r.id FROM treadle.ready r
             WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
-              AND (r.run_at, r.id) >= (e.run_at, e.id)
-            ORDER BY r.run_at, r.id LIMIT e.n) due), '[]')::text,
-       (SELECT r.run_at FROM treadle.ready r
-         WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at > :now
-         ORDER BY r.run_at LIMIT 1),
-       (SELECT r.priority FROM treadle.ready r
-         WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority ORDER BY r.priority DESC LIMIT 1)
-  FROM (SELECT ordinality, v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
-               (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
-          FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) WITH ORDINALITY a (v, ordinality)) e
+              AND (r.run_at, r.id) > (e.run_at, e.id)
+            ORDER BY r.run_at, r.id LIMIT :limit) d) due
  ORDER BY e.ordinality
+"""
+
+# The priority below this one.
+LOWER_PRIORITY = """
+SELECT priority FROM treadle.ready
+ WHERE queue = :queue AND type = :type AND priority < :priority ORDER BY priority DESC LIMIT 1
+"""
+
+# The next jobs that will be due, of any type. (Those that were due when they were put here are not in the index.)
+NEXT_DUE = """
+SELECT run_at, queue, type FROM treadle.ready WHERE run_at > updated_at AND run_at > :now ORDER BY run_at LIMIT :limit
 """
 
 # Lock these limited types until we commit. Sorted, so that no two transactions deadlock.
@@ -80,9 +91,9 @@ SELECT t.type, t.concurrency - (
   FROM treadle.types t WHERE t.concurrency IS NOT NULL AND t.type = ANY(:types)
 """
 
-# Lease jobs: of each range the first due ones that no other transaction takes. The answer has ClaimedJob's columns.
+# Lease jobs: of each range the next due ones that no other transaction takes. The answer has ClaimedJob's columns.
 # A suspect may have to wait for a process of its own: its time runs from then on.
-# [[queue, type, priority, limit, run_at, id, deadline], …]
+# [[queue, type, priority, limit, run_at, id], …]: after this run_at and id.
 INSERT_LEASES = f"""
 WITH gone AS (
     DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY(
@@ -93,7 +104,7 @@ WITH gone AS (
          CROSS JOIN LATERAL (
                SELECT r.ctid FROM treadle.ready r
                 WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
-                  AND (r.run_at, r.id) >= (e.run_at, e.id)
+                  AND (r.run_at, r.id) > (e.run_at, e.id)
                 ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p))
     RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion),
 l AS (

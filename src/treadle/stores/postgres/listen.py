@@ -62,7 +62,7 @@ class Watch:
             if self._notified:
                 self._notified = False
                 self._look_again()
-                self._database.cursors.mark_stale()
+                self._database.cursors.stale = True
                 return True
             if self._looks and time.monotonic() >= self._looks[0]:
                 self._looks.pop(0)

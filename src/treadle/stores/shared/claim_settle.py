@@ -13,7 +13,7 @@ from treadle.errors import LeaseLost
 from treadle.job import ClaimedJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest
-from treadle.stores.rows import Settled
+from treadle.stores.rows import Claim, Settled
 from treadle.stores.shared.enqueue import insert
 from treadle.stores.shared.stats import count_ended, tally
 from treadle.stores.transaction import LeaseOutcome, Transaction
@@ -26,7 +26,7 @@ ENDED_BY_THE_BLOCK = (
 )
 
 
-def claim(tx: Transaction, worker: str, request: ClaimRequest) -> list[ClaimedJob]:
+def claim(tx: Transaction, worker: str, request: ClaimRequest) -> Claim:
     claimed, moved = tx.claim(worker, request)
     tally(tx, moved)
     return claimed

@@ -132,7 +132,7 @@ def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow]) -> int:
     types = {type for worker in rivals for type in worker.types}
     place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
     ahead = 0
-    for range, slots in tx.ready_ranges():
+    for range, _, slots in tx.ready_ranges():
         if ahead > MOST_AHEAD:
             break
         if range.type in types and any(serves(w, range.queue) for w in rivals) and (slots is None or slots > 0):

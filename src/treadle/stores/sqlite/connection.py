@@ -16,6 +16,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import Clock
 from treadle.errors import CommitUnknown, StoreBusy, TreadleError
+from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.sqlite.checkpoint import SHORT, Checkpointer
 from treadle.stores.sqlite.insert_claim_settle import Transitions
@@ -33,9 +34,10 @@ text = partial(str, encoding="utf-8", errors="replace")
 class Transaction(Transitions):
     """A connection, inside `BEGIN IMMEDIATE` if it is to write."""
 
-    def __init__(self, connection: sqlite3.Connection, now: int) -> None:
+    def __init__(self, connection: sqlite3.Connection, now: int, cursors: Cursors) -> None:
         self.connection = connection
         self.now = now
+        self.cursors = cursors
 
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> sqlite3.Cursor:
         return self.connection.execute(sql, parameters)
@@ -61,6 +63,7 @@ class Database:
         self._users: list[int] = []  # the threads that use a reader, or a connection apart
         self._gate = threading.Condition(threading.Lock())
         self._checkpointer = Checkpointer(path, self.connect)
+        self.cursors = Cursors(time.thread_time)
         self._has_turn = False
         self.left_open = False
         """Whether a fork found a connection in use: then the child must not use the file."""
@@ -107,7 +110,7 @@ class Database:
                 connection = self.connect()
                 connection.execute("PRAGMA query_only = ON")
             try:
-                answer = steps(Transaction(connection, self._clock()), *args, **kwargs)
+                answer = steps(Transaction(connection, self._clock(), self.cursors), *args, **kwargs)
             except sqlite3.Error as error:
                 connection.close()
                 raise self._translated(error) from error
@@ -159,7 +162,7 @@ class Database:
 
     def _transact(self, connection: sqlite3.Connection) -> Generator[Transaction]:
         try:
-            yield Transaction(connection, self._clock())
+            yield Transaction(connection, self._clock(), self.cursors)
             self._commit(connection)
         except BaseException:
             with suppress(sqlite3.Error):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -18,8 +18,17 @@ from treadle.errors import WorkerLost
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
-from treadle.stores.claim_order import Candidate, ClaimOrder, Head, RangeStart, ReadyRange, allowed
-from treadle.stores.rows import Due
+from treadle.stores.claim_order import (
+    LOOKED_AT,
+    Candidate,
+    ClaimOrder,
+    Cursors,
+    Found,
+    Position,
+    RangeStart,
+    next_due,
+)
+from treadle.stores.rows import Claim, Due
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
@@ -27,8 +36,8 @@ from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_writ
 log = logging.getLogger("treadle")
 
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
-_decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode
-_decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
+_decode_found = msgspec.json.Decoder(list[Found]).decode
+_decode_due = msgspec.json.Decoder(list[Position]).decode
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
@@ -44,10 +53,12 @@ class Transitions(Transaction):
     """A transaction on SQLite's tables, in a file or on a libSQL server."""
 
     sql = SQLiteStatements()
+    cursors: Cursors
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
+        self.cursors.stale = True
 
     @contextmanager
     def snapshot(self) -> Generator[None]:
@@ -72,35 +83,54 @@ class Transitions(Transaction):
             self.execute(sql.INSERT_READY, row)
             moved[common[0], common[1]] += len(payloads)
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
+        self.cursors.stale = True
         return [(Status.PENDING, type, queue, n) for (type, queue), n in moved.items()]
 
     # From `ready` to `leases`
 
-    def ready_ranges(self) -> list[tuple[ReadyRange, int | None]]:
-        looked = {"worker": "", "now": self.now, "grace": RECLAIM_AFTER}
-        _, _, _, slots_json, ranges_json = self.execute(sql.CLAIM_STATE, looked).fetchone()
-        slots = _decode_slots(slots_json)
-        return [(range, slots.get(range.type)) for range in _decode_ranges(ranges_json)]
+    def ready_ranges(self) -> list[Found]:
+        slots = _decode_slots(self.value(sql.FREE_SLOTS, {"now": self.now, "grace": RECLAIM_AFTER}))
+        return [found._replace(slots=slots.get(found.range.type)) for found in self._look()]
 
     def due(self, request: ClaimRequest) -> Due:
-        now = self.now
-        row = {"worker": "", "now": now, "grace": RECLAIM_AFTER}
-        _, latest, _, *found = self.execute(sql.CLAIM_STATE, row).fetchone()
-        self.now = max(now, latest or 0)  # if the clock stepped back, a claim will correct what was due before
-        order, jobs = self._find(msgspec.structs.replace(request, limit=1), *found)
-        return order.due(jobs, now)
+        clock = self.execute(sql.CLOCK)
+        slots = self.execute(sql.FREE_SLOTS, {"now": self.now, "grace": RECLAIM_AFTER})
+        later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
+        order = ClaimOrder(self._look(), request)
+        [latest] = clock.fetchone() or [0]  # a claim will correct it if the clock stepped back
+        jobs = self._find(order, 1, _decode_slots(slots.fetchone()[0]), max(self.now, latest))
+        return Due(True) if jobs else next_due(later.fetchall(), request, self.now)
 
-    def claim(self, worker: str, request: ClaimRequest) -> tuple[list[ClaimedJob], Moved]:
-        row = {"worker": worker, "now": self.now, "grace": RECLAIM_AFTER}
-        is_alive, latest, number, *found = self.execute(sql.CLAIM_STATE, row).fetchone()
+    def _look(self) -> list[Found]:
+        return _decode_found(self.execute(sql.READY_RANGES).fetchone()[0])
+
+    def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
+        state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now, "grace": RECLAIM_AFTER})
+        kept = self.cursors.kept(request)
+        order = kept or self.cursors.looked(self._look, request)
+        slots = self._checked(worker, *state.fetchone())
+        jobs = self._find(order, request.limit, slots, self.now)
+        if order.missing and (self.cursors.may_look() if kept else self.cursors.stale):
+            order, kept = self.cursors.looked(self._look, request), None
+            jobs = self._find(order, request.limit, slots, self.now)
+        claimed, moved = self._lease(worker, request, jobs) if jobs else (Claim(), [])
+        if len(jobs) < request.limit:
+            later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
+            due = next_due(later.fetchall(), request, self.now)
+            claimed.due = self.cursors.unsure(due) if kept else due
+        return claimed, moved
+
+    def _checked(
+        self, worker: str, is_alive: int | None, latest: int | None, number: int, slots: str
+    ) -> dict[str, int]:
+        """The free slots of limited types, if the worker may claim."""
         if worker and is_alive is None:
             raise WorkerLost(worker)
         if latest is None or number not in NUMBERS:
             latest = self._restore_meta(latest, number)
         if self.now < latest:
             self._correct_clock_step(latest)
-        _, jobs = self._find(request, *found)
-        return self._lease(worker, request, jobs) if jobs else ([], [])
+        return _decode_slots(slots)
 
     def _restore_meta(self, latest: int | None, number: int) -> int:
         """The clock or the counter of lease numbers starts again: at now, which is more than any count of leases."""
@@ -113,18 +143,17 @@ class Transitions(Transaction):
         """The clock stepped back: what should run at once would wait until it has caught up."""
         self.execute(sql.MAKE_DUE, {"now": self.now, "step": latest - self.now})
         self.execute(sql.SET_CLOCK, {"now": self.now})
+        self.cursors.stale = True
 
-    def _find(self, request: ClaimRequest, slots_json: str, ranges_json: str) -> tuple[ClaimOrder, list[Candidate]]:
-        slots = _decode_slots(slots_json)
-        order = ClaimOrder(allowed(_decode_ranges(ranges_json), request, slots), request.limit, slots)
-        return order, [job for level in order for job in order.merge(level, self._read_starts(level))]
+    def _find(self, order: ClaimOrder, limit: int, slots: Mapping[str, int], now: int) -> list[Candidate]:
+        jobs: list[Candidate] = []
+        for batch in order.batches(limit, slots, now):
+            ranges = as_json([(*head.range, *head.after) for head in batch])
+            found = self.execute(sql.READ_RANGES, {"ranges": ranges, "now": now, "limit": order.rows})
+            jobs += order.merge(batch, [RangeStart(_decode_due(due), lower) for due, lower in found])
+        return jobs
 
-    def _read_starts(self, level: Sequence[Head]) -> list[RangeStart]:
-        asked = [self.execute(sql.READ_RANGES, {**r._asdict(), "now": self.now, "limit": n}) for r, n in level]
-        found = [rows.fetchone() for rows in asked]
-        return [RangeStart(_decode_due(due), next_at, lower) for due, next_at, lower in found]
-
-    def _lease(self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate]) -> tuple[list[ClaimedJob], Moved]:
+    def _lease(self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate]) -> tuple[Claim, Moved]:
         timeouts, token = request.types or {}, secrets.randbits(63)
         by_timeout: defaultdict[int | None, list[str]] = defaultdict(list)
         counts: Counter[tuple[str, str]] = Counter()
@@ -138,7 +167,7 @@ class Transitions(Transaction):
             self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
         rows = {"ids": as_json([id for _, id, _ in jobs])}
         self.execute(self.sql.DELETE_READY, rows)
-        claimed = _decode_claimed(self.execute(sql.CLAIMED, {**rows, "token": token}).fetchone()[0])
+        claimed = Claim(_decode_claimed(self.execute(sql.CLAIMED, {**rows, "token": token}).fetchone()[0]))
         orphaned: Moved = []
         if len(claimed) < len(jobs):
             orphaned = self._drop_unusable()
@@ -187,6 +216,7 @@ class Transitions(Transaction):
     def _requeue(self, ended: Iterable[LeaseOutcome]) -> None:
         rows = as_json([(c.id, *requeued(self.now, o)) for c, o in ended])
         self.execute(sql.REQUEUE, {"now": self.now, "rows": rows})
+        self.cursors.stale = True
 
     def _delete_leases(self, ended: Sequence[LeaseOutcome]) -> None:
         if failures := [(c, o) for c, o in ended if o.kind in UNSUCCESSFUL]:

@@ -29,31 +29,42 @@ SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM jso
 
 # ---- claim
 
-# Every (queue, type) in which jobs wait, with its highest priority: a jump over the index per pair.
+# Every (queue, type) in which jobs wait, with its highest priority and its first job: a jump over the index per pair.
 # (Not by `(queue, type) > (?, ?)`: SQLite would step over every row of the pair that it is to leave.)
 READY_RANGES = """
-WITH RECURSIVE pair (queue, type, priority) AS (
-    SELECT * FROM (SELECT queue, type, priority FROM treadle_ready ORDER BY queue, type, priority DESC LIMIT 1)
+WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
+    SELECT * FROM (SELECT queue, type, priority, run_at, id FROM treadle_ready
+                    ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
     UNION ALL
-    SELECT r.queue, r.type, r.priority FROM pair JOIN treadle_ready r ON r.id = coalesce(
+    SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM pair JOIN treadle_ready r ON r.id = coalesce(
         (SELECT id FROM treadle_ready n WHERE n.queue = pair.queue AND n.type > pair.type
-          ORDER BY n.type, n.priority DESC LIMIT 1),
-        (SELECT id FROM treadle_ready n WHERE n.queue > pair.queue ORDER BY n.queue, n.type, n.priority DESC LIMIT 1))
+          ORDER BY n.type, n.priority DESC, n.run_at, n.id LIMIT 1),
+        (SELECT id FROM treadle_ready n WHERE n.queue > pair.queue
+          ORDER BY n.queue, n.type, n.priority DESC, n.run_at, n.id LIMIT 1))
 )
-SELECT json_group_array(json_array(queue, type, priority)) FROM pair
+SELECT json_group_array(json_array(json_array(queue, type, priority), json_array(run_at, id))) FROM pair
 """
 
-# The first due jobs of one (queue, type, priority), when its next one will be due, and the next lower priority.
+# The next :limit due jobs of ranges and, where there are fewer, the next lower priority.
+# [[queue, type, priority, run_at, id], …]: after this run_at and id.
 READ_RANGES = """
-SELECT (SELECT json_group_array(json_array(run_at, id)) FROM (
-           SELECT run_at, id FROM treadle_ready
-            WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
-            ORDER BY run_at, id LIMIT :limit)),
-       (SELECT run_at FROM treadle_ready
-         WHERE queue = :queue AND type = :type AND priority = :priority AND run_at > :now
-         ORDER BY run_at LIMIT 1),
-       (SELECT priority FROM treadle_ready
-         WHERE queue = :queue AND type = :type AND priority < :priority ORDER BY priority DESC LIMIT 1)
+SELECT due, CASE WHEN json_array_length(due) < :limit THEN (
+           SELECT r.priority FROM treadle_ready r
+            WHERE r.queue = a.range ->> 0 AND r.type = a.range ->> 1 AND r.priority < a.range ->> 2
+            ORDER BY r.priority DESC LIMIT 1) END
+  FROM (SELECT e.value AS range, (
+                   SELECT json_group_array(json_array(d.run_at, d.id)) FROM (
+                       SELECT r.run_at, r.id FROM treadle_ready r
+                        WHERE r.queue = e.value ->> 0 AND r.type = e.value ->> 1 AND r.priority = e.value ->> 2
+                          AND r.run_at <= :now AND r.run_at >= e.value ->> 3
+                          AND (r.run_at > e.value ->> 3 OR r.id > e.value ->> 4)
+                        ORDER BY r.run_at, r.id LIMIT :limit) d) AS due
+          FROM json_each(:ranges) e) a
+"""
+
+# The next jobs that will be due, of any type. (Those that were due when they were put here are not in the index.)
+NEXT_DUE = """
+SELECT run_at, queue, type FROM treadle_ready WHERE run_at > updated_at AND run_at > :now ORDER BY run_at LIMIT :limit
 """
 
 # How many more of each limited type may run. A stuck lease is not counted.
@@ -68,7 +79,7 @@ LAST_NUMBER = "SELECT coalesce(max(value), -1) FROM treadle_meta WHERE key = 'le
 
 # All that a claim has to know first.
 _IS_ALIVE = SQLiteStatements.IS_ALIVE
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({FREE_SLOTS}), ({READY_RANGES})"
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({FREE_SLOTS})"
 
 # They were deleted or broken by hand.
 RESTORE_META = "INSERT OR REPLACE INTO treadle_meta VALUES ('clock', :clock), ('lease', :number)"

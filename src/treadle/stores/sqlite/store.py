@@ -16,6 +16,7 @@ from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionO
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
+from treadle.stores.claim_order import Cursors
 from treadle.stores.shared import claim_settle, enqueue
 from treadle.stores.shared.store import D, SQLStore
 from treadle.stores.sqlite import sql
@@ -151,7 +152,7 @@ class SQLiteStore(SQLiteTables[Database]):
             self._check_theirs(connection)
             connection.execute("SAVEPOINT treadle")
             try:
-                tx = Transaction(connection, self._clock())
+                tx = Transaction(connection, self._clock(), Cursors() if is_new else self.database.cursors)
                 if is_new:  # another connection would wait for the user's transaction to create the tables
                     upgrade_in(tx, self.where)
                 yield tx

@@ -45,6 +45,9 @@ CREATE TABLE treadle_ready (
 -- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority).
 CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC, run_at, id);
 
+-- Those that were put here for later: when the next one is due. A job that is due at once is not in it.
+CREATE INDEX treadle_ready_later ON treadle_ready (run_at) WHERE run_at > updated_at;
+
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX treadle_ready_retrying ON treadle_ready (id) WHERE attempts > 0;
 
