@@ -33,11 +33,14 @@ PURE = {
     "filters",
     "version",
     "diagnosis",
+    "pauses",
+    "problems",
 }
 """No I/O, no store, no worker: data and decisions."""
 MIDDLE = {
     "bulk",
     "context",
+    "control",
     "management",
     "function",
     "group_commit",

@@ -1,9 +1,9 @@
-"""What keeps jobs from running: whether a worker is alive, why one job waits, what is wrong with the queue. Pure."""
+"""What keeps jobs from running: whether a worker is alive, and why one job waits. Pure."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -12,13 +12,12 @@ import msgspec
 
 from treadle import clock
 from treadle.errors import nearest
-from treadle.filters import Filter
-from treadle.job import Job, Status, Usage
+from treadle.job import Job, Status
+from treadle.pauses import Pause
 from treadle.units import format_duration, plural
 
 if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
-    from treadle.stores.rows import QueueStats
 
 # Which workers are alive
 
@@ -78,7 +77,9 @@ class ReasonCode(StrEnum):
     OVERDUE = "overdue"
     WORKER_LOST = "worker_lost"
     WORKER_STALLED = "worker_stalled"
+    WORKERS_QUIET = "workers_quiet"
     NOT_DUE = "not_due"
+    PAUSED = "paused"
     NO_WORKER = "no_worker"
     NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
     NO_WORKER_FOR_TYPE = "no_worker_for_type"
@@ -119,6 +120,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs of its type may run at once."""
     holders: dict[str, int] = {}
     """How many jobs of its type each worker holds; '' for those claimed by hand."""
+    pauses: tuple[Pause, ...] = ()
+    """What keeps it from being claimed: of its queue, its type, its tenant."""
     ahead: int = 0
     """How many due jobs come first, up to MOST_AHEAD + 1."""
     cancelled: bool = False
@@ -151,6 +154,8 @@ def _broken(facts: JobFacts) -> Iterator[Reason]:
 def for_tenant(why: Why, job: Job) -> Why:
     """The same for a reader bound to the job's tenant: without the queues, types, jobs and workers of others."""
     plain = {
+        ReasonCode.PAUSED: ("it is paused", "it waits until it is resumed"),
+        ReasonCode.WORKERS_QUIET: ("its workers are quiet", "it waits until one of them claims again"),
         ReasonCode.NO_WORKER_FOR_QUEUE: (f"no live worker takes jobs from queue {job.queue!r}", "start one that does"),
         ReasonCode.NO_WORKER_FOR_TYPE: (f"no live worker knows type {job.type!r}", "start one that does"),
         ReasonCode.LIMIT_FULL: (f"its type {job.type!r} is at its limit", "it starts when a job of this type ends"),
@@ -161,7 +166,11 @@ def for_tenant(why: Why, job: Job) -> Why:
         ReasonCode.JOBS_AHEAD: ("other jobs come first: higher priority, or due for longer", "wait for them"),
         ReasonCode.NEXT_LOOK: ("nothing is in its way", "a worker claims it within a second"),
     }
-    reasons = (Reason(reason.code, *plain[reason.code]) if reason.code in plain else reason for reason in why.reasons)
+    own = tuple(reason for reason in why.reasons if reason.code is ReasonCode.PAUSED and reason.data.get("tenant"))
+    reasons = (
+        Reason(reason.code, *plain[reason.code]) if reason.code in plain and reason not in own else reason
+        for reason in why.reasons
+    )
     return msgspec.structs.replace(why, reasons=tuple(reasons))
 
 
@@ -205,6 +214,14 @@ def _stalled(facts: JobFacts, workers: Sequence[WorkerRow]) -> Iterator[Reason]:
         yield Reason(ReasonCode.WORKER_STALLED, text, UNBLOCK, {"workers": [worker.id for worker in workers]})
 
 
+def _quiet(workers: Sequence[WorkerRow]) -> Iterator[Reason]:
+    """If all of these workers are to claim nothing."""
+    if workers and all(worker.quiet_at is not None for worker in workers):
+        text = f"every live worker that could take it is quiet: {', '.join(worker.name for worker in workers[:3])}"
+        way_out = f"let one claim again: treadle workers resume {workers[0].id}"
+        yield Reason(ReasonCode.WORKERS_QUIET, text, way_out, {"workers": [worker.id for worker in workers]})
+
+
 def _cancelling(facts: JobFacts) -> Iterator[Reason]:
     if facts.cancelled:
         text = "it was cancelled, and its worker is asked to stop it"
@@ -225,8 +242,8 @@ def _waiting(facts: JobFacts) -> list[Reason]:
     living = alive(facts.workers, facts.now)
     early, unserved, full = list(_not_due(facts)), list(why_unserved(facts.job, living)), list(_limit_full(facts))
     own = [worker for worker in living if handles(worker, facts.job.queue, facts.job.type)]
-    reasons = [*early, *unserved, *full, *_stalled(facts, own)]
-    if facts.ahead and not early and not unserved:
+    reasons = [*early, *map(_paused, facts.pauses), *unserved, *full, *_quiet(own), *_stalled(facts, own)]
+    if facts.ahead and not early and not unserved and not facts.pauses:
         reasons.append(_jobs_ahead(facts.ahead))
     way_out, data = "a worker claims it within a second", {"workers": [worker.id for worker in living]}
     return reasons or [Reason(ReasonCode.NEXT_LOOK, "nothing is in its way", way_out, data)]
@@ -240,6 +257,11 @@ def _not_due(facts: JobFacts) -> Iterator[Reason]:
         text = f"it is not due yet: at {_at(job.run_at)}, in {_duration(due_in)}{again}"
         data = {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
         yield Reason(ReasonCode.NOT_DUE, text, "wait until then", data)
+
+
+def _paused(pause: Pause) -> Reason:
+    data = msgspec.structs.asdict(pause)
+    return Reason(ReasonCode.PAUSED, f"its {pause}", f"to resume it: {pause.target.resume_command}", data)
 
 
 def why_unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
@@ -293,108 +315,3 @@ def _at(moment: datetime) -> str:
 
 def _duration(microseconds: int) -> str:
     return format_duration(microseconds / clock.SECOND)
-
-
-# What is wrong with the queue as a whole
-
-LONG = 300
-"""Seconds after which a job that is due should have been started."""
-OFTEN = 5
-"""This many failures, and half of all runs, are more than bad luck."""
-MOST_PROBLEMS = 20  # of jobs that wait, and of types that fail: no page, terminal or reader can use a thousand
-
-
-class Problem(msgspec.Struct, frozen=True):
-    """Something that is wrong with the queue as a whole, and what to do about it."""
-
-    code: str
-    text: str
-    next: str
-    filter: str = ""
-    """The jobs that it is about."""
-
-
-def unhandled(counts: Iterable[Mapping[str, Any]], living: Sequence[WorkerRow]) -> list[dict[str, Any]]:
-    """Types in queues that no live worker takes, and how many of their jobs wait. `counts`: by status, type, queue."""
-    waiting = [row for row in counts if row["status"] == Status.PENDING]
-    missed = [row for row in waiting if not any(handles(worker, row["queue"], row["type"]) for worker in living)]
-    return [{"queue": row["queue"], "type": row["type"], "pending": row["count"]} for row in missed]
-
-
-def problems(
-    queues: Sequence[QueueStats], workers: Sequence[WorkerRow], recent: Sequence[Usage], now: int
-) -> list[Problem]:
-    """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type."""
-    living = alive(workers, now)
-    found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_alive(worker, now)]
-    found += [_blocked(worker, seconds) for worker in workers if (seconds := stalled_for(worker, now)) is not None]
-    found += [_unreadable(worker) for worker in workers if worker.broken]
-    due = [stats for stats in queues if stats.counts["queued"]]
-    if due and not living:
-        found.append(_no_worker(due))
-    elif due:
-        found += _some([_waits(stats, living, now) for stats in due if not stats.others])
-    found += _some([_failing(used) for used in recent])
-    return [problem for problem in found if problem is not None]
-
-
-def _some(problems: Sequence[Problem | None]) -> list[Problem]:
-    """The first, and how many more there are."""
-    found = [problem for problem in problems if problem is not None]
-    more = len(found) - MOST_PROBLEMS
-    if more <= 0:
-        return found
-    text = f"{plural(more, 'more type')} {'has' if more == 1 else 'have'} such a problem"
-    return [*found[:MOST_PROBLEMS], Problem("more", text, "see all of them: treadle queues ls")]
-
-
-def _lost(worker: WorkerRow, now: int) -> Problem:
-    silent = format_duration(silence(worker, now))
-    text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} leased"
-    filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
-    return Problem("lost_worker", text, RETURNED, filter)
-
-
-def _blocked(worker: WorkerRow, seconds: float) -> Problem:
-    text = f"worker {worker.name} is stalled: its event loop has been blocked for {format_duration(seconds)}"
-    return Problem("stalled_worker", text, UNBLOCK, str(Filter(statuses=("processing",), workers=(worker.id,))))
-
-
-def _unreadable(worker: WorkerRow) -> Problem:
-    text = f"the row of worker {worker.name} was broken by hand: its {' and '.join(worker.broken)} cannot be read"
-    return Problem("broken_worker", text, "restart it: it writes a new row")
-
-
-def _no_worker(due: Sequence[QueueStats]) -> Problem:
-    text = f"{_jobs_wait(sum(stats.counts['queued'] for stats in due))} and no worker is running"
-    return Problem("no_worker", text, "start one: treadle worker app:td", "status:queued")
-
-
-def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem | None:
-    filter = str(Filter(statuses=("queued",), types=(stats.type,), queues=(stats.queue,)))
-    queue = "" if stats.queue == "default" else f' in queue "{stats.queue}"'
-    jobs = _jobs_wait(stats.counts["queued"], f' of type "{stats.type}"{queue}')
-    if not any(handles(worker, stats.queue, stats.type) for worker in living):
-        next = "start a worker whose app has the type, or restart old ones"
-        return Problem("unhandled", f"{jobs} and no live worker handles it", next, filter)
-    waited = 0.0 if stats.oldest_due is None else (now - stats.oldest_due) / clock.SECOND
-    if waited <= LONG:
-        return None
-    next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
-    if stats.limit is not None and stats.counts["processing"] >= stats.limit:
-        next = f"its limit of {stats.limit} is full: raise concurrency=, or make its runs shorter"
-    return Problem("slow", f"{jobs}, the oldest for {format_duration(waited)}", next, filter)
-
-
-def _jobs_wait(count: int, which: str = "") -> str:
-    return f"{plural(count, 'job')}{which} {'waits' if count == 1 else 'wait'}"
-
-
-def _failing(used: Usage) -> Problem | None:
-    ended = used.completed + used.failures  # a snoozed run says nothing of how often it fails
-    if used.failures < OFTEN or used.failures * 2 < ended:
-        return None
-    [type] = used.key
-    text = f'{used.failures:,} of {ended:,} runs of type "{type}" failed in the last 15 minutes'
-    filter = str(Filter(statuses=("failed", "retrying"), types=(type,)))
-    return Problem("failing", text, "look at its newest errors", filter)

@@ -251,6 +251,22 @@ class WorkerLost(TreadleError):
         self.worker = worker
 
 
+class WorkerQuiet(TreadleError):
+    """Somebody wants this worker to claim nothing: `treadle workers quiet`."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"worker {worker} is quiet; let it claim again: treadle workers resume {worker}")
+        self.worker = worker
+
+
+class NoSuchWorker(TreadleError, LookupError):
+    """There is no worker with this id."""
+
+    def __init__(self, worker: str) -> None:
+        super().__init__(f"no worker {_shown(worker)} is registered; list them: treadle workers ls")
+        self.worker = worker
+
+
 class TransactionOver(TreadleError):
     """`ctx.transaction()` was used twice, or held for too long."""
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from treadle import clock, filters
 from treadle.bulk import Bulk
-from treadle.diagnosis import Problem, Why, explain, problems
+from treadle.control import Control
+from treadle.diagnosis import Why, explain
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
-from treadle.producer import Producer
+from treadle.problems import Problem, problems
 from treadle.results import twin
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
@@ -30,7 +31,7 @@ ONE_STEP = 60 << 34
 """Seconds, in whole minutes: so long that all of the time is one step."""
 
 
-class Management(Producer):
+class Management(Control):
     """The part of `Treadle` that manages stored jobs."""
 
     def get(self, id: str) -> Job | None:
@@ -130,7 +131,8 @@ class Management(Producer):
     def problems(self) -> list[Problem]:
         """What is wrong now, each problem with the next step."""
         now = self.store.now()
-        return problems(self.store.queue_stats(), self.store.workers(), recent_usage(self.store, now), now)
+        queues, workers, recent = self.store.queue_stats(), self.store.workers(), recent_usage(self.store, now)
+        return problems(queues, workers, recent, now, self.store.pauses())
 
     def attempts(self, id: str) -> list[Attempt]:
         """The job's unsuccessful attempts, oldest first, each with its traceback."""

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
-from treadle.diagnosis import Problem, Reason, Why, is_alive, silence, stalled_for
+from treadle.diagnosis import Reason, Why, is_alive, silence, stalled_for
 from treadle.errors import BadFilter
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.problems import Problem
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
@@ -140,6 +141,8 @@ class WorkerOut(msgspec.Struct, kw_only=True):
     live: bool
     stalled_for: float | None
     """Seconds for which its event loop has been blocked: it claims nothing."""
+    quiet_for: float | None
+    """Seconds for which it has claimed nothing, because somebody wants that. None: it claims."""
     running: int
     doing: list[Doing]
 
@@ -157,6 +160,7 @@ def worker(row: WorkerRow, now: int) -> WorkerOut:
         silent_for=silence(row, now),
         live=is_alive(row, now),
         stalled_for=stalled_for(row, now),
+        quiet_for=None if row.quiet_at is None else max(0.0, (now - row.quiet_at) / clock.SECOND),
         running=row.leases,
         doing=[Doing(type=type, count=count, since=clock.moment(since)) for type, count, since in row.doing],
     )

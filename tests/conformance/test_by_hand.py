@@ -23,11 +23,12 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from treadle.diagnosis import ReasonCode, explain, problems
+from treadle.diagnosis import ReasonCode, explain
 from treadle.errors import JobNotFound
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.outcome import COMPLETED, RELEASED
+from treadle.problems import problems
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Token
 from treadle.worker.chores import declare_local_dead
@@ -156,7 +157,7 @@ def test_a_retry_can_take_the_dedupe_key_of_a_job_deleted_by_hand(store, by_hand
 # A job in two tables, or in none
 
 INTO_READY = """
-INSERT INTO treadle_ready SELECT id, queue, type, tenant, priority, created_at + ?, 0, 0, 0, created_at
+INSERT INTO treadle_ready SELECT id, queue, type, tenant, priority, created_at + ?, 0, 0, 0, created_at, ''
   FROM treadle_jobs WHERE id = ?
 """
 INTO_FINISHED = """

@@ -36,9 +36,11 @@ from treadle.clock import SECOND
 from treadle.errors import KeyHeld, WrongStatus
 from treadle.job import ClaimedJob, Status, Suspicion, can_retry
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
+from treadle.pauses import NewPause, Target
 
 TYPES, QUEUES, TENANTS, WORKERS = ("a", "b"), ("q", "r"), ("", "t"), ("w1", "w2", "")
 LIMITS = {"b": 2}
+TARGETS = (Target(queue="q"), Target(type="a"), Target(tenant="t"))
 OUTCOMES = (
     *EVERY_OUTCOME,
     Outcome(OutcomeKind.RETRIED, delay=5 * SECOND, error="later"),
@@ -82,6 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.jobs: dict[str, Known] = {}
         self.leases: list[ClaimedJob] = []  # every lease that ever existed, stale ones too
         self.workers = {name: name for name in WORKERS}
+        self.paused: dict[Target, int | None] = {}
         self.runs = 0
 
     @initialize()
@@ -107,10 +110,15 @@ class StoreMachine(RuleBasedStateMachine):
         for _, run_at, id in sorted(waiting):
             type = self.jobs[id].type
             may_run = run_at <= self.clock() and (types is None or type in types) and room.get(type, 1) > 0
+            may_run = may_run and not self.is_paused(self.jobs[id])
             if may_run and len(chosen) < most:
                 chosen.append(id)
                 room[type] = room.get(type, 99) - 1
         return chosen
+
+    def is_paused(self, k: Known) -> bool:
+        held = (target for target, until in self.paused.items() if until is None or until > self.clock())
+        return any(target.holds(k.queue, k.type, k.tenant) for target in held)
 
     def running(self, type: str) -> int:
         return sum(k.type == type and k.status is Status.PROCESSING for k in self.jobs.values())
@@ -278,6 +286,22 @@ class StoreMachine(RuleBasedStateMachine):
         for id in old:
             del self.jobs[id]
 
+    @rule(what=st.sampled_from(TARGETS), seconds=st.sampled_from([None, None, 3, 10]))
+    def pause(self, what: Target, seconds: int | None) -> None:
+        until = None if seconds is None else self.clock() + seconds * SECOND
+        self.store.pause(NewPause(target=what, by="model", until=until))
+        self.paused[what] = until
+
+    @rule(what=st.sampled_from(TARGETS))
+    def resume(self, what: Target) -> None:
+        until = self.paused.pop(what, 0)
+        held = until is None or until > self.clock()
+        assert held == (self.store.resume(what) is not None)
+
+    @rule()
+    def put_back_parked(self) -> None:
+        self.store.put_back_parked()
+
     @rule(seconds=st.sampled_from([1, 5, 2 * 86400]))
     def advance(self, seconds: int) -> None:
         self.clock.advance(seconds)
@@ -303,6 +327,11 @@ class StoreMachine(RuleBasedStateMachine):
         assert [(self.runs,)] == select(self.store, "SELECT coalesce(sum(runs), 0) FROM treadle.usage")
         failures = {str(id): n for id, n in select(self.store, "SELECT id, count(*) FROM treadle.attempts GROUP BY id")}
         assert {id: k.failures for id, k in self.jobs.items() if k.failures} == failures
+
+    @invariant()
+    def the_pauses_are_as_the_model_has_them(self) -> None:
+        held = {target for target, until in self.paused.items() if until is None or until > self.clock()}
+        assert held == {pause.target for pause in self.store.pauses()}
 
     @invariant()
     def no_limit_is_exceeded(self) -> None:

@@ -274,6 +274,33 @@ def test_a_claim_of_several_ranges_reads_only_what_it_takes(explain):
     assert BATCH == plan.taken("ready"), plan
 
 
+def test_a_claim_that_meets_a_paused_tenant_reads_no_further(explain):
+    """Its jobs count as found: they are parked, and then the claim takes others."""
+    explain.connection.execute(PAUSE_ACME)
+    plan = explain(hot.INSERT_LEASES, claim([("queue-0", "type-0", 2, BATCH, *START)], LATER))
+
+    check(plan)
+    assert 0 < plan.taken("ready") < BATCH, plan
+
+
+def test_parking_reads_the_start_of_a_range(explain):
+    explain.connection.execute(PAUSE_ACME)
+    ranges = json.dumps([("queue-0", "type-0", 2, BATCH, *START)])
+
+    check(explain(hot.PARK, {"ranges": ranges, "now": LATER, "most": BATCH}), 2 * MOST)
+
+
+def test_parked_rows_are_found_by_what_they_are_parked_for(explain):
+    explain.connection.execute("UPDATE treadle.ready SET parked = 'tenant:acme' WHERE tenant = 'acme'")
+
+    check(explain(Transaction.sql.PARKED_FOR, {"most": BATCH}))
+    check(explain(Transaction.sql.UNPARK, {"parked": "tenant:acme", "most": BATCH}))
+    check(explain(Transaction.sql.DROP_PAUSES, {"now": LATER}))
+
+
+PAUSE_ACME = "INSERT INTO treadle.pauses VALUES ('acme', '', '', 'ann', '', 0, NULL, 0)"
+
+
 # Settle
 
 

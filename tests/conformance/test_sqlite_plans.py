@@ -11,6 +11,7 @@ from treadle.clock import SECOND
 from treadle.filters import Filter, parse
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED
+from treadle.pauses import NewPause, Target
 from treadle.stores.sqlite import insert_claim_settle_sql as hot
 from treadle.stores.sqlite.connection import Transaction
 
@@ -111,9 +112,29 @@ def fill_with_due_jobs_behind(store, n):
     put_many(store, n, "free", priority=-1)
 
 
+def fill_with_a_paused_queue(store, n):
+    store.pause(NewPause(target=Target(queue="mail"), by="ann"))
+    put_many(store, n, "free", priority=5, queue="mail")
+
+
+def fill_with_a_paused_type(store, n):
+    store.pause(NewPause(target=Target(type="full"), by="ann"))
+    put_many(store, n, "full", priority=5)
+
+
+def fill_with_a_paused_tenant(store, n):
+    """The first claims that meet its jobs park them."""
+    store.pause(NewPause(target=Target(tenant="acme"), by="ann"))
+    put_many(store, n, "free", priority=5, tenant="acme")
+    assert [] == [*take(store, 1), *take(store, 1)]
+
+
 @pytest.mark.parametrize(
     "fill",
     [
+        fill_with_a_paused_queue,
+        fill_with_a_paused_type,
+        fill_with_a_paused_tenant,
         fill_with_a_full_type,
         fill_with_an_unknown_type,
         fill_with_jobs_for_later,

@@ -26,6 +26,7 @@ from treadle.diagnosis import MOST_AHEAD, ReasonCode, explain
 from treadle.ids import new_id
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
+from treadle.pauses import NewPause, Target
 
 
 def why(store, id):
@@ -71,6 +72,47 @@ def test_it_waits_to_be_retried(store):
 
     assert "in 40s" in text
     assert "after 1 attempt: ValueError: not today" in text
+
+
+@pytest.mark.parametrize("target", [Target(queue="mail"), Target(type="noop"), Target(tenant="acme")], ids=str)
+def test_it_is_paused(store, clock, target):
+    a_worker(store)
+    job = put(store, queue="mail", tenant="acme")
+    pause = NewPause(target=target, by="ann", reason="provider down", until=clock() + 5 * MINUTE)
+    store.pause(pause)
+    take(store)
+
+    [reason] = why(store, job.id).reasons
+
+    assert ReasonCode.PAUSED == reason.code
+    assert f"its {target.kind} '{target.name}' is paused by ann since" in reason.text
+    assert reason.text.endswith(": provider down")
+    assert f"to resume it: {target.resume_command}" == reason.way_out
+    assert (target.name, "ann") == (reason.data[target.kind], reason.data["by"])
+    store.resume(target)
+    assert [ReasonCode.NEXT_LOOK] == codes(store, job.id)
+
+
+def test_a_paused_queue_is_not_ahead(store):
+    a_worker(store)
+    put_many(store, 3, queue="mail", priority=5)
+    job = put(store)
+    store.pause(NewPause(target=Target(queue="mail"), by="ann"))
+
+    assert [ReasonCode.NEXT_LOOK] == codes(store, job.id)
+
+
+def test_every_worker_is_quiet(store):
+    worker = a_worker(store)
+    job = put(store)
+    store.set_quiet(worker, True)
+
+    reason = deciding(store, job.id)
+
+    assert ReasonCode.WORKERS_QUIET == reason.code
+    assert f"treadle workers resume {worker}" in reason.way_out
+    a_worker(store, "w2")
+    assert [ReasonCode.NEXT_LOOK] == codes(store, job.id)
 
 
 def test_no_worker_is_alive(store):

@@ -8,27 +8,25 @@ from typing import Any
 
 import pytest
 
-from treadle.clock import SECOND
+from treadle.clock import SECOND, moment
 from treadle.diagnosis import (
-    LONG,
-    MOST_PROBLEMS,
-    OFTEN,
     SILENT,
-    Problem,
+    JobFacts,
     Reason,
     ReasonCode,
     Why,
+    explain,
     for_tenant,
     handles,
     is_alive,
-    problems,
     silence,
-    unhandled,
 )
 from treadle.filters import parse
 from treadle.ids import new_id
 from treadle.job import STATE_NAMES, NewJob, Usage
 from treadle.management import latencies
+from treadle.pauses import Pause
+from treadle.problems import LONG, MOST_PROBLEMS, OFTEN, Problem, problems, unhandled
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -203,6 +201,19 @@ def test_for_a_tenant_a_reason_is_about_its_own_job_or_without_details(code: Rea
 
     assert shown.code == code
     assert shown == reason if code in OWN else not re.search(r"umbrella|\d", str(shown))
+
+
+def test_a_tenant_sees_its_own_pause_and_no_other() -> None:
+    job = NewJob(id=new_id(), type="mine", queue="mine", tenant="acme").as_stored(NOW)
+    own, of_queue = (
+        Pause(by="ann", reason="umbrella", since=moment(NOW), **names)
+        for names in ({"tenant": "acme"}, {"queue": "mine"})
+    )
+    why = explain(JobFacts(job=job, now=NOW, workers=(), pauses=(own, of_queue)))
+
+    first, second, *_ = for_tenant(why, job).reasons
+    assert "tenant 'acme' is paused by ann" in first.text
+    assert (ReasonCode.PAUSED, "it is paused", {}) == (second.code, second.text, second.data)
 
 
 # How fast

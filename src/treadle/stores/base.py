@@ -18,6 +18,7 @@ from treadle.diagnosis import JobFacts
 from treadle.filters import Filter
 from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
 from treadle.outcome import Outcome
+from treadle.pauses import NewPause, Pause, Target
 from treadle.stores.rows import (
     AuditRow,
     Beat,
@@ -77,6 +78,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     seen_at: int = 0
     stalled_at: int | None = None
     """Since when its event loop is blocked."""
+    quiet_at: int | None = None
+    """Since when somebody wants it to claim nothing."""
     doing: tuple[tuple[str, int, int], ...] = ()
     """The jobs that it runs: each type, how many, and since when the first."""
     broken: tuple[str, ...] = ()
@@ -157,8 +160,9 @@ class Engine(Protocol):
     def claim(self, worker: str, request: ClaimRequest) -> Claim:
         """Lease up to `request.limit` due jobs to `worker`, most urgent first: priority, then run_at, then id.
 
-        No job is ever leased twice at a time, no type exceeds its limit. Each job's attempt counts from now on.
-        Raises WorkerLost if the worker was declared dead. Worker '' claims by hand.
+        No job is ever leased twice at a time, no type exceeds its limit, and nothing of what was paused before this
+        began is leased. Each job's attempt counts from now on. Raises WorkerLost if the worker was declared dead,
+        WorkerQuiet if it is to claim nothing. Worker '' claims by hand.
         """
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
@@ -321,6 +325,31 @@ class Managing(Protocol):
         action does not apply is skipped. With `operation`, continue that one, and record it in the same commit."""
 
 
+class Pausing(Protocol):
+    """From what nothing is claimed."""
+
+    def pause(self, new: NewPause) -> Pause:
+        """Claim nothing of it from the commit on. If it is paused already: who, why and until when are new."""
+
+    def resume(self, target: Target) -> Pause | None:
+        """End a pause and return it; None if there was none. Then call `put_back_parked` until that returns 0."""
+
+    def pauses(self) -> list[Pause]:
+        """Those that hold now, oldest first."""
+
+    def put_back_parked(self) -> int:
+        """Let some of the jobs be claimed that were parked for a pause that is over. Return their number. A chore."""
+
+    def running_of(self, target: Target) -> int:
+        """How many of its jobs are leased."""
+
+    def claiming(self) -> frozenset[str]:
+        """The transactions that may be claiming right now. Those that began before a pause may not know of it."""
+
+    def set_quiet(self, worker: str, quiet: bool) -> bool:
+        """Let a worker claim nothing from the commit on, or let it claim again. False if there is no such worker."""
+
+
 class WebRecords(Protocol):
     """The records of the HTTP API: tokens, audit, operations, requests."""
 
@@ -362,5 +391,5 @@ class WebRecords(Protocol):
         RequestDiffers if that request had another hash."""
 
 
-class Store(Engine, Schema, Reading, Managing, WebRecords, Protocol):
+class Store(Engine, Schema, Reading, Managing, Pausing, WebRecords, Protocol):
     """A database that keeps jobs."""

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from treadle.clock import SECOND
 from treadle.stores.base import ClaimRequest
-from treadle.stores.rows import Due
+from treadle.stores.rows import NOTHING_PAUSED, Due, Paused
 
 Position = tuple[int, str]
 """The run_at and the id of a job: its place in a range."""
@@ -77,14 +77,15 @@ class ClaimOrder:
     for the next claim.
     """
 
-    def __init__(self, found: Sequence[Found], request: ClaimRequest) -> None:
-        types, queues = request.types, request.queues
+    def __init__(self, found: Sequence[Found], request: ClaimRequest, paused: Paused = NOTHING_PAUSED) -> None:
+        types, queues, some_paused = request.types, request.queues, paused is not NOTHING_PAUSED
         self._heap = [
             Head(-range.priority, first, before(first), range)
             for range, first, slots in found
             if (types is None or range.type in types)
             and (not queues or range.queue in queues)
             and (slots is None or slots > 0)
+            and not (some_paused and paused.holds(range.queue, range.type))
         ]
         heapq.heapify(self._heap)
         self.limited = {range.type for range, _, slots in found if slots is not None and slots > 0}
@@ -193,12 +194,15 @@ LOOKED_AT = 100
 """How many of the jobs that are due next are looked at."""
 
 
-def next_due(rows: Sequence[tuple[int, str, str]], request: ClaimRequest, now: int) -> Due:
+def next_due(
+    rows: Sequence[tuple[int, str, str]], request: ClaimRequest, now: int, paused: Paused = NOTHING_PAUSED
+) -> Due:
     """When the next job of the claimer is due, or until when none is. `rows` has the run_at, queue and type of the
     LOOKED_AT jobs of any type that are due next."""
     next_at = rows[-1][0] if len(rows) == LOOKED_AT else None
     for run_at, queue, type in rows:
-        if (request.types is None or type in request.types) and (not request.queues or queue in request.queues):
+        wanted = (request.types is None or type in request.types) and (not request.queues or queue in request.queues)
+        if wanted and not paused.holds(queue, type):
             next_at = run_at
             break
     return Due(False, next_at, None if next_at is None else max(0.0, (next_at - now) / SECOND))
@@ -235,6 +239,8 @@ class Cursors:
         self._cost = self._last_cost = 0.0
         self.stale = True
         """Whether there may be a job before our positions."""
+        self.paused = NOTHING_PAUSED
+        """What was paused at the last look."""
 
     def look_first(self) -> bool:
         """Whether the next claim should begin with a full look."""
@@ -271,5 +277,5 @@ class Cursors:
         seconds = self._clock() - began
         self._looked = time.monotonic()
         self._cost, self._last_cost = min(seconds, self._last_cost), seconds  # one slow look may be chance
-        self._order, self._request = ClaimOrder(found, request), request
+        self._order, self._request = ClaimOrder(found, request, self.paused), request
         return self._order

@@ -28,6 +28,24 @@ class Claim(list[ClaimedJob]):
     """If they are fewer than asked for: when it is worth to claim again."""
 
 
+class Paused(NamedTuple):
+    """What is paused at one moment, as a claim needs it."""
+
+    queues: frozenset[str] = frozenset()
+    types: frozenset[str] = frozenset()
+    tenants: frozenset[str] = frozenset()
+    ended: tuple[str, ...] = ()
+    """Tenants whose pause is over, while rows may still be parked for them."""
+    next_at: int | None = None
+    """When the first of them ends by itself."""
+
+    def holds(self, queue: str, type: str) -> bool:
+        return queue in self.queues or type in self.types
+
+
+NOTHING_PAUSED = Paused()
+
+
 class Beat(msgspec.Struct, frozen=True):
     """What a worker learns from a heartbeat."""
 
@@ -35,6 +53,8 @@ class Beat(msgspec.Struct, frozen=True):
     """The count of every living worker."""
     leases: Mapping[int, bool]
     """The numbers of its own leases, and whether each was cancelled."""
+    quiet: bool = False
+    """Whether somebody wants it to claim nothing."""
 
 
 class Settled(msgspec.Struct, frozen=True):

@@ -93,7 +93,8 @@ class Statements:
                stalled_at = CAST(:stalled_at AS bigint)
          WHERE id = :worker
     """
-    BEATS = "SELECT id, beats FROM treadle.workers"
+    BEATS = "SELECT id, beats, quiet_at FROM treadle.workers"
+    SET_QUIET = "UPDATE treadle.workers SET quiet_at = CAST(:quiet_at AS bigint) WHERE id = :worker"
     FLAGS_OF_WORKER = "SELECT lease, cancel, deadline FROM treadle.leases WHERE worker = :worker"
     UNREGISTER = """
         DELETE FROM treadle.workers
@@ -101,7 +102,7 @@ class Statements:
     """
     UNREGISTER_SILENT = "DELETE FROM treadle.workers WHERE seen_at < :before"
     WORKERS = """
-        SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at, stalled_at
+        SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at, stalled_at, quiet_at
           FROM treadle.workers ORDER BY started_at, id
     """
 
@@ -179,6 +180,43 @@ class Statements:
          GROUP BY code ORDER BY code
     """
 
+    # ---- pauses
+
+    # One that has ended keeps nothing of itself.
+    PAUSE = """
+        INSERT INTO treadle.pauses AS p (tenant, queue, type, who, reason, since, until, draining)
+        VALUES (:tenant, :queue, :type, :who, :reason, :now, CAST(:until AS bigint), :draining)
+            ON CONFLICT (tenant, queue, type) DO UPDATE SET who = excluded.who, reason = excluded.reason,
+               since = CASE WHEN p.until <= excluded.since THEN excluded.since ELSE p.since END,
+               until = excluded.until, draining = excluded.draining
+    """
+    PAUSES = "SELECT tenant, queue, type, who, reason, since, until, draining FROM treadle.pauses ORDER BY 6, 1, 2, 3"
+    # It ends now. What is parked for a tenant is put back in chunks, and then its row is deleted.
+    END_PAUSE = """
+        UPDATE treadle.pauses SET until = :now WHERE tenant = :tenant AND queue = :queue AND type = :type
+    """
+    # Pauses that have ended and for which nothing is parked.
+    DROP_PAUSES = """
+        DELETE FROM treadle.pauses AS p
+         WHERE until <= :now AND NOT EXISTS (
+               SELECT 1 FROM treadle.ready r WHERE r.parked = 'tenant:' || p.tenant AND r.parked <> '')
+    """
+    # What rows are parked for: a jump over the index for each.
+    PARKED_FOR = """
+        WITH RECURSIVE held (parked) AS (
+            SELECT (SELECT parked FROM treadle.ready WHERE parked <> '' ORDER BY parked LIMIT 1)
+            UNION ALL
+            SELECT (SELECT r.parked FROM treadle.ready r WHERE r.parked <> '' AND r.parked > held.parked
+                     ORDER BY r.parked LIMIT 1) FROM held WHERE parked IS NOT NULL
+        )
+        SELECT parked FROM held WHERE parked IS NOT NULL LIMIT :most
+    """
+    # How many jobs of what is paused still run.
+    RUNNING_OF = """
+        SELECT count(*) FROM treadle.leases
+         WHERE tenant = CAST(:tenant AS text) OR queue = CAST(:queue AS text) OR type = CAST(:type AS text)
+    """
+
     # ---- why
 
     # Whether a job waits, is leased, has ended: one of the three, unless its rows were broken by hand.
@@ -195,12 +233,13 @@ class Statements:
     # Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
     AHEAD_ABOVE = """
         SELECT count(*) FROM (SELECT run_at FROM treadle.ready
-            WHERE queue = :queue AND type = :type AND priority > :priority ORDER BY priority DESC LIMIT :limit) a
+            WHERE queue = :queue AND type = :type AND priority > :priority AND parked = ''
+            ORDER BY priority DESC LIMIT :limit) a
          WHERE run_at <= :now
     """
     AHEAD_EQUAL = """
         SELECT count(*) FROM (SELECT 1 FROM treadle.ready
-            WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now
+            WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now AND parked = ''
               AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
     """
 
@@ -214,24 +253,24 @@ class Statements:
          GROUP BY queue, type HAVING sum(count) <> 0 ORDER BY sum(count) DESC, queue, type LIMIT :queues
     """
     # Of each (queue, type, priority) that waits: since when the oldest is due, when the next is, how many are later.
-    # {pairs}: the queues and types.
+    # Parked jobs are due, but nobody could take them. {pairs}: the queues and types.
     WAITING_BY_PRIORITY = """
         WITH RECURSIVE level (queue, type, priority) AS (
             SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = t.queue AND r.type = t.type
-                                  ORDER BY priority DESC LIMIT 1)
+                                    AND r.parked = '' ORDER BY priority DESC LIMIT 1)
               FROM ({pairs}) t
             UNION ALL
             SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
-                                    AND r.priority < l.priority ORDER BY priority DESC LIMIT 1)
+                                    AND r.priority < l.priority AND r.parked = '' ORDER BY priority DESC LIMIT 1)
               FROM level l WHERE priority IS NOT NULL
         )
         SELECT queue, type,
                (SELECT run_at FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
-                   AND r.priority = l.priority AND run_at <= :now ORDER BY run_at LIMIT 1),
+                   AND r.priority = l.priority AND run_at <= :now AND r.parked = '' ORDER BY run_at LIMIT 1),
                (SELECT run_at FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
-                   AND r.priority = l.priority AND run_at > :now ORDER BY run_at LIMIT 1),
+                   AND r.priority = l.priority AND run_at > :now AND r.parked = '' ORDER BY run_at LIMIT 1),
                (SELECT count(*) FROM (SELECT 1 FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
-                   AND r.priority = l.priority AND run_at > :now LIMIT :most) a)
+                   AND r.priority = l.priority AND run_at > :now AND r.parked = '' LIMIT :most) a)
           FROM level l WHERE priority IS NOT NULL LIMIT :levels
     """
     # The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.

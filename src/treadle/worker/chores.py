@@ -1,4 +1,4 @@
-"""The small periodic duties of every worker: rescue, compact, reconcile, prune. There is no leader to lose."""
+"""The small periodic duties of every worker: rescue, compact, reconcile, prune and such. There is no leader to lose."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from treadle import clock
+from treadle.control import put_back
 from treadle.errors import TreadleError
 from treadle.filters import Filter
 from treadle.job import Status
@@ -32,6 +33,7 @@ async def do_chores(app: Treadle, every: float) -> None:
     chores: list[tuple[Callable[[], int], float]] = [
         (app.store.rescue, every),
         (app.store.compact, 2 * every),
+        (lambda: put_back(app.store), every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
     ]

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Self
 
 import msgspec
 
-from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost
+from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost, WorkerQuiet
 from treadle.hooks import HookDispatcher
 from treadle.outcome import OutcomeKind, StopReason
 from treadle.settings import at_least_one
@@ -84,7 +84,7 @@ class Worker:
         self._hurry = asyncio.Event()
         """Set by a second signal: do not wait for what runs."""
         self._stop: asyncio.Event | None = None
-        self._stopping = self._wanted_no_more = False
+        self._stopping = self._wanted_no_more = self._quiet = False
         self._idle = asyncio.Event()
         self._registering, self._changing = asyncio.Lock(), asyncio.Lock()
         self._guard: asyncio.Task[None] | None = None
@@ -268,6 +268,7 @@ class Worker:
             )
         )
         self.id = self._heartbeat.worker = self._leases.worker = self._hooks.worker = id
+        self._quiet = False
         self._timeouts = {
             name: None if job_type.run == "process" else job_type.policy.timeout  # a child may take long to start
             for name, job_type in types.items()
@@ -281,6 +282,14 @@ class Worker:
                 await self._register_again(news.worker)
             else:
                 self._leases.compare(news)
+                self._set_quiet(news.quiet)
+
+    def _set_quiet(self, quiet: bool) -> None:
+        """Somebody wants this worker to claim nothing, or lets it claim again."""
+        if quiet != self._quiet:
+            self._quiet = quiet
+            log.info("worker %s %s", self.name, "is quiet, and finishes what runs" if quiet else "claims again")
+            self._attempts.changed.set()
 
     async def _register_again(self, worker: str) -> None:
         """Declared dead: what runs is another worker's now. Drop it, and start over with a new id."""
@@ -300,7 +309,7 @@ class Worker:
     async def _claim_loop(self) -> None:
         """Claim a job for each free slot, and start it. If fewer were due than slots are free, wait until more are."""
         while not self._stopping:
-            free = self._room()
+            free = 0 if self._quiet else self._room()
             if free <= 0:
                 if self._max_jobs is not None and self._attempts.none_left:
                     self._idle.set()
@@ -332,6 +341,9 @@ class Worker:
             claimed = await self._loop.run_in_executor(self._claimer, self.store.claim, self.id, request)
         except WorkerLost as error:
             await self._register_again(error.worker)
+            return Claim()
+        except WorkerQuiet:
+            self._set_quiet(True)
             return Claim()
         except (StoreBusy, StoreUnusable) as error:
             log.warning("the claim failed: %s", error)

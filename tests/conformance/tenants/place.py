@@ -21,6 +21,7 @@ from tests.conformance.helpers import (
     put_and_take,
 )
 from treadle.outcome import COMPLETED
+from treadle.pauses import NewPause, Target
 from treadle.stores.postgres.roles import Roles
 from treadle.stores.postgres.store import PostgresStore
 from treadle.stores.rows import AuditRow
@@ -80,6 +81,7 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
     limit(store, "limited", 3)
     store.audit(AuditRow(who="somebody", action="retry", what=ended.id, tenant=tenant))
     store.insert_once(tenant, "key", "hash", [])
+    store.pause(NewPause(target=Target(tenant=tenant), by="somebody"))
     return {"failed": ended.id, "completed": done.id, "processing": held.id, "pending": waiting.id}
 
 

@@ -16,7 +16,7 @@ from operator import attrgetter
 import msgspec
 
 from treadle.codec import as_json
-from treadle.errors import WorkerLost
+from treadle.errors import WorkerLost, WorkerQuiet
 from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
@@ -32,9 +32,10 @@ from treadle.stores.claim_order import (
     ReadyRange,
     next_due,
 )
+from treadle.stores.parking import MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres.sql import PostgresStatements
-from treadle.stores.rows import Claim, Due
+from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
 
 log = logging.getLogger("treadle")
@@ -44,6 +45,7 @@ _COLUMNS = attrgetter(
 )
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
+_decode_pauses = msgspec.json.Decoder(list[PauseRow]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 
@@ -52,6 +54,10 @@ class Transitions(Transaction):
 
     sql = PostgresStatements()
     cursors: Cursors
+    _parked = 0
+    """How many rows this claim has parked."""
+    _short: list[tuple[ReadyRange, int, Position]]
+    """The ranges of which it got less than it asked for."""
 
     @contextmanager
     def snapshot(self) -> Generator[None]:
@@ -74,12 +80,14 @@ class Transitions(Transaction):
 
     def ready_ranges(self) -> list[Found]:
         rows = self.execute(sql.READY_RANGES, {"now": self.now, "grace": RECLAIM_AFTER}).fetchall()
-        return [Found(ReadyRange(q, t, priority), (run_at, id), slots) for q, t, priority, run_at, id, slots in rows]
+        pauses, rows = rows[0][6], [row for row in rows if row[0] is not None]
+        self.cursors.paused = NOTHING_PAUSED if pauses is None else paused(_decode_pauses(pauses), self.now)
+        return [Found(ReadyRange(q, t, priority), (run_at, id), slots) for q, t, priority, run_at, id, slots, _ in rows]
 
     def due(self, request: ClaimRequest) -> Due:
         found = self.ready_ranges()
         slots = {range.type: free for range, _, free in found if free is not None}
-        order = ClaimOrder(found, request)
+        order = ClaimOrder(found, request, self.cursors.paused)
         batches = order.batches(1, slots, self.now)
         if any(order.merge(batch, self._read_starts(batch, order)) for batch in batches):
             return Due(True)
@@ -87,13 +95,20 @@ class Transitions(Transaction):
 
     def _next_due(self, request: ClaimRequest) -> Due:
         later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT}).fetchall()
-        return next_due(later, request, self.now)
+        due, held = next_due(later, request, self.now, self.cursors.paused), self.cursors.paused
+        if held is NOTHING_PAUSED:
+            return due
+        return due_with_pauses(due, held, self.now, unparked=self._parked >= MOST_PARKED)
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
-        if worker and self.value(self.sql.IS_ALIVE, {"worker": worker}) is None:
-            raise WorkerLost(worker)
+        if worker and not (may_claim := self.value(self.sql.IS_ALIVE, {"worker": worker})):
+            raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
+        self._parked, self._short = 0, []
         kept = self.cursors.kept(request)
         order = kept or self.cursors.looked(self.ready_ranges, request)
+        if ended := self.cursors.paused.ended:
+            put_back_ended(self, ended)
+            order, kept = self.cursors.looked(self.ready_ranges, request), None
         claimed = self._claim_in(order, worker, request)
         if kept and len(claimed) < request.limit and self.cursors.may_look():
             rest, kept = msgspec.structs.replace(request, limit=request.limit - len(claimed)), None
@@ -108,7 +123,23 @@ class Transitions(Transaction):
         for batch in order.batches(request.limit, slots, self.now):
             claimed += self._claim_batch(worker, request, order, batch)
             order.missing = request.limit - len(claimed)  # others may have been faster
+            if self.cursors.paused.tenants and order.missing and self._park_met():
+                order = self.cursors.looked(self.ready_ranges, request)
+                if self._parked < MOST_PARKED:  # else the next claim parks the rest of them, before it goes on
+                    rest = msgspec.structs.replace(request, limit=request.limit - len(claimed))
+                    claimed += self._claim_in(order, worker, rest)
+                break
         return claimed
+
+    def _park_met(self) -> int:
+        """Park what paused tenants have at the start of the ranges that gave too little, which may be why."""
+        short, self._short = self._short, []
+        if not short:
+            return 0
+        ranges = as_json([(*range, limit, *position) for range, limit, position in short])
+        parked = self.execute(sql.PARK, {"ranges": ranges, "now": self.now, "most": MOST_PARKED}).rowcount
+        self._parked += parked
+        return parked
 
     def _claim_batch(
         self, worker: str, request: ClaimRequest, order: ClaimOrder, batch: Sequence[Head]
@@ -153,6 +184,8 @@ class Transitions(Transaction):
         if len(claimed) < len(found):
             log.warning("%d waiting jobs were broken by hand: there is no such job", len(found) - len(claimed))
             self.execute(sql.DROP_ORPHANED_LEASES)
+        if len(found) < sum(limit for _, limit, _ in starts):
+            self._short += starts
         return claimed
 
     # From `leases` to `finished`, or back to `ready`

@@ -33,21 +33,24 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) 
 # ---- claim
 
 # Every (queue, type) in which jobs wait, with its highest priority, where that begins and, if the type is
-# limited, how many more of it may run: a jump over the index per pair. A stuck lease is not counted.
+# limited, how many more of it may run: a jump over the index per pair. A stuck lease is not counted. Each row, and the
+# one row without a pair if no job waits, has the pauses: [[tenant, queue, type, until], …].
 READY_RANGES = f"""
 WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
-    (SELECT queue, type, priority, run_at, id FROM treadle.ready
+    (SELECT queue, type, priority, run_at, id FROM treadle.ready WHERE parked = ''
       ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
     UNION ALL
     SELECT n.queue, n.type, n.priority, n.run_at, n.id FROM pair CROSS JOIN LATERAL (
         SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM treadle.ready r
-         WHERE (r.queue, r.type) > (pair.queue, pair.type)
+         WHERE (r.queue, r.type) > (pair.queue, pair.type) AND r.parked = ''
          ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n
 )
 SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text,
        CASE WHEN t.concurrency IS NOT NULL THEN t.concurrency - (
-           SELECT count(*) FROM treadle.leases l WHERE l.type = t.type AND NOT {STUCK}) END
-  FROM pair LEFT JOIN treadle.types t ON t.type = pair.type
+           SELECT count(*) FROM treadle.leases l WHERE l.type = t.type AND NOT {STUCK}) END,
+       paused.rows
+  FROM (SELECT json_agg(json_build_array(tenant, queue, type, until))::text AS rows FROM treadle.pauses) paused
+  LEFT JOIN pair ON true LEFT JOIN treadle.types t ON t.type = pair.type
 """
 
 # The next :limit due jobs of ranges and, where there are fewer, the next lower priority.
@@ -55,7 +58,7 @@ SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text,
 READ_RANGES = """
 SELECT due.jobs, CASE WHEN due.n < :limit THEN (
            SELECT r.priority FROM treadle.ready r
-            WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority
+            WHERE r.queue = e.queue AND r.type = e.type AND r.priority < e.priority AND r.parked = ''
             ORDER BY r.priority DESC LIMIT 1) END
   FROM (SELECT ordinality, v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority,
                (v ->> 3)::bigint AS run_at, (v ->> 4)::uuid AS id
@@ -64,7 +67,7 @@ SELECT due.jobs, CASE WHEN due.n < :limit THEN (
        SELECT coalesce(json_agg(json_build_array(d.run_at, d.id)), '[]')::text AS jobs, count(*) AS n FROM (
            SELECT r.run_at, r.id FROM treadle.ready r
             WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
-              AND (r.run_at, r.id) > (e.run_at, e.id)
+              AND (r.run_at, r.id) > (e.run_at, e.id) AND r.parked = ''
             ORDER BY r.run_at, r.id LIMIT :limit) d) due
  ORDER BY e.ordinality
 """
@@ -72,7 +75,7 @@ SELECT due.jobs, CASE WHEN due.n < :limit THEN (
 # The priority below this one.
 LOWER_PRIORITY = """
 SELECT priority FROM treadle.ready
- WHERE queue = :queue AND type = :type AND priority < :priority ORDER BY priority DESC LIMIT 1
+ WHERE queue = :queue AND type = :type AND priority < :priority AND parked = '' ORDER BY priority DESC LIMIT 1
 """
 
 # The next jobs that will be due, of any type. (Those that were due when they were put here are not in the index.)
@@ -91,21 +94,44 @@ SELECT t.type, t.concurrency - (
   FROM treadle.types t WHERE t.concurrency IS NOT NULL AND t.type = ANY(:types)
 """
 
+_RANGES = """SELECT v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
+                       (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
+                  FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) v"""
+
+# Park what paused tenants have among the next due jobs of ranges, unless another transaction has it.
+# [[queue, type, priority, limit, run_at, id], …]: after this run_at and id.
+PARK = f"""
+UPDATE treadle.ready SET parked = 'tenant:' || tenant WHERE ctid = ANY(ARRAY(
+    SELECT ctid FROM treadle.ready WHERE ctid = ANY(ARRAY(
+        SELECT p.ctid FROM ({_RANGES}) e
+         CROSS JOIN LATERAL (
+               SELECT r.ctid, r.tenant FROM treadle.ready r
+                WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+                  AND (r.run_at, r.id) > (e.run_at, e.id) AND r.parked = ''
+                ORDER BY r.run_at, r.id LIMIT :most) p
+         WHERE p.tenant = ANY(ARRAY(SELECT tenant FROM treadle.pauses
+                                     WHERE tenant <> '' AND (until IS NULL OR until > :now)))
+         LIMIT :most)) AND parked = '' FOR UPDATE SKIP LOCKED))
+"""
+
 # Lease jobs: of each range the next due ones that no other transaction takes. The answer has ClaimedJob's columns.
-# A suspect may have to wait for a process of its own: its time runs from then on.
+# A suspect may have to wait for a process of its own: its time runs from then on. What is paused is not taken, even if
+# the look at the ranges was before the pause: of a paused tenant, jobs count as found and stay.
 # [[queue, type, priority, limit, run_at, id], …]: after this run_at and id.
 INSERT_LEASES = f"""
-WITH gone AS (
+WITH paused AS MATERIALIZED (
+    SELECT tenant, queue, type FROM treadle.pauses WHERE until IS NULL OR until > :now),
+gone AS (
     DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY(
         SELECT p.ctid
-          FROM (SELECT v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
-                       (v ->> 4)::bigint AS run_at, (v ->> 5)::uuid AS id
-                  FROM jsonb_array_elements(CAST(:ranges AS text)::jsonb) v) e
+          FROM ({_RANGES}) e
          CROSS JOIN LATERAL (
                SELECT r.ctid FROM treadle.ready r
                 WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
-                  AND (r.run_at, r.id) > (e.run_at, e.id)
-                ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p))
+                  AND (r.run_at, r.id) > (e.run_at, e.id) AND r.parked = ''
+                ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p
+         WHERE e.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND e.type <> ALL(ARRAY(SELECT type FROM paused))))
+       AND tenant <> ALL(ARRAY(SELECT tenant FROM paused WHERE tenant <> ''))
     RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion),
 l AS (
     INSERT INTO treadle.leases

@@ -44,6 +44,7 @@ OF_TENANTS = {
     "usage": Rights(EVERYTHING, "SELECT"),
     "audit": Rights("SELECT, INSERT, DELETE", "SELECT"),
     "requests": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (ids)"),
+    "pauses": Rights(EVERYTHING, "SELECT"),  # of its own tenant; those of queues and types have no tenant
 }
 """Tables with a tenant in each row, on which the policies are."""
 

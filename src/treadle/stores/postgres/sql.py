@@ -51,7 +51,8 @@ class PostgresStatements(Statements):
     # ---- claim
 
     # Who declares this worker dead has to wait until its claim is committed, and finds all of its leases.
-    IS_ALIVE = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
+    # 1 if it may claim, 0 if somebody wants it to be quiet.
+    IS_ALIVE = "SELECT (quiet_at IS NULL)::integer FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
     DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
     # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck. These are locked, so that
     # their owner cannot move the deadline in between; one that it moves or settles just now is left to it.
@@ -107,6 +108,23 @@ class PostgresStatements(Statements):
       FROM (SELECT id, tenant FROM treadle.ready UNION ALL SELECT id, tenant FROM treadle.leases) p
       JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant
      WHERE json_typeof(j.payload) <> 'object'
+    """
+
+    # ---- pauses
+
+    # Put back the most urgent rows that are parked for this, unless another transaction does.
+    UNPARK = """
+    UPDATE treadle.ready SET parked = '' WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM treadle.ready WHERE parked = CAST(:parked AS text) AND parked <> ''
+         ORDER BY parked, priority DESC, run_at, id LIMIT :most FOR UPDATE SKIP LOCKED))
+    RETURNING queue
+    """
+    # Transactions that write leases: those that began before a pause may claim what it pauses.
+    CLAIMING = """
+    SELECT DISTINCT virtualtransaction FROM pg_locks
+     WHERE relation = 'treadle.leases'::regclass AND database = (SELECT oid FROM pg_database
+                                                                  WHERE datname = current_database())
+       AND mode = 'RowExclusiveLock' AND granted
     """
 
     # ---- manage

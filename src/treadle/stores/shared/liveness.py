@@ -30,9 +30,12 @@ def beat(tx: Transaction, worker: str, time_left: Sequence[tuple[ClaimedJob, int
     """Count up, read the counts of the others, and vouch for leases whose deadline is no longer right."""
     stalled_at = tx.now - stalled_for if stalled_for else None
     counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker, "stalled_at": stalled_at})
-    flags, beats = tx.execute(tx.sql.FLAGS_OF_WORKER, {"worker": worker}), tx.execute(tx.sql.BEATS)
+    flags, workers = tx.execute(tx.sql.FLAGS_OF_WORKER, {"worker": worker}), tx.execute(tx.sql.BEATS)
     leases = {number: (bool(cancelled), deadline) for number, cancelled, deadline in flags}
-    seen = Beat(dict(beats.fetchall()), {number: cancelled for number, (cancelled, _) in leases.items()})
+    beats = {id: (count, quiet_at is not None) for id, count, quiet_at in workers}
+    counts = {id: count for id, (count, _) in beats.items()}
+    quiet = beats.get(worker, (0, False))[1]
+    seen = Beat(counts, {number: cancelled for number, (cancelled, _) in leases.items()}, quiet)
     if not counted.rowcount:
         raise WorkerLost(worker)
     right = [(c, tx.now + left) for c, left in time_left if c.number in leases]
@@ -40,6 +43,11 @@ def beat(tx: Transaction, worker: str, time_left: Sequence[tuple[ClaimedJob, int
     if wrong:
         tx.execute(tx.sql.MOVE_DEADLINES, {"rows": as_json(sorted(wrong))})
     return seen
+
+
+def set_quiet(tx: Transaction, worker: str, quiet: bool) -> bool:
+    row = {"worker": worker, "quiet_at": tx.now if quiet else None}
+    return tx.execute(tx.sql.SET_QUIET, row).rowcount > 0
 
 
 def cancelled(tx: Transaction, worker: str) -> list[int]:
@@ -78,7 +86,7 @@ def declare_dead(
     if not worker:  # a lease taken by hand has only its deadline
         return 0
     gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
-    if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}):
+    if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}) is not None:
         return 0  # it has beaten since: it is alive
     leases = _leases_of(tx, worker)
     running = [c for c in leases if started is None or c.number in started]

@@ -13,8 +13,10 @@ from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.errors import JobNotFound
 from treadle.ids import is_id
 from treadle.job import Attempt, Job, Progress, Status
+from treadle.pauses import Pause
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.claim_order import ReadyRange
+from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
 
 # The columns of JOB: those of the job, and those of the three tables of which one has it.
@@ -112,11 +114,13 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
     if job.status is not Status.PENDING:
         return found
     parameters = {"type": job.type, "grace": RECLAIM_AFTER, "now": tx.now}
+    paused = pauses(tx)
     return msgspec.structs.replace(
         found,
         limit=tx.value(tx.sql.LIMIT, {"type": job.type}),
         holders=dict(tx.execute(tx.sql.LEASE_HOLDERS, parameters).fetchall()),
-        ahead=_ahead(tx, job, found.workers),
+        pauses=tuple(pause for pause in paused if pause.holds(job.queue, job.type, job.tenant)),
+        ahead=_ahead(tx, job, found.workers, paused),
     )
 
 
@@ -126,7 +130,7 @@ def places(tx: Transaction, id: str) -> tuple[str, ...]:
     return tuple(table for table, there in zip(("ready", "leases", "finished"), row, strict=False) if there)
 
 
-def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow]) -> int:
+def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequence[Pause]) -> int:
     """How many due jobs come before it, of those that its own workers would take."""
     rivals = [worker for worker in alive(workers, tx.now) if handles(worker, job.queue, job.type)]
     types = {type for worker in rivals for type in worker.types}
@@ -135,6 +139,8 @@ def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow]) -> int:
     for range, _, slots in tx.ready_ranges():
         if ahead > MOST_AHEAD:
             break
+        if any(pause.holds(range.queue, range.type, "") for pause in paused if not pause.tenant):
+            continue
         if range.type in types and any(serves(w, range.queue) for w in rivals) and (slots is None or slots > 0):
             ahead += _ahead_in(tx, range, place, MOST_AHEAD + 1 - ahead)
     return ahead

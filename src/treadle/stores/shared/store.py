@@ -16,7 +16,18 @@ from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Due, Settled
-from treadle.stores.shared import claim_settle, defects, enqueue, liveness, manage, read, search, stats, web_records
+from treadle.stores.shared import (
+    claim_settle,
+    defects,
+    enqueue,
+    liveness,
+    manage,
+    pausing,
+    read,
+    search,
+    stats,
+    web_records,
+)
 from treadle.stores.transaction import Connections, Insert, Steps, Transaction
 
 P = ParamSpec("P")
@@ -214,6 +225,16 @@ class SQLStore(ABC, Generic[D]):
     change_next = writes("other", manage.change_next)
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)
+
+    # Pauses
+
+    pause = writes("other", pausing.pause)
+    resume = writes("other", pausing.resume)
+    pauses = reads("read", pausing.pauses)
+    put_back_parked = writes("other", pausing.put_back_parked)
+    running_of = reads("read", pausing.running_of)
+    claiming = reads("read", pausing.claiming)
+    set_quiet = writes("other", liveness.set_quiet)
 
     # The records of the HTTP API
 

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from treadle.codec import as_json
-from treadle.errors import WorkerLost
+from treadle.errors import WorkerLost, WorkerQuiet
 from treadle.job import ClaimedJob, NewJob, Status
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
@@ -28,7 +28,8 @@ from treadle.stores.claim_order import (
     RangeStart,
     next_due,
 )
-from treadle.stores.rows import Claim, Due
+from treadle.stores.parking import MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
+from treadle.stores.rows import NOTHING_PAUSED, Claim, Due, Paused
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
@@ -39,6 +40,8 @@ _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_found = msgspec.json.Decoder(list[Found]).decode
 _decode_due = msgspec.json.Decoder(list[Position]).decode
 _decode_slots = msgspec.json.Decoder(dict[str, int]).decode
+_decode_pauses = msgspec.json.Decoder(list[PauseRow]).decode
+_decode_ids = msgspec.json.Decoder(list[str]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 _COLUMNS = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "traceparent", "run_at")
@@ -96,10 +99,14 @@ class Transitions(Transaction):
         clock = self.execute(sql.CLOCK)
         slots = self.execute(sql.FREE_SLOTS, {"now": self.now, "grace": RECLAIM_AFTER})
         later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
-        order = ClaimOrder(self._look(), request)
+        pauses, found = self.execute(sql.PAUSED), self._look()
+        held = self._held_now(pauses.fetchone()[0])
+        order = ClaimOrder(found, request, held)
         [latest] = clock.fetchone() or [0]  # a claim will correct it if the clock stepped back
-        jobs = self._find(order, 1, _decode_slots(slots.fetchone()[0]), max(self.now, latest))
-        return Due(True) if jobs else next_due(later.fetchall(), request, self.now)
+        if self._find(order, 1, _decode_slots(slots.fetchone()[0]), max(self.now, latest)):
+            return Due(True)
+        due = next_due(later.fetchall(), request, self.now, held)
+        return due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now)
 
     def _look(self) -> list[Found]:
         return _decode_found(self.execute(sql.READY_RANGES).fetchone()[0])
@@ -108,24 +115,62 @@ class Transitions(Transaction):
         state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now, "grace": RECLAIM_AFTER})
         kept = self.cursors.kept(request)
         order = kept or self.cursors.looked(self._look, request)
-        slots = self._checked(worker, *state.fetchone())
+        *checked, pauses = state.fetchone()
+        slots, held = self._checked(worker, *checked), self._held_now(pauses)
+        if held != self.cursors.paused or held.ended:
+            order, kept = self._look_again(request, held), None
         jobs = self._find(order, request.limit, slots, self.now)
         if order.missing and (self.cursors.may_look() if kept else self.cursors.stale):
             order, kept = self.cursors.looked(self._look, request), None
             jobs = self._find(order, request.limit, slots, self.now)
-        claimed, moved = self._lease(worker, request, jobs) if jobs else (Claim(), [])
-        if len(jobs) < request.limit:
+        leased = self._lease(worker, request, jobs, sorted(held.tenants)) if jobs else (Claim(), [])
+        claimed, moved = self._lease_of_others(worker, request, slots, held) if leased is None else leased
+        if len(jobs if leased else claimed) < request.limit and claimed.due is None:
             later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
-            due = next_due(later.fetchall(), request, self.now)
-            claimed.due = self.cursors.unsure(due) if kept else due
+            due = next_due(later.fetchall(), request, self.now, held)
+            due = self.cursors.unsure(due) if kept else due
+            claimed.due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now)
+        return claimed, moved
+
+    def _held_now(self, pauses: str) -> Paused:
+        return NOTHING_PAUSED if pauses == "[]" else paused(_decode_pauses(pauses), self.now)
+
+    def _look_again(self, request: ClaimRequest, held: Paused) -> ClaimOrder:
+        """Something was paused or resumed since the last look, or is to be put back."""
+        self.cursors.paused = held
+        if held.ended:
+            put_back_ended(self, held.ended)
+        return self.cursors.looked(self._look, request)
+
+    def _lease_of_others(
+        self, worker: str, request: ClaimRequest, slots: Mapping[str, int], held: Paused
+    ) -> tuple[Claim, Moved]:
+        """Park what paused tenants have among the first jobs, until none is of theirs. If they have too many for one
+        claim, take what comes before the first of theirs, and leave the rest to the next claim."""
+        parked, tenants = 0, as_json(sorted(held.tenants))
+        while jobs := self._find(self.cursors.looked(self._look, request), request.limit, slots, self.now):
+            ids = as_json([id for _, id, _ in jobs])
+            theirs = set(_decode_ids(self.value(sql.OF_TENANTS, {"ids": ids, "tenants": tenants})))
+            first = next((place for place, job in enumerate(jobs) if job[1] in theirs), None)
+            if first is None or parked >= MOST_PARKED:
+                break
+            most = max(MOST_PARKED, request.limit)
+            row = {**jobs[first][2]._asdict(), "now": self.now, "tenants": tenants, "most": most}
+            parked += self.execute(sql.PARK, row).rowcount
+        else:
+            return Claim(), []
+        leased = self._lease(worker, request, jobs[:first]) if jobs[:first] else None
+        claimed, moved = leased or (Claim(), [])
+        if first is not None:
+            self.cursors.stale, claimed.due = True, Due(True, None, 0.0)
         return claimed, moved
 
     def _checked(
-        self, worker: str, is_alive: int | None, latest: int | None, number: int, slots: str
+        self, worker: str, may_claim: int | None, latest: int | None, number: int, slots: str
     ) -> dict[str, int]:
         """The free slots of limited types, if the worker may claim."""
-        if worker and is_alive is None:
-            raise WorkerLost(worker)
+        if worker and not may_claim:
+            raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
         if latest is None or number not in NUMBERS:
             latest = self._restore_meta(latest, number)
         if self.now < latest:
@@ -153,7 +198,10 @@ class Transitions(Transaction):
             jobs += order.merge(batch, [RangeStart(_decode_due(due), lower) for due, lower in found])
         return jobs
 
-    def _lease(self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate]) -> tuple[Claim, Moved]:
+    def _lease(
+        self, worker: str, request: ClaimRequest, jobs: Sequence[Candidate], paused: Sequence[str] = ()
+    ) -> tuple[Claim, Moved] | None:
+        """None if one of them is of a paused tenant: then none is leased."""
         timeouts, token = request.types or {}, secrets.randbits(63)
         by_timeout: defaultdict[int | None, list[str]] = defaultdict(list)
         counts: Counter[tuple[str, str]] = Counter()
@@ -163,7 +211,11 @@ class Transitions(Transaction):
             counts[range.type, range.queue] += len(ids)
         for timeout, ids in by_timeout.items():
             row = {"worker": worker, "token": token, "now": self.now, "timeout": timeout, "rows": as_json(ids)}
-            self.execute(sql.INSERT_LEASES, row)
+            if not paused:
+                self.execute(sql.INSERT_LEASES, row)
+            elif self.execute(sql.INSERT_LEASES_OF_OTHERS, {**row, "tenants": as_json(paused)}).rowcount < len(ids):
+                self.execute(sql.TAKE_BACK_LEASES, {"ids": as_json([id for _, id, _ in jobs]), "token": token})
+                return None
             self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
         rows = {"ids": as_json([id for _, id, _ in jobs])}
         self.execute(self.sql.DELETE_READY, rows)

@@ -33,13 +33,13 @@ SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM jso
 # (Not by `(queue, type) > (?, ?)`: SQLite would step over every row of the pair that it is to leave.)
 READY_RANGES = """
 WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
-    SELECT * FROM (SELECT queue, type, priority, run_at, id FROM treadle_ready
+    SELECT * FROM (SELECT queue, type, priority, run_at, id FROM treadle_ready WHERE parked = ''
                     ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
     UNION ALL
     SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM pair JOIN treadle_ready r ON r.id = coalesce(
-        (SELECT id FROM treadle_ready n WHERE n.queue = pair.queue AND n.type > pair.type
+        (SELECT id FROM treadle_ready n WHERE n.queue = pair.queue AND n.type > pair.type AND n.parked = ''
           ORDER BY n.type, n.priority DESC, n.run_at, n.id LIMIT 1),
-        (SELECT id FROM treadle_ready n WHERE n.queue > pair.queue
+        (SELECT id FROM treadle_ready n WHERE n.queue > pair.queue AND n.parked = ''
           ORDER BY n.queue, n.type, n.priority DESC, n.run_at, n.id LIMIT 1))
 )
 SELECT json_group_array(json_array(json_array(queue, type, priority), json_array(run_at, id))) FROM pair
@@ -51,13 +51,14 @@ READ_RANGES = """
 SELECT due, CASE WHEN json_array_length(due) < :limit THEN (
            SELECT r.priority FROM treadle_ready r
             WHERE r.queue = a.range ->> 0 AND r.type = a.range ->> 1 AND r.priority < a.range ->> 2
+              AND r.parked = ''
             ORDER BY r.priority DESC LIMIT 1) END
   FROM (SELECT e.value AS range, (
                    SELECT json_group_array(json_array(d.run_at, d.id)) FROM (
                        SELECT r.run_at, r.id FROM treadle_ready r
                         WHERE r.queue = e.value ->> 0 AND r.type = e.value ->> 1 AND r.priority = e.value ->> 2
                           AND r.run_at <= :now AND r.run_at >= e.value ->> 3
-                          AND (r.run_at > e.value ->> 3 OR r.id > e.value ->> 4)
+                          AND (r.run_at > e.value ->> 3 OR r.id > e.value ->> 4) AND r.parked = ''
                         ORDER BY r.run_at, r.id LIMIT :limit) d) AS due
           FROM json_each(:ranges) e) a
 """
@@ -79,7 +80,24 @@ LAST_NUMBER = "SELECT coalesce(max(value), -1) FROM treadle_meta WHERE key = 'le
 
 # All that a claim has to know first.
 _IS_ALIVE = SQLiteStatements.IS_ALIVE
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({FREE_SLOTS})"
+PAUSED = "SELECT json_group_array(json_array(tenant, queue, type, until)) FROM treadle_pauses"
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({FREE_SLOTS}), ({PAUSED})"
+
+# Which of these jobs belong to a tenant of [tenant, …].
+OF_TENANTS = """
+SELECT json_group_array(r.id) FROM json_each(:ids) e CROSS JOIN treadle_ready r ON r.id = e.value
+ WHERE r.tenant IN (SELECT value FROM json_each(:tenants))
+"""
+
+# Park what these tenants have among the first due jobs of one (queue, type, priority).
+PARK = """
+UPDATE treadle_ready SET parked = 'tenant:' || tenant WHERE id IN (
+    SELECT id FROM (
+        SELECT id, tenant FROM treadle_ready
+         WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now AND parked = ''
+         ORDER BY run_at, id LIMIT :most)
+     WHERE tenant IN (SELECT value FROM json_each(:tenants)))
+"""
 
 # They were deleted or broken by hand.
 RESTORE_META = "INSERT OR REPLACE INTO treadle_meta VALUES ('clock', :clock), ('lease', :number)"
@@ -103,6 +121,12 @@ SELECT r.id, m.value + 1 + e.key, :token, r.queue, r.type, r.tenant,
   FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
  WHERE m.key = 'lease'
 """
+
+# ... but those of tenants that are paused: [tenant, …].
+INSERT_LEASES_OF_OTHERS = f"{INSERT_LEASES} AND r.tenant NOT IN (SELECT value FROM json_each(:tenants))"
+
+# A claim that met some of those begins again.
+TAKE_BACK_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids)) AND token = :token"
 
 # ... which are taken.
 ADVANCE_LEASE_NUMBER = "UPDATE treadle_meta SET value = value + :n WHERE key = 'lease'"

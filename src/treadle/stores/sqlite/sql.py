@@ -54,7 +54,8 @@ class SQLiteStatements(Statements):
 
     # ---- claim
 
-    IS_ALIVE = "SELECT 1 FROM treadle_workers WHERE id = :worker"
+    # 1 if it may claim, 0 if somebody wants it to be quiet.
+    IS_ALIVE = "SELECT quiet_at IS NULL FROM treadle_workers WHERE id = :worker"
     DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
     # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck.
     _LEASES = f"SELECT {CLAIMED_COLUMNS} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
@@ -105,6 +106,18 @@ class SQLiteStatements(Statements):
       FROM (SELECT id FROM treadle_ready UNION ALL SELECT id FROM treadle_leases) p JOIN treadle_jobs j ON j.id = p.id
      WHERE CASE WHEN json_valid(j.payload) THEN json_type(j.payload) <> 'object' ELSE true END
     """
+
+    # ---- pauses
+
+    # Put back the most urgent rows that are parked for this.
+    UNPARK = """
+    UPDATE treadle_ready SET parked = '' WHERE id IN (
+        SELECT id FROM treadle_ready WHERE parked = :parked AND parked <> ''
+         ORDER BY parked, priority DESC, run_at, id LIMIT :most)
+    RETURNING queue
+    """
+    # Transactions that may be claiming: none, because nobody else writes while this reads what is committed.
+    CLAIMING = "SELECT '' WHERE false"
 
     # ---- manage
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from treadle import diagnosis
 from treadle.app import Treadle
-from treadle.diagnosis import Problem
 from treadle.filters import Filter
 from treadle.job import Count, Usage
 from treadle.management import recent_usage
+from treadle.problems import Problem
+from treadle.problems import problems as find_problems
 from treadle.web.api.stats import LIVE_SHARE, MAX_COUNTED, QUERY_SHARE, queue_stats
 from treadle.web.pages.usage_charts import Window
 from treadle.web.route import Request
@@ -38,6 +38,7 @@ def _tenants(app: Treadle) -> Mapping[str, Mapping[str, int]]:
 
 queues = queue_stats
 workers = _reads("workers", Treadle.workers, LIVE_SHARE)
+pauses = _reads("pauses", Treadle.pauses, LIVE_SHARE)
 failures = _reads("failures", Treadle.failures)
 latency = _reads("latency", Treadle.latency)
 tenants = _reads("tenants", _tenants)
@@ -51,7 +52,8 @@ def worker_names(request: Request) -> dict[str, str]:
 def problems(request: Request) -> list[Problem]:
     def make() -> list[Problem]:
         now = request.app.store.now()
-        return diagnosis.problems(queues(request), workers(request), recent_usage(request.app.store, now), now)
+        recent = recent_usage(request.app.store, now)
+        return find_problems(queues(request), workers(request), recent, now, pauses(request))
 
     return _cached(request, "problems", make, LIVE_SHARE)
 

@@ -44,12 +44,16 @@ CREATE TABLE treadle.ready (
     snoozes    integer NOT NULL,
     suspicion  integer NOT NULL,
     updated_at bigint NOT NULL,
+    parked     text COLLATE "C" NOT NULL DEFAULT '',  -- what keeps claims from meeting it again and again: 'tenant:acme'
     PRIMARY KEY (id, tenant)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 1);
 
--- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority).
-CREATE INDEX ready_in_order ON treadle.ready (queue, type, priority DESC, run_at, id);
+-- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority). Parked rows are not in it.
+CREATE INDEX ready_in_order ON treadle.ready (queue, type, priority DESC, run_at, id) WHERE parked = '';
+
+-- Where they are found again when what parked them is over.
+CREATE INDEX ready_parked ON treadle.ready (parked, priority DESC, run_at, id) WHERE parked <> '';
 
 -- Those that were put here for later: when the next one is due. A job that is due at once is not in it.
 CREATE INDEX ready_later ON treadle.ready (run_at) WHERE run_at > updated_at;
@@ -147,8 +151,24 @@ CREATE TABLE treadle.workers (
     types       text NOT NULL,  -- JSON
     host        text NOT NULL,  -- JSON: what identifies this process
     version     text NOT NULL,
-    stalled_at  bigint          -- since when its event loop is blocked; NULL: it is not
+    stalled_at  bigint,         -- since when its event loop is blocked; NULL: it is not
+    quiet_at    bigint          -- since when somebody wants it to claim nothing; NULL: it claims
 ) WITH (fillfactor = 50);
+
+-- From what nothing is claimed: a tenant, a queue or a type, the other two names are ''. The pause of a tenant that has
+-- ended stays here until no row of `ready` is parked for it.
+CREATE TABLE treadle.pauses (
+    tenant   text COLLATE "C" NOT NULL,
+    queue    text COLLATE "C" NOT NULL,
+    type     text COLLATE "C" NOT NULL,
+    who      text NOT NULL,
+    reason   text NOT NULL,
+    since    bigint NOT NULL,
+    until    bigint,            -- NULL: until somebody resumes it
+    draining integer NOT NULL,  -- 1 if it began as a drain
+    PRIMARY KEY (tenant, queue, type),
+    CHECK ((tenant <> '')::integer + (queue <> '')::integer + (type <> '')::integer = 1)
+);
 
 -- Counts and usage: appended to by the transaction that moved the rows, so that no two of them meet in a row, and
 -- compacted by a chore. What they add up to is exact at every commit.

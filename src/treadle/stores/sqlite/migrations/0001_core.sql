@@ -39,11 +39,17 @@ CREATE TABLE treadle_ready (
     attempts   INTEGER NOT NULL,
     snoozes    INTEGER NOT NULL,
     suspicion  INTEGER NOT NULL,
-    updated_at INTEGER NOT NULL
+    updated_at INTEGER NOT NULL,
+    parked     TEXT NOT NULL DEFAULT ''  -- what keeps claims from meeting it again and again: 'tenant:acme'
 ) STRICT, WITHOUT ROWID;
 
--- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority).
-CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC, run_at, id);
+-- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority). Parked rows are not in it.
+-- (`parked` is, so that SQLite reads no table for it.)
+CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC, run_at, id, parked)
+    WHERE parked = '';
+
+-- Where they are found again when what parked them is over.
+CREATE INDEX treadle_ready_parked ON treadle_ready (parked, priority DESC, run_at, id) WHERE parked <> '';
 
 -- Those that were put here for later: when the next one is due. A job that is due at once is not in it.
 CREATE INDEX treadle_ready_later ON treadle_ready (run_at) WHERE run_at > updated_at;
@@ -138,7 +144,23 @@ CREATE TABLE treadle_workers (
     types       TEXT NOT NULL,  -- JSON
     host        TEXT NOT NULL,  -- JSON: what identifies this process
     version     TEXT NOT NULL,
-    stalled_at  INTEGER         -- since when its event loop is blocked; NULL: it is not
+    stalled_at  INTEGER,        -- since when its event loop is blocked; NULL: it is not
+    quiet_at    INTEGER         -- since when somebody wants it to claim nothing; NULL: it claims
+) STRICT, WITHOUT ROWID;
+
+-- From what nothing is claimed: a tenant, a queue or a type, the other two names are ''. The pause of a tenant that has
+-- ended stays here until no row of `ready` is parked for it.
+CREATE TABLE treadle_pauses (
+    tenant   TEXT NOT NULL,
+    queue    TEXT NOT NULL,
+    type     TEXT NOT NULL,
+    who      TEXT NOT NULL,
+    reason   TEXT NOT NULL,
+    since    INTEGER NOT NULL,
+    until    INTEGER,           -- NULL: until somebody resumes it
+    draining INTEGER NOT NULL,  -- 1 if it began as a drain
+    PRIMARY KEY (tenant, queue, type),
+    CHECK ((tenant <> '') + (queue <> '') + (type <> '') = 1)
 ) STRICT, WITHOUT ROWID;
 
 -- Counts and usage, kept by the transaction that moved the rows: exact at every commit. One writer at a time is a

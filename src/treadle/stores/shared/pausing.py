@@ -1,0 +1,81 @@
+"""Pause, resume, and what a drain waits for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from treadle import clock
+from treadle.pauses import NewPause, Pause, Target
+from treadle.stores.parking import MOST_REASONS, for_tenant, put_back
+from treadle.stores.transaction import Transaction
+
+_TENANT = for_tenant("")
+
+
+def pause(tx: Transaction, new: NewPause) -> Pause:
+    row = {"who": new.by, "reason": new.reason, "until": new.until, "draining": int(new.draining)}
+    tx.execute(tx.sql.PAUSE, {**_names(new.target), **row, "now": tx.now})
+    return next(found for found in pauses(tx) if found.target == new.target)
+
+
+def resume(tx: Transaction, target: Target) -> Pause | None:
+    """End it. Its row stays as long as rows are parked for it, so that claims put them back."""
+    ended = next((found for found in pauses(tx) if found.target == target), None)
+    if ended is not None:
+        tx.execute(tx.sql.END_PAUSE, {**_names(target), "now": tx.now})
+        tx.execute(tx.sql.DROP_PAUSES, {"now": tx.now})
+        for queue in _queues(tx, target):
+            tx.job_waits(queue)
+    return ended
+
+
+def pauses(tx: Transaction) -> list[Pause]:
+    """Those that hold now, oldest first."""
+    rows = tx.execute(tx.sql.PAUSES).fetchall()
+    return [_pause(*row) for row in rows if row[6] is None or row[6] > tx.now]
+
+
+def put_back_parked(tx: Transaction) -> int:
+    """Put back some of the rows that are parked for a pause that is over, and drop what is left of such pauses."""
+    held = {for_tenant(found.tenant) for found in pauses(tx) if found.tenant}
+    reasons = [row[0] for row in tx.execute(tx.sql.PARKED_FOR, {"most": MOST_REASONS})]
+    back = put_back(tx, [reason for reason in reasons if reason.startswith(_TENANT) and reason not in held])
+    if not back:
+        tx.execute(tx.sql.DROP_PAUSES, {"now": tx.now})
+    return back
+
+
+def running_of(tx: Transaction, target: Target) -> int:
+    """How many of its jobs are leased."""
+    count: int = tx.value(tx.sql.RUNNING_OF, {kind: name or None for kind, name in _names(target).items()})
+    return count
+
+
+def claiming(tx: Transaction) -> frozenset[str]:
+    return frozenset(row[0] for row in tx.execute(tx.sql.CLAIMING))
+
+
+def _queues(tx: Transaction, target: Target) -> set[str]:
+    """The queues in which its jobs may wait."""
+    if target.queue:
+        return {target.queue}
+    return {range.queue for range, _, _ in tx.ready_ranges() if target.tenant or range.type == target.type}
+
+
+def _names(target: Target) -> dict[str, Any]:
+    return {"tenant": target.tenant, "queue": target.queue, "type": target.type}
+
+
+def _pause(
+    tenant: str, queue: str, type: str, who: str, reason: str, since: int, until: int | None, draining: int
+) -> Pause:
+    return Pause(
+        queue=queue,
+        type=type,
+        tenant=tenant,
+        by=who,
+        reason=reason,
+        since=clock.moment(since),
+        until=None if until is None else clock.moment(until),
+        draining=bool(draining),
+    )
