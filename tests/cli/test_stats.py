@@ -133,7 +133,7 @@ def test_workers_as_json_are_the_same_as_in_the_api(as_json, td):
 
     assert {name: worker["live"] for name, worker in workers.items()} == {"host-1": True, "host-2": False}
     names = ["id", "name", "concurrency", "queues", "types", "version", "started_at", "seen_at", "silent_for", "live"]
-    assert [*names, "stalled_for", "running", "doing"] == list(workers["host-1"])
+    assert [*names, "stalled_for", "quiet_for", "running", "doing"] == list(workers["host-1"])
     [doing] = workers["host-1"]["doing"]
     assert ("mail", 1) == (doing["type"], doing["count"])
     assert doing["since"].endswith("Z")

@@ -78,7 +78,7 @@ def test_dash_q_means_quiet_here_too(start, write_app):
 
 @pytest.mark.parametrize(
     ("command", "says"),
-    [("worker", "treadle workers --json"), ("dashboard", "the API answers in JSON")],
+    [("worker", "treadle workers ls --json"), ("dashboard", "the API answers in JSON")],
 )
 def test_json_is_refused_where_no_data_is_printed(treadle, command, says):
     for words in (["--json", command], [command, "--json"]):

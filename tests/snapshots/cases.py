@@ -81,6 +81,18 @@ CASES: dict[str, list[str]] = {
     "top": ["top"],
     "workers": ["workers"],
     "queues-ls": ["queues ls"],
+    "queues-pause": [
+        "queues pause mail --reason 'provider down'",
+        "queues pause --type report",
+        "queues drain --tenant acme --timeout 0s",
+        "queues ls",
+        "jobs why {queued}",
+        "queues resume mail",
+        "queues resume mail",
+        "queues pause",
+        "queues pause mail --until 2020-01-01",
+        "workers quiet nobody",
+    ],
     "doctor": ["doctor", "doctor --quick"],
     "tick": [
         "tick shop:td",

@@ -39,6 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.delenv(name)
     for name in ("FORCE_COLOR", "NO_COLOR", "COLUMNS", "TTY_COMPATIBLE", "TTY_INTERACTIVE"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("LOGNAME", "ann")  # who pauses
     monkeypatch.setenv("TREADLE_URL", "")  # counts as unset, and is restored after the test
     monkeypatch.setattr(sqlite3, "sqlite_version", "3.52.0")  # doctor warns of some versions, and of a full disk
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=10**12))

@@ -85,7 +85,7 @@ class Shared:
     def audit(self, store: Store, action: str, what: str, count: int = 1, *, may_fail: bool = False) -> None:
         """Record a change that was made, and the user of the operating system who made it."""
         try:
-            store.audit(AuditRow(who=f"cli:{_user()}", action=action, what=what, count=count))
+            store.audit(AuditRow(who=user(), action=action, what=what, count=count))
         except TreadleError as error:  # the change is made, and an exit code that says otherwise would have it repeated
             if not may_fail:
                 self.warn(f"the audit does not show this change: {error}")
@@ -95,11 +95,12 @@ class Shared:
         return OFF if self.reveal else app.redactor
 
 
-def _user() -> str:
+def user() -> str:
+    """Who gives the command: the user of the operating system."""
     try:
-        return getpass.getuser()
+        return f"cli:{getpass.getuser()}"
     except (OSError, KeyError):  # a container may have no name for its user
-        return "unknown"
+        return "cli:unknown"
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:

@@ -34,9 +34,11 @@ LOCKED = "Another process holds a lock on it: a long transaction, a backup, a de
 NOT_STOPPED = "It is not cancelled: it still runs, or waits for a worker."
 ONE_PER_KEY = "Only one job with a key can wait or run. Let that one end, or cancel it."
 REPEAT = "check, then repeat: treadle jobs ls FILTER"
+STOPPED = "It was stopped or declared dead, or the start of its id fits several."
 SHOW = "treadle jobs show {0.id}"
 EXPLANATIONS: dict[type[Exception], Explanation] = {
     errors.JobNotFound: Explanation(NOT_FOUND, "there is no job {0.id}", ELSEWHERE, "treadle jobs ls"),
+    errors.NoSuchWorker: Explanation(NOT_FOUND, "no worker {0.worker!r} is registered", STOPPED, "treadle workers ls"),
     errors.WrongStatus: Explanation(CONFLICT, "cannot {0.verb} job {0.id}: it is {0.status}", next=SHOW),
     errors.KeyHeld: Explanation(CONFLICT, HELD, ONE_PER_KEY, "treadle jobs show {0.holder}"),
     errors.CountMoved: Explanation(CONFLICT, cause="Nothing was changed.", next=REPEAT),

@@ -115,6 +115,8 @@ def workers(rows: Sequence[WorkerOut], now: int, more: Columns | None = None, *,
 
 def _heartbeat(row: WorkerOut) -> Text:
     silent = units.format_duration(row.silent_for)
+    if row.live and row.quiet_for is not None:
+        return Text(f"{silent} ago: quiet for {units.format_duration(row.quiet_for)}", style="yellow")
     if row.stalled_for is not None:
         return Text(f"{silent} ago: stalled for {units.format_duration(row.stalled_for)}", style="yellow")
     return Text(f"{silent} ago") if row.live else Text(f"{silent} ago: lost", style="red")

@@ -1,4 +1,4 @@
-"""`treadle stats` and `treadle queues`: how many jobs there are, how long they wait, and what is wrong."""
+"""`treadle stats`: how many jobs there are, how long they wait, and what is wrong."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from treadle import units, views
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Shared, command, group
+from treadle.cli.base import Shared, command
 from treadle.diagnosis import alive, handles
 from treadle.job import STATE_NAMES, Status
 from treadle.management import COUNTED_BY
@@ -123,22 +123,3 @@ def _warning(rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
             queue = "" if row.queue == "default" else f" in queue {output.clean(row.queue)}"
             return f"⚠ no worker handles it{queue}"
     return ""
-
-
-@command("ls", help="List queues and types: what is due, what is for later, what runs, how long the oldest waits.")
-def ls(shared: Shared) -> None:
-    app = database(shared)
-    rows, now = app.queue_stats(), app.store.now()
-    if shared.printed_json({"items": [views.queue(row) for row in rows]}):
-        return
-    columns: dict[str, list[Text | str]] = {"QUEUE": [row.queue or "-" for row in rows]}
-    columns["TYPE"] = [output.type_of(row) for row in rows]
-    for state in STATE_NAMES:
-        columns[state.upper()] = [output.number(row.counts[state], output.style(state)) for row in rows]
-    columns["LIMIT"] = ["-" if row.limit is None else f"{row.limit:,}" for row in rows]
-    columns["OLDEST"] = [output.age(row.oldest_due, now) or "-" for row in rows]
-    columns["NEXT"] = ["-" if row.next_due is None else f"in {output.age(now, row.next_due)}" for row in rows]
-    output.show(shared, columns, right=columns.keys() - {"QUEUE", "TYPE"}, empty="no jobs")
-
-
-queues = group("queues", "List what waits and what runs, by queue and type.", [ls])

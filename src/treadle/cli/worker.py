@@ -1,4 +1,4 @@
-"""`treadle worker`, `tick` and `workers`: run jobs until stopped, run them once, and list who runs them.
+"""`treadle worker` and `tick`: run jobs until stopped, and run them once.
 
 `treadle worker` is a supervisor that keeps worker processes alive; each of them is the same command, started by it.
 """
@@ -18,10 +18,10 @@ import click
 import msgspec
 
 import treadle as package
-from treadle import clock, units, views
+from treadle import units
 from treadle.app import Treadle
 from treadle.cli import output
-from treadle.cli.app_loader import app_name, database, load_app
+from treadle.cli.app_loader import app_name, load_app
 from treadle.cli.base import Shared, command, duration, takes_app
 from treadle.cli.errors import PROBLEMS, CommandError, refuse_json
 from treadle.errors import nearest
@@ -51,7 +51,7 @@ CONCURRENCY = "Jobs at once, per process."
 def worker(
     shared: Shared, concurrency: int, processes: int, queues: tuple[str, ...], grace: float, burst: bool, verbose: int
 ) -> None:
-    refuse_json(shared, "worker", "Its log goes to stderr.", "for what workers do now: treadle workers --json")
+    refuse_json(shared, "worker", "Its log goes to stderr.", "for what workers do now: treadle workers ls --json")
     name = app_name(shared)
     if VARIABLE in os.environ:
         loaded = load_app(shared, name)
@@ -138,21 +138,3 @@ def tick(shared: Shared, max_jobs: int, max_seconds: float) -> None:
         shared.note((f"in {treadle.store.where}", "dim"))
     if report.failed:
         click.get_current_context().exit(PROBLEMS)
-
-
-@command("workers", help="List workers: their heartbeat, and what they run.")
-def workers(shared: Shared) -> None:
-    app = database(shared)
-    now = app.store.now()
-    rows = [views.worker(row, now) for row in app.workers()]
-    if shared.printed_json({"items": rows}):
-        return
-    more = {
-        "QUEUES": [", ".join(row.queues) or "all" for row in rows],
-        "TYPES": [", ".join(row.types) for row in rows],
-        "VERSION": [row.version for row in rows],
-        "UP": [units.format_duration((clock.to_datetime(now) - row.started_at).total_seconds()) for row in rows],
-    }
-    columns = output.workers(rows, now, more, most=1000, idle="-")
-    empty = "no worker is running on this database\n→ treadle worker app:td"
-    output.show(shared, columns, right=("BUSY", "UP"), clip="TYPES", empty=empty)
