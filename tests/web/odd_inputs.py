@@ -94,6 +94,7 @@ OF_PAGES = {
     "/": ("window", "by"),
     "/jobs": ("q", "cursor", "trail"),
     "/jobs/confirm": ("q", "action", "all", "id"),
+    "/pauses/new": ("kind", "name"),
     "/audit": ("cursor",),
     "/insights": ("window", "by", "tenant", "type"),
     "/insights.csv": ("window", "tenant", "type"),
@@ -102,9 +103,17 @@ OF_PAGES = {
     "/static/{name}": ("v",),
 }
 """What pages read from their address. They declare no parameters."""
-OF_FORMS = {"/jobs/act": ("action", "id", "q", "expected", "typed"), "/jobs/{id}/clone": ("payload",)}
+OF_FORMS = {
+    "/jobs/act": ("action", "id", "q", "expected", "typed"),
+    "/jobs/{id}/clone": ("payload",),
+    "/pauses": ("kind", "name", "reason", "for"),
+    "/pauses/resume": ("kind", "name"),
+    "/workers/quiet": ("id", "quiet"),
+}
 CONFIRM = {"action": "run_now", "id": ID}
-FORM = {"action": "run_now", "q": "status:scheduled", "expected": "0", "typed": "0", "payload": "{}"}
+FORM = {"action": "run_now", "q": "status:scheduled", "expected": "0", "typed": "0", "payload": "{}", "kind": "queue"}
+FORM |= {"name": "mail"}
+PAUSE = {"queue": "mail", "type": None, "tenant": None, "reason": None, "until": None}
 OF_JOBS = ("payload", "queue", "priority", "tenant", "subject", "max_attempts", "delay", "run_at", "dedupe", "id")
 OF_BODIES: dict[str, dict[str, Any]] = {
     "/api/jobs": {"type": "odd", **dict.fromkeys(OF_JOBS)},
@@ -117,6 +126,9 @@ OF_BODIES: dict[str, dict[str, Any]] = {
     },
     "/api/jobs/{id}/clone": {"payload": None},
     "/api/jobs/tick": {"max_jobs": 1, "max_seconds": 0.05},
+    "/api/pauses": PAUSE,
+    "/api/pauses/drain": PAUSE,
+    "/api/pauses/resume": {"queue": "mail", "type": None, "tenant": None},
 }
 """The fields of each body, with a value if the body needs one."""
 WHO = ("read enqueue tick manage", "manage @acme", "read @", "manage @\xff", "enqueue", None)

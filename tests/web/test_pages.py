@@ -45,7 +45,7 @@ def test_every_link_leads_to_a_page_of_the_mount(busy: Treadle) -> None:
     client = TestClient(app, base_url=HERE, headers={**OURS, "X-Who": "manage"})
     todo, seen = (
         [f"{PREFIX}/"],
-        {f"{PREFIX}/jobs/act", f"{PREFIX}/jobs/confirm"},
+        {f"{PREFIX}/{path}" for path in ("jobs/act", "jobs/confirm", "pauses", "pauses/resume", "workers/quiet")},
     )  # without a form's fields, they return an error page
     while todo:
         url = todo.pop()

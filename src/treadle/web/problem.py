@@ -31,7 +31,7 @@ TITLES = {
 }
 SEE_OPENAPI = "see /api/openapi.json for what is possible"
 ERRORS_BY_STATUS: dict[int, tuple[type[errors.TreadleError], ...]] = {
-    404: (errors.JobNotFound,),
+    404: (errors.JobNotFound, errors.NoSuchWorker),
     409: (errors.WrongStatus, errors.KeyHeld),
     412: (errors.CountMoved,),
     413: (errors.PayloadTooLarge,),
@@ -93,6 +93,8 @@ def _next_step(error: errors.TreadleError, page: bool) -> str:
         case errors.JobNotFound():
             gone = "it was deleted or pruned, or lives in another database"
             return gone if page else f"{gone}; GET /api/jobs lists what there is"
+        case errors.NoSuchWorker():
+            return "it was stopped or declared dead" + ("" if page else "; GET /api/workers lists who works")
         case errors.KeyHeld() if page:
             return f"wait for job {error.holder}, or open it and use its Cancel button"
         case errors.KeyHeld():

@@ -20,6 +20,7 @@ from treadle.errors import JobNotFound, RequestDiffers
 from treadle.filters import Filter
 from treadle.function import Options
 from treadle.job import Attempt, Count, Job, NewJob, Page, Usage
+from treadle.pauses import Pause
 from treadle.stores.rows import JobCounts, Operation
 from treadle.web.problem import HTTPProblem
 
@@ -96,6 +97,10 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         bound = self.caller.tenant
         owner = tenant if bound is None else bound
         return self._app.usage(since, until, by=by, step=step, tenant=owner, type=type, at_most=at_most)
+
+    def pauses(self) -> list[Pause]:
+        """What is paused. A caller bound to a tenant sees that tenant's pause, and no other."""
+        return [pause for pause in self._app.pauses() if self.caller.tenant in (None, pause.tenant)]
 
     def worker_names(self) -> dict[str, str]:
         """By id, for the workers that a job names."""

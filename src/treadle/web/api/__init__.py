@@ -1,6 +1,6 @@
 """The JSON API."""
 
 from treadle.web import broadcaster
-from treadle.web.api import audit, bulk, jobs, monitoring, stats
+from treadle.web.api import audit, bulk, jobs, monitoring, pauses, stats
 
-MODULES = (jobs, bulk, stats, broadcaster, audit, monitoring)
+MODULES = (jobs, bulk, stats, broadcaster, pauses, audit, monitoring)

@@ -16,6 +16,7 @@ from treadle.app import Treadle
 from treadle.diagnosis import alive, silence, stalled_for
 from treadle.errors import SchemaTooOld, TreadleError
 from treadle.job import Usage
+from treadle.pauses import age
 from treadle.web.api.stats import queue_stats
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, get
@@ -107,6 +108,7 @@ def text(request: Request) -> str:
     busy = [(labels, worker.leases) for labels, worker in by_worker]
     silent = [(labels, silence(worker, now)) for labels, worker in by_worker]
     stalled = [(labels, stalled_for(worker, now) or 0.0) for labels, worker in by_worker]
+    held = [({pause.target.kind: pause.target.name}, age(pause, now)) for pause in request.app.pauses()]
     parts = [
         _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
         _family("treadle_types_left_out", "gauge", LEFT_OUT, [({}, sum(row.others for row in queues))]),
@@ -116,6 +118,7 @@ def text(request: Request) -> str:
         _family("treadle_worker_busy", "gauge", "Jobs that a worker has leased.", busy),
         _family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
         _family("treadle_worker_stalled_seconds", "gauge", "How long a worker's event loop has been blocked.", stalled),
+        _family("treadle_pause_seconds", "gauge", "How long a queue, type or tenant has been paused.", held),
         *_counters(request),
     ]
     return "".join(parts)

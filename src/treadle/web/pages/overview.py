@@ -50,6 +50,7 @@ def overview(request: Request) -> Response:
         selected={"window": over.key, "by": by},
         tiles=_tiles(queues, _notes(queues, queries.workers(request), usage_charts.total(steps), over, now)),
         problems=queries.problems(request),
+        pauses=queries.pauses(request),
         charts=[usage_charts.throughput_chart(steps, over, fmt), *usage_charts.mean_charts(steps, over, fmt)],
         windows=[(key, key) for key in WINDOWS],
         kinds=GROUPS,
@@ -154,7 +155,14 @@ def workers(request: Request) -> Response:
     ]
     queues = [(row, views.moment(at), sum(handles(w, row.queue, row.type) for w in live)) for row, at in found]
     return render(
-        request, "workers.html", current_page="workers", workers=workers, queues=queues, page=page, pages=pages
+        request,
+        "workers.html",
+        current_page="workers",
+        workers=workers,
+        queues=queues,
+        pauses=request.app.pauses(),  # not from the cache: it follows a button
+        page=page,
+        pages=pages,
     )
 
 
