@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from treadle import clock, codec
+from treadle.dedupe import read_rule
 
 
 class Status(StrEnum):
@@ -111,6 +112,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     result: Any = None
     progress: Progress | None = None
+    dedupe_mode: str | None = None
+    """How it was enqueued, if it has a dedupe key: "return", "replace", …"""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +132,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     delay: int | None = None
     """Microseconds after the database's now."""
     dedupe: str | None = None
+    dedupe_rule: str | None = None
+    """As `dedupe.rule_text`."""
     traceparent: str | None = None
 
     def due(self, now: int) -> int:
@@ -152,6 +157,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             max_attempts=self.max_attempts,
             created_at=created,
             updated_at=created,
+            dedupe_mode=None if self.dedupe is None else read_rule(self.dedupe_rule).mode,
         )
 
 

@@ -9,8 +9,9 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 
 from typing import ClassVar
 
+from treadle.dedupe import PARKED
 from treadle.filters import MOST_SEARCHED
-from treadle.stores.sql import MOST, STUCK, SUMS_OF_USAGE, Statements
+from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, SUMS_OF_USAGE, UNTHROTTLED, Statements
 
 # The rows that a JSON array of ids names.
 _THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
@@ -28,19 +29,54 @@ class PostgresStatements(Statements):
 
     # The ids that an earlier try has stored already.
     EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
-    # Take a dedupe key, or see by the row count that it is held: by a job that is stored, once this does not wait.
-    TAKE_KEY = """
-    INSERT INTO treadle.dedupe (tenant, key, id)
-    VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
-    RETURNING 1
-    """
-    # Release the keys of jobs that have ended.
-    DROP_KEYS = f"""
-    DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
-        SELECT d.ctid
+    # Lock the keys of jobs, held by them or not. Sorted, so that no two transactions deadlock.
+    LOCK_KEYS = (
+        f"""
+        SELECT 1 FROM (SELECT tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} AND dedupe IS NOT NULL
+                        ORDER BY tenant, dedupe OFFSET 0) j
+         CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p WHERE p.tenant = j.tenant AND p.key = j.dedupe
+                              LIMIT 1 FOR UPDATE) d
+        """,
+    )
+    # Release the keys of jobs that have ended. A successor takes the key, and waits no longer. A key that another
+    # transaction has locked stays as it is, and so does a throttled one. The answer: a row with a 1 for each that was
+    # released, and one with its queue for each successor.
+    RELEASE_KEYS = f"""
+    WITH mine AS MATERIALIZED (
+        SELECT d.place, d.successor, d.due, d.expires_at
           FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
-         CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p
-                              WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
+         CROSS JOIN LATERAL (SELECT p.ctid AS place, p.successor, p.due, p.expires_at FROM treadle.dedupe p
+                              WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
+                              LIMIT 1 FOR UPDATE SKIP LOCKED) d),
+    gone AS (
+        DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
+            SELECT place FROM mine WHERE successor IS NULL AND coalesce(expires_at, 0) <= CAST(:now AS bigint)))
+        RETURNING id),
+    passed AS (
+        UPDATE treadle.dedupe d SET id = d.successor, successor = NULL, due = NULL, expires_at = NULL
+         WHERE ctid = ANY(ARRAY(SELECT place FROM mine WHERE successor IS NOT NULL))
+        RETURNING id),
+    woken AS (
+        UPDATE treadle.ready r SET updated_at = CAST(:now AS bigint), run_at = coalesce(
+                   (SELECT m.due FROM mine m WHERE m.successor = r.id LIMIT 1), CAST(:now AS bigint))
+         WHERE r.id = ANY(ARRAY(SELECT id FROM passed)) AND r.run_at = {PARKED}
+        RETURNING r.queue)
+    SELECT 1, NULL FROM gone UNION ALL SELECT 1, NULL FROM passed UNION ALL SELECT 0, queue FROM woken
+    """
+    # Of jobs that have ended, those that still hold their keys, though they are not throttled.
+    UNRELEASED_KEYS = f"""
+    SELECT d.id::text
+      FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
+     CROSS JOIN LATERAL (SELECT p.id FROM treadle.dedupe p
+                          WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
+                            AND (p.successor IS NOT NULL OR coalesce(p.expires_at, 0) <= CAST(:now AS bigint))
+                          LIMIT 1) d
+    """
+    # Delete throttled keys whose period is over.
+    PRUNE_KEYS = """
+    DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM treadle.dedupe WHERE expires_at <= CAST(:now AS bigint) AND successor IS NULL
+         ORDER BY expires_at LIMIT :limit FOR UPDATE SKIP LOCKED))
     """
     # Count rows where they moved. [[status, type, queue, by how many], …]
     ADD_TALLIES = """
@@ -126,7 +162,7 @@ class PostgresStatements(Statements):
            r.run_at, r.attempts, r.snoozes, r.updated_at,
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
-           {_LAST_ERROR}
+           {_LAST_ERROR}, {DEDUPE_RULE}
     """
     FROM_ALL = """FROM treadle.jobs j
       LEFT JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
@@ -180,10 +216,11 @@ class PostgresStatements(Statements):
     # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
     # of them.)
-    PRUNABLE = """
+    PRUNABLE = f"""
     SELECT id::text, status, type, queue FROM treadle.finished f
      WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
        AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
+       AND {UNTHROTTLED}
      ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
     """
     PRUNE_USAGE = """

@@ -17,7 +17,7 @@ from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Due, Settled
 from treadle.stores.shared import claim_settle, defects, enqueue, liveness, manage, read, search, stats, web_records
-from treadle.stores.transaction import Connections, Insert, Steps, Transaction
+from treadle.stores.transaction import Connections, Insert, KeysLocked, Steps, Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -168,13 +168,27 @@ class SQLStore(ABC, Generic[D]):
         return self.database.read("claim", lambda tx: tx.due(request))
 
     def move(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take the steps in one transaction. If a row is in the way that contradicts others, it is removed first."""
+        """Take the steps in one transaction. If a row is in the way that contradicts others, it is removed first. Jobs
+        whose dedupe keys other transactions have locked are set aside."""
         try:
             return self.database.write(pool, steps, *args, **kwargs)
+        except KeysLocked as locked:
+            return self._move_rest(pool, set(locked.ids), steps, *args, **kwargs)
         except StoreRefused:
             if not self.database.write(pool, defects.repair):
                 raise
             return self.database.write(pool, steps, *args, **kwargs)
+
+    def _move_rest(self, pool: str, aside: set[str], steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        def rest(tx: Transaction) -> T:
+            tx.set_aside = frozenset(aside)
+            return steps(tx, *args, **kwargs)
+
+        while True:
+            try:
+                return self.database.write(pool, rest)
+            except KeysLocked as locked:
+                aside |= set(locked.ids)
 
     claim = moves("claim", claim_settle.claim)
 
