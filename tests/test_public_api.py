@@ -55,6 +55,7 @@ ERRORS = [
 NAMES = [
     "BadArguments",
     "Context",
+    "Dedupe",
     "Event",
     "Fail",
     "Filter",
@@ -175,6 +176,7 @@ JOB = [
     "error",
     "result",
     "progress",
+    "dedupe_mode",
 ]
 
 CONTEXT = [

@@ -12,13 +12,12 @@ from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job
 from treadle.outcome import RELEASED, Fail, Outcome, OutcomeKind, Retry, Snooze, decide
 from treadle.results import twin
-from treadle.stores.transaction import BUSY_SECONDS
 
 if TYPE_CHECKING:
     from treadle.stores.base import Engine
 
-PAUSE = 0.05
-"""Seconds until a settle that was set aside is repeated."""
+PAUSE, PATIENCE = 0.05, 10.0
+"""Seconds until a settle that was set aside is repeated, and after which it raises StoreBusy."""
 
 
 class Lease:
@@ -78,10 +77,10 @@ class Lease:
 
     def _settle(self, outcome: Outcome) -> None:
         settled = self._store.settle([(self._claimed, outcome)])
-        deadline = time.monotonic() + BUSY_SECONDS
+        deadline = time.monotonic() + PATIENCE
         while settled.set_aside:  # a transaction has locked its dedupe key
             if time.monotonic() > deadline:
-                raise StoreBusy(self._store.where, BUSY_SECONDS)
+                raise StoreBusy(self._store.where, PATIENCE)
             time.sleep(PAUSE)
             settled = self._store.settle([(self._claimed, outcome)])
         if settled.lost:

@@ -439,7 +439,7 @@ def test_failures_are_found_by_their_index(explain):
 )
 def test_pruning_reads_only_old_jobs(explain, statuses):
     before = FIRST + 40 * 100 * 1000
-    wanted = {"statuses": json.dumps(statuses), "before": before, "oldest": first_id_of(before)}
+    wanted = {"statuses": json.dumps(statuses), "before": before, "oldest": first_id_of(before), "now": LATER}
 
     plan = explain(Transaction.sql.PRUNABLE, {**wanted, "limit": BATCH})
 

@@ -72,6 +72,8 @@ class PostgresStatements(Statements):
                             AND (p.successor IS NOT NULL OR coalesce(p.expires_at, 0) <= CAST(:now AS bigint))
                           LIMIT 1) d
     """
+    # The rest of this transaction waits only briefly for locks: others wait for its commit.
+    WAIT_BRIEFLY = ("SET LOCAL lock_timeout = '100ms'",)
     # Delete throttled keys whose period is over.
     PRUNE_KEYS = """
     DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(

@@ -10,7 +10,7 @@ import msgspec
 
 from treadle.codec import as_json
 from treadle.errors import LeaseLost
-from treadle.job import ClaimedJob
+from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Settled
@@ -37,7 +37,7 @@ def settle(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Settled:
     """Write what is still ours to write. The rest is lost, unless it was written before."""
     if tx.set_aside:
         return _settle_rest(tx, ended, set(tx.set_aside))
-    written = settle_held(tx, ended)
+    written = settle_held(tx, ended, briefly=True)
     if len(written) == len(ended):
         return Settled(tx.now, written)
     held = {c.fence for c, _ in written}
@@ -55,8 +55,9 @@ def _settle_rest(tx: Transaction, ended: Sequence[LeaseOutcome], aside: set[str]
     return msgspec.structs.replace(settled, set_aside=[one for one in ended if one[0].id in aside])
 
 
-def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
-    """Write the outcomes of leases that are still held, with all that follows. Return them as they were written."""
+def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool = False) -> Sequence[LeaseOutcome]:
+    """Write the outcomes of leases that are still held, with all that follows. Return them as they were written.
+    `briefly`: do not wait long for the dedupe keys of follow-ups, which a transaction may have locked."""
     if tx.set_aside:
         ended = [one for one in ended if one[0].id not in tx.set_aside]
     written, uncounted = tx.settle(ended)
@@ -65,8 +66,19 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Sequence[Leas
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
         keys.release(tx, keyed)
     if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:
+        for statement in tx.sql.WAIT_BRIEFLY if briefly and _needs_keys(follow_ups) else ():
+            tx.execute(statement)
         insert(tx, follow_ups)
     return written
+
+
+def _needs_keys(jobs: Sequence[NewJob]) -> bool:
+    return any(job.dedupe is not None for job in jobs)
+
+
+def may_have_waited(one: LeaseOutcome) -> bool:
+    """Whether its settle needs a dedupe key that another transaction may have locked."""
+    return _needs_keys(one[1].follow_ups)
 
 
 def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:

@@ -139,8 +139,9 @@ def _look(tx: Transaction, place: Mapping[str, Any], fresh: Collection[str], *, 
     row = tx.execute(tx.sql.KEY_STATE, place).fetchone()
     if row is None:
         return None
-    *columns, place = row
-    return KeyState(*columns, Place.FRESH if columns[0] in fresh else Place(place))
+    holder, until_started, since, expires_at, successor, where = row
+    where = Place.FRESH if holder in fresh else Place(where)
+    return KeyState(holder, until_started, since, expires_at, successor, where)
 
 
 def _key_row(id: str, rule: Rule, now: int) -> dict[str, Any]:

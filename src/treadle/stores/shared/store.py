@@ -193,7 +193,27 @@ class SQLStore(ABC, Generic[D]):
     claim = moves("claim", claim_settle.claim)
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
-        return self.move("settle", claim_settle.settle, ended) if ended else Settled(at=0)
+        if not ended:
+            return Settled(at=0)
+        try:
+            return self.move("settle", claim_settle.settle, ended)
+        except StoreBusy:
+            if not any(map(claim_settle.may_have_waited, ended)):
+                raise
+            return self._settle_apart(ended)
+
+    def _settle_apart(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
+        """A follow-up of one of them has waited for its dedupe key. It is set aside, and the rest goes on."""
+        if len(ended) == 1:
+            return Settled(at=0, set_aside=ended)
+        rest = [one for one in ended if not claim_settle.may_have_waited(one)]
+        parts = [self.settle(rest), *(self.settle([one]) for one in ended if claim_settle.may_have_waited(one))]
+        return Settled(
+            max(part.at for part in parts),
+            [one for part in parts for one in part.written],
+            [one for part in parts for one in part.lost],
+            [one for part in parts for one in part.set_aside],
+        )
 
     save_progress = writes("other", liveness.save_progress)
     extend = writes("other", liveness.extend)

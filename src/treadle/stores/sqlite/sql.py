@@ -23,6 +23,8 @@ def from_postgres(sql: str) -> str:
     return sql.replace("least(", "min(").replace("greatest(", "max(")
 
 
+_UNTHROTTLED = from_postgres(UNTHROTTLED)
+
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
 json_array(l.id, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
@@ -56,6 +58,8 @@ class SQLiteStatements(Statements):
              WHERE j.dedupe IS NOT NULL) AND coalesce(expires_at, 0) <= :now
         """,
     )
+    # The rest of this transaction waits only briefly for locks: here it waits for none.
+    WAIT_BRIEFLY: tuple[str, ...] = ()
     # Delete throttled keys whose period is over.
     PRUNE_KEYS = """
     DELETE FROM treadle_dedupe WHERE (tenant, key) IN (
@@ -184,7 +188,7 @@ class SQLiteStatements(Statements):
     PRUNABLE = f"""
     SELECT id, status, type, queue FROM treadle_finished f
      WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
-       AND {from_postgres(UNTHROTTLED)}
+       AND {_UNTHROTTLED}
      ORDER BY id LIMIT :limit
     """
     PRUNE_USAGE = """

@@ -25,9 +25,9 @@ CREATE TABLE treadle.jobs (
     priority     integer NOT NULL,
     max_attempts integer NOT NULL,
     dedupe       text COLLATE "C",
-    dedupe_rule  text,  -- JSON; NULL if it has a key alone, or none
     traceparent  text,
     created_at   bigint NOT NULL,
+    dedupe_rule  text,  -- JSON; NULL if it has a key alone, or none
     PRIMARY KEY (id, tenant)
 );
 CREATE INDEX jobs_by_tenant ON treadle.jobs (tenant, id) WHERE tenant <> '';

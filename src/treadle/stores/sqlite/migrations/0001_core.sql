@@ -21,9 +21,9 @@ CREATE TABLE treadle_jobs (
     priority     INTEGER NOT NULL,
     max_attempts INTEGER NOT NULL,
     dedupe       TEXT,
-    dedupe_rule  TEXT,  -- JSON; NULL if it has a key alone, or none
     traceparent  TEXT,
-    created_at   INTEGER NOT NULL
+    created_at   INTEGER NOT NULL,
+    dedupe_rule  TEXT  -- JSON; NULL if it has a key alone, or none
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX treadle_jobs_by_tenant ON treadle_jobs (tenant, id) WHERE tenant <> '';
