@@ -27,6 +27,8 @@ LONGEST = 10**8
 """Seconds: about three years."""
 PARKED = clock.LAST
 """The run_at of a successor that waits until the holder of its key has ended."""
+REPLACED_BY = "replaced by "
+"""With an id: the error of a job that a newer one has replaced."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """No database accepts NUL or a lone surrogate in text."""
 

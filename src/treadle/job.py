@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from treadle import clock, codec
-from treadle.dedupe import read_rule
+from treadle.dedupe import PARKED, read_rule
 
 
 class Status(StrEnum):
@@ -89,6 +89,9 @@ class Progress(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+_PARKED_UNTIL = clock.to_datetime(PARKED)
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One stored unit of work, as read at one moment."""
 
@@ -114,6 +117,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     dedupe_mode: str | None = None
     """How it was enqueued, if it has a dedupe key: "return", "replace", …"""
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it does not wait for a time, but until the holder of its dedupe key has ended."""
+        return self.run_at == _PARKED_UNTIL
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):

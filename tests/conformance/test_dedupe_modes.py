@@ -423,7 +423,9 @@ def test_reject_raises_and_stores_nothing(store):
     holder = call(store, REJECT)
     before = snapshot(store)
 
-    with pytest.raises(KeyHeld, match=r"cannot be stored: its dedupe key \(sha256 [0-9a-f]{16}\) is held") as held:
+    with pytest.raises(
+        KeyHeld, match=r"the job was not stored: its dedupe key \(sha256 [0-9a-f]{16}\) is held"
+    ) as held:
         store.insert([new_job(), keyed(REJECT)])
 
     assert (holder.id, "k") == (held.value.holder, held.value.key)

@@ -305,7 +305,7 @@ def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
 
 
 def test_dedupe_keys_are_released_by_job_id(explain, held):
-    check(explain(Transaction.sql.RELEASE_KEYS, {"ids": json.dumps([id for id, _ in held]), "now": 0}))
+    check(explain(hot.RELEASE_KEYS, {"ids": json.dumps([id for id, _ in held]), "now": 0}))
 
 
 # Manage

@@ -243,6 +243,11 @@ class Statements:
                EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = j.id AND f.tenant = j.tenant)
           FROM treadle.jobs j WHERE id = CAST(CAST(:id AS text) AS uuid)
     """
+    # The holder of a dedupe key, whose successor the job is.
+    KEY_BEFORE = """
+        SELECT d.id::text FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
+         WHERE j.id = CAST(:id AS uuid) AND d.successor = j.id
+    """
     LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
     # The workers that have jobs of a type leased, and how many.
     LEASE_HOLDERS = f"SELECT worker, count(*) FROM treadle.leases l WHERE type = :type AND NOT {STUCK} GROUP BY worker"

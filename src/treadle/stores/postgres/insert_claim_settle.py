@@ -178,13 +178,13 @@ class Transitions(Transaction):
     def release_keys(self, ids: Sequence[str]) -> Collection[str]:
         these = {"ids": as_json(ids), "now": self.now}
         released = 0
-        for one, queue in self.execute(self.sql.RELEASE_KEYS, these):
+        for one, queue in self.execute(sql.RELEASE_KEYS, these):
             released += one
             if queue is not None:
                 self.job_waits(queue)
         if released == len(ids):
             return ()
-        return [row[0] for row in self.execute(self.sql.UNRELEASED_KEYS, these)]
+        return [row[0] for row in self.execute(sql.UNRELEASED_KEYS, these)]
 
     def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
         run_at, charged, snoozed, suspicion = requeued(self.now, o)

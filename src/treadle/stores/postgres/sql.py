@@ -9,12 +9,11 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 
 from typing import ClassVar
 
-from treadle.dedupe import PARKED
 from treadle.filters import MOST_SEARCHED
 from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, SUMS_OF_USAGE, UNTHROTTLED, Statements
 
 # The rows that a JSON array of ids names.
-_THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
+THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
@@ -28,50 +27,16 @@ class PostgresStatements(Statements):
     # ---- enqueue
 
     # The ids that an earlier try has stored already.
-    EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
+    EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {THESE}"
     # Lock the keys of jobs, held by them or not. Sorted, so that no two transactions deadlock.
     LOCK_KEYS = (
         f"""
-        SELECT 1 FROM (SELECT tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} AND dedupe IS NOT NULL
+        SELECT 1 FROM (SELECT tenant, dedupe FROM treadle.jobs WHERE id = {THESE} AND dedupe IS NOT NULL
                         ORDER BY tenant, dedupe OFFSET 0) j
          CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p WHERE p.tenant = j.tenant AND p.key = j.dedupe
                               LIMIT 1 FOR UPDATE) d
         """,
     )
-    # Release the keys of jobs that have ended. A successor takes the key, and waits no longer. A key that another
-    # transaction has locked stays as it is, and so does a throttled one. The answer: a row with a 1 for each that was
-    # released, and one with its queue for each successor.
-    RELEASE_KEYS = f"""
-    WITH mine AS MATERIALIZED (
-        SELECT d.place, d.successor, d.due, d.expires_at
-          FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
-         CROSS JOIN LATERAL (SELECT p.ctid AS place, p.successor, p.due, p.expires_at FROM treadle.dedupe p
-                              WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
-                              LIMIT 1 FOR UPDATE SKIP LOCKED) d),
-    gone AS (
-        DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
-            SELECT place FROM mine WHERE successor IS NULL AND coalesce(expires_at, 0) <= CAST(:now AS bigint)))
-        RETURNING id),
-    passed AS (
-        UPDATE treadle.dedupe d SET id = d.successor, successor = NULL, due = NULL, expires_at = NULL
-         WHERE ctid = ANY(ARRAY(SELECT place FROM mine WHERE successor IS NOT NULL))
-        RETURNING id),
-    woken AS (
-        UPDATE treadle.ready r SET updated_at = CAST(:now AS bigint), run_at = coalesce(
-                   (SELECT m.due FROM mine m WHERE m.successor = r.id LIMIT 1), CAST(:now AS bigint))
-         WHERE r.id = ANY(ARRAY(SELECT id FROM passed)) AND r.run_at = {PARKED}
-        RETURNING r.queue)
-    SELECT 1, NULL FROM gone UNION ALL SELECT 1, NULL FROM passed UNION ALL SELECT 0, queue FROM woken
-    """
-    # Of jobs that have ended, those that still hold their keys, though they are not throttled.
-    UNRELEASED_KEYS = f"""
-    SELECT d.id::text
-      FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
-     CROSS JOIN LATERAL (SELECT p.id FROM treadle.dedupe p
-                          WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
-                            AND (p.successor IS NOT NULL OR coalesce(p.expires_at, 0) <= CAST(:now AS bigint))
-                          LIMIT 1) d
-    """
     # The rest of this transaction waits only briefly for locks: others wait for its commit.
     WAIT_BRIEFLY = ("SET LOCAL lock_timeout = '100ms'",)
     # Delete throttled keys whose period is over.
@@ -90,7 +55,7 @@ class PostgresStatements(Statements):
 
     # Who declares this worker dead has to wait until its claim is committed, and finds all of its leases.
     IS_ALIVE = "SELECT 1 FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
-    DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
+    DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {THESE}"
     # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck. These are locked, so that
     # their owner cannot move the deadline in between; one that it moves or settles just now is left to it.
     _LEASES = f"""
@@ -211,9 +176,9 @@ class PostgresStatements(Statements):
         """A path as PostgreSQL writes it; a number may be a name or an index."""
         return [parts]
 
-    DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
-    DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
-    DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
+    DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {THESE}"
+    DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {THESE}"
+    DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {THESE}"
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from treadle.codec import as_json
-from treadle.dedupe import PARKED, KeyState, Place, Rule, due_at, read_rule
+from treadle.dedupe import PARKED, REPLACED_BY, KeyState, Place, Rule, due_at, read_rule
 from treadle.errors import KeyHeld
 from treadle.job import NewJob, Status
 from treadle.stores.shared.stats import tally
@@ -70,7 +70,7 @@ class KeyTaker:
         if self._tx.value(self._tx.sql.IS_STORED, {"id": job.id}):
             self.holders[job.id] = job.id  # by an earlier try, and the key may be another's by now
         elif rule.mode == "reject":
-            raise KeyHeld(job.id, key, state.holder, verb="stored")
+            raise KeyHeld(job.id, key, state.holder, is_new=True)
         elif state.holder != job.id:
             self.holders[job.id] = state.holder
         return True
@@ -166,7 +166,7 @@ def _pass_on(tx: Transaction, place: Mapping[str, Any], state: KeyState) -> None
 def end_replaced(tx: Transaction, replaced: Mapping[str, Replaced]) -> None:
     """End the jobs that newer ones replace: they are cancelled, and say by which."""
     for id, new in replaced.items():
-        row = {"id": id, "status": Status.CANCELLED.value, "now": tx.now, "error": f"replaced by {new.by}"}
+        row = {"id": id, "status": Status.CANCELLED.value, "now": tx.now, "error": f"{REPLACED_BY}{new.by}"}
         tx.execute(tx.sql.FINISH_READY, row)
     tx.execute(tx.sql.DELETE_READY, {"ids": as_json(list(replaced))})
     counts = Counter((old.type, old.queue) for old in replaced.values())

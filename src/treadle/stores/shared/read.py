@@ -118,6 +118,7 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
     return msgspec.structs.replace(
         found,
         limit=tx.value(tx.sql.LIMIT, {"type": job.type}),
+        waits_for=None if job.dedupe_mode is None else tx.value(tx.sql.KEY_BEFORE, {"id": id}),
         holders=dict(tx.execute(tx.sql.LEASE_HOLDERS, parameters).fetchall()),
         ahead=_ahead(tx, job, found.workers),
     )

@@ -217,7 +217,7 @@ class Transitions(Transaction):
         return sum(written.rowcount for written in asked)
 
     def release_keys(self, ids: Sequence[str]) -> Collection[str]:
-        for statement in self.sql.RELEASE_KEYS:
+        for statement in sql.RELEASE_KEYS:
             self.execute(statement, {"ids": as_json(ids), "now": self.now})
         return ()
 

@@ -10,7 +10,6 @@ from itertools import product
 from typing import ClassVar
 
 from treadle.codec import encode
-from treadle.dedupe import PARKED
 from treadle.filters import MOST_SEARCHED, is_index
 from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, UNTHROTTLED, Statements
 
@@ -43,21 +42,6 @@ class SQLiteStatements(Statements):
     EXISTING_IDS = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
     # Lock the keys of jobs: nothing to do here.
     LOCK_KEYS: tuple[str, ...] = ()
-    # Release the keys of jobs that have ended: a successor waits no longer, and takes the key. A throttled key stays.
-    _OF_THESE = "successor IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))"
-    RELEASE_KEYS = (
-        f"""
-        UPDATE treadle_ready SET updated_at = :now, run_at = coalesce(
-                   (SELECT due FROM treadle_dedupe WHERE {_OF_THESE} AND successor = treadle_ready.id), :now)
-         WHERE id IN (SELECT successor FROM treadle_dedupe WHERE {_OF_THESE}) AND run_at = {PARKED}
-        """,
-        f"UPDATE treadle_dedupe SET id = successor, successor = NULL, due = NULL, expires_at = NULL WHERE {_OF_THESE}",
-        """
-        DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
-            SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
-             WHERE j.dedupe IS NOT NULL) AND coalesce(expires_at, 0) <= :now
-        """,
-    )
     # The rest of this transaction waits only briefly for locks: here it waits for none.
     WAIT_BRIEFLY: tuple[str, ...] = ()
     # Delete throttled keys whose period is over.
