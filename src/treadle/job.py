@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from treadle import clock, codec
-from treadle.dedupe import PARKED, read_rule
+from treadle.dedupe import PARKED, mode_of
 
 
 class Status(StrEnum):
@@ -165,7 +165,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             max_attempts=self.max_attempts,
             created_at=created,
             updated_at=created,
-            dedupe_mode=None if self.dedupe is None else read_rule(self.dedupe_rule).mode,
+            dedupe_mode=None if self.dedupe is None else mode_of(self.dedupe_rule),
         )
 
 

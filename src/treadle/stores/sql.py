@@ -50,13 +50,6 @@ class Statements:
 
     # ---- enqueue
 
-    # Take a dedupe key, or see that it is held: by a job that is stored, once this does not wait.
-    TAKE_KEY = """
-        INSERT INTO treadle.dedupe (tenant, key, id, until_started, since, expires_at)
-        VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid),
-                CAST(:until_started AS integer), CAST(:since AS bigint), CAST(:expires_at AS bigint))
-            ON CONFLICT DO NOTHING RETURNING 1
-    """
     # Let no other transaction change who holds a key.
     LOCK_KEY = """
         SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) FOR UPDATE

@@ -28,6 +28,12 @@ class PostgresStatements(Statements):
 
     # The ids that an earlier try has stored already.
     EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {THESE}"
+    # Take a dedupe key, or see by the row count that it is held: by a job that is stored, once this does not wait.
+    TAKE_KEY = """
+    INSERT INTO treadle.dedupe (tenant, key, id)
+    VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
+    RETURNING 1
+    """
     # Lock the keys of jobs, held by them or not. Sorted, so that no two transactions deadlock.
     LOCK_KEYS = (
         f"""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from treadle.codec import as_json
-from treadle.dedupe import PARKED, REPLACED_BY, KeyState, Place, Rule, due_at, read_rule
+from treadle.dedupe import PARKED, PLAIN, REPLACED_BY, KeyState, Place, Rule, due_at, read_rule
 from treadle.errors import KeyHeld
 from treadle.job import NewJob, Status
 from treadle.stores.shared.stats import tally
@@ -43,7 +43,7 @@ class KeyTaker:
         # In the order of the keys, so that two transactions that take the same keys do not deadlock.
         for job in sorted(jobs, key=lambda job: (job.tenant, job.dedupe or "")):
             if job.dedupe is not None:
-                self._take(job, job.dedupe, read_rule(job.dedupe_rule))
+                self._take(job, job.dedupe, PLAIN if job.dedupe_rule is None else read_rule(job.dedupe_rule))
 
     def row(self, job: NewJob) -> NewJob:
         """The job, with the time at which it is due if its key decides that."""
@@ -94,7 +94,7 @@ class KeyTaker:
             row.update(id=state.holder, until_started=state.until_started, expires_at=state.expires_at)
             row.update(successor=job.id, due=due)
             self._due[job.id] = PARKED
-        self._tx.execute(self._tx.sql.SET_KEY, {"successor": None, "due": None, **place, **row})
+        _set(self._tx, place, row)
         return True
 
     def _end(self, id: str, by: str) -> bool:
@@ -116,8 +116,7 @@ def take(
 
     `fresh`: new jobs, which hold keys already but are not stored yet.
     """
-    row = {**place, **_key_row(id, rule, tx.now)}
-    while not tx.value(tx.sql.TAKE_KEY, row):
+    while not tx.execute(tx.sql.TAKE_KEY, {**place, "id": id}).rowcount:
         state = _look(tx, place, fresh, locked=rule.replaces)
         if state is not None and not rule.replaces and (state.is_free(tx.now) or state.is_overdue):
             state = _look(tx, place, fresh, locked=True)  # another may have been faster
@@ -128,8 +127,10 @@ def take(
         elif not state.is_free(tx.now):
             return state
         else:
-            tx.execute(tx.sql.SET_KEY, {**row, "successor": None, "due": None})
+            _set(tx, place, _key_row(id, rule, tx.now))
             return None
+    if rule is not PLAIN:
+        _set(tx, place, _key_row(id, rule, tx.now))
     return None
 
 
@@ -154,13 +155,17 @@ def _key_row(id: str, rule: Rule, now: int) -> dict[str, Any]:
     }
 
 
+def _set(tx: Transaction, place: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    tx.execute(tx.sql.SET_KEY, {"successor": None, "due": None, **place, **row})
+
+
 def _pass_on(tx: Transaction, place: Mapping[str, Any], state: KeyState) -> None:
     """The holder was deleted by hand: its successor takes the key."""
     queue = tx.value(tx.sql.WAKE_SUCCESSOR, {**place, "successor": state.successor, "now": tx.now})
     if queue is not None:
         tx.job_waits(queue)
     row = {"id": state.successor, "until_started": 0, "since": state.since, "expires_at": None}
-    tx.execute(tx.sql.SET_KEY, {**place, **row, "successor": None, "due": None})
+    _set(tx, place, row)
 
 
 def end_replaced(tx: Transaction, replaced: Mapping[str, Replaced]) -> None:

@@ -40,6 +40,8 @@ class SQLiteStatements(Statements):
 
     # The ids that an earlier try has stored already.
     EXISTING_IDS = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
+    # Take a dedupe key, or see by the row count that it is held.
+    TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
     # Lock the keys of jobs: nothing to do here.
     LOCK_KEYS: tuple[str, ...] = ()
     # The rest of this transaction waits only briefly for locks: here it waits for none.
