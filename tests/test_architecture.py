@@ -33,6 +33,7 @@ PURE = {
     "filters",
     "version",
     "diagnosis",
+    "problems",
 }
 """No I/O, no store, no worker: data and decisions."""
 MIDDLE = {

@@ -8,11 +8,12 @@ from typing import Any
 
 from treadle import clock, filters
 from treadle.bulk import Bulk
-from treadle.diagnosis import Problem, Why, explain, problems
+from treadle.diagnosis import Why, explain
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.problems import Problem, problems
 from treadle.producer import Producer
 from treadle.results import twin
 from treadle.stores.base import Store, WorkerRow

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from treadle import clock
-from treadle.diagnosis import Problem, Reason, Why, is_alive, silence, stalled_for
+from treadle.diagnosis import Reason, Why, is_alive, silence, stalled_for
 from treadle.errors import BadFilter
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.problems import Problem
 
 if TYPE_CHECKING:
     from treadle.filters import Filter

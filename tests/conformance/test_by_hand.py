@@ -23,11 +23,12 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
-from treadle.diagnosis import ReasonCode, explain, problems
+from treadle.diagnosis import ReasonCode, explain
 from treadle.errors import JobNotFound
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.outcome import COMPLETED, RELEASED
+from treadle.problems import problems
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Token
 from treadle.worker.chores import declare_local_dead

@@ -10,25 +10,20 @@ import pytest
 
 from treadle.clock import SECOND
 from treadle.diagnosis import (
-    LONG,
-    MOST_PROBLEMS,
-    OFTEN,
     SILENT,
-    Problem,
     Reason,
     ReasonCode,
     Why,
     for_tenant,
     handles,
     is_alive,
-    problems,
     silence,
-    unhandled,
 )
 from treadle.filters import parse
 from treadle.ids import new_id
 from treadle.job import STATE_NAMES, NewJob, Usage
 from treadle.management import latencies
+from treadle.problems import LONG, MOST_PROBLEMS, OFTEN, Problem, problems, unhandled
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 

@@ -14,9 +14,10 @@ from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, group
-from treadle.diagnosis import Problem, alive, handles, unhandled
+from treadle.diagnosis import alive, handles
 from treadle.job import STATE_NAMES, Status
 from treadle.management import COUNTED_BY
+from treadle.problems import Problem, unhandled
 from treadle.stores.base import WorkerRow
 from treadle.stores.rows import QueueStats
 

@@ -21,8 +21,8 @@ from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration
-from treadle.diagnosis import Problem
 from treadle.job import STATE_OF, SUMMARY, Status
+from treadle.problems import Problem
 
 HELP = """Watch the queue: what waits, who works, what fails. q quits, p pauses.
 

@@ -6,12 +6,12 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from typing import TypeVar
 
-from treadle import diagnosis
+from treadle import problems as queue_problems
 from treadle.app import Treadle
-from treadle.diagnosis import Problem
 from treadle.filters import Filter
 from treadle.job import Count, Usage
 from treadle.management import recent_usage
+from treadle.problems import Problem
 from treadle.web.api.stats import LIVE_SHARE, MAX_COUNTED, QUERY_SHARE, queue_stats
 from treadle.web.pages.usage_charts import Window
 from treadle.web.route import Request
@@ -51,7 +51,7 @@ def worker_names(request: Request) -> dict[str, str]:
 def problems(request: Request) -> list[Problem]:
     def make() -> list[Problem]:
         now = request.app.store.now()
-        return diagnosis.problems(queues(request), workers(request), recent_usage(request.app.store, now), now)
+        return queue_problems.problems(queues(request), workers(request), recent_usage(request.app.store, now), now)
 
     return _cached(request, "problems", make, LIVE_SHARE)
 

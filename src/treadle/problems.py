@@ -1,0 +1,120 @@
+"""What is wrong with the queue as a whole, each problem with the next step. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from treadle import clock
+from treadle.diagnosis import RETURNED, UNBLOCK, alive, handles, is_alive, silence, stalled_for
+from treadle.filters import Filter
+from treadle.job import Status, Usage
+from treadle.units import format_duration, plural
+
+if TYPE_CHECKING:
+    from treadle.stores.base import WorkerRow
+    from treadle.stores.rows import QueueStats
+
+LONG = 300
+"""Seconds after which a job that is due should have been started."""
+OFTEN = 5
+"""This many failures, and half of all runs, are more than bad luck."""
+MOST_PROBLEMS = 20  # of jobs that wait, and of types that fail: no page, terminal or reader can use a thousand
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something that is wrong with the queue as a whole, and what to do about it."""
+
+    code: str
+    text: str
+    next: str
+    filter: str = ""
+    """The jobs that it is about."""
+
+
+def unhandled(counts: Iterable[Mapping[str, Any]], living: Sequence[WorkerRow]) -> list[dict[str, Any]]:
+    """Types in queues that no live worker takes, and how many of their jobs wait. `counts`: by status, type, queue."""
+    waiting = [row for row in counts if row["status"] == Status.PENDING]
+    missed = [row for row in waiting if not any(handles(worker, row["queue"], row["type"]) for worker in living)]
+    return [{"queue": row["queue"], "type": row["type"], "pending": row["count"]} for row in missed]
+
+
+def problems(
+    queues: Sequence[QueueStats], workers: Sequence[WorkerRow], recent: Sequence[Usage], now: int
+) -> list[Problem]:
+    """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type."""
+    living = alive(workers, now)
+    found: list[Problem | None] = [_lost(worker, now) for worker in workers if not is_alive(worker, now)]
+    found += [_blocked(worker, seconds) for worker in workers if (seconds := stalled_for(worker, now)) is not None]
+    found += [_unreadable(worker) for worker in workers if worker.broken]
+    due = [stats for stats in queues if stats.counts["queued"]]
+    if due and not living:
+        found.append(_no_worker(due))
+    elif due:
+        found += _some([_waits(stats, living, now) for stats in due if not stats.others])
+    found += _some([_failing(used) for used in recent])
+    return [problem for problem in found if problem is not None]
+
+
+def _some(problems: Sequence[Problem | None]) -> list[Problem]:
+    """The first, and how many more there are."""
+    found = [problem for problem in problems if problem is not None]
+    more = len(found) - MOST_PROBLEMS
+    if more <= 0:
+        return found
+    text = f"{plural(more, 'more type')} {'has' if more == 1 else 'have'} such a problem"
+    return [*found[:MOST_PROBLEMS], Problem("more", text, "see all of them: treadle queues ls")]
+
+
+def _lost(worker: WorkerRow, now: int) -> Problem:
+    silent = format_duration(silence(worker, now))
+    text = f"worker {worker.name} is lost: no heartbeat for {silent}, {plural(worker.leases, 'job')} leased"
+    filter = str(Filter(statuses=(Status.PROCESSING.value,), workers=(worker.id,)))
+    return Problem("lost_worker", text, RETURNED, filter)
+
+
+def _blocked(worker: WorkerRow, seconds: float) -> Problem:
+    text = f"worker {worker.name} is stalled: its event loop has been blocked for {format_duration(seconds)}"
+    return Problem("stalled_worker", text, UNBLOCK, str(Filter(statuses=("processing",), workers=(worker.id,))))
+
+
+def _unreadable(worker: WorkerRow) -> Problem:
+    text = f"the row of worker {worker.name} was broken by hand: its {' and '.join(worker.broken)} cannot be read"
+    return Problem("broken_worker", text, "restart it: it writes a new row")
+
+
+def _no_worker(due: Sequence[QueueStats]) -> Problem:
+    text = f"{_jobs_wait(sum(stats.counts['queued'] for stats in due))} and no worker is running"
+    return Problem("no_worker", text, "start one: treadle worker app:td", "status:queued")
+
+
+def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem | None:
+    filter = str(Filter(statuses=("queued",), types=(stats.type,), queues=(stats.queue,)))
+    queue = "" if stats.queue == "default" else f' in queue "{stats.queue}"'
+    jobs = _jobs_wait(stats.counts["queued"], f' of type "{stats.type}"{queue}')
+    if not any(handles(worker, stats.queue, stats.type) for worker in living):
+        next = "start a worker whose app has the type, or restart old ones"
+        return Problem("unhandled", f"{jobs} and no live worker handles it", next, filter)
+    waited = 0.0 if stats.oldest_due is None else (now - stats.oldest_due) / clock.SECOND
+    if waited <= LONG:
+        return None
+    next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
+    if stats.limit is not None and stats.counts["processing"] >= stats.limit:
+        next = f"its limit of {stats.limit} is full: raise concurrency=, or make its runs shorter"
+    return Problem("slow", f"{jobs}, the oldest for {format_duration(waited)}", next, filter)
+
+
+def _jobs_wait(count: int, which: str = "") -> str:
+    return f"{plural(count, 'job')}{which} {'waits' if count == 1 else 'wait'}"
+
+
+def _failing(used: Usage) -> Problem | None:
+    ended = used.completed + used.failures  # a snoozed run says nothing of how often it fails
+    if used.failures < OFTEN or used.failures * 2 < ended:
+        return None
+    [type] = used.key
+    text = f'{used.failures:,} of {ended:,} runs of type "{type}" failed in the last 15 minutes'
+    filter = str(Filter(statuses=("failed", "retrying"), types=(type,)))
+    return Problem("failing", text, "look at its newest errors", filter)
