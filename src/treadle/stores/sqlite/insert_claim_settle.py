@@ -217,8 +217,10 @@ class Transitions(Transaction):
         return sum(written.rowcount for written in asked)
 
     def release_keys(self, ids: Sequence[str]) -> Collection[str]:
-        for statement in sql.RELEASE_KEYS:
-            self.execute(statement, {"ids": as_json(ids), "now": self.now})
+        these = {"ids": as_json(ids), "now": self.now}
+        woken, *_ = [self.execute(statement, these) for statement in sql.RELEASE_KEYS]
+        if not self.cursors.stale:  # else the next claim looks anyway
+            self.cursors.stale = woken.rowcount > 0
         return ()
 
     def _requeue(self, ended: Iterable[LeaseOutcome]) -> None:
