@@ -57,6 +57,7 @@ ERRORS = [
 NAMES = [
     "BadArguments",
     "Context",
+    "Dedupe",
     "Event",
     "Fail",
     "Filter",
@@ -190,6 +191,7 @@ JOB = [
     "error",
     "result",
     "progress",
+    "dedupe_mode",
 ]
 
 CONTEXT = [

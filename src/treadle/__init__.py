@@ -4,7 +4,7 @@ from treadle import logs
 from treadle.app import Treadle
 from treadle.backoff import exponential, fixed
 from treadle.context import Context
-from treadle.dedupe import make_dedupe_key
+from treadle.dedupe import Dedupe, make_dedupe_key
 from treadle.diagnosis import Why
 from treadle.errors import (
     BadArguments,
@@ -28,7 +28,7 @@ from treadle.version import __version__ as __version__
 
 logs.install()
 
-__all__ = ["Context", "Event", "Filter", "Job", "Lease", "Registry", "Status", "Treadle", "Why"]
+__all__ = ["Context", "Dedupe", "Event", "Filter", "Job", "Lease", "Registry", "Status", "Treadle", "Why"]
 __all__ += ["Fail", "Retry", "Snooze", "can_retry", "exponential", "fixed", "make_dedupe_key"]
 __all__ += ["BadArguments", "JobFailed", "JobNotFound", "KeyHeld", "LeaseLost", "NotJSON", "ResultTimeout"]
 __all__ += ["StoreBusy", "TreadleError", "WrongStatus"]

@@ -1,4 +1,4 @@
-"""The dedupe key: two enqueues with the same key are one job."""
+"""Dedupe: which enqueues are the same job, and what an enqueue does if another job holds its key. Pure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,90 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import KW_ONLY, dataclass
+from enum import StrEnum
+from typing import Any, Literal, get_args
 
+import msgspec
+
+from treadle import clock
 from treadle.errors import BadOption
 
-Dedupe = bool | str | Callable[..., str] | None
+Key = bool | str | Callable[..., str]
 """`True`: the type, tenant and payload are the key. A string: the key. A function: it returns the key."""
+Mode = Literal["return", "replace", "debounce", "throttle", "reject"]
+Until = Literal["ended", "started"]
+MODES: tuple[str, ...] = get_args(Mode)
+UNTIL: tuple[str, ...] = get_args(Until)
 
 LIMIT = 512
+LONGEST = 10**8
+"""Seconds: about three years."""
+PARKED = clock.LAST
+"""The run_at of a successor that waits until the holder of its key has ended."""
+REPLACED_BY = "replaced by "
+"""With an id: the error of a job that a newer one has replaced."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 """No database accepts NUL or a lone surrogate in text."""
+
+
+@dataclass(frozen=True)
+class Dedupe:
+    """A dedupe key, and what an enqueue does if another job holds it.
+
+    - "return": it stores nothing, and returns that job.
+    - "replace": the new job takes its place. If that job runs, the new one starts when it has ended.
+    - "debounce": as replace, and it starts when there was no call for `wait` seconds, at the latest `at_most` seconds
+      after the first call.
+    - "throttle": one job per `period` seconds. The key outlives the job.
+    - "reject": it stores nothing, and raises KeyHeld.
+
+    `until`: a job holds its key until it has "ended", or only until it has "started".
+    """
+
+    key: Key
+    _: KW_ONLY
+    mode: Mode = "return"
+    until: Until = "ended"
+    wait: float | None = None
+    at_most: float | None = None
+    period: float | None = None
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+DedupeOption = Key | Dedupe | None
+"""What `dedupe=` takes. A key alone is `Dedupe(key)`."""
+
+
+def _check(dedupe: Dedupe) -> None:
+    """Raises BadOption for what makes no sense."""
+    if dedupe.key is not True and not callable(dedupe.key):
+        checked_key(dedupe.key)
+    if dedupe.mode not in MODES:
+        raise BadOption("mode", dedupe.mode, f"choose one of {', '.join(MODES)}")
+    if dedupe.until not in UNTIL:
+        raise BadOption("until", dedupe.until, "a key is held until its job has 'ended', or has 'started'")
+    if dedupe.mode == "throttle" and dedupe.until != "ended":
+        raise BadOption("until", dedupe.until, "a throttled key is held for its period; leave until out")
+    for name, mode, what in (
+        ("wait", "debounce", "seconds without a call before the job starts"),
+        ("at_most", "debounce", "the most seconds from the first call to the start"),
+        ("period", "throttle", "the seconds in which one job is stored"),
+    ):
+        value = getattr(dedupe, name)
+        if dedupe.mode == mode:
+            _check_seconds(name, value, what)
+        elif value is not None:
+            raise BadOption(name, value, f"it belongs to mode={mode!r}; leave it out, or choose that mode")
+    if dedupe.wait is not None and dedupe.at_most is not None and dedupe.at_most < dedupe.wait:
+        raise BadOption("at_most", dedupe.at_most, f"it cannot be less than wait={dedupe.wait:g}")
+
+
+def _check_seconds(name: str, value: object, what: str) -> None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= LONGEST:
+        raise BadOption(name, value, f"{what}: more than 0, and at most {LONGEST:g}")
 
 
 def make_dedupe_key(type: str, tenant: str | None, payload: Mapping[str, Any]) -> str:
@@ -24,16 +98,113 @@ def make_dedupe_key(type: str, tenant: str | None, payload: Mapping[str, Any]) -
     return f"{type}::{tenant or 'global'}::{text}"
 
 
-def key_for(dedupe: Dedupe, type: str, tenant: str, payload: Mapping[str, Any]) -> str | None:
+def key_for(dedupe: DedupeOption, type: str, tenant: str, payload: Mapping[str, Any]) -> str | None:
     """The key that `dedupe` asks for, or None."""
-    if dedupe is None or dedupe is False:
+    key = dedupe.key if isinstance(dedupe, Dedupe) else dedupe
+    if key is None or key is False:
         return None
-    if dedupe is True:
-        key = make_dedupe_key(type, tenant, payload)
-        return key if len(key.encode()) <= LIMIT else f"sha256:{hashlib.sha256(key.encode()).hexdigest()}"
-    key = dedupe(**payload) if callable(dedupe) else dedupe
+    if key is True:
+        text = make_dedupe_key(type, tenant, payload)
+        return text if len(text.encode()) <= LIMIT else f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
+    return checked_key(key(**payload) if callable(key) else key)
+
+
+def checked_key(key: object) -> str:
     if not isinstance(key, str) or not key or _UNSTORABLE.search(key):
         raise BadOption("dedupe", key, "a key is a string that is not empty, or True for the payload itself")
     if len(key.encode()) > LIMIT:
         raise BadOption("dedupe", key, f"a key has at most {LIMIT} bytes; hash a longer one")
     return key
+
+
+# What a job carries of it, and the decisions of an enqueue that finds its key taken
+
+
+class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
+    """All of a `Dedupe` but its key, as it is stored with the job. Times are microseconds."""
+
+    mode: Mode = "return"
+    until: Until = "ended"
+    wait: int = 0
+    at_most: int = 0
+    period: int = 0
+
+    @property
+    def replaces(self) -> bool:
+        """Whether the newest job wins, and not the one that holds the key."""
+        return self.mode in ("replace", "debounce")
+
+
+PLAIN = Rule()
+_decode_rule = msgspec.json.Decoder(Rule).decode
+
+
+def rule_text(dedupe: DedupeOption) -> str | None:
+    """The rule as it is stored; None for a key alone."""
+    if not isinstance(dedupe, Dedupe):
+        return None
+    times = {name: clock.seconds(getattr(dedupe, name) or 0) for name in ("wait", "at_most", "period")}
+    rule = Rule(mode=dedupe.mode, until=dedupe.until, **times)
+    return None if rule == PLAIN else msgspec.json.encode(rule).decode()
+
+
+def read_rule(text: str | None) -> Rule:
+    """The rule of a stored job. One that was broken by hand is the plain one."""
+    try:
+        return _decode_rule(text) if text else PLAIN
+    except (msgspec.MsgspecError, UnicodeError):
+        return PLAIN
+
+
+def mode_of(text: str | None) -> str:
+    """The mode of a stored job's rule."""
+    return read_rule(text).mode if text else "return"
+
+
+class Place(StrEnum):
+    """Where the holder of a key is."""
+
+    FRESH = "fresh"
+    """It waits, and has never been started."""
+    WAITING = "waiting"
+    """It waits again: for a retry, after a snooze."""
+    RUNNING = "running"
+    NOWHERE = "nowhere"
+    """Its row was deleted by hand."""
+    ENDED = "ended"
+    GONE = "gone"
+    """There is no such job."""
+
+
+class KeyState(msgspec.Struct, frozen=True):
+    """A key that was taken, as one look finds it."""
+
+    holder: str
+    until_started: int
+    since: int | None
+    """The first call of the debounce that the waiting job belongs to."""
+    expires_at: int | None
+    """For a throttled key: until when it is held, whatever happens to its job."""
+    successor: str | None
+    """The job that starts when the holder has ended."""
+    place: Place
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether its successor was not told that the holder is gone: rows were deleted by hand."""
+        return self.successor is not None and self.place in (Place.ENDED, Place.GONE)
+
+    def is_free(self, now: int) -> bool:
+        """Whether its holder holds it no longer."""
+        if self.successor is not None or self.place is Place.GONE:
+            return self.successor is None
+        if self.expires_at is not None:
+            return self.expires_at <= now
+        return self.place is Place.ENDED or (bool(self.until_started) and self.place is not Place.FRESH)
+
+
+def due_at(rule: Rule, wanted: int, now: int, since: int | None) -> int:
+    """When a job is due: when it asks for, or when its debounce is over."""
+    if rule.mode != "debounce":
+        return wanted
+    return max(now, min(now + rule.wait, (now if since is None else since) + rule.at_most))

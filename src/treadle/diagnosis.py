@@ -78,6 +78,7 @@ class ReasonCode(StrEnum):
     WORKER_LOST = "worker_lost"
     WORKER_STALLED = "worker_stalled"
     WORKERS_QUIET = "workers_quiet"
+    KEY_HELD = "key_held"
     NOT_DUE = "not_due"
     PAUSED = "paused"
     NO_WORKER = "no_worker"
@@ -122,6 +123,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs of its type each worker holds; '' for those claimed by hand."""
     pauses: tuple[Pause, ...] = ()
     """What keeps it from being claimed: of its queue, its type, its tenant."""
+    waits_for: str | None = None
+    """The job that holds its dedupe key, and has to end first."""
     ahead: int = 0
     """How many due jobs come first, up to MOST_AHEAD + 1."""
     cancelled: bool = False
@@ -182,7 +185,9 @@ def _ended(job: Job) -> Reason:
         data = {"attempts": job.attempts, "max_attempts": job.max_attempts, "error": job.error}
         return Reason(ReasonCode.OUT_OF_ATTEMPTS, text, way_out, data)
     error = f": {job.error}" if job.error and job.status is Status.FAILED else ""
-    text = f"it was cancelled {when}" if job.status is Status.CANCELLED else f"it {job.status} {when}{error}"
+    if job.status is Status.CANCELLED and job.error not in (None, "cancelled"):
+        error = f": {job.error}"
+    text = f"it {'was cancelled' if job.status is Status.CANCELLED else job.status} {when}{error}"
     again = f"to run it again: treadle jobs retry {job.id}"
     way_out = "nothing is left to do" if job.status is Status.COMPLETED else again
     return Reason(ReasonCode.FINISHED, text, way_out, {"status": job.status})
@@ -240,7 +245,8 @@ def _running(facts: JobFacts) -> Reason:
 
 def _waiting(facts: JobFacts) -> list[Reason]:
     living = alive(facts.workers, facts.now)
-    early, unserved, full = list(_not_due(facts)), list(why_unserved(facts.job, living)), list(_limit_full(facts))
+    early = list(_not_due(facts)) if facts.waits_for is None else [_key_held(facts, facts.waits_for)]
+    unserved, full = list(why_unserved(facts.job, living)), list(_limit_full(facts))
     own = [worker for worker in living if handles(worker, facts.job.queue, facts.job.type)]
     reasons = [*early, *map(_paused, facts.pauses), *unserved, *full, *_quiet(own), *_stalled(facts, own)]
     if facts.ahead and not early and not unserved and not facts.pauses:
@@ -249,12 +255,18 @@ def _waiting(facts: JobFacts) -> list[Reason]:
     return reasons or [Reason(ReasonCode.NEXT_LOOK, "nothing is in its way", way_out, data)]
 
 
+def _key_held(facts: JobFacts, holder: str) -> Reason:
+    text = f"it waits until job {holder} has ended, which holds its dedupe key"
+    return Reason(ReasonCode.KEY_HELD, text, f"to stop that one: treadle jobs cancel {holder}", {"holder": holder})
+
+
 def _not_due(facts: JobFacts) -> Iterator[Reason]:
     job = facts.job
     due_in = clock.from_datetime(job.run_at) - facts.now
     if due_in > 0:
         again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
-        text = f"it is not due yet: at {_at(job.run_at)}, in {_duration(due_in)}{again}"
+        until = "debounced until" if job.dedupe_mode == "debounce" and not job.error else "at"
+        text = f"it is not due yet: {until} {_at(job.run_at)}, in {_duration(due_in)}{again}"
         data = {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
         yield Reason(ReasonCode.NOT_DUE, text, "wait until then", data)
 

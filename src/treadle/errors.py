@@ -142,12 +142,14 @@ class BadArguments(BadPayload, TypeError):
 
 
 class KeyHeld(TreadleError):
-    """A retry needs a dedupe key that another job holds. The text has its hash only: a key may be made of a payload."""
+    """A retry, or an enqueue that rejects, needs a dedupe key that another job holds. The text has its hash only: a key
+    may be made of a payload."""
 
-    def __init__(self, id: str, key: str, holder: str) -> None:
+    def __init__(self, id: str, key: str, holder: str, *, is_new: bool = False) -> None:
         hash = hashlib.sha256(key.encode()).hexdigest()[:16]
-        problem = f"job {id} cannot be retried: its dedupe key (sha256 {hash}) is held by job {holder}"
-        super().__init__(f"{problem}; wait for that one, or cancel it first: td.cancel({holder!r})")
+        self.problem = "the job was not stored" if is_new else f"job {id} cannot be retried"
+        held = f"its dedupe key (sha256 {hash}) is held by job {holder}"
+        super().__init__(f"{self.problem}: {held}; wait for that one, or cancel it first: td.cancel({holder!r})")
         self.id, self.key, self.holder = id, key, holder
 
 

@@ -8,7 +8,7 @@ from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
 
 from treadle import clock, codec
-from treadle.dedupe import Dedupe, key_for
+from treadle.dedupe import Dedupe, DedupeOption, key_for, rule_text
 from treadle.errors import BadOption, TreadleError, UnknownOption
 from treadle.ids import new_id
 from treadle.job import Job, NewJob
@@ -34,7 +34,7 @@ class Options(TypedDict, total=False):
     tenant: str
     subject: str
     max_attempts: int
-    dedupe: Dedupe
+    dedupe: DedupeOption
     connection: Any
     """Your own connection: the job exists if and only if its open transaction commits."""
     detached: bool
@@ -99,7 +99,7 @@ class JobFunction(Enqueuer[P], Generic[Q, P, R]):
         return function
 
 
-def make_request(policy: TypePolicy, dedupe: Dedupe, payload: str, options: Options) -> NewJob:
+def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options: Options) -> NewJob:
     """A NewJob from a checked payload, the type's policy and the options of this enqueue."""
     if not options and dedupe is None:  # the usual case, kept fast
         return NewJob(
@@ -112,6 +112,9 @@ def make_request(policy: TypePolicy, dedupe: Dedupe, payload: str, options: Opti
         )
     tenant = options.get("tenant", "")
     dedupe = options.get("dedupe", dedupe)
+    key = None if dedupe is None else key_for(dedupe, policy.type, tenant, codec.decode(payload))
+    if isinstance(dedupe, Dedupe) and dedupe.mode == "debounce":
+        _refuse_times(options)
     return NewJob(
         id=new_id(),
         type=policy.type,
@@ -123,8 +126,17 @@ def make_request(policy: TypePolicy, dedupe: Dedupe, payload: str, options: Opti
         max_attempts=options.get("max_attempts", policy.max_attempts),
         run_at=clock.from_datetime(options["run_at"]) if "run_at" in options else None,
         delay=clock.seconds(options["delay"]) if "delay" in options else None,
-        dedupe=None if dedupe is None else key_for(dedupe, policy.type, tenant, codec.decode(payload)),
+        dedupe=key,
+        dedupe_rule=None if key is None else rule_text(dedupe),
     )
+
+
+def _refuse_times(options: Options) -> None:
+    for name in ("delay", "run_at"):
+        if name in options:
+            raise BadOption(
+                name, options.get(name), "a debounce decides when the job is due; leave it out, or change wait"
+            )
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from treadle import clock, codec
+from treadle.dedupe import PARKED, mode_of
 
 
 class Status(StrEnum):
@@ -88,6 +89,9 @@ class Progress(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+_PARKED_UNTIL = clock.to_datetime(PARKED)
+
+
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One stored unit of work, as read at one moment."""
 
@@ -111,6 +115,13 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     result: Any = None
     progress: Progress | None = None
+    dedupe_mode: str | None = None
+    """How it was enqueued, if it has a dedupe key: "return", "replace", …"""
+
+    @property
+    def is_parked(self) -> bool:
+        """Whether it does not wait for a time, but until the holder of its dedupe key has ended."""
+        return self.run_at == _PARKED_UNTIL
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,6 +140,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     delay: int | None = None
     """Microseconds after the database's now."""
     dedupe: str | None = None
+    dedupe_rule: str | None = None
+    """As `dedupe.rule_text`."""
     traceparent: str | None = None
 
     def due(self, now: int) -> int:
@@ -152,6 +165,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             max_attempts=self.max_attempts,
             created_at=created,
             updated_at=created,
+            dedupe_mode=None if self.dedupe is None else mode_of(self.dedupe_rule),
         )
 
 

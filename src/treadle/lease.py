@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 from treadle import clock, codec
 from treadle.backoff import DEFAULT, Backoff
-from treadle.errors import BadOption, LeaseLost
+from treadle.errors import BadOption, LeaseLost, StoreBusy
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job
 from treadle.outcome import RELEASED, Fail, Outcome, OutcomeKind, Retry, Snooze, decide
@@ -14,6 +15,9 @@ from treadle.results import twin
 
 if TYPE_CHECKING:
     from treadle.stores.base import Engine
+
+PAUSE, PATIENCE = 0.05, 10.0
+"""Seconds until a settle that was set aside is repeated, and after which it raises StoreBusy."""
 
 
 class Lease:
@@ -73,6 +77,12 @@ class Lease:
 
     def _settle(self, outcome: Outcome) -> None:
         settled = self._store.settle([(self._claimed, outcome)])
+        deadline = time.monotonic() + PATIENCE
+        while settled.set_aside:  # a transaction has locked its dedupe key
+            if time.monotonic() > deadline:
+                raise StoreBusy(self._store.where, PATIENCE)
+            time.sleep(PAUSE)
+            settled = self._store.settle([(self._claimed, outcome)])
         if settled.lost:
             raise LeaseLost(self._claimed.id, self._claimed.number)
         dispatch_now(self._hooks, self._hooks.ended(settled.written, settled.at, ""))

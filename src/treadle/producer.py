@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from treadle import clock
 from treadle.context import Run, Tracing, current_run
-from treadle.errors import BlocksTheLoop
+from treadle.dedupe import read_rule
+from treadle.errors import BadOption, BlocksTheLoop
 from treadle.function import Options
 from treadle.group_commit import AsyncGroupCommit, GroupCommit
 from treadle.job import Job, NewJob
@@ -58,6 +59,7 @@ class Producer:
         if (connection := options.get("connection")) is not None:
             return self.store.insert(jobs, connection)
         if (run := current_run.get()) is not None and self._joins(run, options):
+            _refuse_rejects(jobs)
             run.follow_ups.extend(jobs)
             return [job.as_stored(clock.now()) for job in jobs]
         warn_if_on_loop()
@@ -109,3 +111,11 @@ def warn_if_on_loop(stacklevel: int = 5) -> None:
 def _has_key(jobs: Sequence[NewJob]) -> bool:
     """Whether these may have to wait for another transaction with the same key. Other callers must not wait too."""
     return any(job.dedupe is not None for job in jobs)
+
+
+def _refuse_rejects(follow_ups: Sequence[NewJob]) -> None:
+    """A follow-up is stored after the handler has returned: nobody would get the error."""
+    for job in follow_ups:
+        if job.dedupe_rule is not None and read_rule(job.dedupe_rule).mode == "reject":
+            way_out = "a follow-up is stored when its handler completes; choose another mode, or using(detached=True)"
+            raise BadOption("mode", "reject", way_out)

@@ -11,7 +11,7 @@ import msgspec
 from treadle import clock
 from treadle.backoff import DEFAULT, Backoff, to_backoff
 from treadle.context import Context
-from treadle.dedupe import Dedupe
+from treadle.dedupe import Dedupe, DedupeOption
 from treadle.errors import BadHandler, BadOption, DuplicateType, TreadleError, UnknownOption, UnknownType
 from treadle.function import JobFunction
 from treadle.settings import at_least_one, checked_name, checked_priority, checked_timeout
@@ -38,7 +38,7 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int
     timeout: float | None
     backoff: Backoff | Sequence[float] | float
-    dedupe: Dedupe
+    dedupe: DedupeOption
     run: Literal["auto", "thread", "process"]
 
 
@@ -53,7 +53,7 @@ class JobType(msgspec.Struct, kw_only=True):
     policy: TypePolicy
     timeout: float | None
     backoff: Backoff
-    dedupe: Dedupe
+    dedupe: DedupeOption
     run: Literal["async", "thread", "process"]
     already_done: AlreadyDone | None = None
 
@@ -176,9 +176,11 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
     if not name or name == "<lambda>":
         raise BadHandler(repr(handler), "it has no name", "give it one: @td.job(type='…')")
     concurrency, timeout = options.get("concurrency"), checked_timeout(options.get("timeout"))
-    if isinstance(dedupe := options.get("dedupe"), str):
+    dedupe = options.get("dedupe")
+    key = dedupe.key if isinstance(dedupe, Dedupe) and dedupe.mode == "return" else dedupe
+    if isinstance(key, str):
         way_out = "with one key for all jobs there is only one job; pass True, or a function of the payload"
-        raise BadOption("dedupe", dedupe, way_out)
+        raise BadOption("dedupe", key, way_out)
     policy = TypePolicy(
         type=checked_name("type", name),
         queue=checked_name("queue", options.get("queue", "default")),

@@ -93,6 +93,12 @@ def test_run_at_is_an_iso_time(as_json):
         ["--priority", "99999"],
         ["--max-attempts", "0"],
         ["--dedupe", ""],
+        ["--dedupe-mode", "replace"],
+        ["--dedupe", "k", "--dedupe-mode", "keep"],
+        ["--dedupe", "k", "--dedupe-mode", "throttle"],
+        ["--dedupe", "k", "--dedupe-mode", "debounce", "--dedupe-wait", "5"],
+        ["--dedupe", "k", "--dedupe-mode", "debounce", "--dedupe-wait", "5", "--dedupe-at-most", "9", "--in", "3"],
+        ["--dedupe", "k", "--dedupe-period", "1h"],
         ["--queue", ""],
         ["--wait", "--timeout", "0"],
     ],
@@ -109,6 +115,47 @@ def test_a_second_job_with_the_same_key_is_the_first(treadle):
     second = treadle("enqueue", "mail", "--dedupe", "k")
     assert first.stdout == second.stdout
     assert "is already pending" in second.stderr
+
+
+def test_a_second_job_replaces_the_first(treadle, td):
+    first = treadle("enqueue", "mail", "--dedupe", "k", "--dedupe-mode", "replace").stdout.strip()
+    second = treadle("enqueue", "mail", "--dedupe", "k", "--dedupe-mode", "replace").stdout.strip()
+    shown = treadle("jobs", "show", first).stdout
+    assert f"replaced by {second}" in shown
+    assert "dedupe replace" in shown
+    assert f"replaced by {second}" in treadle("jobs", "why", first).stdout
+    assert [job.id for job in td.jobs("status:pending")] == [second]
+
+
+def test_a_rejected_job_is_exit_code_5(treadle, td):
+    first = treadle("enqueue", "mail", "--dedupe", "k", "--dedupe-mode", "reject").stdout.strip()
+    second = treadle("enqueue", "mail", "--dedupe", "k", "--dedupe-mode", "reject")
+    assert second.exit_code == 5
+    assert f"the job was not stored: its dedupe key is held by job {first}" in second.stderr
+    assert len(td.jobs()) == 1
+
+
+def test_a_successor_waits_for_the_job_that_holds_its_key(treadle, td):
+    first = treadle("enqueue", "mail", "--dedupe", "k").stdout.strip()
+    td.claim(1)
+    second = treadle("enqueue", "mail", "--dedupe", "k", "--dedupe-mode", "replace")
+    id = second.stdout.strip()
+    assert "due when its key is free" in second.stderr
+    assert "when its key is free" in treadle("jobs", "ls").stdout
+    assert "due when its key is free" in treadle("jobs", "show", id).stdout
+    assert f"it waits until job {first} has ended" in treadle("jobs", "why", id).stdout
+
+
+def test_a_throttled_job_is_stored_once_in_its_period(treadle):
+    words = ("enqueue", "mail", "--dedupe", "k", "--dedupe-mode", "throttle", "--dedupe-period", "1h")
+    assert treadle(*words).stdout == treadle(*words).stdout
+
+
+def test_a_debounced_job_is_due_after_its_wait(treadle):
+    words = ("--dedupe", "k", "--dedupe-mode", "debounce", "--dedupe-wait", "1h", "--dedupe-at-most", "2h")
+    said = treadle("enqueue", "mail", *words)
+    assert "due in 1h" in said.stderr or "due in 59m" in said.stderr
+    assert "debounced until" in treadle("jobs", "why", said.stdout.strip()).stdout
 
 
 def test_without_a_worker_it_says_that_the_job_waits(treadle):

@@ -16,6 +16,7 @@ import pytest
 from tests.servers import libsql
 from treadle import clock
 from treadle.clock import SECOND
+from treadle.dedupe import PARKED
 from treadle.errors import StoreRefused
 from treadle.filters import Filter
 from treadle.ids import new_id
@@ -148,14 +149,22 @@ def check_consistency(store: Any) -> None:
     places = " UNION ALL ".join(f"SELECT id FROM treadle.{table}" for table in ("ready", "leases", "finished"))
     placed = sorted(str(row[0]) for row in select(store, places))
     there = sorted(str(row[0]) for row in select(store, "SELECT id FROM treadle.jobs"))
-    keys = select(store, "SELECT tenant, key, id FROM treadle.dedupe ORDER BY id")
-    held = select(
-        store,
-        "SELECT tenant, dedupe, id FROM treadle.jobs WHERE dedupe IS NOT NULL"
-        " AND id NOT IN (SELECT id FROM treadle.finished) ORDER BY id",
-    )
     assert there == placed
-    assert held == keys
+    check_keys(store)
+
+
+def check_keys(store: Any) -> None:
+    """Check that each job without a rule of its own holds its key, and that the others do so as their rules say."""
+    keys = select(store, "SELECT tenant, key, id, successor, expires_at FROM treadle.dedupe")
+    ended = {row[0] for row in select(store, "SELECT id FROM treadle.finished")}
+    jobs = {row[0]: row[1:] for row in select(store, "SELECT id, tenant, dedupe, dedupe_rule FROM treadle.jobs")}
+    parked = {row[0] for row in select(store, f"SELECT id FROM treadle.ready WHERE run_at = {PARKED}")}
+    holders = {id: (tenant, key) for tenant, key, id, _, _ in keys}
+    assert all(jobs[id][:2] == key for id, key in holders.items())
+    assert not [id for *_, id, _, expires_at in keys if id in ended and expires_at is None]
+    assert parked == {successor for *_, successor, _ in keys if successor is not None}
+    plain = {id for id, (_, key, rule) in jobs.items() if key is not None and rule is None and id not in ended}
+    assert plain <= holders.keys()
 
 
 @contextmanager

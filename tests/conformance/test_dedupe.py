@@ -223,17 +223,17 @@ def test_only_one_job_holds_a_key_even_if_its_holder_is_deleted_meanwhile(open_s
     """The holder is deleted between two statements of an insert. On SQLite, no other writer can do that."""
     ours, theirs = open_store(), open_store()
     first, others = put(theirs, dedupe="k"), []
-    value, deleted = Transaction.value, []
+    execute, deleted = Transaction.execute, []
 
     def meanwhile(tx, sql, parameters=NOTHING):
-        found = value(tx, sql, parameters)
-        if sql == tx.sql.KEY_HOLDER and not deleted:
+        found = execute(tx, sql, parameters)
+        if sql == tx.sql.KEY_STATE and not deleted:
             deleted.append(theirs.delete(first.id))
             if taken:
                 others.append(put(theirs, dedupe="k"))
         return found
 
-    monkeypatch.setattr(Transaction, "value", meanwhile)
+    monkeypatch.setattr(Transaction, "execute", meanwhile)
     second = put(ours, dedupe="k")
 
     assert 1 == len(deleted)

@@ -332,7 +332,7 @@ def test_settling_reads_only_the_jobs_that_it_settles(explain, held, status):
 
 
 def test_dedupe_keys_are_released_by_job_id(explain, held):
-    check(explain(Transaction.sql.DROP_KEYS, {"ids": json.dumps([id for id, _ in held])}))
+    check(explain(hot.RELEASE_KEYS, {"ids": json.dumps([id for id, _ in held]), "now": 0}))
 
 
 # Manage
@@ -466,7 +466,7 @@ def test_failures_are_found_by_their_index(explain):
 )
 def test_pruning_reads_only_old_jobs(explain, statuses):
     before = FIRST + 40 * 100 * 1000
-    wanted = {"statuses": json.dumps(statuses), "before": before, "oldest": first_id_of(before)}
+    wanted = {"statuses": json.dumps(statuses), "before": before, "oldest": first_id_of(before), "now": LATER}
 
     plan = explain(Transaction.sql.PRUNABLE, {**wanted, "limit": BATCH})
 

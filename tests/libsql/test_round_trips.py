@@ -116,3 +116,10 @@ def test_a_list_leaves_no_transaction_open(store):
 )
 def test_parameters_are_those_of_the_statement(sql, names):
     assert names == _names(sql)
+
+
+def test_a_settle_of_jobs_with_dedupe_keys_takes_no_more_round_trips(store):
+    store.insert([new_job(dedupe=f"key-{n}") for n in range(20)])
+    claimed = take(store, 20)
+
+    assert (2, []) == round_trips(store, lambda: store.settle([(c, COMPLETED) for c in claimed]).lost)

@@ -188,9 +188,9 @@ def test_a_worker_handles_its_types_in_its_queues() -> None:
 OWN = {
     *(ReasonCode.FINISHED, ReasonCode.OUT_OF_ATTEMPTS, ReasonCode.RUNNING, ReasonCode.CANCELLING),
     *(ReasonCode.OVERDUE, ReasonCode.WORKER_LOST, ReasonCode.NOT_DUE, ReasonCode.NO_WORKER),
-    ReasonCode.BROKEN,
+    *(ReasonCode.BROKEN, ReasonCode.KEY_HELD),
 }
-"""Reasons that are about the job itself, its attempts and its worker."""
+"""Reasons that are about the job itself, its attempts and its worker, or a job of its tenant."""
 
 
 @pytest.mark.parametrize("code", ReasonCode)

@@ -6,8 +6,9 @@ import pytest
 
 from tests.user_connections.kinds import ASYNC, KINDS, done
 from tests.user_connections.test_drivers import every_kind, on_a_loop, orders
-from treadle import Treadle
+from treadle import Dedupe, KeyHeld, Treadle
 from treadle.job import Status
+from treadle.outcome import COMPLETED
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest
 
@@ -107,3 +108,30 @@ async def test_a_key_in_use_returns_its_holder(kind, td, ship, jobs_url):
 
     assert (holder.id, again.id) == (first.id, same.id)
     assert {holder.id, again.id} == {job.id for job in td.jobs()}
+
+
+@every_kind
+@on_a_loop
+async def test_a_new_job_replaces_the_waiting_one_and_waits_behind_a_running_one(kind, td, ship, worker, jobs_url):
+    """Every statement of the modes runs on every driver."""
+    modes = {"replace": Dedupe("r", mode="replace"), "debounce": Dedupe("d", mode="debounce", wait=1, at_most=9)}
+    waits = [await ship.using(dedupe=Dedupe(key, mode="replace")).aenqueue(1) for key in ("r", "d")]
+    runs = await ship.using(dedupe="running", priority=1).aenqueue(1)
+    [running] = worker.claim("", ClaimRequest(limit=1))
+    async with KINDS[kind](jobs_url) as user:
+        await user.execute(ORDER)
+        new = [await enqueue(ship, kind, user, 2, dedupe=dedupe) for dedupe in modes.values()]
+        behind = await enqueue(ship, kind, user, 2, dedupe=Dedupe("running", mode="replace"))
+        newest = await enqueue(ship, kind, user, 2, dedupe=Dedupe("running", mode="replace"))
+        await enqueue(ship, kind, user, 2, dedupe=Dedupe("throttled", mode="throttle", period=60))
+        await enqueue(ship, kind, user, 2, dedupe=Dedupe("started", until="started"))
+        await enqueue(ship, kind, user, 2, dedupe=Dedupe("started", until="started"))
+        with pytest.raises(KeyHeld):
+            await enqueue(ship, kind, user, 2, dedupe=Dedupe("started", mode="reject"))
+        await done(user.commit())
+
+    assert [f"replaced by {job.id}" for job in new] == [td.get(job.id).error for job in waits]
+    assert f"replaced by {newest.id}" == td.get(behind.id).error
+    assert runs.id == running.id
+    worker.settle([(running, COMPLETED)])
+    assert {new[0].id, newest.id} <= {claimed.id for claimed in claim(worker)}

@@ -68,6 +68,44 @@ def test_a_dedupe_key_in_use_returns_the_job_that_holds_it(client: TestClient) -
     assert first.json() == second.json()
 
 
+def test_a_dedupe_mode_replaces_or_rejects(client: TestClient, td: Treadle) -> None:
+    def enqueue(**dedupe: Any) -> Any:
+        return client.post("/api/jobs", json={"type": "a", "dedupe": {"key": "k", **dedupe}})
+
+    first, second = enqueue(mode="replace"), enqueue(mode="replace")
+    assert (first.status_code, second.status_code) == (201, 201)
+    assert (second.json()["dedupe_mode"], second.json()["id"] != first.json()["id"]) == ("replace", True)
+    replaced = client.get(f"/api/jobs/{first.json()['id']}").json()
+    assert (replaced["status"], replaced["error"]) == ("cancelled", f"replaced by {second.json()['id']}")
+    assert enqueue().json()["id"] == second.json()["id"]
+    said = problem(enqueue(mode="reject"), 409, "key-held")
+    assert said["detail"].startswith("the job was not stored: its dedupe key (sha256 ")
+    assert said["next"].endswith(f"POST /api/jobs/{second.json()['id']}/cancel")
+    assert len(td.jobs()) == 2
+
+
+@pytest.mark.parametrize(
+    "dedupe",
+    [
+        {},
+        {"key": ""},
+        {"key": False},
+        {"key": "k", "mode": "keep"},
+        {"key": "k", "mode": "throttle"},
+        {"key": "k", "mode": "throttle", "period": 0},
+        {"key": "k", "mode": "debounce", "wait": 5},
+        {"key": "k", "wait": 5},
+        {"key": "k", "until": "paid"},
+        {"key": "k", "colour": "red"},
+    ],
+    ids=str,
+)
+def test_a_dedupe_that_makes_no_sense_is_refused(client: TestClient, td: Treadle, dedupe: dict[str, Any]) -> None:
+    answer = client.post("/api/jobs", json={"type": "a", "dedupe": dedupe})
+    assert answer.status_code == 400
+    assert not td.jobs()
+
+
 def test_a_request_repeated_with_its_idempotency_key_is_carried_out_once(client: TestClient, td: Treadle) -> None:
     body = [{"type": "a", "payload": {"n": 1}}, {"type": "b"}]
     first = client.post("/api/jobs", json=body, headers={"Idempotency-Key": "k-1"})

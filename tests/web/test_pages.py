@@ -12,7 +12,7 @@ from starlette.routing import Mount
 from starlette.testclient import TestClient
 
 from tests.web.conftest import HERE, OURS, Connect, by_header
-from treadle import Fail, Treadle
+from treadle import Dedupe, Fail, Treadle
 
 PREFIX = "/admin/jobs"
 LINK = re.compile(r'(?:href|src|action)="([^"]*)"')
@@ -132,6 +132,27 @@ def test_a_problem_on_a_page_does_not_mention_http_requests(connect: Connect, bu
     assert holder.id in refused.text
     for answer in (refused, connect().get("/jobs/nonsense")):
         assert "/api/" not in answer.text
+
+
+def test_the_page_of_a_job_shows_its_dedupe_mode_and_the_job_that_replaced_it(connect: Connect, busy: Treadle) -> None:
+    latest = Dedupe("doc", mode="replace")
+    first, second = (busy.enqueue("single", dedupe=latest) for _ in range(2))
+    page = connect().get(f"/jobs/{first.id}").text
+    assert re.search(r'data-testid="dedupe"><dt>Dedupe</dt><dd>replace<', page)
+    assert re.search(rf'data-testid="related"><dt>Replaced by</dt><dd><a href="[^"]*/jobs/{second.id}"', page)
+    assert 'data-testid="related"' not in connect().get(f"/jobs/{second.id}").text
+
+
+def test_the_page_of_a_successor_shows_the_job_for_which_it_waits(connect: Connect, busy: Treadle) -> None:
+    latest = Dedupe("doc", mode="replace")
+    first = busy.enqueue("single", dedupe=latest, priority=100)
+    assert [lease.job.id for lease in busy.claim(1)] == [first.id]
+    second = busy.enqueue("single", dedupe=latest)
+    page = connect().get(f"/jobs/{second.id}").text
+    assert re.search(rf'data-testid="related"><dt>Waits for</dt><dd><a href="[^"]*/jobs/{first.id}"', page)
+    assert f"It waits until job {first.id} has ended" in page
+    assert "Due when its dedupe key is free" in page
+    assert "waits for its dedupe key" in connect().get("/jobs?q=type:single").text
 
 
 def test_each_change_is_recorded_in_the_audit(connect: Connect, busy: Treadle) -> None:

@@ -13,7 +13,8 @@ from treadle.app import Treadle
 from treadle.cli.app_loader import database, load_app
 from treadle.cli.base import REMEMBERED, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CommandError, explained
-from treadle.cli.output import pretty
+from treadle.cli.output import AFTER_HOLDER, pretty
+from treadle.dedupe import MODES, UNTIL, Dedupe
 from treadle.diagnosis import alive, why_unserved
 from treadle.errors import JobFailed, ResultTimeout, StoreUnusable
 from treadle.job import Job
@@ -38,6 +39,13 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--subject", help="What it is about.")
 @click.option("--dedupe", metavar="KEY", help="Store nothing if a job with this key waits or runs.")
+@click.option(
+    "--dedupe-mode", "mode", type=click.Choice(MODES), help="What to do if a job with this key waits or runs."
+)
+@click.option("--dedupe-until", "until", type=click.Choice(UNTIL), help="How long it holds the key.")
+@click.option("--dedupe-wait", "wait_for", type=duration, help="debounce: start after this time without a call.")
+@click.option("--dedupe-at-most", "at_most", type=duration, help="debounce: start this long after the first call.")
+@click.option("--dedupe-period", "period", type=duration, help="throttle: one job in this time.")
 @click.option("--max-attempts", type=int, help="How often it may run.")
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=duration, default="60s", show_default=True, help="How long to wait.")
@@ -45,7 +53,7 @@ APP = "Import this app: use its database, and let it check the payload."
 @reveals
 def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, timeout: float, **options: Any) -> None:
     treadle = load_app(shared, shared.app) if shared.app else database(shared, create=True)
-    given = {name: value for name, value in options.items() if value is not None}
+    given = with_dedupe({name: value for name, value in options.items() if value is not None})
     request = treadle.request(type, parse_payload(pairs), **given)
     [job] = treadle.enqueue_many([request])
     if job.id == request.id:
@@ -56,6 +64,20 @@ def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, ti
         _wait(shared, treadle, job, timeout)
     elif not shared.printed_json(views.job(job, shared.redactor(treadle))):
         shared.print(job.id)
+
+
+def with_dedupe(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of `td.enqueue`, where those of the key are one."""
+    rule: dict[str, Any] = {
+        name: options.pop(name) for name in ("mode", "until", "wait_for", "at_most", "period") if name in options
+    }
+    if not rule:
+        return options
+    if "dedupe" not in options:
+        raise CommandError("--dedupe-… needs --dedupe KEY", "A mode says what happens if another job holds the key.")
+    if "wait_for" in rule:
+        rule["wait"] = rule.pop("wait_for")
+    return {**options, "dedupe": Dedupe(options["dedupe"], **rule)}
 
 
 def parse_payload(pairs: tuple[str, ...]) -> dict[str, Any]:
@@ -85,7 +107,7 @@ def _json(pair: str, text: str) -> Any:
 def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
     """Say where the job is, and whether a worker can run it."""
     now = datetime.now(UTC)
-    when = f"due {units.format_relative(max(job.run_at, now), now)}"
+    when = f"due {AFTER_HOLDER if job.is_parked else units.format_relative(max(job.run_at, now), now)}"
     how = f"is already {job.status}: it has the same key" if existed else f"stored in queue {job.queue}, {when}"
     shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}", (f"\n  in {app.store.where}", "dim"))
     try:

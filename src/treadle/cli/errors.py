@@ -29,7 +29,7 @@ class Explanation(NamedTuple):
 
 DAMAGED = "The file is damaged, or not a SQLite database."
 ELSEWHERE = "It was deleted or pruned, or it is in another database."
-HELD = "cannot retry job {0.id}: its dedupe key is held by job {0.holder}"
+HELD = "{0.problem}: its dedupe key is held by job {0.holder}"
 LOCKED = "Another process holds a lock on it: a long transaction, a backup, a debugger."
 NOT_STOPPED = "It is not cancelled: it still runs, or waits for a worker."
 ONE_PER_KEY = "Only one job with a key can wait or run. Let that one end, or cancel it."

@@ -17,7 +17,7 @@ from treadle.cli.base import Shared, choices, command, group, reveals
 from treadle.cli.enqueue import parse_payload
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
-from treadle.cli.output import bar, clean, pretty, status, style
+from treadle.cli.output import AFTER_HOLDER, bar, clean, pretty, status, style
 from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING, NAMED, Filter
 from treadle.job import Attempt, Job, Status
@@ -88,6 +88,8 @@ def _when(job: Job, now: datetime) -> str:
     if job.status is Status.PROCESSING:
         done = f" {job.progress.fraction:.0%}" if job.progress else ""
         return f"for {units.format_duration((now - (job.started_at or now)).total_seconds())}{done}"
+    if job.status is Status.PENDING and job.is_parked:
+        return AFTER_HOLDER
     if job.status is Status.PENDING:
         late = (now - job.run_at).total_seconds()
         return f"due for {units.format_duration(late)}" if late > 0 else units.format_relative(job.run_at, now)
@@ -141,6 +143,7 @@ def _summary(job: Job) -> str:
     parts = [f"queue {clean(job.queue)}", f"priority {job.priority}"]
     parts += [f"{name} {clean(value)}" for name, value in (("tenant", job.tenant), ("subject", job.subject)) if value]
     parts += [f"{job.attempts} of {job.max_attempts} attempts"]
+    parts += [f"dedupe {job.dedupe_mode}"] if job.dedupe_mode else []
     parts += [f"snoozed {units.plural(job.snoozes, 'time')}"] if job.snoozes else []
     return "".join(f" · {part}" for part in parts)
 
@@ -167,6 +170,8 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
         lasted = units.format_duration((job.completed_at - (job.started_at or job.completed_at)).total_seconds())
         after = f" after {lasted}" if job.started_at else ""
         yield job.completed_at, f"{status(job.status)}{after}", style(job.status)
+    elif job.status is Status.PENDING and job.is_parked:
+        yield job.updated_at, f"due {AFTER_HOLDER}", style(job.status)
     elif job.status is Status.PENDING:
         yield job.run_at, f"due ({units.format_relative(job.run_at)})", style(job.status)
 

@@ -23,6 +23,7 @@ from treadle.views import WorkerOut
 STYLES = {"neutral": "cyan", "calm": "magenta", "warn": "yellow", "accent": "blue"}  # the tones of states
 STYLES |= {"good": "green", "bad": "red", "muted": "dim"}
 Columns = Mapping[str, Sequence[Text | str]]  # the cells of each column of a table, by its head
+AFTER_HOLDER = "when its key is free"  # a successor, which waits for no time
 LEAST, WIDEST = 20, 10_000  # characters that a clipped column keeps, and that a table may have
 
 

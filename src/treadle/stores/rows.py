@@ -66,6 +66,8 @@ class Settled(msgspec.Struct, frozen=True):
     """As it was written: a cancelled job does not go back to wait."""
     lost: list[ClaimedJob] = []
     """Those whose lease was lost: nothing was written for them."""
+    set_aside: Sequence[tuple[ClaimedJob, Outcome]] = ()
+    """Those whose dedupe keys other transactions have locked: nothing was written for them yet. Settle them again."""
 
 
 class QueueStats(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from treadle.dedupe import PARKED
 from treadle.job import Status
 
 MOST_ATTEMPTS = 10**9
@@ -28,6 +29,16 @@ STUCK = """
          ELSE false END
 """
 
+# The dedupe rule of a job `j`: NULL without a key, '' for a key alone.
+DEDUPE_RULE = "CASE WHEN j.dedupe IS NOT NULL THEN coalesce(j.dedupe_rule, '') END"
+
+# A finished job `f` that no throttled key needs: while the key is held, the job is what an enqueue returns.
+UNTHROTTLED = """
+    (NOT EXISTS (SELECT 1 FROM treadle.dedupe WHERE expires_at > :now) OR coalesce((
+        SELECT d.expires_at FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
+         WHERE j.id = f.id AND j.tenant = f.tenant AND d.id = f.id), 0) <= :now)
+"""
+
 
 class Statements:
     """The statements that all databases have, written as PostgreSQL has them. A subclass per database adds its own."""
@@ -39,12 +50,40 @@ class Statements:
 
     # ---- enqueue
 
-    # The holder of a dedupe key.
-    KEY_HOLDER = "SELECT id::text FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
-    # Give the key of a job that was deleted by hand to another job.
-    TRANSFER_KEY = """
-        UPDATE treadle.dedupe SET id = CAST(CAST(:id AS text) AS uuid)
-         WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) AND id = CAST(CAST(:holder AS text) AS uuid)
+    # Let no other transaction change who holds a key.
+    LOCK_KEY = """
+        SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) FOR UPDATE
+    """
+    # A key as KeyState has it: its holder, and where that is. A statement of its own, after the lock: in one with it,
+    # what it sees would be older than the lock.
+    KEY_STATE = """
+        SELECT id::text, until_started, since, expires_at, successor::text,
+               CASE WHEN EXISTS (SELECT 1 FROM treadle.jobs p WHERE p.id = d.id AND p.tenant = d.tenant)
+                    THEN coalesce(
+                        (SELECT CASE WHEN attempts = 0 AND snoozes = 0 AND suspicion = 0 THEN 'fresh' ELSE 'waiting' END
+                           FROM treadle.ready p WHERE p.id = d.id AND p.tenant = d.tenant),
+                        (SELECT 'running' FROM treadle.leases p WHERE p.id = d.id AND p.tenant = d.tenant),
+                        (SELECT 'ended' FROM treadle.finished p WHERE p.id = d.id AND p.tenant = d.tenant), 'nowhere')
+                    ELSE 'gone' END
+          FROM treadle.dedupe d WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
+    """
+    # Write who holds a key, and who comes next.
+    SET_KEY = """
+        UPDATE treadle.dedupe
+           SET id = CAST(CAST(:id AS text) AS uuid), until_started = CAST(:until_started AS integer),
+               since = CAST(:since AS bigint), expires_at = CAST(:expires_at AS bigint),
+               successor = CAST(CAST(:successor AS text) AS uuid), due = CAST(:due AS bigint)
+         WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
+    """
+    # A job that waits, which nobody can claim until we commit; or which nobody else can end, either.
+    SHARE_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR SHARE"
+    LOCK_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
+    # A successor waits no longer.
+    WAKE_SUCCESSOR = f"""
+        UPDATE treadle.ready SET updated_at = CAST(:now AS bigint), run_at = coalesce(
+                   (SELECT due FROM treadle.dedupe
+                     WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)), CAST(:now AS bigint))
+         WHERE id = CAST(CAST(:successor AS text) AS uuid) AND run_at = {PARKED} RETURNING queue
     """
     IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
     # Say how a type is run.
@@ -117,8 +156,9 @@ class Statements:
     FINISH_READY = """
         INSERT INTO treadle.finished
                (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
-        SELECT id, 0, 0, :status, queue, type, tenant, attempts, snoozes, '', run_at, :now, :error
-          FROM treadle.ready WHERE id = CAST(:id AS uuid)
+        SELECT id, 0, 0, CAST(:status AS text), queue, type, tenant, attempts, snoozes, '', run_at,
+               CAST(:now AS bigint), CAST(:error AS text)
+          FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid)
     """
     # Turn what ended otherwise into a completed job.
     COMPLETE_FINISHED = """
@@ -134,7 +174,15 @@ class Statements:
     """
     # Let a job that waits wait no longer. One that is due keeps its place.
     RUN_NOW = "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
-    DEDUPE_KEY = "SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL"
+    DEDUPE_KEY = """
+        SELECT tenant, dedupe, dedupe_rule FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL
+    """
+    # A job that ends is nobody's successor.
+    DROP_SUCCESSOR = """
+        UPDATE treadle.dedupe SET successor = NULL, due = NULL
+         WHERE (tenant, key) IN (SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid))
+           AND successor = CAST(:id AS uuid)
+    """
     # Where there is no tally: every job, counted one by one.
     COUNT_EACH = """
         SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END),
@@ -225,6 +273,11 @@ class Statements:
                EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = j.id AND l.tenant = j.tenant),
                EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = j.id AND f.tenant = j.tenant)
           FROM treadle.jobs j WHERE id = CAST(CAST(:id AS text) AS uuid)
+    """
+    # The holder of a dedupe key, whose successor the job is.
+    KEY_BEFORE = """
+        SELECT d.id::text FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
+         WHERE j.id = CAST(:id AS uuid) AND d.successor = j.id
     """
     LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
     # The workers that have jobs of a type leased, and how many.

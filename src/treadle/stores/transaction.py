@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
@@ -34,6 +34,14 @@ BUSY_SECONDS = 10.0
 NOTHING: Mapping[str, Any] = {}
 
 
+class KeysLocked(Exception):
+    """Other transactions have locked the dedupe keys of these jobs. They are set aside, and the rest goes on."""
+
+    def __init__(self, ids: Collection[str]) -> None:
+        super().__init__(", ".join(ids))
+        self.ids = ids
+
+
 class Rows(Protocol):
     """What a statement found or changed."""
 
@@ -50,6 +58,8 @@ class Transaction(ABC):
     sql: ClassVar[SQLiteStatements | PostgresStatements]
     now: int
     """The moment at which all of it happens."""
+    set_aside: Collection[str] = ()
+    """Jobs that are not settled now: an earlier try found that their dedupe keys are locked."""
 
     @abstractmethod
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows: ...
@@ -90,6 +100,11 @@ class Transaction(ABC):
     def settle(self, ended: Sequence[LeaseOutcome]) -> tuple[Sequence[LeaseOutcome], Sequence[LeaseOutcome]]:
         """End the leases that are still held, by their outcomes. Return the outcomes as they were written, and those
         of them that are still to be counted."""
+
+    @abstractmethod
+    def release_keys(self, ids: Sequence[str]) -> Collection[str]:
+        """Release the dedupe keys of jobs that have ended; their successors wait no longer. Return the jobs whose keys
+        other transactions have locked: those are not released."""
 
     def delete_orphaned_leases(self, counted_as: Status) -> Moved:
         """Delete the leases of jobs that were deleted by hand."""

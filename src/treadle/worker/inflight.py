@@ -98,6 +98,7 @@ class Attempts:
         self._collecting = False
         self._ended: list[EndedAttempt] = []
         self._settling: list[EndedAttempt] = []
+        self._aside: list[EndedAttempt] = []
         self._verbose = log.isEnabledFor(logging.INFO)
 
     @property
@@ -108,7 +109,7 @@ class Attempts:
     @property
     def numbers(self) -> set[int]:
         """The leases that this worker knows of."""
-        return {*self.running, *(claimed.number for claimed, _ in (*self._settling, *self._ended))}
+        return {*self.running, *(claimed.number for claimed, _ in (*self._settling, *self._aside, *self._ended))}
 
     def stop(self, reason: StopReason, numbers: Iterable[int]) -> None:
         """Stop the attempts with these lease numbers, if they still run."""
@@ -191,16 +192,26 @@ class Attempts:
             self._settling, self._ended = self._ended, []
         return self._settling
 
-    def settled(self) -> None:
-        """Nothing more can be done for what `ended` returned: it is committed, or it cannot be."""
-        timed = self.timed
-        for claimed, _ in self._settling:
+    def settled(self, aside: Sequence[ClaimedJob] = (), pause: float = 0.0) -> None:
+        """Nothing more can be done for what `ended` returned: it is committed, or it cannot be. Those set `aside` are
+        settled again after a pause."""
+        timed, numbers = self.timed, {claimed.number for claimed in aside}
+        for claimed, outcome in self._settling:
+            if claimed.number in numbers:
+                self._aside.append((claimed, outcome))
+                continue
             self.cells.end(claimed.number)
             if timed:
                 timed.pop(claimed.number, None)
+        if aside:
+            self._loop.call_later(pause, self._settle_again)
         self._settling = []
-        self.unsettled = len(self._ended)
+        self.unsettled = len(self._ended) + len(self._aside)
         self.changed.set()
+
+    def _settle_again(self) -> None:
+        self._ended, self._aside = [*self._ended, *self._aside], []
+        self._any_ended.set()
 
     async def all_ended(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
         """Wait until nothing runs, for at most this many seconds."""

@@ -42,28 +42,33 @@ class Settler:
         """Until cancelled."""
         while True:
             ended = await self._attempts.ended()
+            aside: Sequence[ClaimedJob] = ()
             if outcomes := [(claimed, o) for claimed, o in ended if o is not None and not o.written]:
-                await self._settle(outcomes)
+                aside = await self._settle(outcomes)
             if self._hooks.hooks.any:  # an outcome that `ctx.transaction()` has written has its event too
                 self._hooks.ended([(claimed, o) for claimed, o in ended if o is not None and o.written], None)
-            self._attempts.settled()
+            self._attempts.settled(aside, PAUSE)
             self._committed.set()
             await asyncio.sleep(0)  # a claim that waited for this goes first: what it brings runs during the next batch
 
-    async def _settle(self, outcomes: Settling) -> None:
-        """Write the outcomes together, or one by one if one of them cannot be written."""
+    async def _settle(self, outcomes: Settling) -> list[ClaimedJob]:
+        """Write the outcomes together, or one by one if one of them cannot be written. Return what has to wait, because
+        a transaction has locked its dedupe key."""
         try:
             settled = await self._write(outcomes)
         except Exception as error:
             if len(outcomes) > 1:
-                for one in outcomes:
-                    await self._settle([one])
-                return
+                return [claimed for one in outcomes for claimed in await self._settle([one])]
             settled = await self._fail(outcomes[0][0], error)
         if self._hooks.hooks.any:
             self._hooks.ended(settled.written, settled.at)
         for claimed in settled.lost:
             log.warning("job %s (%s): the lease was lost, its outcome was not written", claimed.id, claimed.type)
+        for claimed, _ in settled.set_aside:
+            log.info(
+                "job %s (%s): a transaction has locked its dedupe key, its outcome waits", claimed.id, claimed.type
+            )
+        return [claimed for claimed, _ in settled.set_aside]
 
     async def _write(self, outcomes: Settling) -> Settled:
         """Settle, however long that is not possible: an outcome is kept until it is written. Raises only what is about

@@ -31,6 +31,7 @@ CREATE TABLE treadle.jobs (
     dedupe       text COLLATE "C",
     traceparent  text,
     created_at   bigint NOT NULL,
+    dedupe_rule  text,  -- JSON; NULL if it has a key alone, or none
     PRIMARY KEY (id, tenant)
 );
 CREATE INDEX jobs_by_tenant ON treadle.jobs (tenant, id) WHERE tenant <> '';
@@ -123,13 +124,19 @@ CREATE TABLE treadle.attempts (
     PRIMARY KEY (id, tenant, lease)
 );
 
--- A dedupe key is held from enqueue until a final status.
+-- A dedupe key is held from enqueue until a final status, or as long as the rule of its job says.
 CREATE TABLE treadle.dedupe (
-    tenant text COLLATE "C" NOT NULL,
-    key    text COLLATE "C" NOT NULL,
-    id     uuid NOT NULL,
+    tenant        text COLLATE "C" NOT NULL,
+    key           text COLLATE "C" NOT NULL,
+    id            uuid NOT NULL,
+    until_started integer NOT NULL DEFAULT 0,  -- 1: it is free when the job has started
+    since         bigint,                      -- of a debounce: its first call
+    expires_at    bigint,                      -- of a throttle: it is held until then, and no longer
+    successor     uuid,                        -- the job that takes the key when the holder has ended
+    due           bigint,                      -- ... and its run_at then
     PRIMARY KEY (tenant, key)
 );
+CREATE INDEX dedupe_throttled ON treadle.dedupe (expires_at) WHERE expires_at IS NOT NULL;
 
 -- What the workers publish of each type; the last worker started wins. A claim of a limited type locks its row.
 CREATE TABLE treadle.types (

@@ -24,7 +24,8 @@ CREATE TABLE treadle_jobs (
     max_attempts INTEGER NOT NULL,
     dedupe       TEXT,
     traceparent  TEXT,
-    created_at   INTEGER NOT NULL
+    created_at   INTEGER NOT NULL,
+    dedupe_rule  TEXT  -- JSON; NULL if it has a key alone, or none
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX treadle_jobs_by_tenant ON treadle_jobs (tenant, id) WHERE tenant <> '';
@@ -114,13 +115,20 @@ CREATE TABLE treadle_attempts (
     PRIMARY KEY (id, lease)
 ) STRICT, WITHOUT ROWID;
 
--- A dedupe key is held from enqueue until a final status.
+-- A dedupe key is held from enqueue until a final status, or as long as the rule of its job says.
 CREATE TABLE treadle_dedupe (
-    tenant TEXT NOT NULL,
-    key    TEXT NOT NULL,
-    id     TEXT NOT NULL,
+    tenant        TEXT NOT NULL,
+    key           TEXT NOT NULL,
+    id            TEXT NOT NULL,
+    until_started INTEGER NOT NULL DEFAULT 0,  -- 1: it is free when the job has started
+    since         INTEGER,                     -- of a debounce: its first call
+    expires_at    INTEGER,                     -- of a throttle: it is held until then, and no longer
+    successor     TEXT,                        -- the job that takes the key when the holder has ended
+    due           INTEGER,                     -- ... and its run_at then
     PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX treadle_dedupe_with_successor ON treadle_dedupe (id) WHERE successor IS NOT NULL;
+CREATE INDEX treadle_dedupe_throttled ON treadle_dedupe (expires_at) WHERE expires_at IS NOT NULL;
 
 -- What the workers publish of each type; the last worker started wins.
 CREATE TABLE treadle_types (

@@ -70,7 +70,7 @@ class Transitions(Transaction):
 
     def insert(self, jobs: Sequence[NewJob]) -> Moved:
         now = self.now
-        rows = [(*_COLUMNS(job), job.due(now)) for job in jobs]
+        rows = [(*_COLUMNS(job), job.due(now), job.dedupe_rule) for job in jobs]
         self.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
         for queue in {job.queue for job in jobs}:
             self.job_waits(queue)
@@ -207,6 +207,17 @@ class Transitions(Transaction):
         arrays = {"ids": f"{{{ids}}}", "numbers": f"{{{numbers}}}", "tokens": f"{{{tokens}}}"}  # texts cost the least
         held = self.execute(sql.COMPLETE, {**arrays, "now": self.now})
         return ended if held.rowcount == len(ended) else as_written(ended, dict.fromkeys(held.fetchall(), 0))
+
+    def release_keys(self, ids: Sequence[str]) -> Collection[str]:
+        these = {"ids": as_json(ids), "now": self.now}
+        released = 0
+        for one, queue in self.execute(sql.RELEASE_KEYS, these):
+            released += one
+            if queue is not None:
+                self.job_waits(queue)
+        if released == len(ids):
+            return ()
+        return [row[0] for row in self.execute(sql.UNRELEASED_KEYS, these)]
 
     def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
         run_at, charged, snoozed, suspicion = requeued(self.now, o)

@@ -1,6 +1,7 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.postgres.sql import CLAIMED_COLUMNS
+from treadle.dedupe import PARKED
+from treadle.stores.postgres.sql import CLAIMED_COLUMNS, THESE
 from treadle.stores.sql import MOST, MOST_ATTEMPTS, STUCK, Statements
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
@@ -11,17 +12,20 @@ _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 # ---- enqueue
 
 # What was asked for, and that it waits.
-# [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, run_at], …]
+# [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent,
+#   run_at, dedupe_rule], …]
 INSERT_JOBS = """
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
            (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
-           v ->> 8 AS dedupe, v ->> 9 AS traceparent, (v ->> 10)::bigint AS run_at
+           v ->> 8 AS dedupe, v ->> 9 AS traceparent, (v ->> 10)::bigint AS run_at,
+           v ->> 11 AS dedupe_rule
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 job AS (
     INSERT INTO treadle.jobs
-           (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, created_at)
-    SELECT id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent,
+           (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent,
+            created_at)
+    SELECT id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent,
            CAST(:now AS bigint) FROM e),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
@@ -226,6 +230,42 @@ failure AS (
     SELECT id, tenant, lease, attempt, worker, started_at, :now, outcome, error, traceback
       FROM ended WHERE outcome IS NOT NULL AND NOT cancelled)
 SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel)), '[]')::text FROM gone
+"""
+
+# Release the keys of jobs that have ended. A successor takes the key, and waits no longer. A key that another
+# transaction has locked stays as it is, and so does a throttled one. The answer: a row with a 1 for each that was
+# released, and one with its queue for each successor.
+RELEASE_KEYS = f"""
+WITH mine AS MATERIALIZED (
+    SELECT d.place, d.successor, d.due, d.expires_at
+      FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {THESE} OFFSET 0) j
+     CROSS JOIN LATERAL (SELECT p.ctid AS place, p.successor, p.due, p.expires_at FROM treadle.dedupe p
+                          WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
+                          LIMIT 1 FOR UPDATE SKIP LOCKED) d),
+gone AS (
+    DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT place FROM mine WHERE successor IS NULL AND coalesce(expires_at, 0) <= CAST(:now AS bigint)))
+    RETURNING id),
+passed AS (
+    UPDATE treadle.dedupe d SET id = d.successor, successor = NULL, due = NULL, expires_at = NULL
+     WHERE ctid = ANY(ARRAY(SELECT place FROM mine WHERE successor IS NOT NULL))
+    RETURNING id),
+woken AS (
+    UPDATE treadle.ready r SET updated_at = CAST(:now AS bigint), run_at = coalesce(m.due, CAST(:now AS bigint))
+      FROM mine m
+     WHERE r.id = ANY(ARRAY(SELECT id FROM passed)) AND m.successor = r.id AND r.run_at = {PARKED}
+    RETURNING r.queue)
+SELECT 1, NULL FROM gone UNION ALL SELECT 1, NULL FROM passed UNION ALL SELECT 0, queue FROM woken
+"""
+
+# Of jobs that have ended, those that still hold their keys, though they are not throttled.
+UNRELEASED_KEYS = f"""
+SELECT d.id::text
+  FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {THESE} OFFSET 0) j
+ CROSS JOIN LATERAL (SELECT p.id FROM treadle.dedupe p
+                      WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
+                        AND (p.successor IS NOT NULL OR coalesce(p.expires_at, 0) <= CAST(:now AS bigint))
+                      LIMIT 1) d
 """
 
 # ---- a snapshot for several reads

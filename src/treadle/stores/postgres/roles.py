@@ -40,7 +40,7 @@ OF_TENANTS = {
     "leases": Rights(EVERYTHING, "SELECT, UPDATE (cancel)"),  # so that a producer claims and settles nothing
     "finished": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (completed_at), DELETE"),
     "attempts": Rights(EVERYTHING, "SELECT, DELETE"),
-    "dedupe": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (id), DELETE"),
+    "dedupe": Rights(EVERYTHING, "SELECT, INSERT, UPDATE, DELETE"),
     "usage": Rights(EVERYTHING, "SELECT"),
     "audit": Rights("SELECT, INSERT, DELETE", "SELECT"),
     "requests": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (ids)"),

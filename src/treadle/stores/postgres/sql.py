@@ -10,10 +10,10 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 from typing import ClassVar
 
 from treadle.filters import MOST_SEARCHED
-from treadle.stores.sql import MOST, STUCK, SUMS_OF_USAGE, Statements
+from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, SUMS_OF_USAGE, UNTHROTTLED, Statements
 
 # The rows that a JSON array of ids names.
-_THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
+THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
@@ -27,20 +27,29 @@ class PostgresStatements(Statements):
     # ---- enqueue
 
     # The ids that an earlier try has stored already.
-    EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {_THESE}"
+    EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {THESE}"
     # Take a dedupe key, or see by the row count that it is held: by a job that is stored, once this does not wait.
     TAKE_KEY = """
     INSERT INTO treadle.dedupe (tenant, key, id)
     VALUES (CAST(:tenant AS text), CAST(:key AS text), CAST(CAST(:id AS text) AS uuid)) ON CONFLICT DO NOTHING
     RETURNING 1
     """
-    # Release the keys of jobs that have ended.
-    DROP_KEYS = f"""
+    # Lock the keys of jobs, held by them or not. Sorted, so that no two transactions deadlock.
+    LOCK_KEYS = (
+        f"""
+        SELECT 1 FROM (SELECT tenant, dedupe FROM treadle.jobs WHERE id = {THESE} AND dedupe IS NOT NULL
+                        ORDER BY tenant, dedupe OFFSET 0) j
+         CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p WHERE p.tenant = j.tenant AND p.key = j.dedupe
+                              LIMIT 1 FOR UPDATE) d
+        """,
+    )
+    # The rest of this transaction waits only briefly for locks: others wait for its commit.
+    WAIT_BRIEFLY = ("SET LOCAL lock_timeout = '100ms'",)
+    # Delete throttled keys whose period is over.
+    PRUNE_KEYS = """
     DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
-        SELECT d.ctid
-          FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {_THESE} OFFSET 0) j
-         CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p
-                              WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
+        SELECT ctid FROM treadle.dedupe WHERE expires_at <= CAST(:now AS bigint) AND successor IS NULL
+         ORDER BY expires_at LIMIT :limit FOR UPDATE SKIP LOCKED))
     """
     # Count rows where they moved. [[status, type, queue, by how many], …]
     ADD_TALLIES = """
@@ -53,7 +62,7 @@ class PostgresStatements(Statements):
     # Who declares this worker dead has to wait until its claim is committed, and finds all of its leases.
     # 1 if it may claim, 0 if somebody wants it to be quiet.
     IS_ALIVE = "SELECT (quiet_at IS NULL)::integer FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
-    DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {_THESE}"
+    DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {THESE}"
     # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck. These are locked, so that
     # their owner cannot move the deadline in between; one that it moves or settles just now is left to it.
     _LEASES = f"""
@@ -144,7 +153,7 @@ class PostgresStatements(Statements):
            r.run_at, r.attempts, r.snoozes, r.updated_at,
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
-           {_LAST_ERROR}
+           {_LAST_ERROR}, {DEDUPE_RULE}
     """
     FROM_ALL = """FROM treadle.jobs j
       LEFT JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
@@ -191,17 +200,18 @@ class PostgresStatements(Statements):
         """A path as PostgreSQL writes it; a number may be a name or an index."""
         return [parts]
 
-    DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {_THESE}"
-    DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {_THESE}"
-    DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {_THESE}"
+    DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {THESE}"
+    DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {THESE}"
+    DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {THESE}"
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
     # of them.)
-    PRUNABLE = """
+    PRUNABLE = f"""
     SELECT id::text, status, type, queue FROM treadle.finished f
      WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
        AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
+       AND {UNTHROTTLED}
      ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
     """
     PRUNE_USAGE = """

@@ -10,10 +10,11 @@ import msgspec
 
 from treadle.codec import as_json
 from treadle.errors import LeaseLost
-from treadle.job import ClaimedJob
+from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Settled
+from treadle.stores.shared import keys
 from treadle.stores.shared.enqueue import insert
 from treadle.stores.shared.stats import count_ended, tally
 from treadle.stores.transaction import LeaseOutcome, Transaction
@@ -34,7 +35,9 @@ def claim(tx: Transaction, worker: str, request: ClaimRequest) -> Claim:
 
 def settle(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Settled:
     """Write what is still ours to write. The rest is lost, unless it was written before."""
-    written = settle_held(tx, ended)
+    if tx.set_aside:
+        return _settle_rest(tx, ended, set(tx.set_aside))
+    written = settle_held(tx, ended, briefly=True)
     if len(written) == len(ended):
         return Settled(tx.now, written)
     held = {c.fence for c, _ in written}
@@ -44,20 +47,44 @@ def settle(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Settled:
     return Settled(tx.now, [*written, *repeated], [c for c, _ in rest if c.fence not in before])
 
 
-def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
-    """Write the outcomes of leases that are still held, with all that follows. Return them as they were written."""
+def _settle_rest(tx: Transaction, ended: Sequence[LeaseOutcome], aside: set[str]) -> Settled:
+    """Settle all but the jobs that are set aside."""
+    tx.set_aside = ()
+    rest = [one for one in ended if one[0].id not in aside]
+    settled = settle(tx, rest) if rest else Settled(tx.now)
+    return msgspec.structs.replace(settled, set_aside=[one for one in ended if one[0].id in aside])
+
+
+def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool = False) -> Sequence[LeaseOutcome]:
+    """Write the outcomes of leases that are still held, with all that follows. Return them as they were written.
+    `briefly`: do not wait long for the dedupe keys of follow-ups, which a transaction may have locked."""
+    if tx.set_aside:
+        ended = [one for one in ended if one[0].id not in tx.set_aside]
     written, uncounted = tx.settle(ended)
     if uncounted:
         count_ended(tx, uncounted)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
-        tx.execute(tx.sql.DROP_KEYS, {"ids": as_json(keyed)})
+        keys.release(tx, keyed)
     if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:
+        for statement in tx.sql.WAIT_BRIEFLY if briefly and _needs_keys(follow_ups) else ():
+            tx.execute(statement)
         insert(tx, follow_ups)
     return written
 
 
+def _needs_keys(jobs: Sequence[NewJob]) -> bool:
+    return any(job.dedupe is not None for job in jobs)
+
+
+def may_have_waited(one: LeaseOutcome) -> bool:
+    """Whether its settle needs a dedupe key that another transaction may have locked."""
+    return _needs_keys(one[1].follow_ups)
+
+
 def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:
     """End a job in the transaction of its handler. Raises LeaseLost if it is no longer the handler's."""
+    if claimed.keyed:
+        keys.lock(tx, [claimed.id])
     if not settle_held(tx, [(claimed, outcome)]):
         raise LeaseLost(claimed.id, claimed.number)
 

@@ -13,9 +13,8 @@ from treadle.ids import first_id_of, is_id
 from treadle.job import Job, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import BulkChunk
-from treadle.stores.shared import read, search, web_records
+from treadle.stores.shared import keys, read, search, web_records
 from treadle.stores.shared.claim_settle import decode_claimed, settle
-from treadle.stores.shared.enqueue import take_key
 from treadle.stores.shared.stats import tally
 from treadle.stores.transaction import Transaction
 
@@ -27,6 +26,7 @@ def lock_job(tx: Transaction, id: str) -> Job:
     """The job, which does not change until we commit."""
     if not is_id(id):
         raise JobNotFound(id)
+    keys.lock(tx, [id])
     for _ in range(100):
         if not tx.sql.LOCK_JOB or any(tx.value(statement, {"id": id}) for statement in tx.sql.LOCK_JOB):
             return read.job(tx, id)
@@ -51,7 +51,7 @@ def retry(tx: Transaction, id: str) -> Job:
     if not job.status.is_final:
         way_out = f"to wait no longer: td.run_now({id!r})" if job.status is Status.PENDING else "it runs already"
         raise WrongStatus("retry", id, job.status, f"only a job that has ended can be retried; {way_out}")
-    _retake_key(tx, id)
+    keys.retake(tx, id)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})
     tally(tx, [(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
@@ -76,7 +76,8 @@ def delete(tx: Transaction, id: str) -> Job:
     if job.status is Status.PROCESSING:
         raise WrongStatus("delete", id, job.status, f"cancel it first: td.cancel({id!r})")
     tx.execute(tx.sql.DELETE_READY, {"ids": as_json([id])})
-    tx.execute(tx.sql.DROP_KEYS, {"ids": as_json([id])})
+    if job.dedupe_mode is not None:
+        keys.drop(tx, id)
     _erase(tx, [id])
     tally(tx, [(job.status, job.type, job.queue, -1)])
     return job
@@ -106,6 +107,7 @@ def change_next(
 def _change_next(tx: Transaction, action: str, filter: Filter, before: str | None, limit: int) -> BulkChunk:
     """A job that is locked and matches again cannot become one that does not match."""
     page = search.jobs(tx, filter, limit, before)
+    keys.lock(tx, [job.id for job in page])
     locked = [job.id for job in page if _is_locked(tx, job.id)]
     matching = search.jobs(tx, filter.replace(ids=tuple(locked)), limit, None).jobs if locked else []
     done = sum(_done(tx, ACTIONS[action], job.id) for job in matching)
@@ -132,6 +134,7 @@ def _done(tx: Transaction, verb: Callable[[Transaction, str], Job], id: str) -> 
 def complete(tx: Transaction, ids: Sequence[str]) -> int:
     """A worker that has such a job leased loses it: the fence refuses what it writes later."""
     changed = 0
+    keys.lock(tx, [id for id in ids if is_id(id)])
     for id in ids:
         try:
             job = lock_job(tx, id)
@@ -154,10 +157,17 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
     until = tx.now - before
-    ended = {"statuses": as_json(statuses), "before": until, "oldest": first_id_of(until), "limit": limit}
+    ended = {
+        "statuses": as_json(statuses),
+        "before": until,
+        "oldest": first_id_of(until),
+        "limit": limit,
+        "now": tx.now,
+    }
     rows = tx.execute(tx.sql.PRUNABLE, ended).fetchall() if statuses else []
     old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
     tx.execute(tx.sql.PRUNE_USAGE, old)
+    tx.execute(tx.sql.PRUNE_KEYS, {"now": tx.now, "limit": limit})
     web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
@@ -168,18 +178,9 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
 def _finish_waiting(tx: Transaction, job: Job, status: Status, error: str | None) -> None:
     tx.execute(tx.sql.FINISH_READY, {"id": job.id, "status": status, "now": tx.now, "error": error})
     tx.execute(tx.sql.DELETE_READY, {"ids": as_json([job.id])})
-    tx.execute(tx.sql.DROP_KEYS, {"ids": as_json([job.id])})
+    if job.dedupe_mode is not None:
+        keys.drop(tx, job.id)
     tally(tx, [(Status.PENDING, job.type, job.queue, -1), (status, job.type, job.queue, 1)])
-
-
-def _retake_key(tx: Transaction, id: str) -> None:
-    """A retried job holds its dedupe key again, or does not start."""
-    row = tx.execute(tx.sql.DEDUPE_KEY, {"id": id}).fetchone()
-    if row is None:
-        return
-    tenant, key = row
-    if holder := take_key(tx, tenant, key, id):
-        raise KeyHeld(id, key, holder)
 
 
 def _erase(tx: Transaction, ids: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from treadle import clock, codec
+from treadle.dedupe import mode_of
 from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.errors import JobNotFound
 from treadle.ids import is_id
@@ -45,6 +46,7 @@ def to_job(row: tuple[Any, ...]) -> Job:
     """A row of JOB. If its payload is not an object, it was broken by hand, and is shown as it is."""
     job: dict[str, Any] = dict(zip(_COMMON, row, strict=False))
     waiting, (lease, *leased), (status, *finished), last_error = row[9:13], row[13:21], row[21:30], row[30]
+    rule = row[31]
     if status is not None:
         job.update(zip(_FINISHED, finished, strict=True), status=Status(status))
         job.update(updated_at=job["completed_at"], result=None if job["result"] is None else _value(job["result"]))
@@ -58,7 +60,8 @@ def to_job(row: tuple[Any, ...]) -> Job:
             waiting = (job["created_at"], 0, 0, job["created_at"])
         job.update(zip(_WAITING, waiting, strict=True), status=Status.PENDING, error=last_error)
     moments = {name: clock.moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
-    return Job(**{**job, **moments, "payload": _payload(job["payload"]), "worker_id": job.get("worker_id") or None})
+    job.update(moments, payload=_payload(job["payload"]), worker_id=job.get("worker_id") or None)
+    return Job(**job, dedupe_mode=None if rule is None else mode_of(rule))
 
 
 def attempts(tx: Transaction, id: str) -> list[Attempt]:
@@ -118,6 +121,7 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
     return msgspec.structs.replace(
         found,
         limit=tx.value(tx.sql.LIMIT, {"type": job.type}),
+        waits_for=None if job.dedupe_mode is None else tx.value(tx.sql.KEY_BEFORE, {"id": id}),
         holders=dict(tx.execute(tx.sql.LEASE_HOLDERS, parameters).fetchall()),
         pauses=tuple(pause for pause in paused if pause.holds(job.queue, job.type, job.tenant)),
         ahead=_ahead(tx, job, found.workers, paused),

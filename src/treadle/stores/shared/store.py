@@ -28,7 +28,7 @@ from treadle.stores.shared import (
     stats,
     web_records,
 )
-from treadle.stores.transaction import Connections, Insert, Steps, Transaction
+from treadle.stores.transaction import Connections, Insert, KeysLocked, Steps, Transaction
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -179,18 +179,52 @@ class SQLStore(ABC, Generic[D]):
         return self.database.read("claim", lambda tx: tx.due(request))
 
     def move(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take the steps in one transaction. If a row is in the way that contradicts others, it is removed first."""
+        """Take the steps in one transaction. If a row is in the way that contradicts others, it is removed first. Jobs
+        whose dedupe keys other transactions have locked are set aside."""
         try:
             return self.database.write(pool, steps, *args, **kwargs)
+        except KeysLocked as locked:
+            return self._move_rest(pool, set(locked.ids), steps, *args, **kwargs)
         except StoreRefused:
             if not self.database.write(pool, defects.repair):
                 raise
             return self.database.write(pool, steps, *args, **kwargs)
 
+    def _move_rest(self, pool: str, aside: set[str], steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        def rest(tx: Transaction) -> T:
+            tx.set_aside = frozenset(aside)
+            return steps(tx, *args, **kwargs)
+
+        while True:
+            try:
+                return self.database.write(pool, rest)
+            except KeysLocked as locked:
+                aside |= set(locked.ids)
+
     claim = moves("claim", claim_settle.claim)
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
-        return self.move("settle", claim_settle.settle, ended) if ended else Settled(at=0)
+        if not ended:
+            return Settled(at=0)
+        try:
+            return self.move("settle", claim_settle.settle, ended)
+        except StoreBusy:
+            if not any(map(claim_settle.may_have_waited, ended)):
+                raise
+            return self._settle_apart(ended)
+
+    def _settle_apart(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
+        """A follow-up of one of them has waited for its dedupe key. It is set aside, and the rest goes on."""
+        if len(ended) == 1:
+            return Settled(at=0, set_aside=ended)
+        rest = [one for one in ended if not claim_settle.may_have_waited(one)]
+        parts = [self.settle(rest), *(self.settle([one]) for one in ended if claim_settle.may_have_waited(one))]
+        return Settled(
+            max(part.at for part in parts),
+            [one for part in parts for one in part.written],
+            [one for part in parts for one in part.lost],
+            [one for part in parts for one in part.set_aside],
+        )
 
     save_progress = writes("other", liveness.save_progress)
     extend = writes("other", liveness.extend)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -44,7 +44,10 @@ _decode_pauses = msgspec.json.Decoder(list[PauseRow]).decode
 _decode_ids = msgspec.json.Decoder(list[str]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
-_COLUMNS = ("type", "queue", "tenant", "subject", "priority", "max_attempts", "dedupe", "traceparent", "run_at")
+_COLUMNS = (
+    *("type", "queue", "tenant", "subject", "priority", "max_attempts"),
+    *("dedupe", "dedupe_rule", "traceparent", "run_at"),
+)
 
 NUMBERS = range(1 << 62)
 """A counter of lease numbers beyond them was broken by hand."""
@@ -77,8 +80,8 @@ class Transitions(Transaction):
         """Jobs that differ only in their payloads share two statements."""
         alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
         for j in jobs:
-            common = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts, j.dedupe, j.traceparent)
-            alike[*common, j.due(self.now)][j.id] = j.payload
+            common = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts)
+            alike[*common, j.dedupe, j.dedupe_rule, j.traceparent, j.due(self.now)][j.id] = j.payload
         moved: Counter[tuple[str, str]] = Counter()
         for common, payloads in alike.items():
             row = {**dict(zip(_COLUMNS, common, strict=True)), "now": self.now, "rows": as_json(payloads)}
@@ -264,6 +267,13 @@ class Transitions(Transaction):
         both = (sql.COMPLETE, plain), (sql.FINISH, others)
         asked = [self.execute(s, {"now": self.now, "rows": as_json(rows)}) for s, rows in both if rows]
         return sum(written.rowcount for written in asked)
+
+    def release_keys(self, ids: Sequence[str]) -> Collection[str]:
+        these = {"ids": as_json(ids), "now": self.now}
+        woken, *_ = [self.execute(statement, these) for statement in sql.RELEASE_KEYS]
+        if not self.cursors.stale:  # else the next claim looks anyway
+            self.cursors.stale = woken.rowcount > 0
+        return ()
 
     def _requeue(self, ended: Iterable[LeaseOutcome]) -> None:
         rows = as_json([(c.id, *requeued(self.now, o)) for c, o in ended])

@@ -1,5 +1,6 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
+from treadle.dedupe import PARKED
 from treadle.stores.sql import MOST_ATTEMPTS, STUCK
 from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements, from_postgres
 
@@ -16,8 +17,9 @@ ADVANCE_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND va
 # What was asked for: jobs that differ in their ids and payloads only. {id: payload}
 INSERT_JOBS = """
 INSERT INTO treadle_jobs
-       (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, created_at)
-SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempts, :dedupe, :traceparent, :now
+       (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent, created_at)
+SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempts, :dedupe, :dedupe_rule, :traceparent,
+       :now
   FROM json_each(:rows) e
 """
 
@@ -193,6 +195,22 @@ SELECT l.id, l.lease, l.attempt, l.worker, l.started_at, :now, e.value ->> 1, e.
 """
 
 DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_each(:ids))"
+
+# Release the keys of jobs that have ended: a successor waits no longer, and takes the key. A throttled key stays.
+_OF_THESE = "successor IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))"
+RELEASE_KEYS = (
+    f"""
+    UPDATE treadle_ready AS r SET updated_at = :now, run_at = coalesce(d.due, :now)
+      FROM (SELECT successor, due FROM treadle_dedupe WHERE {_OF_THESE}) d
+     WHERE r.id = d.successor AND r.run_at = {PARKED}
+    """,
+    f"UPDATE treadle_dedupe SET id = successor, successor = NULL, due = NULL, expires_at = NULL WHERE {_OF_THESE}",
+    """
+    DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
+        SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
+         WHERE j.dedupe IS NOT NULL) AND coalesce(expires_at, 0) <= :now
+    """,
+)
 
 # ---- a snapshot for several reads
 

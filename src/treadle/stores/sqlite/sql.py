@@ -11,15 +11,18 @@ from typing import ClassVar
 
 from treadle.codec import encode
 from treadle.filters import MOST_SEARCHED, is_index
-from treadle.stores.sql import MOST, STUCK, Statements
+from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, UNTHROTTLED, Statements
 
 
 def from_postgres(sql: str) -> str:
-    """The same for SQLite, which has no schemas, needs no casts, and calls `least` min."""
+    """The same for SQLite, which has no schemas, needs no casts, locks no rows, and calls `least` min."""
+    sql = re.sub(r" FOR (UPDATE|SHARE)\b", "", sql)
     sql = re.sub(r"(?:CAST\()+(:\w+)(?: AS \w+\))+", r"\1", sql)
     sql = re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
     return sql.replace("least(", "min(").replace("greatest(", "max(")
 
+
+_UNTHROTTLED = from_postgres(UNTHROTTLED)
 
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
@@ -39,11 +42,15 @@ class SQLiteStatements(Statements):
     EXISTING_IDS = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
     # Take a dedupe key, or see by the row count that it is held.
     TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
-    # Release the keys of jobs that have ended.
-    DROP_KEYS = """
-    DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
-        SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value
-         WHERE j.dedupe IS NOT NULL)
+    # Lock the keys of jobs: nothing to do here.
+    LOCK_KEYS: tuple[str, ...] = ()
+    # The rest of this transaction waits only briefly for locks: here it waits for none.
+    WAIT_BRIEFLY: tuple[str, ...] = ()
+    # Delete throttled keys whose period is over.
+    PRUNE_KEYS = """
+    DELETE FROM treadle_dedupe WHERE (tenant, key) IN (
+        SELECT tenant, key FROM treadle_dedupe WHERE expires_at <= :now AND successor IS NULL
+         ORDER BY expires_at LIMIT :limit)
     """
     # Count rows where they moved. One that was broken by hand must not overflow. [[status, type, queue, how many], …]
     ADD_TALLIES = f"""
@@ -131,7 +138,7 @@ class SQLiteStatements(Statements):
            r.run_at, r.attempts, r.snoozes, r.updated_at,
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
-           {_LAST_ERROR}
+           {_LAST_ERROR}, {DEDUPE_RULE}
     """
     FROM_ALL = """FROM treadle_jobs j
       LEFT JOIN treadle_ready r ON r.id = j.id
@@ -177,9 +184,10 @@ class SQLiteStatements(Statements):
     DELETE_ATTEMPTS = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at.
-    PRUNABLE = """
-    SELECT id, status, type, queue FROM treadle_finished
+    PRUNABLE = f"""
+    SELECT id, status, type, queue FROM treadle_finished f
      WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
+       AND {_UNTHROTTLED}
      ORDER BY id LIMIT :limit
     """
     PRUNE_USAGE = """

@@ -11,6 +11,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from treadle import filters, views
 from treadle.app import Treadle
+from treadle.dedupe import LONGEST, Dedupe, Mode, Until
 from treadle.diagnosis import Why
 from treadle.filters import Filter
 from treadle.job import Attempt, Job, NewJob
@@ -59,6 +60,21 @@ class ChangesIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     payload: dict[str, Any] | UnsetType = UNSET
 
 
+Seconds = Annotated[float, Meta(gt=0, le=LONGEST)]
+
+
+class DedupeIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """A dedupe key, and what happens if another job holds it. `wait` and `at_most` belong to debounce, `period` to
+    throttle."""
+
+    key: Annotated[str, Meta(min_length=1)] | bool
+    mode: Mode = "return"
+    until: Until = "ended"
+    wait: Seconds | UnsetType = UNSET
+    at_most: Seconds | UnsetType = UNSET
+    period: Seconds | UnsetType = UNSET
+
+
 class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A job to be stored. What is left out is as the type's handler declares it."""
 
@@ -71,7 +87,7 @@ class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
     delay: Annotated[float, Meta(ge=0, le=10**10)] | UnsetType = UNSET
     run_at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
-    dedupe: Annotated[str, Meta(min_length=1)] | bool | UnsetType = UNSET
+    dedupe: Annotated[str, Meta(min_length=1)] | bool | DedupeIn | UnsetType = UNSET
 
 
 def filter_of(request: Request) -> Filter:
@@ -181,5 +197,11 @@ def _insert_once(request: Request, key: str, new_jobs: list[NewJob]) -> list[Job
 
 
 def _new_job(request: Request, one: NewJobIn) -> NewJob:
-    options: Any = {name: value for name, value in msgspec.structs.asdict(one).items() if value is not UNSET}
+    options: Any = _given(one)
+    if isinstance(one.dedupe, DedupeIn):
+        options["dedupe"] = Dedupe(**_given(one.dedupe))
     return request.jobs.request(options.pop("type"), options.pop("payload"), options)
+
+
+def _given(body: msgspec.Struct) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not UNSET}

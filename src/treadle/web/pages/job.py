@@ -10,7 +10,9 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from treadle import codec, views
+from treadle.dedupe import REPLACED_BY
 from treadle.diagnosis import Reason
+from treadle.ids import is_id
 from treadle.job import STATE_OF, Attempt, Job, Status, state_of
 from treadle.units import format_duration
 from treadle.web import charts, formatting, highlight
@@ -24,6 +26,7 @@ BUTTONS = {
     "out_of_attempts": ("retry", "Fix the cause, then use the Retry button."),
     "finished": ("retry", "To run it again, use the Retry button."),
     "running": ("cancel", "To stop it, use the Cancel button."),
+    "key_held": ("cancel", "It starts then. To stop that job, open it and use its Cancel button."),
     "not_due": ("run_now", "Wait until then, or use the Run now button."),
 }
 """By the code of a reason: the action on this page that is the next step. Other readers of a reason get a command."""
@@ -83,6 +86,7 @@ def job(request: Request) -> Response:
         current_page="jobs",
         job=safe,
         state=state_of(found, now),
+        related=_related(found, reasons),
         reasons=[(reason, _next_step(reason, possible)) for reason in reasons],
         parts=parts,
         ribbon=charts.ribbon([(part.tone, part.text, part.seconds) for part in parts], "Where its time went"),
@@ -99,6 +103,14 @@ def _next_step(reason: Reason, possible: set[str]) -> str:
     """What to do about a reason: the button, where this page has one that works, instead of a command."""
     action, text = BUTTONS.get(reason.code, ("", ""))
     return text if action in possible else formatting.sentence(reason.way_out).rstrip(".")
+
+
+def _related(job: Job, reasons: Sequence[Reason]) -> tuple[str, str] | None:
+    """The job that took its place, or for which it waits: by their dedupe key."""
+    by = (job.error or "").removeprefix(REPLACED_BY) if job.status is Status.CANCELLED else ""
+    if is_id(by):
+        return "Replaced by", by
+    return next((("Waits for", reason.data["holder"]) for reason in reasons if reason.code == "key_held"), None)
 
 
 def _state(outcome: str) -> str:

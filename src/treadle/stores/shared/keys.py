@@ -1,0 +1,209 @@
+"""Dedupe keys: new jobs take them, replace their holders or wait behind them; ended jobs release them.
+
+The order of locks: keys, sorted; then jobs in `ready`. So no two transactions deadlock. A transaction that has locked
+a key may be a user's, and stay open for long: a claim needs no key and skips locked jobs, and a settle sets aside the
+jobs whose keys are locked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from treadle.codec import as_json
+from treadle.dedupe import PARKED, PLAIN, REPLACED_BY, KeyState, Place, Rule, due_at, read_rule
+from treadle.errors import KeyHeld
+from treadle.job import NewJob, Status
+from treadle.stores.shared.stats import tally
+from treadle.stores.transaction import KeysLocked, Transaction
+
+
+class Replaced(NamedTuple):
+    """A waiting job that a newer one replaces."""
+
+    by: str
+    type: str
+    queue: str
+
+
+class KeyTaker:
+    """Takes the keys of new jobs, and finds what becomes of each: stored, or answered with the holder of its key."""
+
+    def __init__(self, tx: Transaction, jobs: Sequence[NewJob]) -> None:
+        self.holders: dict[str, str] = {}
+        """The jobs that must not be stored, each with the job that is the answer in its place."""
+        self.replaced: dict[str, Replaced] = {}
+        """The jobs that end once the new ones are stored. Some of them may be new themselves."""
+        self._due: dict[str, int] = {}
+        self._tx = tx
+        self._fresh = {job.id: job for job in jobs}
+        # In the order of the keys, so that two transactions that take the same keys do not deadlock.
+        for job in sorted(jobs, key=lambda job: (job.tenant, job.dedupe or "")):
+            if job.dedupe is not None:
+                self._take(job, job.dedupe, PLAIN if job.dedupe_rule is None else read_rule(job.dedupe_rule))
+
+    def row(self, job: NewJob) -> NewJob:
+        """The job, with the time at which it is due if its key decides that."""
+        due = self._due.get(job.id)
+        return job if due is None else msgspec.structs.replace(job, run_at=due, delay=None)
+
+    def _take(self, job: NewJob, key: str, rule: Rule) -> None:
+        place = {"tenant": job.tenant, "key": key}
+        while (state := take(self._tx, place, job.id, rule, self._fresh)) is not None:
+            done = self._replace(job, place, rule, state) if rule.replaces else self._answer(job, key, rule, state)
+            if done:
+                return
+        if rule.mode == "debounce":
+            self._due[job.id] = due_at(rule, 0, self._tx.now, None)
+
+    def _answer(self, job: NewJob, key: str, rule: Rule, state: KeyState) -> bool:
+        """The holder is the answer. False if it has started just now, and that releases the key."""
+        if state.until_started and state.holder not in self._fresh:
+            # Nobody can claim it until we commit: what our caller changes in this transaction is there when it starts.
+            row = self._tx.execute(self._tx.sql.SHARE_READY, {"id": state.holder}).fetchone()
+            if row is None:
+                return False
+            self._tx.job_waits(row[1])
+        if self._tx.value(self._tx.sql.IS_STORED, {"id": job.id}):
+            self.holders[job.id] = job.id  # by an earlier try, and the key may be another's by now
+        elif rule.mode == "reject":
+            raise KeyHeld(job.id, key, state.holder, is_new=True)
+        elif state.holder != job.id:
+            self.holders[job.id] = state.holder
+        return True
+
+    def _replace(self, job: NewJob, place: Mapping[str, Any], rule: Rule, state: KeyState) -> bool:
+        """Take the place of a holder that waits, or wait behind one that runs. False if it has moved just now."""
+        if state.place is Place.ENDED:  # its throttle holds the key
+            self.holders[job.id] = state.holder
+            return True
+        now, runs = self._tx.now, state.place is Place.RUNNING
+        if state.place in (Place.FRESH, Place.WAITING) and not self._end(state.holder, job.id):
+            return False
+        if state.successor is not None:
+            self._end(state.successor, job.id)
+        since = None if runs and state.successor is None else state.since
+        due = due_at(rule, job.due(now), now, since)
+        row = _key_row(job.id, rule, now)
+        if rule.mode == "debounce":
+            row["since"], self._due[job.id] = now if since is None else since, due
+        if runs:
+            row.update(id=state.holder, until_started=state.until_started, expires_at=state.expires_at)
+            row.update(successor=job.id, due=due)
+            self._due[job.id] = PARKED
+        _set(self._tx, place, row)
+        return True
+
+    def _end(self, id: str, by: str) -> bool:
+        """A waiting job will be replaced. False if it does not wait."""
+        if (new := self._fresh.get(id)) is not None:
+            self.replaced[id] = Replaced(by, new.type, new.queue)
+            return True
+        row = self._tx.execute(self._tx.sql.LOCK_READY, {"id": id}).fetchone()
+        if row is None:
+            return False
+        self.replaced[id] = Replaced(by, *row)
+        return True
+
+
+def take(
+    tx: Transaction, place: Mapping[str, Any], id: str, rule: Rule, fresh: Collection[str] = ()
+) -> KeyState | None:
+    """Take a key for a job, or return how it is held. If the rule replaces the holder, the key is locked then.
+
+    `fresh`: new jobs, which hold keys already but are not stored yet.
+    """
+    while not tx.execute(tx.sql.TAKE_KEY, {**place, "id": id}).rowcount:
+        state = _look(tx, place, fresh, locked=rule.replaces)
+        if state is not None and not rule.replaces and (state.is_free(tx.now) or state.is_overdue):
+            state = _look(tx, place, fresh, locked=True)  # another may have been faster
+        if state is None:
+            continue  # it was released in between
+        if state.is_overdue:
+            _pass_on(tx, place, state)
+        elif not state.is_free(tx.now):
+            return state
+        else:
+            _set(tx, place, _key_row(id, rule, tx.now))
+            return None
+    if rule is not PLAIN:
+        _set(tx, place, _key_row(id, rule, tx.now))
+    return None
+
+
+def _look(tx: Transaction, place: Mapping[str, Any], fresh: Collection[str], *, locked: bool) -> KeyState | None:
+    if locked and tx.value(tx.sql.LOCK_KEY, place) is None:
+        return None
+    row = tx.execute(tx.sql.KEY_STATE, place).fetchone()
+    if row is None:
+        return None
+    holder, until_started, since, expires_at, successor, where = row
+    where = Place.FRESH if holder in fresh else Place(where)
+    return KeyState(holder, until_started, since, expires_at, successor, where)
+
+
+def _key_row(id: str, rule: Rule, now: int) -> dict[str, Any]:
+    """What the row of a key says of its new holder."""
+    return {
+        "id": id,
+        "until_started": int(rule.until == "started"),
+        "since": now if rule.mode == "debounce" else None,
+        "expires_at": now + rule.period if rule.mode == "throttle" else None,
+    }
+
+
+def _set(tx: Transaction, place: Mapping[str, Any], row: Mapping[str, Any]) -> None:
+    tx.execute(tx.sql.SET_KEY, {"successor": None, "due": None, **place, **row})
+
+
+def _pass_on(tx: Transaction, place: Mapping[str, Any], state: KeyState) -> None:
+    """The holder was deleted by hand: its successor takes the key."""
+    queue = tx.value(tx.sql.WAKE_SUCCESSOR, {**place, "successor": state.successor, "now": tx.now})
+    if queue is not None:
+        tx.job_waits(queue)
+    row = {"id": state.successor, "until_started": 0, "since": state.since, "expires_at": None}
+    _set(tx, place, row)
+
+
+def end_replaced(tx: Transaction, replaced: Mapping[str, Replaced]) -> None:
+    """End the jobs that newer ones replace: they are cancelled, and say by which."""
+    for id, new in replaced.items():
+        row = {"id": id, "status": Status.CANCELLED.value, "now": tx.now, "error": f"{REPLACED_BY}{new.by}"}
+        tx.execute(tx.sql.FINISH_READY, row)
+    tx.execute(tx.sql.DELETE_READY, {"ids": as_json(list(replaced))})
+    counts = Counter((old.type, old.queue) for old in replaced.values())
+    moved = ((Status.PENDING, -1), (Status.CANCELLED, 1))
+    tally(tx, [(status, *key, sign * n) for key, n in counts.items() for status, sign in moved])
+
+
+def release(tx: Transaction, ids: Sequence[str]) -> None:
+    """Release the keys of jobs that have ended. Raises KeysLocked if another transaction has locked one of them."""
+    if locked := tx.release_keys(ids):
+        raise KeysLocked(locked)
+
+
+def lock(tx: Transaction, ids: Sequence[str]) -> None:
+    """Lock the keys of jobs before the jobs themselves."""
+    for statement in tx.sql.LOCK_KEYS:
+        tx.execute(statement, {"ids": as_json(ids)})
+
+
+def drop(tx: Transaction, id: str) -> None:
+    """A waiting job ends: it holds no key, and waits behind none."""
+    tx.execute(tx.sql.DROP_SUCCESSOR, {"id": id})
+    release(tx, [id])
+
+
+def retake(tx: Transaction, id: str) -> None:
+    """A retried job holds its key again, or does not start."""
+    found = tx.execute(tx.sql.DEDUPE_KEY, {"id": id}).fetchone()
+    if found is None:
+        return
+    tenant, key, text = found
+    rule = msgspec.structs.replace(read_rule(text), mode="return") if read_rule(text).replaces else read_rule(text)
+    state = take(tx, {"tenant": tenant, "key": key}, id, rule)
+    if state is not None and state.holder != id:
+        raise KeyHeld(id, key, state.holder)
