@@ -142,7 +142,9 @@ class ClaimOrder:
         self.missing -= len(taken)
         passed = {range: (run_at, id) for run_at, id, range in taken}
         for head, start, has_more in zip(batch, starts, more, strict=True):
-            self._keep(head, start, passed.get(head.range, head.after), has_more)
+            after = passed.get(head.range, head.after)
+            if has_more or start.lower is not None or start.due[-1:] > [after]:
+                self._keep(head, start, after, has_more)
         return taken
 
     def _keep(self, head: Head, start: RangeStart, after: Position, has_more: bool) -> None:

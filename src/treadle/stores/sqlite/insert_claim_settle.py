@@ -103,7 +103,7 @@ class Transitions(Transaction):
         slots = self.execute(sql.FREE_SLOTS, {"now": self.now, "grace": RECLAIM_AFTER})
         later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
         pauses, found = self.execute(sql.PAUSED), self._look()
-        held = self._held_now(pauses.fetchone()[0])
+        held = paused(_decode_pauses(pauses.fetchone()[0]), self.now)
         order = ClaimOrder(found, request, held)
         [latest] = clock.fetchone() or [0]  # a claim will correct it if the clock stepped back
         if self._find(order, 1, _decode_slots(slots.fetchone()[0]), max(self.now, latest)):
@@ -119,7 +119,8 @@ class Transitions(Transaction):
         kept = self.cursors.kept(request)
         order = kept or self.cursors.looked(self._look, request)
         *checked, pauses = state.fetchone()
-        slots, held = self._checked(worker, *checked), self._held_now(pauses)
+        slots = self._checked(worker, *checked)
+        held = NOTHING_PAUSED if pauses == "[]" else paused(_decode_pauses(pauses), self.now)
         if held != self.cursors.paused or held.ended:
             order, kept = self._look_again(request, held), None
         jobs = self._find(order, request.limit, slots, self.now)
@@ -134,9 +135,6 @@ class Transitions(Transaction):
             due = self.cursors.unsure(due) if kept else due
             claimed.due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now)
         return claimed, moved
-
-    def _held_now(self, pauses: str) -> Paused:
-        return NOTHING_PAUSED if pauses == "[]" else paused(_decode_pauses(pauses), self.now)
 
     def _look_again(self, request: ClaimRequest, held: Paused) -> ClaimOrder:
         """Something was paused or resumed since the last look, or is to be put back."""
