@@ -220,6 +220,7 @@ def test_jobs_that_wait_though_they_have_ended_run_once_more_at_most(store, by_h
     assert Status.COMPLETED == store.get(other.id).status
     for job in ended:
         assert (Status.COMPLETED, ["finished"]) == (store.get(job.id).status, places(by_hand, job.id))
+    assert Status.PROCESSING not in [row["status"] for row in store.counts(("status",)).rows]
     assert nothing_is_due(store)
 
 
