@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -11,8 +13,10 @@ import pytest
 from tests.eventually import eventually
 from tests.worker.helpers import Background, ended, is_processing, now, place, working
 from treadle import Context, Snooze, Status, Treadle, views
+from treadle.context import Run
 from treadle.diagnosis import ReasonCode
 from treadle.errors import BadOption, StoreUnusable
+from treadle.outcome import Outcome
 from treadle.worker import heartbeat
 from treadle.worker import worker as worker_module
 
@@ -58,6 +62,40 @@ def test_an_error_that_cannot_be_read_is_a_failed_attempt_and_the_slot_is_free_a
         assert error.__name__ in str(now(td, first).error)
         assert ended(td, second).status is Status.COMPLETED
     assert place(td, first) == (Status.FAILED, 2)
+
+
+class BrokenTracer:
+    """It raises when a handler has run."""
+
+    @contextmanager
+    def running(self, run: Run) -> Iterator[Callable[[Outcome | None], None]]:
+        def ended(outcome: Outcome | None) -> None:
+            raise ZeroDivisionError
+
+        yield ended
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_an_attempt_whose_tracer_fails_after_the_handler_is_charged(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A job that is released each time would run for ever."""
+    monkeypatch.setattr(worker_module, "PAUSE", 0.05)
+    runs: list[int] = []
+
+    async def arun(ctx: Context) -> None:
+        runs.append(ctx.attempt)
+
+    def run(ctx: Context) -> None:
+        runs.append(ctx.attempt)
+
+    handler = td.job(type="run", max_attempts=2, backoff=0)(arun if kind == "async" else run)
+    job = handler.enqueue()
+    td.tracing = BrokenTracer()  # type: ignore[assignment]
+    with working(td, beat=0.1):
+        eventually(lambda: now(td, job).status.is_final or len(runs) > 2)
+    td.tracing = None
+    assert (place(td, job), now(td, job).error, runs) == ((Status.FAILED, 2), "ZeroDivisionError", [1, 2])
 
 
 @pytest.mark.parametrize("at_most", ["3", -1, 1.5])
