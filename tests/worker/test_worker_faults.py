@@ -212,3 +212,65 @@ def test_a_store_that_stays_away_does_not_keep_a_worker_from_stopping(
         background.join()
     with working(td, beat=0.1):
         assert ended(td, job).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize("verb", ["settle", "claim", "declare_dead"])
+def test_a_store_that_hangs_does_not_keep_a_worker_from_stopping(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Nor does its heartbeat go on, for which nobody would rescue its jobs. When the call returns, its threads end."""
+    monkeypatch.setattr(worker_module, "STOP_SECONDS", 0.6)
+    before, hangs, let_go = set(threading.enumerate()), threading.Event(), threading.Event()
+    call = getattr(td.store, verb)
+
+    def hang(*args: Any, **options: Any) -> Any:
+        hangs.set()
+        let_go.wait(60)
+        return call(*args, **options)
+
+    @td.job
+    async def works() -> None: ...
+
+    background = Background(td, grace=0).start()
+    with monkeypatch.context() as patch:
+        patch.setattr(td.store, verb, hang)
+        job = works.enqueue()
+        if verb != "declare_dead":  # which is called when it stops
+            assert hangs.wait(60)
+        background.stop_soon()
+        background.join()
+        assert hangs.is_set()
+        eventually(lambda: not background.worker._heartbeat.is_alive())
+        let_go.set()
+        eventually(lambda: set(threading.enumerate()) <= before)
+    with working(td, beat=0.1):
+        assert ended(td, job).status is Status.COMPLETED
+
+
+def test_a_worker_that_has_started_again_outlives_a_late_end_of_its_parts(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "STOP_SECONDS", 0.6)
+    monkeypatch.setattr(worker_module, "PAUSE", 0.05)
+    hangs, let_go, declare_dead = threading.Event(), threading.Event(), td.store.declare_dead
+
+    def hang_once(*args: Any, **options: Any) -> Any:
+        if not hangs.is_set():
+            hangs.set()
+            let_go.wait(60)
+        return declare_dead(*args, **options)
+
+    @td.job
+    async def works() -> None: ...
+
+    monkeypatch.setattr(td.store, "declare_dead", hang_once)
+    with working(td, beat=0.1) as background:
+        worker = background.worker
+        first, threads = worker.id, worker._settler.thread._threads
+        worker._parts.fail_from_thread("a part", None)
+        assert hangs.wait(60)
+        eventually(lambda: [row.id for row in td.workers()] == [first, worker.id])
+        let_go.set()
+        eventually(lambda: not any(thread.is_alive() for thread in threads))
+        assert ended(td, works.enqueue()).status is Status.COMPLETED
+        assert ([row.id for row in td.workers()], worker._heartbeat.is_alive()) == ([worker.id], True)
