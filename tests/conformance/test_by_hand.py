@@ -6,6 +6,7 @@ import pytest
 
 from tests.conformance.helpers import (
     EVERY_OUTCOME,
+    FAILED,
     HOUR,
     RETRIED,
     SNOOZED,
@@ -221,6 +222,7 @@ def test_jobs_that_wait_though_they_have_ended_run_once_more_at_most(store, by_h
     assert Status.COMPLETED == store.get(other.id).status
     for job in ended:
         assert (Status.COMPLETED, ["finished"]) == (store.get(job.id).status, places(by_hand, job.id))
+    assert Status.PROCESSING not in [row["status"] for row in store.counts(("status",)).rows]
     assert nothing_is_due(store)
 
 
@@ -357,13 +359,29 @@ def test_a_count_that_would_overflow_does_not_stop_its_type(store, by_hand, sign
     assert store.counts(("status",)).rows
 
 
-def test_usage_that_would_overflow_does_not_stop_its_type(store, by_hand):
+@pytest.mark.parametrize("column", ["started_at", "run_at"])
+def test_a_time_that_is_impossible_does_not_stop_jobs_that_complete_together(store, by_hand, column):
+    for number in extremes(store, column):
+        put_many(store, 3)
+        claimed = take(store)
+        by_hand(f"UPDATE treadle_leases SET {column} = ? WHERE id = ?", number, claimed[0].id)
+
+        assert not store.settle([(c, COMPLETED) for c in claimed]).lost
+        assert {Status.COMPLETED} == {store.get(c.id).status for c in claimed}
+
+
+def test_usage_that_would_overflow_does_not_stop_its_type(store, by_hand, clock):
     for number in extremes(store, "busy"):
         finish(store, COMPLETED)
         finish(store, COMPLETED, type="other")
         by_hand("UPDATE treadle_usage SET runs = ?, completed = ?, failures = ?, busy = ?, waiting = ?", *[number] * 5)
 
-        finish(store, COMPLETED)
+        for outcome in (COMPLETED, FAILED):
+            put(store)
+            clock.advance(1)
+            (claimed,) = take(store)
+            clock.advance(1)
+            assert settle_one(store, claimed, outcome)
         assert store.usage(0, 1 << 40, 1 << 40, ())
         store.compact()
         assert store.usage(0, 1 << 40, 60, ("type",))

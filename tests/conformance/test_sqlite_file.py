@@ -312,6 +312,22 @@ def test_the_lock_file_is_for_those_who_may_write_the_database(store, lock_file,
     assert expected == mode_of(lock_file)
 
 
+def test_others_cannot_open_the_lock_file_while_it_is_made(folder, lock_file, monkeypatch):
+    """Who has it open keeps it open, whatever mode it gets then."""
+    modes, share = [], checkpoint._share
+    monkeypatch.setattr(
+        checkpoint, "_share", lambda lock, *args: modes.append(mode_of(lock_file)) or share(lock, *args)
+    )
+    database, before = folder / "jobs.db", os.umask(0)
+    try:
+        database.touch(0o600)
+        os.close(checkpoint.open_lock(lock_file, database))
+    finally:
+        os.umask(before)
+
+    assert [0o600] == modes
+
+
 @pytest.mark.usefixtures("every_commit_checkpoints")
 def test_a_lock_file_that_others_could_open_is_closed_to_them(store, lock_file):
     store.open()

@@ -163,14 +163,18 @@ def test_the_traceback_shows_where_the_error_was_raised():
 
 
 class Unprintable(Exception):
+    def __init__(self, why):
+        self.why = why
+
     def __str__(self):
-        raise RuntimeError("not even this")
+        raise self.why("not even this")
 
     __repr__ = __str__
 
 
-def test_an_error_that_cannot_be_printed_is_still_an_error():
-    outcome = decide(claimed(), raised(Unprintable()), fixed(1))
+@pytest.mark.parametrize("why", [RuntimeError, SystemExit])
+def test_an_error_that_cannot_be_printed_is_still_an_error(why):
+    outcome = decide(claimed(), raised(Unprintable(why)), fixed(1))
 
     assert "Unprintable: <unprintable>" == outcome.error
     assert "in raised" in outcome.traceback

@@ -108,12 +108,12 @@ def give_out(td: Treadle, name: str, *scopes: str, tenant: str = "", expires_in:
 
 
 @pytest.mark.parametrize("route", NEEDING, ids=name)
-def test_a_token_that_is_wrong_expired_or_revoked_is_refused(
+def test_a_token_that_is_wrong_expired_revoked_or_without_scopes_is_refused(
     route: Route, by_token: TestClient, td: Treadle, id: str
 ) -> None:
     expired, revoked = give_out(td, new_id(), "manage", expires_in=-1), give_out(td, "taken away", "manage")
     assert td.store.drop_token("taken away")
-    for secret in (expired, revoked, api_tokens.new_secret(), "td_", "x"):
+    for secret in (expired, revoked, give_out(td, new_id()), api_tokens.new_secret(), "td_", "x"):
         by_token.headers["Authorization"] = f"Bearer {secret}"
         assert call(by_token, route, id) == 401
 

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx2
 import pytest
@@ -17,6 +18,8 @@ from tests.stores import make_tables
 from tests.web.conftest import OURS
 from tests.web.served import SECONDS, Dashboard, start
 from treadle import Treadle
+from treadle.web import login
+from treadle.web.problem import HTTPProblem
 
 
 def test_the_link_signs_in_once_and_the_cookie_from_then_on(tmp_path: Path) -> None:
@@ -99,6 +102,11 @@ def test_guesses_are_counted_by_the_real_address(tmp_path: Path) -> None:
         assert Counter(served.attempt("wrong", f"10.0.0.{n}") for n in range(100)) == {401: 10, 429: 90}
 
 
+def test_only_a_named_proxy_is_believed(tmp_path: Path) -> None:
+    with Forwarding(tmp_path, "--proxy", "192.0.2.0/24") as served:
+        assert Counter(served.attempt("wrong", f"10.0.0.{n}") for n in range(12)) == {401: 10, 429: 2}
+
+
 def test_behind_a_named_proxy_one_clients_guesses_lock_nobody_else_out(tmp_path: Path) -> None:
     with Forwarding(tmp_path, "--proxy", "127.0.0.0/8") as served:
         assert Counter(served.attempt("wrong", "10.0.0.1") for _ in range(12)) == {401: 10, 429: 2}
@@ -114,6 +122,49 @@ def test_guesses_from_many_addresses_are_bounded_and_users_keep_their_access(tmp
         assert Counter(served.attempt("wrong", f"10.0.0.{n}") for n in range(110)) == {401: 100, 429: 10}
         assert served.attempt("right", "10.0.1.1") == 429, "or they could go on guessing"
         assert served.attempt("right", "192.0.2.1") == 200, "this address has had the right password before"
+
+
+@pytest.fixture
+def moment(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that the throttle sees."""
+    now = [0.0]
+    monkeypatch.setattr(login, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def throttled(guesses: login.Guesses, address: str, right: bool = False) -> bool:
+    """Whether it no longer matters what the password is."""
+    try:
+        return guesses.accept(address, right) != right
+    except HTTPProblem as problem:
+        return problem.details.status == 429
+
+
+def test_wrong_passwords_count_for_a_minute(moment: list[float]) -> None:
+    guesses = login.Guesses()
+    assert [throttled(guesses, "10.0.0.1") for _ in range(login.MAX_GUESSES)] == [False] * login.MAX_GUESSES
+    moment[0] = login.GUESS_SECONDS
+    assert throttled(guesses, "10.0.0.1", right=True)
+    moment[0] += 0.1
+    assert not throttled(guesses, "10.0.0.1", right=True)
+
+
+def test_an_ipv4_address_is_the_same_on_a_socket_for_ipv6_and_others_there_are_not() -> None:
+    guesses = login.Guesses()
+    for _ in range(login.MAX_GUESSES):
+        guesses.accept("::ffff:10.0.0.1", False)
+    assert throttled(guesses, "10.0.0.1")
+    assert not throttled(guesses, "::ffff:10.0.0.2")
+
+
+def test_addresses_that_had_the_right_password_are_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(login, "MAX_KNOWN", 2)
+    guesses = login.Guesses()
+    for n in range(3):
+        assert guesses.accept(f"192.0.2.{n}", True)
+    for n in range(login.MAX_GUESSES_OF_ALL):
+        guesses.accept(f"10.0.0.{n}", False)
+    assert [throttled(guesses, f"192.0.2.{n}", right=True) for n in range(3)] == [False, False, True]
 
 
 def test_a_proxy_is_an_address(tmp_path: Path) -> None:

@@ -130,7 +130,25 @@ def test_tables_of_usage_show_those_that_ran_most(td: Treadle, monkeypatch: pyte
     assert client.get("/insights.csv").text.count("-type") == 3
     chosen = client.get("/insights?type=a-type").text
     assert ('data-testid="total-runs">1<' in chosen, "<option selected>a-type</option>" in chosen) == (True, True)
-    assert "<small>5 in 1h</small>" in client.get("/").text
+    start = client.get("/").text
+    assert "<small>5 in 1h</small>" in start
+    assert [type for type in ("a-type", "b-type", "c-type") if type in start] == ["b-type", "c-type"]
+
+
+@pytest.mark.parametrize("path", ["/", "/?by=tenant", "/insights", "/insights?by=tenant"])
+def test_a_page_reads_no_more_usage_than_it_shows(td: Treadle, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """There may be a tenant for every job."""
+    read, limits = td.usage, list[int | None]()
+
+    def usage(*args: Any, **options: Any) -> Any:
+        if options["by"]:
+            limits.append(options["at_most"])
+        return read(*args, **options)
+
+    monkeypatch.setattr(td, "usage", usage)
+    assert client_of(td, "read").get(path).status_code == 200
+    assert limits
+    assert None not in limits
 
 
 @pytest.fixture
@@ -156,6 +174,7 @@ def test_a_caller_without_manage_cannot_make_very_many_types(td: Treadle, few_ty
     refused = client.post("/api/jobs", json={"type": "typo"}).json()
     assert refused["type"] == "urn:treadle:problem:too-many-types"
     assert "no worker has published type 'typo'" in refused["detail"]
+    assert not re.search(r"\d", refused["detail"]), "how many others have made is not theirs to know"
     assert enqueue(manager, "more") == 201
     assert len(td.counts(("queue", "type"))) == few_types + 2
 
@@ -176,11 +195,50 @@ def test_many_requests_at_once_cannot_make_very_many_types(td: Treadle, few_type
     assert len(td.counts(("type",))) == few_types
 
 
-def ask_for_events(web: WebApp, who: str) -> Asked:
+class Watched:
+    """A lock that tells when it is wanted while somebody has it."""
+
+    def __init__(self) -> None:
+        self._lock, self.is_wanted = threading.Lock(), threading.Event()
+
+    def __enter__(self) -> None:
+        if not self._lock.acquire(blocking=False):
+            self.is_wanted.set()
+            self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+def test_while_a_request_makes_a_type_another_one_waits(
+    td: Treadle, few_types: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both would find room for the last one."""
+    client, watched, storing = client_of(td, "enqueue"), Watched(), threading.Event()
+    monkeypatch.setattr(client.app, "making_types", watched)
+    assert enqueue(client, *(f"new-{n}" for n in range(few_types - 1))) == 201
+    insert = td.enqueue_many
+
+    def insert_late(jobs: Any) -> Any:
+        if not storing.is_set():
+            storing.set()
+            assert watched.is_wanted.wait(SECONDS)
+        return insert(jobs)
+
+    monkeypatch.setattr(td, "enqueue_many", insert_late)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(enqueue, client, "one")
+        assert storing.wait(SECONDS)
+        second = pool.submit(enqueue, client, "other")
+        second.add_done_callback(lambda _: watched.is_wanted.set())
+        assert (first.result(SECONDS), second.result(SECONDS)) == (201, 403)
+
+
+def ask_for_events(web: WebApp, who: str, tenant: str | None = None) -> Asked:
     """A request for the stream of events, by a caller with this name."""
     raw = Request({"type": "http", "headers": [], "method": "GET", "path": "/api/events", "query_string": b""})
     route = next(route for route in ROUTES if route.stream)
-    return Asked(web=web, raw=raw, route=route, caller=Principal(name=who, scopes=frozenset({"read"})))
+    return Asked(web=web, raw=raw, route=route, caller=Principal(name=who, scopes=frozenset({"read"}), tenant=tenant))
 
 
 def test_what_streams_send_is_made_once_for_all_of_them(td: Treadle, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -204,18 +262,18 @@ def test_what_streams_send_is_made_once_for_all_of_them(td: Treadle, monkeypatch
 def test_one_caller_cannot_take_all_streams(td: Treadle) -> None:
     web = td.asgi(auth=lambda request: "read")
 
-    async def refused(who: str) -> int:
+    async def refused(who: str, tenant: str | None = None) -> int:
         try:
-            await broadcaster.events(ask_for_events(web, who))
+            await broadcaster.events(ask_for_events(web, who, tenant))
         except HTTPProblem as problem:
             return problem.details.status
         return 0
 
     async def open_many() -> None:
-        for who in ("a", "b", "c", "d"):
+        for who in (("a", None), ("a", "acme"), ("a", "umbrella"), ("b", None)):
             for _ in range(broadcaster.MAX_STREAMS_OF_ONE):
-                assert await refused(who) == 0
-            assert await refused(who) == 429
+                assert await refused(*who) == 0
+            assert await refused(*who) == 429
         assert await refused("somebody else") == 503
 
     asyncio.run(open_many())

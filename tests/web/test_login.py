@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -17,9 +18,10 @@ from tests import stores
 from tests.web.conftest import HERE, OURS
 from tests.web.served import SECONDS, Site
 from treadle import Treadle, api_tokens, clock
+from treadle.stores.base import Store
 from treadle.stores.rows import Token
 from treadle.web import login
-from treadle.web.app import ROUTES
+from treadle.web.app import ROUTES, WebApp
 
 LINK = re.compile(r"(\S*)\?login=(\S+)")
 PAGE = {"Accept": "text/html"}
@@ -88,6 +90,26 @@ def test_of_many_requests_with_a_link_one_signs_in(process: Processes, caplog: p
     assert sorted(answers) == [200, 403, 403, 403]
 
 
+def test_requests_that_find_a_link_at_the_same_moment_do_not_share_it(
+    process: Processes, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clients = [process() for _ in range(2)]
+    clients[0].get("/jobs/", headers=PAGE)
+    [code] = printed(caplog)
+    find, both = login._find, threading.Barrier(len(clients))
+
+    def find_together(store: Store, hash: str) -> Token | None:
+        found = find(store, hash)
+        both.wait(SECONDS)
+        return found
+
+    monkeypatch.setattr(login, "_find", find_together)
+    monkeypatch.setattr(login.Login, "offer", lambda *_: None)  # it looks for a link, too
+    with ThreadPoolExecutor(len(clients)) as pool:
+        answers = list(pool.map(lambda client: client.get(f"/jobs/?login={code}").status_code, clients))
+    assert sorted(answers) == [200, 403]
+
+
 def test_a_new_link_is_printed_when_the_last_one_was_used_and_not_before(
     process: Processes, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -106,6 +128,7 @@ def test_a_link_expires(td: Treadle, process: Processes, caplog: pytest.LogCaptu
     client.get("/jobs/", headers=PAGE)
     [link] = td.store.tokens()
     assert link.name.startswith("login link ")
+    assert link.scopes == ()
     assert link.expires_at is not None
     assert 0 < link.expires_at - td.store.now() <= clock.seconds(login.LINK_SECONDS)
     code = "an old one"
@@ -121,8 +144,33 @@ def test_a_link_is_no_token(process: Processes, caplog: pytest.LogCaptureFixture
     assert client.get("/jobs/api/stats", headers={"Authorization": f"Bearer {code}"}).status_code == 401
     client.cookies.set("treadle_80", code)
     assert client.get("/jobs/api/stats").status_code == 401
-    token = api_tokens.new_secret()
-    assert client.get(f"/jobs/?login={token}").status_code == 403
+
+
+def test_a_token_is_no_link(td: Treadle, process: Processes) -> None:
+    """It would be used up, and a token that may only read would become a login that may do everything."""
+    secret, client = api_tokens.new_secret(), process()
+    td.store.add_token(Token(hash=api_tokens.hash_of(secret), name="reader", scopes=("read",)))
+    assert client.get(f"/jobs/?login={secret}").status_code == 403
+    assert client.get("/jobs/api/stats", headers={"Authorization": f"Bearer {secret}"}).status_code == 200
+
+
+def test_a_new_link_removes_links_and_sessions_that_have_expired(td: Treadle, process: Processes) -> None:
+    old = td.store.now()
+    for name, until in (("login link old", old), ("login old", old), ("login new", None), ("a program's", old)):
+        td.store.add_token(Token(hash=name, name=name, scopes=(), expires_at=until))
+    process().get("/jobs/", headers=PAGE)
+    assert {"login link old", "login old", "login new", "a program's"} & {
+        token.name for token in td.store.tokens()
+    } == {
+        "login new",
+        "a program's",
+    }
+
+
+def test_where_a_password_is_expected_no_link_is_printed(td: Treadle, caplog: pytest.LogCaptureFixture) -> None:
+    with TestClient(WebApp(td, auth=login.Login(user="ada", password="right")), base_url=HERE) as client:
+        assert client.get("/", headers=PAGE).status_code == 401
+    assert (printed(caplog), td.store.tokens()) == ([], [])
 
 
 def test_a_stranger_cannot_choose_where_the_link_leads(process: Processes, caplog: pytest.LogCaptureFixture) -> None:

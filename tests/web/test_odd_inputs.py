@@ -77,6 +77,8 @@ FOUND = {
     Odd("GET", f"/api/operations/{ID}"): 200,
     post("/api/jobs", b'{"type": "a", "run_at": "0001-01-01T00:00:00+14:00"}'): 400,
     post("/api/jobs", b'{"type": "a", "run_at": "9999-12-31T23:59:59-14:00"}'): 400,
+    post("/api/jobs", b'{"type": "a", "run_at": "0001-01-01T12:00:00Z"}'): 400,
+    post("/api/jobs", b'{"type": "a", "run_at": "9999-12-31T12:00:00Z"}'): 400,
     post("/api/jobs", b'{"type": "a"}', idempotency_key="\0"): 400,
     post("/api/jobs", b'{"type": "a"}', origin="http://["): 403,
     post("/api/jobs", b'{"type": "a"}', origin="http://", host=""): 403,

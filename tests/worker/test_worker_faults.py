@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -12,8 +14,10 @@ import pytest
 from tests.eventually import eventually
 from tests.worker.helpers import Background, ended, is_processing, now, place, working
 from treadle import Context, Snooze, Status, Treadle, views
+from treadle.context import Run
 from treadle.diagnosis import ReasonCode
 from treadle.errors import BadOption, StoreUnusable
+from treadle.outcome import Outcome
 from treadle.worker import heartbeat
 from treadle.worker import worker as worker_module
 from treadle.worker.executor import AsyncSlots
@@ -61,6 +65,40 @@ def test_an_error_that_cannot_be_read_is_a_failed_attempt_and_the_slot_is_free_a
         assert error.__name__ in str(now(td, first).error)
         assert ended(td, second).status is Status.COMPLETED
     assert place(td, first) == (Status.FAILED, 2)
+
+
+class BrokenTracer:
+    """It raises when a handler has run."""
+
+    @contextmanager
+    def running(self, run: Run) -> Iterator[Callable[[Outcome | None], None]]:
+        def ended(outcome: Outcome | None) -> None:
+            raise ZeroDivisionError
+
+        yield ended
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+def test_an_attempt_whose_tracer_fails_after_the_handler_is_charged(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A job that is released each time would run for ever."""
+    monkeypatch.setattr(worker_module, "PAUSE", 0.05)
+    runs: list[int] = []
+
+    async def arun(ctx: Context) -> None:
+        runs.append(ctx.attempt)
+
+    def run(ctx: Context) -> None:
+        runs.append(ctx.attempt)
+
+    handler = td.job(type="run", max_attempts=2, backoff=0)(arun if kind == "async" else run)
+    job = handler.enqueue()
+    td.tracing = BrokenTracer()  # type: ignore[assignment]
+    with working(td, beat=0.1):
+        eventually(lambda: now(td, job).status.is_final or len(runs) > 2)
+    td.tracing = None
+    assert (place(td, job), now(td, job).error, runs) == ((Status.FAILED, 2), "ZeroDivisionError", [1, 2])
 
 
 @pytest.mark.parametrize("at_most", ["3", -1, 1.5])
@@ -252,3 +290,65 @@ def test_a_store_that_stays_away_does_not_keep_a_worker_from_stopping(
         background.join()
     with working(td, beat=0.1):
         assert ended(td, job).status is Status.COMPLETED
+
+
+@pytest.mark.parametrize("verb", ["settle", "claim", "declare_dead"])
+def test_a_store_that_hangs_does_not_keep_a_worker_from_stopping(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    """Nor does its heartbeat go on, for which nobody would rescue its jobs. When the call returns, its threads end."""
+    monkeypatch.setattr(worker_module, "STOP_SECONDS", 0.6)
+    before, hangs, let_go = set(threading.enumerate()), threading.Event(), threading.Event()
+    call = getattr(td.store, verb)
+
+    def hang(*args: Any, **options: Any) -> Any:
+        hangs.set()
+        let_go.wait(60)
+        return call(*args, **options)
+
+    @td.job
+    async def works() -> None: ...
+
+    background = Background(td, grace=0).start()
+    with monkeypatch.context() as patch:
+        patch.setattr(td.store, verb, hang)
+        job = works.enqueue()
+        if verb != "declare_dead":  # which is called when it stops
+            assert hangs.wait(60)
+        background.stop_soon()
+        background.join()
+        assert hangs.is_set()
+        eventually(lambda: not background.worker._heartbeat.is_alive())
+        let_go.set()
+        eventually(lambda: set(threading.enumerate()) <= before)
+    with working(td, beat=0.1):
+        assert ended(td, job).status is Status.COMPLETED
+
+
+def test_a_worker_that_has_started_again_outlives_a_late_end_of_its_parts(
+    td: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "STOP_SECONDS", 0.6)
+    monkeypatch.setattr(worker_module, "PAUSE", 0.05)
+    hangs, let_go, declare_dead = threading.Event(), threading.Event(), td.store.declare_dead
+
+    def hang_once(*args: Any, **options: Any) -> Any:
+        if not hangs.is_set():
+            hangs.set()
+            let_go.wait(60)
+        return declare_dead(*args, **options)
+
+    @td.job
+    async def works() -> None: ...
+
+    monkeypatch.setattr(td.store, "declare_dead", hang_once)
+    with working(td, beat=0.1) as background:
+        worker = background.worker
+        first, threads = worker.id, worker._settler.thread._threads
+        worker._parts.fail_from_thread("a part", None)
+        assert hangs.wait(60)
+        eventually(lambda: [row.id for row in td.workers()] == [first, worker.id])
+        let_go.set()
+        eventually(lambda: not any(thread.is_alive() for thread in threads))
+        assert ended(td, works.enqueue()).status is Status.COMPLETED
+        assert ([row.id for row in td.workers()], worker._heartbeat.is_alive()) == ([worker.id], True)

@@ -321,7 +321,10 @@ class Inflight:
         return [abs(number) for number in self._cells if number > 0 or (apart and number)]
 
     def clear(self) -> None:
-        """Free all cells, also those of attempts that were given up and never settled."""
+        """Free all cells, also those of attempts that were given up and never settled. None are left if it is closed: a
+        worker may leave the database after its stop."""
+        if self._map.closed:
+            return
         self._map[:] = bytes(len(self._map))
         self._free, self._cell_of = list(range(len(self._cells))), {}
 

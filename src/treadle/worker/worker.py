@@ -17,6 +17,7 @@ import socket
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
 import msgspec
@@ -141,7 +142,7 @@ class Worker:
             await self._wakeup.open()
             self._heartbeat.start()
         except BaseException:
-            await self._loop.run_in_executor(self._settler.thread, self._leave)
+            await self._loop.run_in_executor(self._settler.thread, self._leaving())
             raise
         self.app._wakers.add(self._wakeup.wake)
         self._parts.start("claim", self._claim_loop())
@@ -194,9 +195,10 @@ class Worker:
             self._heartbeat.stop()  # its jobs no longer run: workers that see no beat rescue them
             self._wakeup.close()
             raise
-        leaving = self._loop.run_in_executor(self._settler.thread, self._leave)
+        leaving = self._loop.run_in_executor(self._settler.thread, self._leaving())
         await asyncio.wait([leaving], timeout=deadline - time.monotonic())
         if not leaving.done():
+            self._heartbeat.stop()  # nobody rescues while it beats, and what hangs may be in the thread that leaves
             log.warning("worker %s stops without leaving the database: its jobs will be rescued", self.name)
 
     async def _wind_down(self, grace: float, deadline: float) -> None:
@@ -212,20 +214,30 @@ class Worker:
         await self._hooks.close()
         await self._parts.cancel(1.0)
 
-    def _leave(self) -> None:
-        """Delete this worker from the database and from the cells, and end the threads."""
-        self._heartbeat.stop()
-        if self._heartbeat.is_alive():
-            self._heartbeat.join()
-        self._wakeup.close()
-        if self.id:
-            with contextlib.suppress(TreadleError):
-                self.store.declare_dead(self.id, "its worker stopped", started=())
-                self._inflight.clear()  # so that the supervisor does not take this exit for a crash
-        self._executor.close()
-        for thread in (self._claimer, self._wakeup.thread):
-            thread.shutdown()
-        self._settler.thread.shutdown(wait=False)  # this runs there
+    def _leaving(self) -> Callable[[], None]:
+        """A function that deletes this worker from the database and from the cells, and ends the threads.
+
+        It has its own names for the parts: if the store hangs, it may end after the worker has started again.
+        """
+        heartbeat, wakeup, executor = self._heartbeat, self._wakeup, self._executor
+        claimer, settler = self._claimer, self._settler.thread
+
+        def leave() -> None:
+            heartbeat.stop()
+            if heartbeat.is_alive():
+                heartbeat.join()
+            wakeup.close()
+            if id := heartbeat.worker:
+                with contextlib.suppress(TreadleError):
+                    self.store.declare_dead(id, "its worker stopped", started=())
+                    if self.id == id:
+                        self._inflight.clear()  # so that the supervisor does not take this exit for a crash
+            executor.close()
+            for thread in (claimer, wakeup.thread):
+                thread.shutdown()
+            settler.shutdown(wait=False)  # this runs there
+
+        return leave
 
     async def drained(self) -> None:
         """Wait until nothing runs, nothing is unsettled, and nothing is due (or enough was claimed)."""
