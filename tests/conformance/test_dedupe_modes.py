@@ -248,6 +248,15 @@ def test_a_repeated_replace_returns_its_own_job(store):
     assert [later.id] == waiting(store)
 
 
+def test_the_same_request_twice_in_a_bulk_is_one_job(store):
+    new = keyed()
+
+    answers = store.insert([new, new])
+
+    assert [new.id, new.id] == ids(answers)
+    assert [new.id] == ids(take(store))
+
+
 def test_each_tenant_replaces_its_own(store):
     mine = call(store, tenant="a")
     theirs = call(store, tenant="b")

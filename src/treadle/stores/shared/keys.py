@@ -53,6 +53,8 @@ class KeyTaker:
     def _take(self, job: NewJob, key: str, rule: Rule) -> None:
         place = {"tenant": job.tenant, "key": key}
         while (state := take(self._tx, place, job.id, rule, self._fresh)) is not None:
+            if rule.replaces and job.id in (state.holder, state.successor):
+                return  # the same request twice
             done = self._replace(job, place, rule, state) if rule.replaces else self._answer(job, key, rule, state)
             if done:
                 return
