@@ -31,8 +31,9 @@ from tests.conformance.helpers import (
     select,
     take,
 )
-from treadle import stores
+from treadle import Dedupe, stores
 from treadle.clock import SECOND
+from treadle.dedupe import rule_text
 from treadle.errors import KeyHeld, WrongStatus
 from treadle.job import ClaimedJob, Status, Suspicion, can_retry
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
@@ -69,6 +70,8 @@ class Known:
     cancelled: bool = False
     completed_at: int = 0
     failures: int = 0
+    parked: bool = False
+    """Whether it waits until the holder of its key has ended."""
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -100,13 +103,30 @@ class StoreMachine(RuleBasedStateMachine):
     # What the model answers
 
     def holder(self, tenant: str, key: str) -> str | None:
-        held = (id for id, k in self.jobs.items() if (k.tenant, k.key) == (tenant, key) and not k.status.is_final)
-        return next(held, None)
+        return next((id for id in self.unended(tenant, key) if not self.jobs[id].parked), None)
+
+    def unended(self, tenant: str, key: str) -> list[str]:
+        return [id for id, k in self.jobs.items() if (k.tenant, k.key) == (tenant, key) and not k.status.is_final]
+
+    def pass_key(self, ended: Known) -> None:
+        """The holder of a key has ended: its successor waits no longer."""
+        if ended.key is not None and self.holder(ended.tenant, ended.key) is None:
+            for id in self.unended(ended.tenant, ended.key):
+                self.jobs[id] = replace(self.jobs[id], parked=False)
+
+    def replace_waiting(self, tenant: str, key: str) -> bool:
+        """End the jobs of a key that wait. Return whether its holder runs."""
+        for id in self.unended(tenant, key):
+            if self.jobs[id].status is Status.PENDING:
+                ended = {"status": Status.CANCELLED, "completed_at": self.clock(), "parked": False}
+                self.jobs[id] = replace(self.jobs[id], **ended)
+        return self.holder(tenant, key) is not None
 
     def due(self, types: set[str] | None, most: int) -> list[str]:
         room = {type: most - self.running(type) for type, most in LIMITS.items()}
         chosen = []
-        waiting = [(-k.priority, k.run_at, id) for id, k in self.jobs.items() if k.status is Status.PENDING]
+        pending = ((id, k) for id, k in self.jobs.items() if k.status is Status.PENDING and not k.parked)
+        waiting = [(-k.priority, k.run_at, id) for id, k in pending]
         for _, run_at, id in sorted(waiting):
             type = self.jobs[id].type
             may_run = run_at <= self.clock() and (types is None or type in types) and room.get(type, 1) > 0
@@ -138,6 +158,7 @@ class StoreMachine(RuleBasedStateMachine):
         if kind.final:
             ended = (k.number, kind.final)
             self.jobs[id] = replace(k, status=kind.final, ended_by=ended, completed_at=self.clock())
+            self.pass_key(k)
             return
         suspicion = k.suspicion if outcome.suspicion is None else outcome.suspicion
         run_at = k.run_at if kind is OutcomeKind.RELEASED else self.clock() + outcome.delay
@@ -164,6 +185,23 @@ class StoreMachine(RuleBasedStateMachine):
             assert [expected] == ids(self.store.insert([new]))
         if expected == new.id:
             self.jobs[new.id] = Known(key=key, run_at=self.clock() + delay, **options)
+
+    @rule(
+        type=st.sampled_from(TYPES),
+        tenant=st.sampled_from(TENANTS),
+        priority=st.integers(0, 2),
+        delay=st.sampled_from([0, 0, 3 * SECOND]),
+        key=st.sampled_from(["k", "l"]),
+        again=st.booleans(),
+    )
+    def replace_holder(self, again: bool, delay: int, key: str, **options: Any) -> None:
+        text = rule_text(Dedupe(key, mode="replace"))
+        new = new_job(delay=delay, dedupe=key, dedupe_rule=text, queue="q", max_attempts=2, **options)
+        for _ in range(1 + again):
+            assert [new.id] == ids(self.store.insert([new]))
+        parked = self.replace_waiting(new.tenant, key)
+        run_at = self.clock() + delay
+        self.jobs[new.id] = Known(key=key, run_at=run_at, queue="q", max_attempts=2, parked=parked, **options)
 
     @rule(most=st.integers(1, 4), worker=st.sampled_from(WORKERS), types=st.none() | st.sets(st.sampled_from(TYPES)))
     def claim(self, most: int, worker: str, types: set[str] | None) -> None:
@@ -234,7 +272,8 @@ class StoreMachine(RuleBasedStateMachine):
         if k.status is Status.PROCESSING:
             self.jobs[id] = replace(k, cancelled=True)
         else:
-            self.jobs[id] = replace(k, status=Status.CANCELLED, completed_at=self.clock())
+            self.jobs[id] = replace(k, status=Status.CANCELLED, completed_at=self.clock(), parked=False)
+            self.pass_key(k)
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -262,7 +301,7 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.delete(id)
             return
         self.store.delete(id)
-        del self.jobs[id]
+        self.pass_key(self.jobs.pop(id))
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -274,8 +313,14 @@ class StoreMachine(RuleBasedStateMachine):
             self.end(id, COMPLETED)
         if k.status is not Status.COMPLETED:
             self.jobs[id] = replace(
-                self.jobs[id], status=Status.COMPLETED, ended_by=None, completed_at=self.clock(), cancelled=False
+                self.jobs[id],
+                status=Status.COMPLETED,
+                ended_by=None,
+                completed_at=self.clock(),
+                cancelled=False,
+                parked=False,
             )
+            self.pass_key(k)
 
     @rule(statuses=st.sets(st.sampled_from([s for s in Status if s.is_final])), most=st.integers(1, 3))
     def prune(self, statuses: set[Status], most: int) -> None:
