@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from datetime import datetime
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from treadle import clock, codec
 from treadle.dedupe import Dedupe, DedupeOption, key_for, rule_text
 from treadle.errors import BadOption, TreadleError, UnknownOption
 from treadle.ids import new_id
-from treadle.job import Job, NewJob
+from treadle.job import Job, NewJob, Reschedule
 from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at
 
 if TYPE_CHECKING:
@@ -42,6 +42,19 @@ class Options(TypedDict, total=False):
 
 
 KNOWN_OPTIONS = frozenset(Options.__annotations__)
+
+
+class Changes(TypedDict, total=False):
+    """What `td.reschedule` can change of a waiting job."""
+
+    delay: float
+    """Seconds from now."""
+    run_at: datetime
+    priority: int
+    queue: str
+
+
+KNOWN_CHANGES = frozenset(Changes.__annotations__)
 
 
 class Enqueuer(Generic[P]):
@@ -148,13 +161,26 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
 }
 
 
-def checked(options: Options) -> Options:
+def checked(options: Options, known: Collection[str] = KNOWN_OPTIONS) -> Options:
     """The options, or an error that names the invalid one."""
     for name, value in options.items():
-        if name not in KNOWN_OPTIONS:
-            raise UnknownOption(name, KNOWN_OPTIONS)
+        if name not in known:
+            raise UnknownOption(name, known)
         if name in _CHECKS:
             _CHECKS[name](value)
     if "delay" in options and "run_at" in options:
         raise BadOption("delay", options["delay"], "pass either delay or run_at")
     return options
+
+
+def make_reschedule(changes: Changes) -> Reschedule:
+    """Checked changes, as the store takes them. Raises BadOption if there are none."""
+    checked(cast(Options, changes), KNOWN_CHANGES)
+    if not changes:
+        raise BadOption("reschedule", changes, "pass at least one of run_at or delay, priority and queue")
+    return Reschedule(
+        run_at=clock.from_datetime(changes["run_at"]) if "run_at" in changes else None,
+        delay=clock.seconds(changes["delay"]) if "delay" in changes else None,
+        priority=changes.get("priority"),
+        queue=changes.get("queue"),
+    )

@@ -169,6 +169,31 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class Reschedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When, how urgently and in which queue a waiting job is to run. None: as before."""
+
+    run_at: int | None = None
+    delay: int | None = None
+    """Microseconds after the database's now."""
+    priority: int | None = None
+    queue: str | None = None
+
+    def due(self, now: int) -> int | None:
+        """The new earliest start, if it changes."""
+        return self.run_at if self.delay is None else now + self.delay
+
+    def __str__(self) -> str:
+        """For people: `run_at=2026-11-17T08:00:00Z priority=5 queue=mail`."""
+        at = {} if self.run_at is None else {"run_at": clock.moment(self.run_at).isoformat().replace("+00:00", "Z")}
+        after = {} if self.delay is None else {"delay": f"{self.delay / clock.SECOND:g}"}
+        others = {"priority": self.priority, "queue": self.queue}
+        given = {**at, **after, **{name: value for name, value in others.items() if value is not None}}
+        return " ".join(f"{name}={value}" for name, value in given.items())
+
+
+UNCHANGED = Reschedule()
+
+
 class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A leased job, with all that is needed to run and settle it. Its number and its token are the fence."""
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from treadle import clock, filters
-from treadle.bulk import Bulk
+from treadle.bulk import Bulk, changes_for
 from treadle.control import Control
 from treadle.diagnosis import Why, explain
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
+from treadle.function import Changes, make_reschedule
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.problems import Problem, problems
@@ -169,12 +170,24 @@ class Management(Control):
         self._wake()
         return job
 
-    def bulk(self, action: str, filter: str | Filter, *, expected: int | None = None) -> Bulk:
-        """Retry, run now, cancel or delete all jobs that match. Iterate over it: each step changes some of them.
+    def reschedule(self, id: str, **changes: Unpack[Changes]) -> Job:
+        """Move a waiting job to another `run_at` (or `delay`), `priority` or `queue`. It keeps them through retries.
 
-        With `expected`, it raises CountMoved and changes nothing if a different number matches.
+        At least one is needed. Raises JobNotFound or WrongStatus.
         """
-        return Bulk(self.store, action, filters.to_filter(filter), expected)
+        job = self.store.reschedule(id, make_reschedule(changes))
+        self._wake()
+        return job
+
+    def bulk(
+        self, action: str, filter: str | Filter, *, expected: int | None = None, **changes: Unpack[Changes]
+    ) -> Bulk:
+        """Retry, run now, reschedule, cancel or delete all jobs that match. Iterate over it: each step changes some.
+
+        With `expected`, it raises CountMoved and changes nothing if a different number matches. `changes` are for
+        `td.bulk("reschedule", …)`, as in `td.reschedule`.
+        """
+        return Bulk(self.store, action, filters.to_filter(filter), expected, changes_for(action, changes))
 
     # Async twins
 
@@ -195,6 +208,7 @@ class Management(Control):
     acancel = twin(cancel)
     adelete = twin(delete)
     arun_now = twin(run_now)
+    areschedule = twin(reschedule)
 
 
 def every_job(app: Management, filter: Filter = EVERYTHING) -> Iterator[Job]:

@@ -104,7 +104,7 @@ OF_PAGES = {
 }
 """What pages read from their address. They declare no parameters."""
 OF_FORMS = {
-    "/jobs/act": ("action", "id", "q", "expected", "typed"),
+    "/jobs/act": ("action", "id", "q", "expected", "typed", "when", "priority", "queue"),
     "/jobs/{id}/clone": ("payload",),
     "/pauses": ("kind", "name", "reason", "for"),
     "/pauses/resume": ("kind", "name"),
@@ -121,10 +121,12 @@ OF_BODIES: dict[str, dict[str, Any]] = {
         "action": "run_now",
         "filter": "status:scheduled",
         "ids": None,
+        "changes": None,
         "expected_count": None,
         "dry_run": False,
     },
     "/api/jobs/{id}/clone": {"payload": None},
+    "/api/jobs/{id}/reschedule": {"run_at": None, "delay": None, "priority": 1, "queue": None},
     "/api/jobs/tick": {"max_jobs": 1, "max_seconds": 0.05},
     "/api/pauses": PAUSE,
     "/api/pauses/drain": PAUSE,

@@ -221,6 +221,7 @@ def test_a_caller_bound_to_a_tenant_sees_only_that_one(connect: Connect, td: Tre
     assert bound.get("/api/stats").json()["items"] == [{"status": "pending", "count": 1}]
     for verb in ("retry", "cancel", "run-now", "clone"):
         problem(bound.post(f"/api/jobs/{other.id}/{verb}"), 404, "job-not-found")
+    problem(bound.post(f"/api/jobs/{other.id}/reschedule", json={"delay": 1}), 404, "job-not-found")
     problem(bound.delete(f"/api/jobs/{other.id}"), 404, "job-not-found")
     answer = bound.post("/api/jobs/bulk", json={"action": "cancel", "ids": [mine.id, other.id], "dry_run": True})
     assert answer.json() == {"total": {"value": 1, "relation": "eq"}}
@@ -268,6 +269,25 @@ def test_the_actions_on_one_job(client: TestClient, td: Treadle) -> None:
     assert (cloned.status_code, cloned.json()["payload"]) == (201, {"n": 2})
     assert client.delete(f"/api/jobs/{job.id}").status_code == 200
     problem(client.get(f"/api/jobs/{job.id}"), 404, "job-not-found")
+
+
+def test_a_job_is_rescheduled(client: TestClient, td: Treadle) -> None:
+    job = td.enqueue("a")
+    moved = client.post(
+        f"/api/jobs/{job.id}/reschedule", json={"run_at": "2030-01-02T03:04:05Z", "priority": 5, "queue": "slow"}
+    ).json()
+    assert (moved["run_at"], moved["priority"], moved["queue"]) == ("2030-01-02T03:04:05Z", 5, "slow")
+    noted = client.get("/api/audit").json()["items"][0]
+    assert noted["action"] == "reschedule"
+    assert noted["what"] == f"{job.id} run_at=2030-01-02T03:04:05Z priority=5 queue=slow"
+    before = td.get(job.id)
+    for wrong in ({"priority": 40_000}, {"queue": ""}, {"delay": -1}, {"when": 1}, {"run_at": "2030-01-02T03:04:05"}):
+        problem(client.post(f"/api/jobs/{job.id}/reschedule", json=wrong), 400, "bad-request")
+    for wrong in ({}, {"delay": 1, "run_at": "2030-01-02T03:04:05Z"}):
+        problem(client.post(f"/api/jobs/{job.id}/reschedule", json=wrong), 400, "bad-option")
+    assert td.get(job.id) == before
+    td.cancel(job.id)
+    problem(client.post(f"/api/jobs/{job.id}/reschedule", json={"delay": 1}), 409, "wrong-status")
 
 
 def test_an_action_that_the_status_forbids_is_a_conflict(client: TestClient, td: Treadle) -> None:

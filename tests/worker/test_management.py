@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from datetime import UTC, datetime
+from typing import Any
 
 import pytest
 
 from tests import stores
 from tests.worker.helpers import ended, working
 from treadle import Fail, Job, JobNotFound, Status, Treadle
+from treadle.errors import BadOption, UnknownOption
 from treadle.ids import new_id
+from treadle.job import Reschedule
 from treadle.stores import open_store
 
 
@@ -27,6 +31,40 @@ def test_run_now_wakes_an_idle_worker(td: Treadle, treadle_url: str) -> None:
         other.run_now(job.id)
         assert ended(td, job).result == "hello"
     other.close()
+
+
+def test_reschedule_wakes_an_idle_worker(td: Treadle, treadle_url: str) -> None:
+    @td.job
+    def hello() -> str:
+        return "hello"
+
+    job = td.enqueue("hello", delay=3600)
+    other = open_store(treadle_url, **stores.quick(treadle_url))
+    with working(td):
+        other.reschedule(job.id, Reschedule(delay=0))
+        assert ended(td, job).result == "hello"
+    other.close()
+
+
+def test_a_reschedule_is_checked_as_an_enqueue_is(td: Treadle) -> None:
+    job = td.enqueue("a")
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({}, BadOption, "at least one of run_at or delay, priority and queue"),
+        ({"delay": -1}, BadOption, "delay=-1"),
+        ({"delay": 1, "run_at": datetime.now(UTC)}, BadOption, "either delay or run_at"),
+        ({"run_at": "soon"}, BadOption, "run_at='soon'"),
+        ({"priority": 1.5}, BadOption, "priority=1.5"),
+        ({"queue": ""}, BadOption, "cannot be empty"),
+        ({"tenant": "acme"}, UnknownOption, "unknown option 'tenant'"),
+    ]
+    for changes, error, said in wrong:
+        with pytest.raises(error, match=said):
+            td.reschedule(job.id, **changes)
+        with pytest.raises(error, match=said):
+            td.bulk("reschedule", "type:a", **changes)
+    with pytest.raises(BadOption, match="retry takes none"):
+        td.bulk("retry", "type:a", priority=1)
+    assert td.get(job.id) == job
 
 
 def test_a_bulk_retry_is_run(td: Treadle) -> None:
@@ -110,4 +148,5 @@ async def _call_async_twins(td: Treadle) -> None:
         await td.aproblems(),
     )
     assert job.id == (await td.arun_now(job.id)).id
+    assert (await td.areschedule(job.id, priority=3)).priority == 3
     assert {"to": "ada"} == (await td.aclone(job.id)).payload

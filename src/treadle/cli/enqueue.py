@@ -11,7 +11,7 @@ import msgspec
 from treadle import units, views
 from treadle.app import Treadle
 from treadle.cli.app_loader import database, load_app
-from treadle.cli.base import REMEMBERED, Shared, command, duration, moment, reveals
+from treadle.cli.base import AT, REMEMBERED, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import AFTER_HOLDER, pretty
 from treadle.dedupe import MODES, UNTIL, Dedupe
@@ -25,7 +25,6 @@ HELP = """Store a job of TYPE, and print its id.
 KEY=VALUE is a text, KEY:=VALUE any JSON value:
 
     treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'"""
-AT = "Run it at this ISO time, local unless it has a zone."
 APP = "Import this app: use its database, and let it check the payload."
 
 

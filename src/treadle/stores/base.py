@@ -16,7 +16,7 @@ import msgspec
 
 from treadle.diagnosis import JobFacts
 from treadle.filters import Filter
-from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
+from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Reschedule, Status, Usage
 from treadle.outcome import Outcome
 from treadle.pauses import NewPause, Pause, Target
 from treadle.stores.rows import (
@@ -318,11 +318,22 @@ class Managing(Protocol):
     def run_now(self, id: str) -> Job:
         """A waiting job waits no longer. Raises JobNotFound or WrongStatus."""
 
+    def reschedule(self, id: str, changes: Reschedule) -> Job:
+        """Move a waiting job to another time, priority or queue: for good, through retries too. Raises JobNotFound or
+        WrongStatus."""
+
     def change_next(
-        self, action: str, filter: Filter, before: str | None, limit: int, operation: str | None = None
+        self,
+        action: str,
+        filter: Filter,
+        before: str | None,
+        limit: int,
+        operation: str | None = None,
+        changes: Reschedule = ...,
     ) -> BulkChunk:
-        """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which the
-        action does not apply is skipped. With `operation`, continue that one, and record it in the same commit."""
+        """Retry, cancel, delete, run now or reschedule the next jobs that match, with ids before `before`. A job to
+        which the action does not apply is skipped. With `operation`, continue that one, and record it in the same
+        commit. `changes`: what a reschedule sets."""
 
 
 class Pausing(Protocol):

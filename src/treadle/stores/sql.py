@@ -183,6 +183,18 @@ class Statements:
          WHERE (tenant, key) IN (SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid))
            AND successor = CAST(:id AS uuid)
     """
+    # Move a job that waits to another time, priority or queue. NULL: as before.
+    RESCHEDULE = """
+        UPDATE treadle.ready SET run_at = coalesce(CAST(:run_at AS bigint), run_at), updated_at = :now,
+               priority = coalesce(CAST(:priority AS integer), priority), queue = coalesce(CAST(:queue AS text), queue)
+         WHERE id = CAST(:id AS uuid)
+    """
+    # ... for good: whatever puts it back to wait reads its priority here. The only change of a row of `jobs`.
+    RESCHEDULE_JOB = """
+        UPDATE treadle.jobs SET priority = coalesce(CAST(:priority AS integer), priority),
+               queue = coalesce(CAST(:queue AS text), queue)
+         WHERE id = CAST(:id AS uuid)
+    """
     # Where there is no tally: every job, counted one by one.
     COUNT_EACH = """
         SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END),
@@ -377,8 +389,9 @@ class Statements:
     TOKENS = "SELECT hash, name, scopes, bound_to, expires_at, created_at FROM treadle.tokens ORDER BY name"
     DROP_TOKEN = "DELETE FROM treadle.tokens WHERE name = :name"
     START_OPERATION = """
-        INSERT INTO treadle.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
-        VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
+        INSERT INTO treadle.operations
+               (id, who, action, filter, changes, total, done, skipped, position, started_at, updated_at)
+        VALUES (:id, :who, :action, :filter, :changes, :total, 0, 0, :position, :now, :now)
     """
     ADVANCE_OPERATION = """
         UPDATE treadle.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
@@ -393,7 +406,8 @@ class Statements:
         UPDATE treadle.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
     """
     _OPERATION = """
-        SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+        SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error,
+               changes
           FROM treadle.operations o
     """
     OPERATION = f"{_OPERATION} WHERE id = CAST(:id AS uuid)"

@@ -18,7 +18,7 @@ from treadle.bulk import Bulk
 from treadle.diagnosis import Why, for_tenant
 from treadle.errors import JobNotFound, RequestDiffers
 from treadle.filters import Filter
-from treadle.function import Options
+from treadle.function import Changes, Options
 from treadle.job import Attempt, Count, Job, NewJob, Page, Usage
 from treadle.pauses import Pause
 from treadle.stores.rows import JobCounts, Operation
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from treadle.web.auth import Principal
 
 JobAction = Callable[[Treadle, str], Job]
-"""A method of Treadle that changes one job: retry, run_now, cancel, delete."""
+"""A method of Treadle that changes one job: retry, run_now, reschedule, cancel, delete."""
 
 
 class VisibleJobs(msgspec.Struct, frozen=True):
@@ -136,8 +136,8 @@ class VisibleJobs(msgspec.Struct, frozen=True):
             raise RequestDiffers(key) from None
         return jobs
 
-    def bulk(self, action: str, wanted: Filter, expected: int | None) -> Bulk:
-        return self._app.bulk(action, self.filter(wanted), expected=expected)
+    def bulk(self, action: str, wanted: Filter, expected: int | None, changes: Changes) -> Bulk:
+        return self._app.bulk(action, self.filter(wanted), expected=expected, **changes)
 
     def operation(self, id: str) -> Operation | None:
         """One about jobs of several tenants is not for a caller bound to one of them."""

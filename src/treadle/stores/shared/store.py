@@ -256,6 +256,7 @@ class SQLStore(ABC, Generic[D]):
     retry = writes("other", manage.retry)
     delete = writes("other", manage.delete)
     run_now = writes("other", manage.run_now)
+    reschedule = writes("other", manage.reschedule)
     change_next = writes("other", manage.change_next)
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)

@@ -14,7 +14,7 @@ INSERT INTO treadle.meta VALUES ('schema', 1), ('oldest', 1);
 -- If it was set by hand to its end, it starts again.
 CREATE SEQUENCE treadle.lease CYCLE;
 
--- What was asked for. Written once.
+-- What was asked for. Written once, but for the priority and the queue, which a reschedule changes.
 CREATE TABLE treadle.jobs (
     id           uuid NOT NULL,
     type         text COLLATE "C" NOT NULL,
@@ -235,7 +235,8 @@ CREATE TABLE treadle.operations (
     started_at bigint NOT NULL,
     updated_at bigint NOT NULL,
     ended_at   bigint,
-    error      text
+    error      text,
+    changes    text NOT NULL DEFAULT '{}'  -- JSON: of a reschedule, what it sets
 );
 
 -- Requests that were answered, by the key that their sender gave them: a repeated one is not carried out again.

@@ -10,7 +10,7 @@ CREATE TABLE treadle_meta (
 -- only adds leaves that as it is. 'lease' counts all leases, 'clock' is the latest time that was ever written.
 INSERT INTO treadle_meta VALUES ('schema', 1), ('oldest', 1), ('lease', 0), ('clock', 0);
 
--- What was asked for. Written once.
+-- What was asked for. Written once, but for the priority and the queue, which a reschedule changes.
 CREATE TABLE treadle_jobs (
     id           TEXT PRIMARY KEY,
     type         TEXT NOT NULL,
@@ -229,7 +229,8 @@ CREATE TABLE treadle_operations (
     started_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     ended_at   INTEGER,
-    error      TEXT
+    error      TEXT,
+    changes    TEXT NOT NULL DEFAULT '{}'  -- JSON: of a reschedule, what it sets
 ) STRICT, WITHOUT ROWID;
 
 -- Requests that were answered, by the key that their sender gave them: a repeated one is not carried out again.
