@@ -194,6 +194,7 @@ JOB = [
     "result",
     "progress",
     "dedupe_mode",
+    "start_by",
 ]
 
 CONTEXT = [
@@ -222,6 +223,7 @@ USING = [
     "priority",
     "queue",
     "run_at",
+    "start_within",
     "subject",
     "tenant",
 ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
@@ -12,7 +12,7 @@ from treadle.dedupe import Dedupe, DedupeOption, key_for, rule_text
 from treadle.errors import BadOption, TreadleError, UnknownOption
 from treadle.ids import new_id
 from treadle.job import Job, NewJob, Reschedule
-from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at
+from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at, microseconds
 
 if TYPE_CHECKING:
     from treadle.registry import AlreadyDone, JobType, Registry
@@ -37,6 +37,8 @@ class Options(TypedDict, total=False):
     dedupe: DedupeOption
     connection: Any
     """Your own connection: the job exists if and only if its open transaction commits."""
+    start_within: float | timedelta
+    """Seconds after its run_at. If it is not started by then, it is cancelled."""
     detached: bool
     """Inside a handler: store at once, not with the handler's completion."""
 
@@ -141,6 +143,7 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
         delay=clock.seconds(options["delay"]) if "delay" in options else None,
         dedupe=key,
         dedupe_rule=None if key is None else rule_text(dedupe),
+        start_within=microseconds(options["start_within"]) if "start_within" in options else None,
     )
 
 
@@ -158,6 +161,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "max_attempts": partial(at_least_one, "max_attempts"),
     "delay": checked_delay,
     "run_at": checked_run_at,
+    "start_within": microseconds,
 }
 
 

@@ -117,6 +117,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     dedupe_mode: str | None = None
     """How it was enqueued, if it has a dedupe key: "return", "replace", …"""
+    start_by: datetime | None = None
+    """If it is not started by then, it is cancelled. None once it has started, and if it has no such limit."""
 
     @property
     def is_parked(self) -> bool:
@@ -143,6 +145,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_rule: str | None = None
     """As `dedupe.rule_text`."""
     traceparent: str | None = None
+    start_within: int | None = None
+    """Microseconds after its run_at within which it has to start."""
 
     def due(self, now: int) -> int:
         """The earliest start, if it is stored now."""
@@ -166,6 +170,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             created_at=created,
             updated_at=created,
             dedupe_mode=None if self.dedupe is None else mode_of(self.dedupe_rule),
+            start_by=None if self.start_within is None else clock.moment(due + self.start_within),
         )
 
 
@@ -299,6 +304,16 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     last_at: datetime
     sample: str
     """The id of the newest one."""
+
+
+EXPIRED = "expired: "
+"""How the error of a job begins that was cancelled because it was not started in time."""
+
+
+def expired_error(within: int) -> str:
+    """Why a job was cancelled that was not started in time: within this many microseconds."""
+    seconds = f"{within // clock.SECOND}" if within % clock.SECOND == 0 else f"{within / clock.SECOND}"
+    return f"{EXPIRED}it was not started within {seconds}s of its run_at"
 
 
 def can_retry(status: str, attempts: int, max_attempts: int = 5) -> bool:

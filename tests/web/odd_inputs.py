@@ -114,7 +114,10 @@ CONFIRM = {"action": "run_now", "id": ID}
 FORM = {"action": "run_now", "q": "status:scheduled", "expected": "0", "typed": "0", "payload": "{}", "kind": "queue"}
 FORM |= {"name": "mail"}
 PAUSE = {"queue": "mail", "type": None, "tenant": None, "reason": None, "until": None}
-OF_JOBS = ("payload", "queue", "priority", "tenant", "subject", "max_attempts", "delay", "run_at", "dedupe", "id")
+OF_JOBS = (
+    *("payload", "queue", "priority", "tenant", "subject", "max_attempts", "delay", "run_at", "start_within"),
+    *("dedupe", "id"),
+)
 OF_BODIES: dict[str, dict[str, Any]] = {
     "/api/jobs": {"type": "odd", **dict.fromkeys(OF_JOBS)},
     "/api/jobs/bulk": {

@@ -327,3 +327,16 @@ def test_every_change_is_recorded_with_its_caller(connect: Connect, td: Treadle)
     first = client.get("/api/audit", params={"limit": 1}).json()
     rest = client.get("/api/audit", params={"cursor": first["next_cursor"]}).json()
     assert first["items"] + rest["items"] == rows
+
+
+def test_a_job_over_http_may_expire(client: TestClient, td: Treadle) -> None:
+    sent = {"type": "a", "run_at": "2026-01-01T00:00:00Z", "start_within": 60}
+    job = client.post("/api/jobs", json=sent).json()
+    assert job["start_by"] == "2026-01-01T00:01:00Z"
+    assert client.get(f"/api/jobs/{job['id']}/why").json()["reasons"][0]["code"] == "expired"
+    td.tick(max_seconds=1)
+    found = client.get(f"/api/jobs/{job['id']}").json()
+    assert (found["status"], found["start_by"]) == ("cancelled", None)
+    assert found["error"] == "expired: it was not started within 60s of its run_at"
+    for wrong in (0, -1, "1m"):
+        problem(client.post("/api/jobs", json={"type": "a", "start_within": wrong}), 400, "bad-request")

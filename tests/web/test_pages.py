@@ -224,3 +224,11 @@ def test_an_invalid_cursor_is_an_error_that_says_so(connect: Connect, busy: Trea
     assert connect().get("/jobs?cursor=nonsense").status_code == 400
     assert connect().get("/audit?cursor=nonsense").status_code == 400
     assert connect().get("/jobs?trail=nonsense.%22%3E&cursor=" + busy.jobs()[0].id).status_code == 200
+
+
+def test_a_page_says_until_when_a_job_may_start(connect: Connect, busy: Treadle) -> None:
+    me, job = connect(), busy.enqueue("soon", start_within=3600)
+    page = me.get(f"/jobs/{job.id}").text
+    assert 'data-testid="start-by"' in page
+    assert "use the Reschedule button" in page
+    assert 'data-testid="start-by"' not in me.get(f"/jobs/{busy.enqueue('whenever').id}").text

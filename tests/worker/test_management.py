@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -84,6 +84,44 @@ def test_a_bulk_retry_is_run(td: Treadle) -> None:
         for job in jobs:
             td.result(job.id, timeout=15)
     assert [0, 0, 1, 1, 2, 2] == sorted(tries)
+
+
+# Expiry
+
+
+def test_a_chore_cancels_a_job_that_nobody_claims(td: Treadle) -> None:
+    job = td.enqueue("unknown", start_within=0.001)
+    with working(td, beat=0.1):
+        assert ended(td, job).status is Status.CANCELLED
+        assert ended(td, job).error == "expired: it was not started within 0.001s of its run_at"
+
+
+def test_a_tick_cancels_a_job_that_nobody_claims(td: Treadle) -> None:
+    job = td.enqueue("unknown", run_at=datetime(2026, 1, 1, tzinfo=UTC), start_within=timedelta(hours=1))
+    td.tick(max_seconds=1)
+    assert ended(td, job).status is Status.CANCELLED
+
+
+def test_an_expired_job_never_runs(td: Treadle) -> None:
+    ran: list[int] = []
+
+    @td.job
+    def note(n: int) -> None:
+        ran.append(n)
+
+    late = note.using(run_at=datetime(2026, 1, 1, tzinfo=UTC), start_within=60).enqueue(1)
+    good = note.using(start_within=3600).enqueue(2)
+    with working(td):
+        assert ended(td, good).status is Status.COMPLETED
+        assert ended(td, late).status is Status.CANCELLED
+    assert [2] == ran
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "5m", float("nan"), float("inf"), timedelta(0), None], ids=repr)
+def test_a_wrong_start_within_is_refused(td: Treadle, wrong: Any) -> None:
+    with pytest.raises(BadOption, match=r"start_within=.*seconds after its run_at"):
+        td.enqueue("a", start_within=wrong)
+    assert [] == td.jobs().jobs
 
 
 # Clone

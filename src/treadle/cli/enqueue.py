@@ -33,6 +33,7 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
 @click.option("--in", "delay", type=duration, help="Run it after this time: 90, 5m, 1h30m.")
 @click.option("--at", "run_at", type=moment, metavar="TIME", help=AT)
+@click.option("--start-within", type=duration, help="Cancel it if it is not started by then: 300, 5m.")
 @click.option("--priority", type=int, help="Higher runs first.")
 @click.option("--queue", help="The queue; else the one of its type.")
 @click.option("--tenant", help="Whose job it is.")

@@ -226,6 +226,10 @@ class Engine(Protocol):
     def complete(self, ids: Sequence[str]) -> int:
         """Mark these jobs as completed, whatever their status: their work exists. Return how many were not before."""
 
+    def expire(self, limit: int) -> int:
+        """Cancel up to `limit` jobs that were not started in time, `start_within` of their run_at. Return their number.
+        A claim that meets such jobs cancels them, too, and starts none."""
+
     def compact(self) -> int:
         """Add up the counts that were appended, if the store appends them. Return the number of rows left."""
 

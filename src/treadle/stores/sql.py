@@ -79,10 +79,11 @@ class Statements:
     SHARE_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR SHARE"
     LOCK_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
     # A successor waits no longer.
+    _DUE = """coalesce((SELECT due FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text)
+                                                        AND key = CAST(:key AS text)), CAST(:now AS bigint))"""
     WAKE_SUCCESSOR = f"""
-        UPDATE treadle.ready SET updated_at = CAST(:now AS bigint), run_at = coalesce(
-                   (SELECT due FROM treadle.dedupe
-                     WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)), CAST(:now AS bigint))
+        UPDATE treadle.ready SET updated_at = CAST(:now AS bigint), run_at = {_DUE},
+               start_by = start_by - run_at + {_DUE}
          WHERE id = CAST(CAST(:successor AS text) AS uuid) AND run_at = {PARKED} RETURNING queue
     """
     IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
@@ -160,6 +161,8 @@ class Statements:
                CAST(:now AS bigint), CAST(:error AS text)
           FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid)
     """
+    # Whether a job was not started in time.
+    HAS_EXPIRED = "SELECT EXISTS (SELECT 1 FROM treadle.ready WHERE start_by <= :now)"
     # Turn what ended otherwise into a completed job.
     COMPLETE_FINISHED = """
         UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
@@ -173,7 +176,10 @@ class Statements:
             ON CONFLICT DO NOTHING
     """
     # Let a job that waits wait no longer. One that is due keeps its place.
-    RUN_NOW = "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
+    RUN_NOW = """
+        UPDATE treadle.ready SET run_at = :now, start_by = start_by - run_at + :now, updated_at = :now
+         WHERE id = CAST(:id AS uuid) AND run_at > :now
+    """
     DEDUPE_KEY = """
         SELECT tenant, dedupe, dedupe_rule FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL
     """
@@ -186,7 +192,8 @@ class Statements:
     # Move a job that waits to another time, priority or queue. NULL: as before.
     RESCHEDULE = """
         UPDATE treadle.ready SET run_at = coalesce(CAST(:run_at AS bigint), run_at), updated_at = :now,
-               priority = coalesce(CAST(:priority AS integer), priority), queue = coalesce(CAST(:queue AS text), queue)
+               priority = coalesce(CAST(:priority AS integer), priority), queue = coalesce(CAST(:queue AS text), queue),
+               start_by = start_by - run_at + coalesce(CAST(:run_at AS bigint), run_at)
          WHERE id = CAST(:id AS uuid)
     """
     # ... for good: whatever puts it back to wait reads its priority here. The only change of a row of `jobs`.

@@ -20,6 +20,7 @@ from treadle.stores.shared import (
     claim_settle,
     defects,
     enqueue,
+    expiry,
     liveness,
     manage,
     pausing,
@@ -258,6 +259,11 @@ class SQLStore(ABC, Generic[D]):
     run_now = writes("other", manage.run_now)
     reschedule = writes("other", manage.reschedule)
     change_next = writes("other", manage.change_next)
+
+    def expire(self, limit: int) -> int:
+        database = self.database
+        return database.write("other", expiry.expire, limit) if database.read("read", expiry.has_expired) else 0
+
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)
 

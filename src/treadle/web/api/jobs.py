@@ -97,6 +97,8 @@ class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
     delay: Annotated[float, Meta(ge=0, le=10**10)] | UnsetType = UNSET
     run_at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
+    start_within: Annotated[float, Meta(ge=0.001, le=10**10)] | UnsetType = UNSET
+    """Seconds after its run_at. If it is not started by then, it is cancelled."""
     dedupe: Annotated[str, Meta(min_length=1)] | bool | DedupeIn | UnsetType = UNSET
 
 

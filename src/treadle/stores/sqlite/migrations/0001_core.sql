@@ -41,7 +41,8 @@ CREATE TABLE treadle_ready (
     snoozes    INTEGER NOT NULL,
     suspicion  INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
-    parked     TEXT NOT NULL DEFAULT ''  -- what keeps claims from meeting it again and again: 'tenant:acme'
+    parked     TEXT NOT NULL DEFAULT '',  -- what keeps claims from meeting it again and again: 'tenant:acme'
+    start_by   INTEGER  -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
 ) STRICT, WITHOUT ROWID;
 
 -- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority). Parked rows are not in it.
@@ -57,6 +58,9 @@ CREATE INDEX treadle_ready_later ON treadle_ready (run_at) WHERE run_at > update
 
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX treadle_ready_retrying ON treadle_ready (id) WHERE attempts > 0;
+
+-- The few that expire.
+CREATE INDEX treadle_ready_expiring ON treadle_ready (start_by) WHERE start_by IS NOT NULL;
 
 -- Leased. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle_leases (
@@ -261,7 +265,8 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
        CASE WHEN r.attempts > 0 OR r.suspicion > 0
             THEN (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1)
             ELSE f.error END AS error,
-       f.result, l.fraction AS progress
+       f.result, l.fraction AS progress,
+       strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by
   FROM treadle_jobs j
   LEFT JOIN treadle_ready r ON r.id = j.id
   LEFT JOIN treadle_leases l ON l.id = j.id
