@@ -194,19 +194,21 @@ def test_its_dedupe_key_is_released(store, clock, by):
     assert Status.CANCELLED == store.get(job.id).status
 
 
-def test_a_successor_counts_from_the_end_of_the_job_before_it(store, clock):
+def test_a_successor_that_waited_too_long_for_its_key_has_expired(store, clock):
+    """It was due when it was enqueued."""
     rule = rule_text(Dedupe("k", mode="replace"))
     put(store, dedupe="k", dedupe_rule=rule)
     (first,) = take(store)
+    by = to_datetime(clock() + MINUTES)
     successor = put_expiring(store, dedupe="k", dedupe_rule=rule)
     clock.advance(1000)
     assert 0 == store.expire(10)
 
     settle_one(store, first, COMPLETED)
 
-    assert to_datetime(clock() + MINUTES) == store.get(successor.id).start_by
-    clock.advance(300)
-    assert 1 == store.expire(10)
+    assert by == store.get(successor.id).start_by
+    assert [] == take(store)
+    assert REASON == store.get(successor.id).error
     assert put(store, dedupe="k", dedupe_rule=rule).run_at == to_datetime(clock())
 
 

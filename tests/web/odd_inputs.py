@@ -93,6 +93,7 @@ ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
 OF_PAGES = {
     "/": ("window", "by"),
     "/jobs": ("q", "cursor", "trail"),
+    "/jobs/new": ("type", "stored"),
     "/jobs/confirm": ("q", "action", "all", "id"),
     "/pauses/new": ("kind", "name"),
     "/audit": ("cursor",),
@@ -106,13 +107,14 @@ OF_PAGES = {
 OF_FORMS = {
     "/jobs/act": ("action", "id", "q", "expected", "typed", "when", "priority", "queue"),
     "/jobs/{id}/clone": ("payload",),
+    "/jobs/new": ("type", "payload", "tenant", "when", "priority", "queue"),
     "/pauses": ("kind", "name", "reason", "for"),
     "/pauses/resume": ("kind", "name"),
     "/workers/quiet": ("id", "quiet"),
 }
 CONFIRM = {"action": "run_now", "id": ID}
 FORM = {"action": "run_now", "q": "status:scheduled", "expected": "0", "typed": "0", "payload": "{}", "kind": "queue"}
-FORM |= {"name": "mail"}
+FORM |= {"name": "mail", "type": "odd"}
 PAUSE = {"queue": "mail", "type": None, "tenant": None, "reason": None, "until": None}
 OF_JOBS = (
     *("payload", "queue", "priority", "tenant", "subject", "max_attempts", "delay", "run_at", "start_within"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -340,3 +341,13 @@ def test_a_job_over_http_may_expire(client: TestClient, td: Treadle) -> None:
     assert found["error"] == "expired: it was not started within 60s of its run_at"
     for wrong in (0, -1, "1m"):
         problem(client.post("/api/jobs", json={"type": "a", "start_within": wrong}), 400, "bad-request")
+
+
+def test_json_becomes_what_the_handler_takes(client: TestClient, td: Treadle) -> None:
+    @td.job
+    def remind(at: datetime) -> None: ...
+
+    stored = client.post("/api/jobs", json={"type": "remind", "payload": {"at": "2030-01-02T03:04:05Z"}})
+    assert (stored.status_code, stored.json()["payload"]) == (201, {"at": "2030-01-02T03:04:05Z"})
+    assert client.post("/api/jobs", json={"type": "remind", "payload": {"at": "soon"}}).status_code == 400
+    assert len(td.jobs()) == 1

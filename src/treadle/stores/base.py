@@ -61,6 +61,8 @@ class TypePolicy(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     redact: str = "[]"
     """As `Redactor.published`: names that its app hides, too."""
+    arguments: str = ""
+    """To publish: the JSON schema of its handler's arguments. `policies` leaves it out, `arguments` returns it."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,6 +271,9 @@ class Reading(Protocol):
 
     def job_facts(self, id: str) -> JobFacts | None:
         """All that `why` needs to know of a job, at a bounded cost; None if there is no such job."""
+
+    def arguments(self, type: str) -> str:
+        """The JSON schema of the arguments of a type, as its workers published it; '' if there is none."""
 
     def attempts(self, id: str) -> list[Attempt]:
         """Its unsuccessful attempts, oldest first."""

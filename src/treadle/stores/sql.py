@@ -89,13 +89,16 @@ class Statements:
     IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
     # Say how a type is run.
     PUBLISH = """
-        INSERT INTO treadle.types (type, queue, priority, max_attempts, concurrency, timeout, redact, updated_at)
-        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :now)
+        INSERT INTO treadle.types
+               (type, queue, priority, max_attempts, concurrency, timeout, redact, arguments, updated_at)
+        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :arguments, :now)
             ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
                max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
-               redact = excluded.redact, updated_at = excluded.updated_at
+               redact = excluded.redact, arguments = excluded.arguments, updated_at = excluded.updated_at
     """
     POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout, redact FROM treadle.types"
+
+    ARGUMENTS = "SELECT arguments FROM treadle.types WHERE type = :type"
 
     # ---- claim
 

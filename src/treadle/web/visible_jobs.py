@@ -120,7 +120,20 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         if tenant is not None and (given := options.get("tenant", tenant)) != tenant:
             bound = f"tenant={given!r}: {self.caller.name} is bound to the tenant {tenant!r}"
             raise HTTPProblem(403, bound, "leave tenant out")
-        return self._app.request(type, payload, **(options if tenant is None else {**options, "tenant": tenant}))
+        known = self._app.registry.get(type)
+        arguments = payload if known is None else known.signature.from_json(payload)
+        return self._app.request(type, arguments, **(options if tenant is None else {**options, "tenant": tenant}))
+
+    def arguments(self, type: str) -> str:
+        """The JSON schema of a type's arguments, of its handler here or as workers published it; '' if unknown."""
+        known = self._app.registry.get(type)
+        return known.signature.schema() if known is not None else self._app.store.arguments(type)
+
+    def published_types(self) -> list[str]:
+        """The types that workers have published. A caller bound to a tenant learns only of those that it names."""
+        if self.caller.tenant is not None:
+            return []
+        return sorted({*self._app.store.policies(), *self._app.registry.types})
 
     def insert(self, new_jobs: Sequence[NewJob]) -> list[Job]:
         """Stores what `request` made."""

@@ -143,7 +143,8 @@ CREATE TABLE treadle_types (
     concurrency  INTEGER,
     timeout      INTEGER,
     updated_at   INTEGER NOT NULL,
-    redact       TEXT NOT NULL DEFAULT '[]'  -- JSON: names that its app hides, too; false if it hides nothing
+    redact       TEXT NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
+    arguments    TEXT NOT NULL DEFAULT ''  -- JSON schema of the handler's arguments; '' if there is none
 ) STRICT, WITHOUT ROWID;
 
 -- One incarnation of a process that claims and runs. Its `beats` stand still when it does.

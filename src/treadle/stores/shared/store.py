@@ -173,6 +173,7 @@ class SQLStore(ABC, Generic[D]):
 
     publish = writes("other", enqueue.publish)
     policies = reads("read", enqueue.policies)
+    arguments = reads("read", enqueue.arguments)
 
     # Claim and settle
 

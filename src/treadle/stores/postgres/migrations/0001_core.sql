@@ -147,7 +147,8 @@ CREATE TABLE treadle.types (
     concurrency  integer,
     timeout      bigint,
     updated_at   bigint NOT NULL,
-    redact       text NOT NULL DEFAULT '[]'  -- JSON: names that its app hides, too; false if it hides nothing
+    redact       text NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
+    arguments    text NOT NULL DEFAULT ''  -- JSON schema of the handler's arguments; '' if there is none
 );
 
 -- One incarnation of a process that claims and runs. Its `beats` stand still when it does.
