@@ -281,6 +281,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     waiting: float
 
 
+class Backlog(msgspec.Struct, frozen=True):
+    """The most jobs that waited and ran in one step of time, as workers sampled them once a minute."""
+
+    at: datetime
+    queued: int
+    """Due."""
+    later: int
+    """For a later time, after a failure too."""
+    processing: int
+
+
 class Latency(msgspec.Struct, frozen=True):
     """How many seconds jobs waited after they were due, and ran."""
 

@@ -14,7 +14,7 @@ from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
 from treadle.function import Changes, make_reschedule
 from treadle.ids import is_id
-from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.problems import Problem, problems
 from treadle.results import twin
 from treadle.stores.base import Store, WorkerRow
@@ -110,7 +110,18 @@ class Management(Control):
         Usage is kept by the minute. Every minute between `since` and `until` counts, even partly. With `at_most`, only
         the groups with the most runs are returned.
         """
-        columns = _columns(by, USED_BY)
+        first, last = self._minutes(since, until, step)
+        return self.store.usage(first, last, int(step), _columns(by, USED_BY), tenant, type, at_most)
+
+    def backlog(
+        self, since: datetime | timedelta = timedelta(hours=1), until: datetime | None = None, *, step: float = 60
+    ) -> list[Backlog]:
+        """The most jobs that waited and ran in each step of `step` seconds. Workers sample them once a minute: a minute
+        without a worker is left out. Samples are kept for 90 days."""
+        return self.store.backlog(*self._minutes(since, until, step), int(step))
+
+    def _minutes(self, since: datetime | timedelta, until: datetime | None, step: float) -> tuple[int, int]:
+        """The first second of the first minute, and the second after the last one."""
         if step < 60 or step % 60:
             raise BadOption("step", step, "whole minutes, in seconds: 60, 300, 3600")
         end = self.store.now() + 1 if until is None else clock.from_datetime(until)
@@ -118,8 +129,7 @@ class Management(Control):
             start = clock.from_datetime(since)
         else:
             start = end - clock.seconds(since.total_seconds())
-        first, last = start // clock.MINUTE * 60, -(-end // clock.SECOND)
-        return self.store.usage(first, last, int(step), columns, tenant, type, at_most)
+        return start // clock.MINUTE * 60, -(-end // clock.SECOND)
 
     def latency(self) -> dict[str, Latency]:
         """How long the newest jobs of each type waited and ran: the median and the 95th percentile."""
@@ -198,6 +208,7 @@ class Management(Control):
     acounts = twin(counts)
     aqueue_stats = twin(queue_stats)
     ausage = twin(usage)
+    abacklog = twin(backlog)
     alatency = twin(latency)
     afailures = twin(failures)
     aproblems = twin(problems)

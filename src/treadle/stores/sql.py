@@ -380,6 +380,20 @@ class Statements:
          GROUP BY {{names}} ORDER BY sum(runs) DESC, {{names}} LIMIT :most
     """
 
+    # ---- backlog
+
+    IS_SAMPLED = "SELECT 1 FROM treadle.backlog WHERE minute = :minute"
+    SAMPLE = """
+        INSERT INTO treadle.backlog (minute, queued, later, processing)
+        VALUES (:minute, :queued, :later, :processing) ON CONFLICT DO NOTHING
+    """
+    # The most of each step.
+    BACKLOG = """
+        SELECT minute / :step * :step, max(queued), max(later), max(processing) FROM treadle.backlog
+         WHERE minute >= :since AND minute < :until GROUP BY 1 ORDER BY 1
+    """
+    PRUNE_BACKLOG = "DELETE FROM treadle.backlog WHERE minute < :before"
+
     # ---- the records of the HTTP API
 
     AUDIT = """

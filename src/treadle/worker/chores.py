@@ -35,6 +35,7 @@ async def do_chores(app: Treadle, every: float) -> None:
         (lambda: expire(app.store), every),
         (app.store.compact, 2 * every),
         (lambda: put_back(app.store), every),
+        (app.store.sample_backlog, 6 * every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
     ]

@@ -208,6 +208,14 @@ CREATE TABLE treadle.usage (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX usage_by_minute ON treadle.usage (minute);
 
+-- How many jobs wait and run, of all tenants, sampled once a minute by whichever worker is first.
+CREATE TABLE treadle.backlog (
+    minute     bigint PRIMARY KEY,  -- its first second since 1970
+    queued     bigint NOT NULL,     -- due
+    later      bigint NOT NULL,     -- for a later time, after a failure too
+    processing bigint NOT NULL
+);
+
 -- Who changed what, by the API or the dashboard.
 CREATE TABLE treadle.audit (
     id     uuid NOT NULL,

@@ -53,6 +53,7 @@ OF_ALL = {
     "types": Rights("SELECT, INSERT, UPDATE", "SELECT"),
     "workers": Rights(EVERYTHING, ""),
     "tallies": Rights(EVERYTHING, "INSERT"),  # sums over all tenants: to be added to, not to be seen
+    "backlog": Rights("SELECT, INSERT, DELETE", ""),  # the same
     # The records of the HTTP API, which serves all tenants and checks by itself who may see what.
     "tokens": Rights("SELECT, INSERT, DELETE", ""),
     "operations": Rights(EVERYTHING, ""),

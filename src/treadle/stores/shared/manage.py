@@ -197,6 +197,7 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
     tx.execute(tx.sql.PRUNE_USAGE, old)
     tx.execute(tx.sql.PRUNE_KEYS, {"now": tx.now, "limit": limit})
+    tx.execute(tx.sql.PRUNE_BACKLOG, old)
     web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])

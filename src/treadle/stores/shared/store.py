@@ -25,6 +25,7 @@ from treadle.stores.shared import (
     manage,
     pausing,
     read,
+    samples,
     search,
     stats,
     web_records,
@@ -252,6 +253,7 @@ class SQLStore(ABC, Generic[D]):
     counts = reads("read", search.counts)
     queue_stats = reads("read", stats.queue_stats)
     usage = reads("read", stats.usage)
+    backlog = reads("read", samples.backlog)
     latency_sample = reads("read", stats.latency_sample)
     failures = reads("read", stats.failures)
     cancel = writes("other", manage.cancel)
@@ -264,6 +266,12 @@ class SQLStore(ABC, Generic[D]):
     def expire(self, limit: int) -> int:
         database = self.database
         return database.write("other", expiry.expire, limit) if database.read("read", expiry.has_expired) else 0
+
+    def sample_backlog(self) -> int:
+        database = self.database
+        if database.read("read", samples.is_sampled):
+            return 0
+        return database.write("other", samples.sample, database.read("read", stats.queue_stats))
 
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)

@@ -199,6 +199,14 @@ CREATE TABLE treadle_usage (
     PRIMARY KEY (minute, type, queue, tenant)
 ) STRICT, WITHOUT ROWID;
 
+-- How many jobs wait and run, sampled once a minute by whichever worker is first.
+CREATE TABLE treadle_backlog (
+    minute     INTEGER PRIMARY KEY,  -- its first second since 1970
+    queued     INTEGER NOT NULL,     -- due
+    later      INTEGER NOT NULL,     -- for a later time, after a failure too
+    processing INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Who changed what, by the API or the dashboard.
 CREATE TABLE treadle_audit (
     id     TEXT PRIMARY KEY,
