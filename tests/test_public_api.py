@@ -96,6 +96,7 @@ TREADLE = [
     "acount",
     "acounts",
     "acounts_by_state",
+    "abacklog",
     "adelete",
     "adrain",
     "aenqueue",
@@ -111,6 +112,7 @@ TREADLE = [
     "aqueue_stats",
     "aquiet",
     "areconcile",
+    "areschedule",
     "arescue",
     "aresult",
     "aresume",
@@ -123,6 +125,7 @@ TREADLE = [
     "ausage",
     "awhy",
     "aworkers",
+    "backlog",
     "bulk",
     "cancel",
     "claim",
@@ -154,6 +157,7 @@ TREADLE = [
     "redactor",
     "registry",
     "request",
+    "reschedule",
     "rescue",
     "result",
     "resume",
@@ -192,6 +196,7 @@ JOB = [
     "result",
     "progress",
     "dedupe_mode",
+    "start_by",
 ]
 
 CONTEXT = [
@@ -220,6 +225,7 @@ USING = [
     "priority",
     "queue",
     "run_at",
+    "start_within",
     "subject",
     "tenant",
 ]

@@ -5,20 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, get_args
 
+import msgspec
+
 from treadle.errors import BadOption, CountMoved
 from treadle.filters import EVERYTHING, Filter
+from treadle.function import Changes, make_reschedule
 from treadle.ids import after, new_id
+from treadle.job import UNCHANGED, Reschedule
 
 if TYPE_CHECKING:
     from treadle.stores.base import Store
     from treadle.stores.rows import BulkChunk
 
-ActionName = Literal["retry", "run_now", "cancel", "delete"]
+ActionName = Literal["retry", "run_now", "reschedule", "cancel", "delete"]
 ACTIONS: tuple[str, ...] = get_args(ActionName)
 CHUNK = 50
 """Jobs that are changed in one transaction."""
 COUNTED = 1_000_000
 """Jobs that are looked at to count the matches."""
+
+
+def changes_for(action: str, changes: Changes) -> Reschedule:
+    """What a bulk action sets: something if it is a reschedule, else nothing."""
+    if action == "reschedule":
+        return make_reschedule(changes)
+    if changes:
+        raise BadOption("changes", changes, f"{action} takes none; only reschedule does")
+    return UNCHANGED
 
 
 class Bulk:
@@ -27,12 +40,22 @@ class Bulk:
     Iterate to carry it out. It skips jobs stored after it began, and jobs whose status no longer allows the action.
     """
 
-    def __init__(self, store: Store, action: str, wanted: Filter, expected: int | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        action: str,
+        wanted: Filter,
+        expected: int | None = None,
+        changes: Reschedule = UNCHANGED,
+    ) -> None:
         if action not in ACTIONS:
             raise BadOption("action", action, f"one of {', '.join(ACTIONS)}")
         if wanted == EVERYTHING:
             raise BadOption("filter", "", 'an empty filter means all jobs; say which, such as "status:failed"')
         self.store, self.action, self.wanted = store, action, wanted
+        # A delay counts from now for all of them, however long it takes to get to the last one.
+        self.changes = msgspec.structs.replace(changes, run_at=changes.due(store.now()), delay=None)
+        """What a reschedule sets."""
         self.operation: str | None = None
         """The id of the operation that records it, if one does."""
         found = store.counts((), wanted, COUNTED)
@@ -50,7 +73,9 @@ class Bulk:
 
     def step(self) -> BulkChunk:
         """Change the next jobs."""
-        chunk = self.store.change_next(self.action, self.wanted, self.position, CHUNK, self.operation)
+        chunk = self.store.change_next(
+            self.action, self.wanted, self.position, CHUNK, self.operation, changes=self.changes
+        )
         self.position = chunk.position
         self.done += chunk.done
         self.skipped += chunk.skipped

@@ -12,7 +12,7 @@ import msgspec
 
 from treadle import clock
 from treadle.errors import nearest
-from treadle.job import Job, Status
+from treadle.job import EXPIRED, Job, Status, expired_error
 from treadle.pauses import Pause
 from treadle.units import format_duration, plural
 
@@ -70,6 +70,7 @@ class ReasonCode(StrEnum):
     """What can keep a job from running, in the order in which it decides."""
 
     BROKEN = "broken"
+    EXPIRED = "expired"
     FINISHED = "finished"
     OUT_OF_ATTEMPTS = "out_of_attempts"
     RUNNING = "running"
@@ -87,6 +88,7 @@ class ReasonCode(StrEnum):
     LIMIT_FULL = "limit_full"
     JOBS_AHEAD = "jobs_ahead"
     NEXT_LOOK = "next_look"
+    EXPIRES = "expires"
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -184,6 +186,9 @@ def _ended(job: Job) -> Reason:
         way_out = f"fix the cause, then retry it: treadle jobs retry {job.id}"
         data = {"attempts": job.attempts, "max_attempts": job.max_attempts, "error": job.error}
         return Reason(ReasonCode.OUT_OF_ATTEMPTS, text, way_out, data)
+    if job.status is Status.CANCELLED and (job.error or "").startswith(EXPIRED):
+        way_out = f"if it is still needed, retry it: treadle jobs retry {job.id}"
+        return Reason(ReasonCode.EXPIRED, f"it was cancelled {when}: {job.error}", way_out, {"error": job.error})
     error = f": {job.error}" if job.error and job.status is Status.FAILED else ""
     if job.status is Status.CANCELLED and job.error not in (None, "cancelled"):
         error = f": {job.error}"
@@ -248,11 +253,34 @@ def _waiting(facts: JobFacts) -> list[Reason]:
     early = list(_not_due(facts)) if facts.waits_for is None else [_key_held(facts, facts.waits_for)]
     unserved, full = list(why_unserved(facts.job, living)), list(_limit_full(facts))
     own = [worker for worker in living if handles(worker, facts.job.queue, facts.job.type)]
+    if expired := list(_expired(facts)):
+        return expired
     reasons = [*early, *map(_paused, facts.pauses), *unserved, *full, *_quiet(own), *_stalled(facts, own)]
     if facts.ahead and not early and not unserved and not facts.pauses:
         reasons.append(_jobs_ahead(facts.ahead))
     way_out, data = "a worker claims it within a second", {"workers": [worker.id for worker in living]}
-    return reasons or [Reason(ReasonCode.NEXT_LOOK, "nothing is in its way", way_out, data)]
+    reasons = reasons or [Reason(ReasonCode.NEXT_LOOK, "nothing is in its way", way_out, data)]
+    return [*reasons, *_expires(facts)]
+
+
+def _expired(facts: JobFacts) -> Iterator[Reason]:
+    job = facts.job
+    if job.start_by is not None and clock.from_datetime(job.start_by) <= facts.now:
+        text = expired_error(clock.from_datetime(job.start_by) - clock.from_datetime(job.run_at))
+        way_out = (
+            f"a worker or tick cancels it within seconds; to prevent it: treadle jobs reschedule {job.id} --delay 0"
+        )
+        yield Reason(ReasonCode.EXPIRED, f"it is about to be cancelled: {text}", way_out, {"start_by": job.start_by})
+
+
+def _expires(facts: JobFacts) -> Iterator[Reason]:
+    """It keeps the job from nothing yet, so that it comes last."""
+    job = facts.job
+    if job.start_by is not None and not job.is_parked:
+        left = _duration(clock.from_datetime(job.start_by) - facts.now)
+        text = f"if it is not started by {_at(job.start_by)}, in {left}, it is cancelled"
+        way_out = f"to give it more time: treadle jobs reschedule {job.id} --delay 0"
+        yield Reason(ReasonCode.EXPIRES, text, way_out, {"start_by": job.start_by})
 
 
 def _key_held(facts: JobFacts, holder: str) -> Reason:

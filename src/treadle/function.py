@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Callable, Collection
+from datetime import datetime, timedelta
 from functools import partial, update_wrapper
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypedDict, TypeVar, Unpack, cast
 
 from treadle import clock, codec
 from treadle.dedupe import Dedupe, DedupeOption, key_for, rule_text
 from treadle.errors import BadOption, TreadleError, UnknownOption
 from treadle.ids import new_id
-from treadle.job import Job, NewJob
-from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at
+from treadle.job import Job, NewJob, Reschedule
+from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at, microseconds
 
 if TYPE_CHECKING:
     from treadle.registry import AlreadyDone, JobType, Registry
@@ -37,11 +37,26 @@ class Options(TypedDict, total=False):
     dedupe: DedupeOption
     connection: Any
     """Your own connection: the job exists if and only if its open transaction commits."""
+    start_within: float | timedelta
+    """Seconds after its run_at. If it is not started by then, it is cancelled."""
     detached: bool
     """Inside a handler: store at once, not with the handler's completion."""
 
 
 KNOWN_OPTIONS = frozenset(Options.__annotations__)
+
+
+class Changes(TypedDict, total=False):
+    """What `td.reschedule` can change of a waiting job."""
+
+    delay: float
+    """Seconds from now."""
+    run_at: datetime
+    priority: int
+    queue: str
+
+
+KNOWN_CHANGES = frozenset(Changes.__annotations__)
 
 
 class Enqueuer(Generic[P]):
@@ -128,6 +143,7 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
         delay=clock.seconds(options["delay"]) if "delay" in options else None,
         dedupe=key,
         dedupe_rule=None if key is None else rule_text(dedupe),
+        start_within=microseconds(options["start_within"]) if "start_within" in options else None,
     )
 
 
@@ -145,16 +161,30 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "max_attempts": partial(at_least_one, "max_attempts"),
     "delay": checked_delay,
     "run_at": checked_run_at,
+    "start_within": microseconds,
 }
 
 
-def checked(options: Options) -> Options:
+def checked(options: Options, known: Collection[str] = KNOWN_OPTIONS) -> Options:
     """The options, or an error that names the invalid one."""
     for name, value in options.items():
-        if name not in KNOWN_OPTIONS:
-            raise UnknownOption(name, KNOWN_OPTIONS)
+        if name not in known:
+            raise UnknownOption(name, known)
         if name in _CHECKS:
             _CHECKS[name](value)
     if "delay" in options and "run_at" in options:
         raise BadOption("delay", options["delay"], "pass either delay or run_at")
     return options
+
+
+def make_reschedule(changes: Changes) -> Reschedule:
+    """Checked changes, as the store takes them. Raises BadOption if there are none."""
+    checked(cast(Options, changes), KNOWN_CHANGES)
+    if not changes:
+        raise BadOption("reschedule", changes, "pass at least one of run_at or delay, priority and queue")
+    return Reschedule(
+        run_at=clock.from_datetime(changes["run_at"]) if "run_at" in changes else None,
+        delay=clock.seconds(changes["delay"]) if "delay" in changes else None,
+        priority=changes.get("priority"),
+        queue=changes.get("queue"),
+    )

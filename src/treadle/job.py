@@ -117,6 +117,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     progress: Progress | None = None
     dedupe_mode: str | None = None
     """How it was enqueued, if it has a dedupe key: "return", "replace", …"""
+    start_by: datetime | None = None
+    """If it is not started by then, it is cancelled. None once it has started, and if it has no such limit."""
 
     @property
     def is_parked(self) -> bool:
@@ -143,6 +145,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_rule: str | None = None
     """As `dedupe.rule_text`."""
     traceparent: str | None = None
+    start_within: int | None = None
+    """Microseconds after its run_at within which it has to start."""
 
     def due(self, now: int) -> int:
         """The earliest start, if it is stored now."""
@@ -166,7 +170,33 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             created_at=created,
             updated_at=created,
             dedupe_mode=None if self.dedupe is None else mode_of(self.dedupe_rule),
+            start_by=None if self.start_within is None else clock.moment(due + self.start_within),
         )
+
+
+class Reschedule(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """When, how urgently and in which queue a waiting job is to run. None: as before."""
+
+    run_at: int | None = None
+    delay: int | None = None
+    """Microseconds after the database's now."""
+    priority: int | None = None
+    queue: str | None = None
+
+    def due(self, now: int) -> int | None:
+        """The new earliest start, if it changes."""
+        return self.run_at if self.delay is None else now + self.delay
+
+    def __str__(self) -> str:
+        """For people: `run_at=2026-11-17T08:00:00Z priority=5 queue=mail`."""
+        at = {} if self.run_at is None else {"run_at": clock.moment(self.run_at).isoformat().replace("+00:00", "Z")}
+        after = {} if self.delay is None else {"delay": f"{self.delay / clock.SECOND:g}"}
+        others = {"priority": self.priority, "queue": self.queue}
+        given = {**at, **after, **{name: value for name, value in others.items() if value is not None}}
+        return " ".join(f"{name}={value}" for name, value in given.items())
+
+
+UNCHANGED = Reschedule()
 
 
 class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -251,6 +281,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     waiting: float
 
 
+class Backlog(msgspec.Struct, frozen=True):
+    """The most jobs that waited and ran in one step of time, as workers sampled them once a minute."""
+
+    at: datetime
+    queued: int
+    """Due."""
+    later: int
+    """For a later time, after a failure too."""
+    processing: int
+
+
 class Latency(msgspec.Struct, frozen=True):
     """How many seconds jobs waited after they were due, and ran."""
 
@@ -274,6 +315,16 @@ class FailureGroup(msgspec.Struct, frozen=True, kw_only=True):
     last_at: datetime
     sample: str
     """The id of the newest one."""
+
+
+EXPIRED = "expired: "
+"""How the error of a job begins that was cancelled because it was not started in time."""
+
+
+def expired_error(within: int) -> str:
+    """Why a job was cancelled that was not started in time: within this many microseconds."""
+    seconds = f"{within // clock.SECOND}" if within % clock.SECOND == 0 else f"{within / clock.SECOND}"
+    return f"{EXPIRED}it was not started within {seconds}s of its run_at"
 
 
 def can_retry(status: str, attempts: int, max_attempts: int = 5) -> bool:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Unpack
 
 from treadle import clock, filters
-from treadle.bulk import Bulk
+from treadle.bulk import Bulk, changes_for
 from treadle.control import Control
 from treadle.diagnosis import Why, explain
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
+from treadle.function import Changes, make_reschedule
 from treadle.ids import is_id
-from treadle.job import STATE_NAMES, Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.problems import Problem, problems
 from treadle.results import twin
 from treadle.stores.base import Store, WorkerRow
@@ -109,7 +110,18 @@ class Management(Control):
         Usage is kept by the minute. Every minute between `since` and `until` counts, even partly. With `at_most`, only
         the groups with the most runs are returned.
         """
-        columns = _columns(by, USED_BY)
+        first, last = self._minutes(since, until, step)
+        return self.store.usage(first, last, int(step), _columns(by, USED_BY), tenant, type, at_most)
+
+    def backlog(
+        self, since: datetime | timedelta = timedelta(hours=1), until: datetime | None = None, *, step: float = 60
+    ) -> list[Backlog]:
+        """The most jobs that waited and ran in each step of `step` seconds. Workers sample them once a minute: a minute
+        without a worker is left out. Samples are kept for 90 days."""
+        return self.store.backlog(*self._minutes(since, until, step), int(step))
+
+    def _minutes(self, since: datetime | timedelta, until: datetime | None, step: float) -> tuple[int, int]:
+        """The first second of the first minute, and the second after the last one."""
         if step < 60 or step % 60:
             raise BadOption("step", step, "whole minutes, in seconds: 60, 300, 3600")
         end = self.store.now() + 1 if until is None else clock.from_datetime(until)
@@ -117,8 +129,7 @@ class Management(Control):
             start = clock.from_datetime(since)
         else:
             start = end - clock.seconds(since.total_seconds())
-        first, last = start // clock.MINUTE * 60, -(-end // clock.SECOND)
-        return self.store.usage(first, last, int(step), columns, tenant, type, at_most)
+        return start // clock.MINUTE * 60, -(-end // clock.SECOND)
 
     def latency(self) -> dict[str, Latency]:
         """How long the newest jobs of each type waited and ran: the median and the 95th percentile."""
@@ -169,12 +180,24 @@ class Management(Control):
         self._wake()
         return job
 
-    def bulk(self, action: str, filter: str | Filter, *, expected: int | None = None) -> Bulk:
-        """Retry, run now, cancel or delete all jobs that match. Iterate over it: each step changes some of them.
+    def reschedule(self, id: str, **changes: Unpack[Changes]) -> Job:
+        """Move a waiting job to another `run_at` (or `delay`), `priority` or `queue`. It keeps them through retries.
 
-        With `expected`, it raises CountMoved and changes nothing if a different number matches.
+        At least one is needed. Raises JobNotFound or WrongStatus.
         """
-        return Bulk(self.store, action, filters.to_filter(filter), expected)
+        job = self.store.reschedule(id, make_reschedule(changes))
+        self._wake()
+        return job
+
+    def bulk(
+        self, action: str, filter: str | Filter, *, expected: int | None = None, **changes: Unpack[Changes]
+    ) -> Bulk:
+        """Retry, run now, reschedule, cancel or delete all jobs that match. Iterate over it: each step changes some.
+
+        With `expected`, it raises CountMoved and changes nothing if a different number matches. `changes` are for
+        `td.bulk("reschedule", …)`, as in `td.reschedule`.
+        """
+        return Bulk(self.store, action, filters.to_filter(filter), expected, changes_for(action, changes))
 
     # Async twins
 
@@ -185,6 +208,7 @@ class Management(Control):
     acounts = twin(counts)
     aqueue_stats = twin(queue_stats)
     ausage = twin(usage)
+    abacklog = twin(backlog)
     alatency = twin(latency)
     afailures = twin(failures)
     aproblems = twin(problems)
@@ -195,6 +219,7 @@ class Management(Control):
     acancel = twin(cancel)
     adelete = twin(delete)
     arun_now = twin(run_now)
+    areschedule = twin(reschedule)
 
 
 def every_job(app: Management, filter: Filter = EVERYTHING) -> Iterator[Job]:

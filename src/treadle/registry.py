@@ -61,6 +61,10 @@ class JobType(msgspec.Struct, kw_only=True):
     def name(self) -> str:
         return self.policy.type
 
+    def published(self, redact: str) -> TypePolicy:
+        """Its policy as workers publish it: with what its app hides, and with the arguments that it takes."""
+        return msgspec.structs.replace(self.policy, redact=redact, arguments=self.signature.schema())
+
 
 class JobDecorator(Protocol):
     """What `@td.job(…)` returns: it turns a function into a job."""

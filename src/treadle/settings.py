@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from treadle import clock
@@ -73,6 +73,14 @@ def checked_delay(delay: Any) -> float:
     if not isinstance(delay, int | float) or not 0 <= delay <= 10**10:
         raise BadOption("delay", delay, "seconds from now, 0 or more; for a moment use run_at=datetime(…)")
     return delay
+
+
+def microseconds(start_within: Any) -> int:
+    """A `start_within`, which is seconds or a timedelta."""
+    seconds = start_within.total_seconds() if isinstance(start_within, timedelta) else start_within
+    if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not 0.001 <= seconds <= 10**10:
+        raise BadOption("start_within", start_within, "seconds after its run_at, more than 0, or a timedelta")
+    return clock.seconds(seconds)
 
 
 def checked_run_at(moment: Any) -> datetime:

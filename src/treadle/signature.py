@@ -19,6 +19,10 @@ _UNFIT = {
 """Kinds of parameters that a JSON object cannot fill."""
 
 
+MAX_SCHEMA = 16 << 10
+"""Characters of a published schema. Every type has one, and a form with more fields than that helps nobody."""
+
+
 class Signature:
     """The parameters that a payload fills, in order, without the injected Context."""
 
@@ -42,6 +46,16 @@ class Signature:
         self._struct = _struct(name, self._hints)
         self._decode: Callable[[str], Any] = msgspec.json.Decoder(self._struct).decode
 
+    def schema(self) -> str:
+        """Its parameters as a JSON schema, for forms; '' if it is too large. Without defaults, which may be secrets."""
+        found = msgspec.json.schema(self._struct, schema_hook=lambda _: {})
+        others = dict(found.get("$defs", {}))
+        own = others.pop(found["$ref"].rpartition("/")[2])
+        required = [name for name in self.names if name in self._required]
+        schema = {"type": "object", "properties": own["properties"], "required": required}
+        text = codec.as_json({**schema, "additionalProperties": False, **({"$defs": others} if others else {})})
+        return text if len(text) <= MAX_SCHEMA else ""
+
     def bind(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """The call's arguments by name. Positional ones are assigned as a call of the function assigns them."""
         if len(args) > len(self.names):
@@ -50,6 +64,15 @@ class Signature:
         if twice := named.keys() & kwargs.keys():
             raise BadArguments(self.name, f"{sorted(twice)[0]!r} was given twice", self._text)
         return {**named, **kwargs}
+
+    def from_json(self, payload: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments that decoded JSON says: a text is the enum or the date that the handler takes. What does not
+        fit stays as it is, and `encode` refuses it."""
+        try:
+            values = msgspec.convert(payload, self._struct)
+        except (msgspec.ValidationError, RecursionError):
+            return payload
+        return {name: getattr(values, name) for name in payload}
 
     def encode(self, arguments: Mapping[str, Any]) -> str:
         """The payload as JSON. It is refused unless each argument comes back from JSON unchanged."""

@@ -21,6 +21,7 @@ NEED_A_DATABASE = [
     ["jobs", "retry", "x"],
     ["jobs", "retry", "status:failed", "--yes"],
     ["jobs", "run-now", "x"],
+    ["jobs", "reschedule", "x", "--priority", "1"],
     ["jobs", "cancel", "x"],
     ["jobs", "delete", "x", "--yes"],
     ["db", "status"],

@@ -48,6 +48,19 @@ def test_each_action_on_a_job_is_recorded(td: Treadle, treadle: Run) -> None:
     assert expected == audit(td)
 
 
+def test_a_reschedule_is_recorded_with_what_it_sets(td: Treadle, treadle: Run) -> None:
+    first, second = td.enqueue("mail"), td.enqueue("mail")
+    at = "2030-01-02T03:04:05+00:00"
+    assert treadle("jobs", "reschedule", first.id, "--priority", "2", "--queue", "slow").exit_code == 0
+    assert treadle("jobs", "reschedule", f"id:{second.id}", "--run-at", at, "--yes").exit_code == 0
+
+    expected = [
+        ("reschedule", f"{first.id} priority=2 queue=slow", 1),
+        ("reschedule", f"id:{second.id} run_at=2030-01-02T03:04:05Z", 1),
+    ]
+    assert expected == audit(td)
+
+
 def test_an_action_that_was_refused_is_not_recorded(td: Treadle, treadle: Run) -> None:
     assert treadle("jobs", "retry", td.enqueue("mail").id).exit_code == 5
     assert treadle("jobs", "retry", "status:failed", "--yes").exit_code == 0

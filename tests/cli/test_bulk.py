@@ -94,13 +94,14 @@ def test_a_bulk_action_prints_a_summary(treadle, td):
     ("verb", "filter", "printed", "status"),
     [
         ("run-now", "status:scheduled", "1 job made due", "pending"),
+        ("reschedule --priority=9", "status:scheduled", "1 job rescheduled", "pending"),
         ("cancel", "status:pending", "1 job cancelled", "cancelled"),
         ("delete", "type:mail", "1 job deleted", None),
     ],
 )
 def test_every_action_accepts_a_filter(treadle, td, verb, filter, printed, status):
     job = td.enqueue("mail", delay=3600)
-    result = treadle("jobs", verb, filter, "-y")
+    result = treadle("jobs", *verb.split(), filter, "-y")
     assert (result.exit_code, result.stdout) == (0, f"{printed}\n")
     found = td.get(job.id)
     assert status == (found and found.status)
@@ -111,6 +112,42 @@ def test_a_job_runs_now_by_its_id(treadle, td):
     result = treadle("jobs", "run-now", job.id)
     assert (result.exit_code, result.stdout) == (0, f"{job.id}  due now\n")
     assert [job.id] == [lease.job.id for lease in td.claim()]
+
+
+def test_a_job_is_rescheduled_by_its_id(treadle, as_json, td):
+    job = td.enqueue("mail", delay=3600)
+    result = treadle("jobs", "reschedule", job.id, "--in", "2h", "--priority", "4", "--queue", "slow")
+    assert (result.exit_code, result.stdout) == (0, f"{job.id}  rescheduled\n")
+    moved = now(td, job)
+    assert (moved.priority, moved.queue) == (4, "slow")
+    assert moved.run_at > job.run_at
+    [shown] = as_json("jobs", "reschedule", job.id, "--priority", "5")["items"]
+    assert (shown["ok"], shown["job"]["priority"]) == (True, 5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "at least one of run_at or delay, priority and queue"),
+        (["--priority", "40000"], "-32767 to 32767"),
+        (["--delay", "1h", "--run-at", "2030-01-01"], "either delay or run_at"),
+        (["--queue", ""], "cannot be empty"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("which", ["id", "filter"])
+def test_a_reschedule_with_wrong_options_changes_nothing(treadle, td, which, options, said):
+    job = td.enqueue("mail", delay=3600)
+    result = treadle("jobs", "reschedule", job.id if which == "id" else "type:mail", "--yes", *options)
+    assert result.exit_code == 2
+    assert said in result.stderr
+    assert now(td, job) == job
+
+
+def test_an_ended_job_cannot_be_rescheduled(treadle, td):
+    result = treadle("jobs", "reschedule", completed(td).id, "--priority", "1")
+    assert result.exit_code == 5
+    assert "use retry for one that has ended" in result.stderr
 
 
 def test_an_ended_job_cannot_run_now(treadle, td):

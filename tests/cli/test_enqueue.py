@@ -55,6 +55,14 @@ def test_a_key_given_twice_is_exit_code_2(treadle):
     assert "given twice" in treadle("enqueue", "mail", "a=1", "a=2").stderr
 
 
+def test_a_job_may_expire(treadle, as_json):
+    job = as_json("enqueue", "mail", "--at", "2030-01-01T00:00Z", "--start-within", "5m")
+    assert job["start_by"] == "2030-01-01T00:05:00Z"
+    assert "start by" in treadle("jobs", "show", job["id"]).stdout
+    assert "it is cancelled" in treadle("jobs", "why", job["id"]).stdout
+    assert 2 == treadle("enqueue", "mail", "--start-within", "0").exit_code
+
+
 def test_options_are_set_on_the_job(as_json):
     words = ["--priority", "5", "--queue", "slow", "--tenant", "acme", "--subject", "call-7", "--max-attempts", "2"]
     job = as_json("enqueue", "mail", *words)

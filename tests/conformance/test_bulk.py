@@ -228,5 +228,5 @@ def test_a_worker_can_run_jobs_during_a_bulk_action(open_store):
 def test_a_bulk_action_without_a_filter_or_with_an_unknown_action_is_refused(store):
     with pytest.raises(BadOption, match="say which"):
         Bulk(store, "delete", EVERYTHING)
-    with pytest.raises(BadOption, match="one of retry, run_now, cancel, delete"):
+    with pytest.raises(BadOption, match="one of retry, run_now, reschedule, cancel, delete"):
         Bulk(store, "pause", parse("status:failed"))

@@ -158,7 +158,8 @@ def test_a_retry_can_take_the_dedupe_key_of_a_job_deleted_by_hand(store, by_hand
 # A job in two tables, or in none
 
 INTO_READY = """
-INSERT INTO treadle_ready SELECT id, queue, type, tenant, priority, created_at + ?, 0, 0, 0, created_at, ''
+INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+SELECT id, queue, type, tenant, priority, created_at + ?, 0, 0, 0, created_at
   FROM treadle_jobs WHERE id = ?
 """
 INTO_FINISHED = """

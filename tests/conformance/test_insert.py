@@ -266,3 +266,13 @@ def test_a_store_that_was_closed_opens_again_when_it_is_used(store):
     store.close()
     store.close()
     assert 3 == len(put_many(store, 3))
+
+
+def test_the_arguments_of_a_type_are_published(store):
+    assert "" == store.arguments("noop")
+    store.publish([TypePolicy(type="noop", arguments='{"type":"object"}')])
+
+    assert '{"type":"object"}' == store.arguments("noop")
+    assert "" == store.policies()["noop"].arguments
+    store.publish([TypePolicy(type="noop")])
+    assert "" == store.arguments("noop")

@@ -276,8 +276,8 @@ def claim_and_fail_over(store, by_hand):
     (stale,) = take(store)
     by_hand("DELETE FROM treadle_leases")
     by_hand(
-        "INSERT INTO treadle_ready"
-        " SELECT id, queue, type, tenant, priority, created_at, 0, 0, 0, created_at FROM treadle_jobs"
+        "INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion,"
+        " updated_at) SELECT id, queue, type, tenant, priority, created_at, 0, 0, 0, created_at FROM treadle_jobs"
     )
     if on_postgres(store):
         by_hand("SELECT setval('treadle_lease', ?, false)", stale.number)

@@ -35,7 +35,7 @@ from treadle import Dedupe, stores
 from treadle.clock import SECOND
 from treadle.dedupe import rule_text
 from treadle.errors import KeyHeld, WrongStatus
-from treadle.job import ClaimedJob, Status, Suspicion, can_retry
+from treadle.job import ClaimedJob, Reschedule, Status, Suspicion, can_retry
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 
@@ -72,6 +72,7 @@ class Known:
     failures: int = 0
     parked: bool = False
     """Whether it waits until the holder of its key has ended."""
+    start_by: int | None = None
 
 
 class StoreMachine(RuleBasedStateMachine):
@@ -175,16 +176,18 @@ class StoreMachine(RuleBasedStateMachine):
         priority=st.integers(0, 2),
         delay=st.sampled_from([0, 0, 0, 3 * SECOND]),
         key=st.sampled_from([None, None, "k", "l"]),
+        within=st.sampled_from([None, None, 4 * SECOND]),
         max_attempts=st.integers(1, 3),
         again=st.booleans(),
     )
-    def insert(self, again: bool, delay: int, key: str | None, **options: Any) -> None:
-        new = new_job(delay=delay, dedupe=key, **options)
+    def insert(self, again: bool, delay: int, key: str | None, within: int | None, **options: Any) -> None:
+        new = new_job(delay=delay, dedupe=key, start_within=within, **options)
         expected = (key and self.holder(new.tenant, key)) or new.id
         for _ in range(1 + again):
             assert [expected] == ids(self.store.insert([new]))
         if expected == new.id:
-            self.jobs[new.id] = Known(key=key, run_at=self.clock() + delay, **options)
+            due = self.clock() + delay
+            self.jobs[new.id] = Known(key=key, run_at=due, start_by=within and due + within, **options)
 
     @rule(
         type=st.sampled_from(TYPES),
@@ -205,18 +208,59 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 4), worker=st.sampled_from(WORKERS), types=st.none() | st.sets(st.sampled_from(TYPES)))
     def claim(self, most: int, worker: str, types: set[str] | None) -> None:
-        expected = self.due(types, most)
+        expected, late = self.due(types, most), self.late()
         worker = self.workers[worker]
         claimed = take(self.store, most, worker, types=None if types is None else dict.fromkeys(types))
 
-        assert expected == ids(claimed)
+        if late.isdisjoint(expected):
+            assert expected == ids(claimed)
+        else:  # what is claimed instead differs by the store
+            assert {id for id in expected if id not in late} <= set(ids(claimed))
+            assert late.isdisjoint(ids(claimed))
+            self.expired(late)
         for c in claimed:
             k = self.jobs[c.id]
             assert (k.attempts + 1, k.snoozes, k.suspicion) == (c.attempt, c.snoozes, c.suspicion)
             self.jobs[c.id] = replace(
                 k, status=Status.PROCESSING, attempts=k.attempts + 1, worker=worker, number=c.number, ended_by=None
             )
+            self.jobs[c.id] = replace(self.jobs[c.id], start_by=None)
         self.leases += claimed
+
+    def late(self) -> set[str]:
+        """The jobs that were not started in time."""
+        waiting = ((id, k) for id, k in self.jobs.items() if k.status is Status.PENDING and k.start_by is not None)
+        return {id for id, k in waiting if (k.start_by or 0) <= self.clock()}
+
+    def expired(self, late: set[str]) -> None:
+        for id in late:
+            self.jobs[id] = replace(self.jobs[id], status=Status.CANCELLED, completed_at=self.clock(), start_by=None)
+
+    @rule(most=st.integers(1, 3))
+    def expire(self, most: int) -> None:
+        late = sorted(self.late(), key=lambda id: self.jobs[id].start_by or 0)
+        assert len(late[:most]) == self.store.expire(most)
+        self.expired({id for id in late if self.store.get(id).status is Status.CANCELLED})
+
+    @precondition(lambda self: self.jobs)
+    @rule(
+        data=st.data(),
+        delay=st.sampled_from([None, 0, 3 * SECOND]),
+        priority=st.none() | st.integers(0, 2),
+        queue=st.none() | st.sampled_from(QUEUES),
+    )
+    def reschedule(self, data: st.DataObject, delay: int | None, **place: Any) -> None:
+        id = data.draw(st.sampled_from(list(self.jobs)))
+        k, changes = self.jobs[id], Reschedule(delay=delay, **place)
+        if k.status is not Status.PENDING:
+            with pytest.raises(WrongStatus):
+                self.store.reschedule(id, changes)
+            return
+        self.store.reschedule(id, changes)
+        due = k.run_at if delay is None else self.clock() + delay
+        start_by = None if k.start_by is None else k.start_by - k.run_at + due
+        moved = replace(k, run_at=due, start_by=start_by)
+        self.jobs[id] = replace(moved, **{name: value for name, value in place.items() if value is not None})
 
     @precondition(lambda self: self.leases)
     @rule(data=st.data(), outcome=st.sampled_from(OUTCOMES))
@@ -272,7 +316,7 @@ class StoreMachine(RuleBasedStateMachine):
         if k.status is Status.PROCESSING:
             self.jobs[id] = replace(k, cancelled=True)
         else:
-            self.jobs[id] = replace(k, status=Status.CANCELLED, completed_at=self.clock(), parked=False)
+            self.jobs[id] = replace(k, status=Status.CANCELLED, completed_at=self.clock(), parked=False, start_by=None)
             self.pass_key(k)
 
     @precondition(lambda self: self.jobs)
@@ -288,7 +332,9 @@ class StoreMachine(RuleBasedStateMachine):
                 self.store.retry(id)
         else:
             self.store.retry(id)
-            fresh = replace(k, status=Status.PENDING, attempts=0, snoozes=0, suspicion=0, run_at=self.clock())
+            fresh = replace(
+                k, status=Status.PENDING, attempts=0, snoozes=0, suspicion=0, run_at=self.clock(), start_by=None
+            )
             self.jobs[id] = replace(fresh, worker="", ended_by=None)
             assert can_retry(Status.PENDING, 0, k.max_attempts)
 
@@ -359,8 +405,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_job_is_as_the_model_has_it(self) -> None:
-        stored = {job.id: (job.status, job.attempts) for job in everything(self.store)}
-        assert {id: (k.status, k.attempts) for id, k in self.jobs.items()} == stored
+        stored = {job.id: (job.status, job.attempts, job.queue, job.priority) for job in everything(self.store)}
+        assert {id: (k.status, k.attempts, k.queue, k.priority) for id, k in self.jobs.items()} == stored
 
     @invariant()
     def the_records_are_consistent(self) -> None:

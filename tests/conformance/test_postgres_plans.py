@@ -23,7 +23,7 @@ from treadle.job import Status
 from treadle.stores.base import RECLAIM_AFTER
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres.connection import Transaction
-from treadle.stores.postgres.sql import BEGIN
+from treadle.stores.postgres.sql import BEGIN, PostgresStatements
 from treadle.stores.shared import search
 
 WAITING = 200_000
@@ -201,6 +201,12 @@ def check(plan: Plan, most: int = MOST) -> None:
     assert plan.sorted <= BATCH, plan
     assert plan.rows <= most, plan
     assert plan.blocks <= BLOCKS * BATCH, plan
+
+
+def test_what_has_expired_is_found_by_its_index(explain):
+    """None of the 200,000 expires."""
+    for name in ("EXPIRED", "HAS_EXPIRED"):
+        check(explain(getattr(PostgresStatements(), name), {"now": FIRST, "limit": BATCH}), 1)
 
 
 BLOCKS = 30

@@ -14,6 +14,7 @@ from treadle.outcome import CANCELLED, COMPLETED
 from treadle.pauses import NewPause, Target
 from treadle.stores.sqlite import insert_claim_settle_sql as hot
 from treadle.stores.sqlite.connection import Transaction
+from treadle.stores.sqlite.sql import SQLiteStatements
 
 pytestmark = pytest.mark.only("sqlite")
 
@@ -55,6 +56,15 @@ def test_the_next_due_job_is_found_by_its_index(store):
     [line] = plan(store, hot.NEXT_DUE, {"now": 1, "limit": 1})
 
     assert line == "SEARCH treadle_ready USING INDEX treadle_ready_later (run_at>?)"
+
+
+@pytest.mark.parametrize("name", ["EXPIRED", "HAS_EXPIRED"])
+def test_what_has_expired_is_found_by_its_index(store, name):
+    statement = getattr(SQLiteStatements(), name)
+    lines = of_table(plan(store, statement, {"now": 1, "limit": 1}), "treadle_ready")
+
+    assert lines
+    assert all("treadle_ready_expiring (start_by<?)" in line for line in lines)
 
 
 def test_ranges_are_found_by_skipping_through_the_index(store):

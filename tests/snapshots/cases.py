@@ -32,6 +32,15 @@ CASES: dict[str, list[str]] = {
     ],
     "jobs-run-now": ["jobs run-now {scheduled}", "jobs run-now {retrying} {queued}", "jobs run-now {completed}"],
     "jobs-run-now-bulk": ["jobs run-now status:scheduled,retrying --yes", "jobs run-now status:failed --yes"],
+    "jobs-reschedule": [
+        "jobs reschedule {scheduled} --delay 2h --priority 5 --queue slow",
+        "jobs reschedule {retrying} {completed} --priority 1",
+        "jobs reschedule {queued}",
+    ],
+    "jobs-reschedule-bulk": [
+        "jobs reschedule status:scheduled,retrying --priority 3 --yes",
+        "jobs reschedule status:failed --delay 60 --yes",
+    ],
     "jobs-cancel": ["jobs cancel {queued}", "jobs cancel {processing} {scheduled}", "jobs cancel {cancelled}"],
     "jobs-cancel-bulk": [
         "jobs cancel type:mail status:queued,scheduled --yes",
@@ -129,6 +138,7 @@ CASES: dict[str, list[str]] = {
     ],
     "errors-job": [
         *(f"jobs {verb} {UNKNOWN}" for verb in ("show", "why", "clone", "retry", "run-now", "cancel")),
+        f"jobs reschedule {UNKNOWN} --priority 1",
         f"jobs delete {UNKNOWN} --yes",
         f"jobs retry {UNKNOWN} {{failed}}",
         "jobs show nonsense",

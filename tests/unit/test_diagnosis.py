@@ -186,6 +186,8 @@ def test_a_worker_handles_its_types_in_its_queues() -> None:
 # What a tenant may know
 
 OWN = {
+    ReasonCode.EXPIRED,
+    ReasonCode.EXPIRES,
     *(ReasonCode.FINISHED, ReasonCode.OUT_OF_ATTEMPTS, ReasonCode.RUNNING, ReasonCode.CANCELLING),
     *(ReasonCode.OVERDUE, ReasonCode.WORKER_LOST, ReasonCode.NOT_DUE, ReasonCode.NO_WORKER),
     *(ReasonCode.BROKEN, ReasonCode.KEY_HELD),

@@ -93,6 +93,7 @@ ZONES = ("Pacific/Kiritimati", "Etc/GMT+12")
 OF_PAGES = {
     "/": ("window", "by"),
     "/jobs": ("q", "cursor", "trail"),
+    "/jobs/new": ("type", "stored"),
     "/jobs/confirm": ("q", "action", "all", "id"),
     "/pauses/new": ("kind", "name"),
     "/audit": ("cursor",),
@@ -104,27 +105,33 @@ OF_PAGES = {
 }
 """What pages read from their address. They declare no parameters."""
 OF_FORMS = {
-    "/jobs/act": ("action", "id", "q", "expected", "typed"),
+    "/jobs/act": ("action", "id", "q", "expected", "typed", "when", "priority", "queue"),
     "/jobs/{id}/clone": ("payload",),
+    "/jobs/new": ("type", "payload", "tenant", "when", "priority", "queue"),
     "/pauses": ("kind", "name", "reason", "for"),
     "/pauses/resume": ("kind", "name"),
     "/workers/quiet": ("id", "quiet"),
 }
 CONFIRM = {"action": "run_now", "id": ID}
 FORM = {"action": "run_now", "q": "status:scheduled", "expected": "0", "typed": "0", "payload": "{}", "kind": "queue"}
-FORM |= {"name": "mail"}
+FORM |= {"name": "mail", "type": "odd"}
 PAUSE = {"queue": "mail", "type": None, "tenant": None, "reason": None, "until": None}
-OF_JOBS = ("payload", "queue", "priority", "tenant", "subject", "max_attempts", "delay", "run_at", "dedupe", "id")
+OF_JOBS = (
+    *("payload", "queue", "priority", "tenant", "subject", "max_attempts", "delay", "run_at", "start_within"),
+    *("dedupe", "id"),
+)
 OF_BODIES: dict[str, dict[str, Any]] = {
     "/api/jobs": {"type": "odd", **dict.fromkeys(OF_JOBS)},
     "/api/jobs/bulk": {
         "action": "run_now",
         "filter": "status:scheduled",
         "ids": None,
+        "changes": None,
         "expected_count": None,
         "dry_run": False,
     },
     "/api/jobs/{id}/clone": {"payload": None},
+    "/api/jobs/{id}/reschedule": {"run_at": None, "delay": None, "priority": 1, "queue": None},
     "/api/jobs/tick": {"max_jobs": 1, "max_seconds": 0.05},
     "/api/pauses": PAUSE,
     "/api/pauses/drain": PAUSE,

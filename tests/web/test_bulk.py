@@ -10,7 +10,7 @@ from starlette.testclient import TestClient
 from tests.eventually import eventually
 from tests.web.conftest import Connect, client_of
 from tests.web.test_jobs import problem
-from treadle import Treadle
+from treadle import Treadle, codec
 from treadle.bulk import Bulk
 from treadle.ids import after, new_id
 from treadle.stores.rows import Operation
@@ -79,6 +79,34 @@ def test_jobs_that_do_not_allow_the_action_are_skipped(client: TestClient, td: T
     started = client.post("/api/jobs/bulk", json={"action": "cancel", "ids": ids}).json()
     found = ended(client, started["operation_id"])
     assert (found["done"], found["skipped"]) == (1, 2)
+
+
+def test_jobs_are_rescheduled_in_bulk(client: TestClient, td: Treadle) -> None:
+    jobs = [td.enqueue("a") for _ in range(60)]
+    asked = {"action": "reschedule", "filter": "type:a", "changes": {"run_at": "2030-01-02T03:04:05Z", "priority": 2}}
+    found = ended(client, client.post("/api/jobs/bulk", json=asked).json()["operation_id"])
+    assert (found["done"], found["changes"]) == (60, "run_at=2030-01-02T03:04:05Z priority=2")
+    assert {("2030-01-02T03:04:05+00:00", 2)} == {
+        (job.run_at.isoformat(), job.priority) for job in map(td.get, [job.id for job in jobs]) if job
+    }
+    noted = client.get("/api/audit").json()["items"][0]
+    assert noted["what"] == "type:a run_at=2030-01-02T03:04:05Z priority=2"
+    for changes, action in (({}, "reschedule"), (None, "reschedule"), ({"priority": 1}, "retry")):
+        body = {"action": action, "filter": "type:a", **({} if changes is None else {"changes": changes})}
+        problem(client.post("/api/jobs/bulk", json=body), 400, "bad-option")
+
+
+def test_a_reschedule_whose_process_died_goes_on_with_its_changes(
+    client: TestClient, td: Treadle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    td.enqueue_many([td.request("a") for _ in range(60)])
+    work = td.bulk("reschedule", "type:a", priority=4)
+    changes = codec.as_json(work.changes)
+    row = Operation(new_id(), "somebody", "reschedule", "type:a", 60, position=work.position, changes=changes)
+    td.store.start_operation(row)
+    monkeypatch.setattr(bulk_runner, "ABANDONED", -1)
+    assert ended(client, row.id)["done"] == 60
+    assert {job.priority for job in td.jobs("type:a", limit=60)} == {4}
 
 
 @pytest.mark.parametrize(

@@ -155,3 +155,26 @@ def test_the_csv_file_cannot_run_formulas_in_a_spreadsheet(connect: Connect, td:
     lease.complete()
     [row] = csv.DictReader(io.StringIO(connect().get("/insights.csv").text))
     assert (row["type"], row["tenant"]) == ("'=cmd|' /C calc'!A0", "'@SUM(1)")
+
+
+def test_the_backlog_is_a_chart_with_links(connect: Connect, td: Treadle) -> None:
+    td.enqueue_many([td.request("a") for _ in range(3)])
+    assert td.store.sample_backlog() == 1
+    me = connect()
+    part = unescape(me.get("/").text).partition('id="chart-backlog"')[2].partition("</figure>")[0]
+    links = set(re.findall(r'href="([^"]*/jobs\?q=[^"]*)"', part))
+    assert len(links) == 60
+    assert sum(me.get(link).text.count('data-testid="row"') for link in sorted(links)[-2:]) == 3
+
+
+def test_a_backlog_without_samples_says_so(connect: Connect, td: Treadle) -> None:
+    assert "No worker has counted jobs in the last 1h." in connect().get("/").text
+
+
+def test_the_backlog_over_http(connect: Connect, td: Treadle) -> None:
+    td.enqueue_many([td.request("a", delay=n * 60) for n in range(3)])
+    td.store.sample_backlog()
+    [row] = connect().get("/api/backlog", params={"window": "1h", "step": 60}).json()["items"]
+    assert (row["queued"], row["later"], row["processing"]) == (1, 2, 0)
+    assert [(row.queued, row.later) for row in td.backlog()] == [(1, 2)]
+    assert connect("read @acme").get("/api/backlog").status_code == 403

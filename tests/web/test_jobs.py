@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -221,6 +222,7 @@ def test_a_caller_bound_to_a_tenant_sees_only_that_one(connect: Connect, td: Tre
     assert bound.get("/api/stats").json()["items"] == [{"status": "pending", "count": 1}]
     for verb in ("retry", "cancel", "run-now", "clone"):
         problem(bound.post(f"/api/jobs/{other.id}/{verb}"), 404, "job-not-found")
+    problem(bound.post(f"/api/jobs/{other.id}/reschedule", json={"delay": 1}), 404, "job-not-found")
     problem(bound.delete(f"/api/jobs/{other.id}"), 404, "job-not-found")
     answer = bound.post("/api/jobs/bulk", json={"action": "cancel", "ids": [mine.id, other.id], "dry_run": True})
     assert answer.json() == {"total": {"value": 1, "relation": "eq"}}
@@ -270,6 +272,25 @@ def test_the_actions_on_one_job(client: TestClient, td: Treadle) -> None:
     problem(client.get(f"/api/jobs/{job.id}"), 404, "job-not-found")
 
 
+def test_a_job_is_rescheduled(client: TestClient, td: Treadle) -> None:
+    job = td.enqueue("a")
+    moved = client.post(
+        f"/api/jobs/{job.id}/reschedule", json={"run_at": "2030-01-02T03:04:05Z", "priority": 5, "queue": "slow"}
+    ).json()
+    assert (moved["run_at"], moved["priority"], moved["queue"]) == ("2030-01-02T03:04:05Z", 5, "slow")
+    noted = client.get("/api/audit").json()["items"][0]
+    assert noted["action"] == "reschedule"
+    assert noted["what"] == f"{job.id} run_at=2030-01-02T03:04:05Z priority=5 queue=slow"
+    before = td.get(job.id)
+    for wrong in ({"priority": 40_000}, {"queue": ""}, {"delay": -1}, {"when": 1}, {"run_at": "2030-01-02T03:04:05"}):
+        problem(client.post(f"/api/jobs/{job.id}/reschedule", json=wrong), 400, "bad-request")
+    for wrong in ({}, {"delay": 1, "run_at": "2030-01-02T03:04:05Z"}):
+        problem(client.post(f"/api/jobs/{job.id}/reschedule", json=wrong), 400, "bad-option")
+    assert td.get(job.id) == before
+    td.cancel(job.id)
+    problem(client.post(f"/api/jobs/{job.id}/reschedule", json={"delay": 1}), 409, "wrong-status")
+
+
 def test_an_action_that_the_status_forbids_is_a_conflict(client: TestClient, td: Treadle) -> None:
     job = td.enqueue("a", dedupe="k")
     said = problem(client.post(f"/api/jobs/{job.id}/retry"), 409, "wrong-status")
@@ -307,3 +328,26 @@ def test_every_change_is_recorded_with_its_caller(connect: Connect, td: Treadle)
     first = client.get("/api/audit", params={"limit": 1}).json()
     rest = client.get("/api/audit", params={"cursor": first["next_cursor"]}).json()
     assert first["items"] + rest["items"] == rows
+
+
+def test_a_job_over_http_may_expire(client: TestClient, td: Treadle) -> None:
+    sent = {"type": "a", "run_at": "2026-01-01T00:00:00Z", "start_within": 60}
+    job = client.post("/api/jobs", json=sent).json()
+    assert job["start_by"] == "2026-01-01T00:01:00Z"
+    assert client.get(f"/api/jobs/{job['id']}/why").json()["reasons"][0]["code"] == "expired"
+    td.tick(max_seconds=1)
+    found = client.get(f"/api/jobs/{job['id']}").json()
+    assert (found["status"], found["start_by"]) == ("cancelled", None)
+    assert found["error"] == "expired: it was not started within 60s of its run_at"
+    for wrong in (0, -1, "1m"):
+        problem(client.post("/api/jobs", json={"type": "a", "start_within": wrong}), 400, "bad-request")
+
+
+def test_json_becomes_what_the_handler_takes(client: TestClient, td: Treadle) -> None:
+    @td.job
+    def remind(at: datetime) -> None: ...
+
+    stored = client.post("/api/jobs", json={"type": "remind", "payload": {"at": "2030-01-02T03:04:05Z"}})
+    assert (stored.status_code, stored.json()["payload"]) == (201, {"at": "2030-01-02T03:04:05Z"})
+    assert client.post("/api/jobs", json={"type": "remind", "payload": {"at": "soon"}}).status_code == 400
+    assert len(td.jobs()) == 1

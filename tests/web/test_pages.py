@@ -11,6 +11,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.testclient import TestClient
 
+from tests.eventually import eventually
 from tests.web.conftest import HERE, OURS, Connect, by_header
 from treadle import Dedupe, Fail, Treadle
 
@@ -95,6 +96,7 @@ def test_an_action_that_is_not_possible_is_refused_with_the_reason(connect: Conn
         ("delete", "Delete job", "Keep job"),
         ("retry", "Retry job", "Go back"),
         ("run_now", "Run job now", "Go back"),
+        ("reschedule", "Reschedule job", "Go back"),
     ],
 )
 def test_the_buttons_of_a_confirm_dialog_say_what_they_do(
@@ -168,6 +170,47 @@ def test_each_change_is_recorded_in_the_audit(connect: Connect, busy: Treadle) -
     assert (clone.payload, clone.queue, clone.tenant) == ({"n": 9007199254740993}, failed.queue, failed.tenant)
 
 
+def test_jobs_are_rescheduled_from_their_pages(connect: Connect, busy: Treadle) -> None:
+    me, [later, *_] = connect(), busy.jobs("status:scheduled")
+    assert "act-reschedule" in me.get(f"/jobs/{later.id}").text
+    form = {"action": "reschedule", "id": later.id, "when": "2h", "priority": "8", "queue": ""}
+    assert me.post("/jobs/act", data=form).status_code == 200
+    moved = busy.get(later.id)
+    assert moved is not None
+    assert (moved.priority, moved.queue) == (8, later.queue)
+    assert moved.run_at != later.run_at
+    me.cookies.set("treadle_zone", "Europe/Berlin")
+    me.post("/jobs/act", data={**form, "when": "2030-07-01 08:00"})
+    assert [job.run_at.isoformat() for job in busy.jobs(f"id:{later.id}")] == ["2030-07-01T06:00:00+00:00"]
+    assert [row.what.split()[0] for row in busy.store.audits(2)] == [later.id, later.id]
+    assert later.id in me.get("/audit").text
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [("when", "tomorrow"), ("priority", "high"), ("priority", "99999"), ("queue", "q" * 201), ("", "")],
+)
+def test_a_wrong_field_of_a_reschedule_is_shown_again(connect: Connect, busy: Treadle, field: str, text: str) -> None:
+    [later, *_] = busy.jobs("status:scheduled")
+    answer = connect().post("/jobs/act", data={"action": "reschedule", "id": later.id, field: text})
+    assert answer.status_code == 400
+    assert text in answer.text
+    assert 'data-testid="confirm-error"' in answer.text
+    assert busy.get(later.id) == later
+
+
+def test_all_that_match_are_rescheduled_from_the_list(connect: Connect, busy: Treadle) -> None:
+    me = connect()
+    page = me.get("/jobs/confirm?action=reschedule&all=1&q=type:now").text
+    assert 'name="when"' in page
+    data = {"action": "reschedule", "q": "type:now", "expected": "2", "typed": "2", "priority": "3"}
+    shown = me.post("/jobs/act", data=data)
+    assert 'data-testid="operation"' in shown.text
+    assert "priority=3" in shown.text
+    eventually(lambda: busy.store.operations(1)[0].ended_at is not None)
+    assert {job.priority for job in busy.jobs("type:now status:pending")} == {3}
+
+
 def test_a_payload_that_is_not_json_is_shown_again_with_the_reason(connect: Connect, busy: Treadle) -> None:
     job = busy.jobs()[0]
     for text in ("{", "[1]", '{"a": NaN}'):
@@ -181,3 +224,11 @@ def test_an_invalid_cursor_is_an_error_that_says_so(connect: Connect, busy: Trea
     assert connect().get("/jobs?cursor=nonsense").status_code == 400
     assert connect().get("/audit?cursor=nonsense").status_code == 400
     assert connect().get("/jobs?trail=nonsense.%22%3E&cursor=" + busy.jobs()[0].id).status_code == 200
+
+
+def test_a_page_says_until_when_a_job_may_start(connect: Connect, busy: Treadle) -> None:
+    me, job = connect(), busy.enqueue("soon", start_within=3600)
+    page = me.get(f"/jobs/{job.id}").text
+    assert 'data-testid="start-by"' in page
+    assert "use the Reschedule button" in page
+    assert 'data-testid="start-by"' not in me.get(f"/jobs/{busy.enqueue('whenever').id}").text

@@ -381,7 +381,8 @@ def test_rows_broken_by_hand_stop_no_other_job(treadle_url: str) -> None:
     [lease] = td.claim(1, lease=3600)
     td.store.register(WorkerRow(id="broken", name="broken", concurrency=1))
     for statement in (
-        "INSERT INTO treadle_ready SELECT id, queue, type, tenant, priority, created_at, 0, 0, 0, created_at, ''"
+        "INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion,"
+        " updated_at) SELECT id, queue, type, tenant, priority, created_at, 0, 0, 0, created_at"
         f" FROM treadle_jobs WHERE id = '{twice.id}'",
         f"UPDATE treadle_ready SET attempts = 2147483647 WHERE id = '{many.id}'",
         f"UPDATE treadle_jobs SET payload = '[1]' WHERE id = '{payload.id}'",

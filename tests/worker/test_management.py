@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
 from tests import stores
 from tests.worker.helpers import ended, working
 from treadle import Fail, Job, JobNotFound, Status, Treadle
+from treadle.errors import BadOption, UnknownOption
 from treadle.ids import new_id
+from treadle.job import Reschedule
 from treadle.stores import open_store
 
 
@@ -27,6 +31,40 @@ def test_run_now_wakes_an_idle_worker(td: Treadle, treadle_url: str) -> None:
         other.run_now(job.id)
         assert ended(td, job).result == "hello"
     other.close()
+
+
+def test_reschedule_wakes_an_idle_worker(td: Treadle, treadle_url: str) -> None:
+    @td.job
+    def hello() -> str:
+        return "hello"
+
+    job = td.enqueue("hello", delay=3600)
+    other = open_store(treadle_url, **stores.quick(treadle_url))
+    with working(td):
+        other.reschedule(job.id, Reschedule(delay=0))
+        assert ended(td, job).result == "hello"
+    other.close()
+
+
+def test_a_reschedule_is_checked_as_an_enqueue_is(td: Treadle) -> None:
+    job = td.enqueue("a")
+    wrong: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({}, BadOption, "at least one of run_at or delay, priority and queue"),
+        ({"delay": -1}, BadOption, "delay=-1"),
+        ({"delay": 1, "run_at": datetime.now(UTC)}, BadOption, "either delay or run_at"),
+        ({"run_at": "soon"}, BadOption, "run_at='soon'"),
+        ({"priority": 1.5}, BadOption, "priority=1.5"),
+        ({"queue": ""}, BadOption, "cannot be empty"),
+        ({"tenant": "acme"}, UnknownOption, "unknown option 'tenant'"),
+    ]
+    for changes, error, said in wrong:
+        with pytest.raises(error, match=said):
+            td.reschedule(job.id, **changes)
+        with pytest.raises(error, match=said):
+            td.bulk("reschedule", "type:a", **changes)
+    with pytest.raises(BadOption, match="retry takes none"):
+        td.bulk("retry", "type:a", priority=1)
+    assert td.get(job.id) == job
 
 
 def test_a_bulk_retry_is_run(td: Treadle) -> None:
@@ -46,6 +84,44 @@ def test_a_bulk_retry_is_run(td: Treadle) -> None:
         for job in jobs:
             td.result(job.id, timeout=15)
     assert [0, 0, 1, 1, 2, 2] == sorted(tries)
+
+
+# Expiry
+
+
+def test_a_chore_cancels_a_job_that_nobody_claims(td: Treadle) -> None:
+    job = td.enqueue("unknown", start_within=0.001)
+    with working(td, beat=0.1):
+        assert ended(td, job).status is Status.CANCELLED
+        assert ended(td, job).error == "expired: it was not started within 0.001s of its run_at"
+
+
+def test_a_tick_cancels_a_job_that_nobody_claims(td: Treadle) -> None:
+    job = td.enqueue("unknown", run_at=datetime(2026, 1, 1, tzinfo=UTC), start_within=timedelta(hours=1))
+    td.tick(max_seconds=1)
+    assert ended(td, job).status is Status.CANCELLED
+
+
+def test_an_expired_job_never_runs(td: Treadle) -> None:
+    ran: list[int] = []
+
+    @td.job
+    def note(n: int) -> None:
+        ran.append(n)
+
+    late = note.using(run_at=datetime(2026, 1, 1, tzinfo=UTC), start_within=60).enqueue(1)
+    good = note.using(start_within=3600).enqueue(2)
+    with working(td):
+        assert ended(td, good).status is Status.COMPLETED
+        assert ended(td, late).status is Status.CANCELLED
+    assert [2] == ran
+
+
+@pytest.mark.parametrize("wrong", [0, -1, True, "5m", float("nan"), float("inf"), timedelta(0), None], ids=repr)
+def test_a_wrong_start_within_is_refused(td: Treadle, wrong: Any) -> None:
+    with pytest.raises(BadOption, match=r"start_within=.*seconds after its run_at"):
+        td.enqueue("a", start_within=wrong)
+    assert [] == td.jobs().jobs
 
 
 # Clone
@@ -110,4 +186,5 @@ async def _call_async_twins(td: Treadle) -> None:
         await td.aproblems(),
     )
     assert job.id == (await td.arun_now(job.id)).id
+    assert (await td.areschedule(job.id, priority=3)).priority == 3
     assert {"to": "ada"} == (await td.aclone(job.id)).payload

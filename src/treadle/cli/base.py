@@ -163,6 +163,9 @@ def takes_app(function: Callable[..., Any]) -> Callable[..., Any]:
     return click.argument("target", metavar="[APP]", required=False, **REMEMBERED)(option(function))
 
 
+AT = "Run it at this ISO time, local unless it has a zone."
+
+
 def duration(value: str) -> float:
     """`90`, `5m`, `1h30m`, `7d`: seconds."""
     seconds = parse_duration(value)

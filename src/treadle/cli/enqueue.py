@@ -11,7 +11,7 @@ import msgspec
 from treadle import units, views
 from treadle.app import Treadle
 from treadle.cli.app_loader import database, load_app
-from treadle.cli.base import REMEMBERED, Shared, command, duration, moment, reveals
+from treadle.cli.base import AT, REMEMBERED, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CommandError, explained
 from treadle.cli.output import AFTER_HOLDER, pretty
 from treadle.dedupe import MODES, UNTIL, Dedupe
@@ -25,7 +25,6 @@ HELP = """Store a job of TYPE, and print its id.
 KEY=VALUE is a text, KEY:=VALUE any JSON value:
 
     treadle enqueue send_mail to=ada@example.org retries:=3 cc:='["b@example.org"]'"""
-AT = "Run it at this ISO time, local unless it has a zone."
 APP = "Import this app: use its database, and let it check the payload."
 
 
@@ -34,6 +33,7 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.argument("pairs", metavar="[KEY=VALUE | KEY:=JSON]...", nargs=-1)
 @click.option("--in", "delay", type=duration, help="Run it after this time: 90, 5m, 1h30m.")
 @click.option("--at", "run_at", type=moment, metavar="TIME", help=AT)
+@click.option("--start-within", type=duration, help="Cancel it if it is not started by then: 300, 5m.")
 @click.option("--priority", type=int, help="Higher runs first.")
 @click.option("--queue", help="The queue; else the one of its type.")
 @click.option("--tenant", help="Whose job it is.")

@@ -54,6 +54,7 @@ EXPLANATIONS: dict[type[Exception], Explanation] = {
 HINTS = {  # what to do, by the verb that a job's status does not allow
     "delete": "A worker is running it: cancel it first, and delete it when it has ended.",
     "retry": "Only a job that has ended can be retried; use run-now for one that waits.",
+    "reschedule": "Only a job that waits can be rescheduled; use retry for one that has ended.",
     "run": "Only a job that waits can be run now; use retry for one that has ended.",
 }
 

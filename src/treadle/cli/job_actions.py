@@ -1,4 +1,4 @@
-"""`treadle jobs retry`, `run-now`, `cancel` and `delete`: on jobs by their ids, or on all that match a filter."""
+"""`treadle jobs retry`, `run-now`, `reschedule`, `cancel` and `delete`: on jobs by ids, or on all that match."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import click
 
 from treadle import filters, views
 from treadle.app import Treadle
-from treadle.bulk import Bulk
+from treadle.bulk import Bulk, changes_for
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Shared, command, reveals
+from treadle.cli.base import AT, Shared, command, duration, moment, reveals
 from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, explained
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
@@ -29,12 +29,14 @@ says how many jobs match. If the action applies to no job, the exit code is 5.""
 class Action(NamedTuple):
     """A method of the app that changes a job, and its words in texts."""
 
-    run: Callable[[Treadle, str], Job]
+    run: Callable[..., Job]
     help: str
     doing: str
     done: str
     result: str
     permanent: bool = False
+    options: Sequence[Callable[[Any], Any]] = ()
+    """What it needs to know, besides which jobs."""
 
     @property
     def name(self) -> str:
@@ -43,9 +45,17 @@ class Action(NamedTuple):
 
 RETRY = "Retry jobs that have ended, now and with all of their attempts."
 DELETE = "Delete jobs that are not running, with their history."
+RESCHEDULE = "Move waiting jobs to another time, priority or queue. They keep them through retries."
+CHANGES = (
+    click.option("--delay", "--in", "delay", type=duration, help="Run them after this time: 90, 5m, 1h30m."),
+    click.option("--run-at", "--at", "run_at", type=moment, metavar="TIME", help=AT),
+    click.option("--priority", type=int, help="Higher runs first."),
+    click.option("--queue", help="The queue."),
+)
 JOB_ACTIONS = (
     Action(Treadle.retry, RETRY, "Retrying", "retried", "pending again"),
     Action(Treadle.run_now, "Make waiting jobs due now.", "Making due", "made due", "due now"),
+    Action(Treadle.reschedule, RESCHEDULE, "Rescheduling", "rescheduled", "rescheduled", options=CHANGES),
     Action(Treadle.cancel, "Cancel waiting jobs, and stop running ones.", "Cancelling", "cancelled", "cancelled"),
     Action(Treadle.delete, DELETE, "Deleting", "deleted", "deleted", permanent=True),
 )
@@ -57,12 +67,15 @@ def _command(action: Action) -> click.Command:
     @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
     @click.option("--expect", type=click.IntRange(0), metavar="N", help="Do nothing unless exactly N jobs match.")
     @reveals
-    def run(shared: Shared, which: tuple[str, ...], yes: bool, expect: int | None) -> None:
+    def run(shared: Shared, which: tuple[str, ...], yes: bool, expect: int | None, **options: Any) -> None:
+        changes = {name: value for name, value in options.items() if value is not None}
         if is_filter(which):
-            _on_filter(shared, action, " ".join(which), yes=yes, expected=expect)
+            _on_filter(shared, action, " ".join(which), changes, yes=yes, expected=expect)
         else:
-            _on_ids(shared, action, tuple(dict.fromkeys(which)), yes=yes, expected=expect)
+            _on_ids(shared, action, tuple(dict.fromkeys(which)), changes, yes=yes, expected=expect)
 
+    for option in reversed(action.options):
+        option(run)
     return run
 
 
@@ -81,15 +94,18 @@ def _confirm(action: Action, what: str, them: str) -> None:
         raise CommandError("nothing was changed", code=PROBLEMS)
 
 
-def _on_ids(shared: Shared, action: Action, ids: Sequence[str], *, yes: bool, expected: int | None) -> None:
+def _on_ids(
+    shared: Shared, action: Action, ids: Sequence[str], changes: Any, *, yes: bool, expected: int | None
+) -> None:
     """Apply it to each, and report each."""
     if expected not in (None, len(ids)):
         raise CountMoved(expected or 0, len(ids))
     if action.permanent and not yes:
         many = len(ids) > 1
         _confirm(action, f"{len(ids)} jobs are named" if many else f"job {ids[0]}", "them" if many else "it")
+    noted = str(changes_for(action.run.__name__, changes))  # an error of the options is about no job
     app = database(shared)
-    results = [(id, _on_id(shared, app, action, id)) for id in ids]
+    results = [(id, _on_id(shared, app, action, id, changes, noted)) for id in ids]
     printed = shared.printed_json({"items": [_as_json(id, result, shared.redactor(app)) for id, result in results]})
     for id, result in results:
         if isinstance(result, CommandError):
@@ -101,12 +117,12 @@ def _on_ids(shared: Shared, action: Action, ids: Sequence[str], *, yes: bool, ex
         click.get_current_context().exit(codes.pop() if len(codes) == 1 else PROBLEMS)
 
 
-def _on_id(shared: Shared, app: Treadle, action: Action, id: str) -> Job | CommandError:
+def _on_id(shared: Shared, app: Treadle, action: Action, id: str, changes: Any, noted: str) -> Job | CommandError:
     try:
-        changed = action.run(app, id)
+        changed = action.run(app, id, **changes)
     except TreadleError as error:
         return explained(error)
-    shared.audit(app.store, action.run.__name__, id)
+    shared.audit(app.store, action.run.__name__, f"{id} {noted}".strip())
     return changed
 
 
@@ -116,9 +132,9 @@ def _as_json(id: str, result: Job | CommandError, hide: Redactor) -> dict[str, A
     return {"id": id, "ok": True, "job": views.job(result, hide)}
 
 
-def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected: int | None) -> None:
+def _on_filter(shared: Shared, action: Action, text: str, changes: Any, *, yes: bool, expected: int | None) -> None:
     """Count the jobs that match, ask, apply it to them in batches, and sum up."""
-    work = database(shared).bulk(action.run.__name__, filters.parse(text), expected=expected)
+    work = database(shared).bulk(action.run.__name__, filters.parse(text), expected=expected, **changes)
     if work.total and not yes:
         matching = f"{Count(work.total, work.exact)} job{' matches' if work.total == 1 else 's match'}"
         _confirm(action, matching, "them" if work.total > 1 else "it")
@@ -131,7 +147,7 @@ def _on_filter(shared: Shared, action: Action, text: str, *, yes: bool, expected
         raise
     finally:
         if work.done:
-            shared.audit(work.store, work.action, str(work.wanted), work.done)
+            shared.audit(work.store, work.action, f"{work.wanted} {work.changes}".strip(), work.done)
     _sum_up(shared, action, work)
     if work.skipped and not work.done:
         click.get_current_context().exit(CONFLICT)

@@ -144,6 +144,7 @@ def _summary(job: Job) -> str:
     parts += [f"{name} {clean(value)}" for name, value in (("tenant", job.tenant), ("subject", job.subject)) if value]
     parts += [f"{job.attempts} of {job.max_attempts} attempts"]
     parts += [f"dedupe {job.dedupe_mode}"] if job.dedupe_mode else []
+    parts += [f"start by {units.format_local(job.start_by)}"] if job.start_by else []
     parts += [f"snoozed {units.plural(job.snoozes, 'time')}"] if job.snoozes else []
     return "".join(f" · {part}" for part in parts)
 

@@ -16,22 +16,32 @@ import msgspec
 
 from treadle.diagnosis import JobFacts
 from treadle.filters import Filter
-from treadle.job import Attempt, ClaimedJob, FailureGroup, Job, NewJob, Page, Progress, Status, Usage
+from treadle.job import (
+    Attempt,
+    Backlog,
+    ClaimedJob,
+    FailureGroup,
+    Job,
+    NewJob,
+    Page,
+    Progress,
+    Reschedule,
+    Status,
+    Usage,
+)
 from treadle.outcome import Outcome
 from treadle.pauses import NewPause, Pause, Target
+from treadle.stores.records import WebRecords
 from treadle.stores.rows import (
-    AuditRow,
     Beat,
     BulkChunk,
     Claim,
     Defect,
     Due,
     JobCounts,
-    Operation,
     QueueStats,
     Sampled,
     Settled,
-    Token,
 )
 
 RECLAIM_AFTER = 5_000_000
@@ -61,6 +71,8 @@ class TypePolicy(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     redact: str = "[]"
     """As `Redactor.published`: names that its app hides, too."""
+    arguments: str = ""
+    """To publish: the JSON schema of its handler's arguments. `policies` leaves it out, `arguments` returns it."""
 
 
 class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -226,6 +238,13 @@ class Engine(Protocol):
     def complete(self, ids: Sequence[str]) -> int:
         """Mark these jobs as completed, whatever their status: their work exists. Return how many were not before."""
 
+    def expire(self, limit: int) -> int:
+        """Cancel up to `limit` jobs that were not started in time, `start_within` of their run_at. Return their number.
+        A claim that meets such jobs cancels them, too, and starts none."""
+
+    def sample_backlog(self) -> int:
+        """Write down how many jobs wait and run, once a minute for all workers. Return 1, or 0 if it is written."""
+
     def compact(self) -> int:
         """Add up the counts that were appended, if the store appends them. Return the number of rows left."""
 
@@ -266,6 +285,9 @@ class Reading(Protocol):
     def job_facts(self, id: str) -> JobFacts | None:
         """All that `why` needs to know of a job, at a bounded cost; None if there is no such job."""
 
+    def arguments(self, type: str) -> str:
+        """The JSON schema of the arguments of a type, as its workers published it; '' if there is none."""
+
     def attempts(self, id: str) -> list[Attempt]:
         """Its unsuccessful attempts, oldest first."""
 
@@ -296,6 +318,10 @@ class Reading(Protocol):
         With `most`, only what has run most is returned.
         """
 
+    def backlog(self, since: int, until: int, step: int) -> list[Backlog]:
+        """The most jobs that waited and ran, from one second to another, in steps of `step` seconds. Steps without a
+        sample are left out."""
+
     def latency_sample(self) -> list[Sampled]:
         """How long the newest jobs waited and ran."""
 
@@ -318,11 +344,22 @@ class Managing(Protocol):
     def run_now(self, id: str) -> Job:
         """A waiting job waits no longer. Raises JobNotFound or WrongStatus."""
 
+    def reschedule(self, id: str, changes: Reschedule) -> Job:
+        """Move a waiting job to another time, priority or queue: for good, through retries too. Raises JobNotFound or
+        WrongStatus."""
+
     def change_next(
-        self, action: str, filter: Filter, before: str | None, limit: int, operation: str | None = None
+        self,
+        action: str,
+        filter: Filter,
+        before: str | None,
+        limit: int,
+        operation: str | None = None,
+        changes: Reschedule = ...,
     ) -> BulkChunk:
-        """Retry, cancel, delete or run now the next jobs that match, with ids before `before`. A job to which the
-        action does not apply is skipped. With `operation`, continue that one, and record it in the same commit."""
+        """Retry, cancel, delete, run now or reschedule the next jobs that match, with ids before `before`. A job to
+        which the action does not apply is skipped. With `operation`, continue that one, and record it in the same
+        commit. `changes`: what a reschedule sets."""
 
 
 class Pausing(Protocol):
@@ -348,47 +385,6 @@ class Pausing(Protocol):
 
     def set_quiet(self, worker: str, quiet: bool) -> bool:
         """Let a worker claim nothing from the commit on, or let it claim again. False if there is no such worker."""
-
-
-class WebRecords(Protocol):
-    """The records of the HTTP API: tokens, audit, operations, requests."""
-
-    def audit(self, row: AuditRow) -> None:
-        """Record a change."""
-
-    def audits(self, limit: int, before: str | None = None) -> list[AuditRow]:
-        """What was changed, newest first. Raises BadCursor if `before` is not an id."""
-
-    def add_token(self, token: Token) -> bool:
-        """False if its name is taken."""
-
-    def token(self, hash: str) -> Token | None:
-        """The token with this hash."""
-
-    def tokens(self) -> list[Token]:
-        """All of them, by name."""
-
-    def drop_token(self, name: str) -> bool:
-        """False if there is none."""
-
-    def start_operation(self, operation: Operation) -> None:
-        """An operation begins."""
-
-    def resume_operation(self, operation: Operation) -> bool:
-        """Continue one that has stopped. False if it has moved since, or another process was first."""
-
-    def fail_operation(self, id: str, error: str) -> None:
-        """It ends here, for a reason."""
-
-    def operation(self, id: str) -> Operation | None:
-        """How far it is."""
-
-    def operations(self, limit: int) -> list[Operation]:
-        """The newest ones."""
-
-    def insert_once(self, tenant: str, key: str, hash: str, jobs: Sequence[NewJob]) -> tuple[list[Job], bool]:
-        """`insert`, unless a request with this key was answered before: then what it stored, and False. Raises
-        RequestDiffers if that request had another hash."""
 
 
 class Store(Engine, Schema, Reading, Managing, Pausing, WebRecords, Protocol):

@@ -148,6 +148,8 @@ class Operation(msgspec.Struct, frozen=True):
     updated_at: int = 0
     ended_at: int | None = None
     error: str | None = None
+    changes: str = "{}"
+    """Of a reschedule: a `Reschedule` as JSON."""
 
 
 class BulkChunk(NamedTuple):

@@ -79,22 +79,26 @@ class Statements:
     SHARE_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR SHARE"
     LOCK_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
     # A successor waits no longer.
+    _DUE = """coalesce((SELECT due FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text)
+                                                        AND key = CAST(:key AS text)), CAST(:now AS bigint))"""
     WAKE_SUCCESSOR = f"""
-        UPDATE treadle.ready SET updated_at = CAST(:now AS bigint), run_at = coalesce(
-                   (SELECT due FROM treadle.dedupe
-                     WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)), CAST(:now AS bigint))
+        UPDATE treadle.ready SET updated_at = CAST(:now AS bigint), run_at = {_DUE},
+               start_by = start_by - run_at + {_DUE}
          WHERE id = CAST(CAST(:successor AS text) AS uuid) AND run_at = {PARKED} RETURNING queue
     """
     IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
     # Say how a type is run.
     PUBLISH = """
-        INSERT INTO treadle.types (type, queue, priority, max_attempts, concurrency, timeout, redact, updated_at)
-        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :now)
+        INSERT INTO treadle.types
+               (type, queue, priority, max_attempts, concurrency, timeout, redact, arguments, updated_at)
+        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :arguments, :now)
             ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
                max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
-               redact = excluded.redact, updated_at = excluded.updated_at
+               redact = excluded.redact, arguments = excluded.arguments, updated_at = excluded.updated_at
     """
     POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout, redact FROM treadle.types"
+
+    ARGUMENTS = "SELECT arguments FROM treadle.types WHERE type = :type"
 
     # ---- claim
 
@@ -160,6 +164,8 @@ class Statements:
                CAST(:now AS bigint), CAST(:error AS text)
           FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid)
     """
+    # Whether a job was not started in time.
+    HAS_EXPIRED = "SELECT EXISTS (SELECT 1 FROM treadle.ready WHERE start_by <= :now)"
     # Turn what ended otherwise into a completed job.
     COMPLETE_FINISHED = """
         UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
@@ -173,7 +179,10 @@ class Statements:
             ON CONFLICT DO NOTHING
     """
     # Let a job that waits wait no longer. One that is due keeps its place.
-    RUN_NOW = "UPDATE treadle.ready SET run_at = :now, updated_at = :now WHERE id = CAST(:id AS uuid) AND run_at > :now"
+    RUN_NOW = """
+        UPDATE treadle.ready SET run_at = :now, start_by = start_by - run_at + :now, updated_at = :now
+         WHERE id = CAST(:id AS uuid) AND run_at > :now
+    """
     DEDUPE_KEY = """
         SELECT tenant, dedupe, dedupe_rule FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL
     """
@@ -182,6 +191,19 @@ class Statements:
         UPDATE treadle.dedupe SET successor = NULL, due = NULL
          WHERE (tenant, key) IN (SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid))
            AND successor = CAST(:id AS uuid)
+    """
+    # Move a job that waits to another time, priority or queue. NULL: as before.
+    RESCHEDULE = """
+        UPDATE treadle.ready SET run_at = coalesce(CAST(:run_at AS bigint), run_at), updated_at = :now,
+               priority = coalesce(CAST(:priority AS integer), priority), queue = coalesce(CAST(:queue AS text), queue),
+               start_by = start_by - run_at + coalesce(CAST(:run_at AS bigint), run_at)
+         WHERE id = CAST(:id AS uuid)
+    """
+    # ... for good: whatever puts it back to wait reads its priority here. The only change of a row of `jobs`.
+    RESCHEDULE_JOB = """
+        UPDATE treadle.jobs SET priority = coalesce(CAST(:priority AS integer), priority),
+               queue = coalesce(CAST(:queue AS text), queue)
+         WHERE id = CAST(:id AS uuid)
     """
     # Where there is no tally: every job, counted one by one.
     COUNT_EACH = """
@@ -358,6 +380,20 @@ class Statements:
          GROUP BY {{names}} ORDER BY sum(runs) DESC, {{names}} LIMIT :most
     """
 
+    # ---- backlog
+
+    IS_SAMPLED = "SELECT 1 FROM treadle.backlog WHERE minute = :minute"
+    SAMPLE = """
+        INSERT INTO treadle.backlog (minute, queued, later, processing)
+        VALUES (:minute, :queued, :later, :processing) ON CONFLICT DO NOTHING
+    """
+    # The most of each step.
+    BACKLOG = """
+        SELECT minute / :step * :step, max(queued), max(later), max(processing) FROM treadle.backlog
+         WHERE minute >= :since AND minute < :until GROUP BY 1 ORDER BY 1
+    """
+    PRUNE_BACKLOG = "DELETE FROM treadle.backlog WHERE minute < :before"
+
     # ---- the records of the HTTP API
 
     AUDIT = """
@@ -377,8 +413,9 @@ class Statements:
     TOKENS = "SELECT hash, name, scopes, bound_to, expires_at, created_at FROM treadle.tokens ORDER BY name"
     DROP_TOKEN = "DELETE FROM treadle.tokens WHERE name = :name"
     START_OPERATION = """
-        INSERT INTO treadle.operations (id, who, action, filter, total, done, skipped, position, started_at, updated_at)
-        VALUES (:id, :who, :action, :filter, :total, 0, 0, :position, :now, :now)
+        INSERT INTO treadle.operations
+               (id, who, action, filter, changes, total, done, skipped, position, started_at, updated_at)
+        VALUES (:id, :who, :action, :filter, :changes, :total, 0, 0, :position, :now, :now)
     """
     ADVANCE_OPERATION = """
         UPDATE treadle.operations SET done = done + :done, skipped = skipped + :skipped, position = :position,
@@ -393,7 +430,8 @@ class Statements:
         UPDATE treadle.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
     """
     _OPERATION = """
-        SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error
+        SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error,
+               changes
           FROM treadle.operations o
     """
     OPERATION = f"{_OPERATION} WHERE id = CAST(:id AS uuid)"

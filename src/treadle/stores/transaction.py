@@ -60,6 +60,8 @@ class Transaction(ABC):
     """The moment at which all of it happens."""
     set_aside: Collection[str] = ()
     """Jobs that are not settled now: an earlier try found that their dedupe keys are locked."""
+    met_expired = False
+    """Whether its claim met jobs that were not started in time. They still wait, and the verb ends them."""
 
     @abstractmethod
     def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> Rows: ...

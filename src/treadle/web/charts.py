@@ -49,6 +49,8 @@ class Chart(NamedTuple):
     series: Sequence[Series]
     rows: list[tuple[str, list[str]]]
     """The chart as a table, the latest step first, without the empty steps. None if there is nothing to draw."""
+    links: Sequence[str] = ()
+    """Where each row of the table leads, if the chart has links."""
 
 
 def bars(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:
@@ -66,8 +68,8 @@ def bars(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: st
     return _chart(marks, labels, series, scale, name, top)
 
 
-def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str) -> Chart:
-    """A line per series; the first has its area shaded."""
+def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str, links: Sequence[str] = ()) -> Chart:
+    """A line per series; the first has its area shaded. `links`: where each step leads."""
     known = [value for one in series for value in one.values if value is not None]
     top, room = scale.top(max(known, default=0)), WIDTH / max(1, len(labels))
     marks: list[Markup] = []
@@ -81,8 +83,9 @@ def lines(labels: Sequence[str], series: Sequence[Series], scale: Scale, name: s
                 closed = [(run[0][0], HEIGHT), *run, (run[-1][0], HEIGHT)]
                 marks.append(element("path", class_=f"area c-{one.tone}", d=path(closed) + "Z"))
             marks.append(element("path", class_=f"line c-{one.tone}", d=path(run)))
-    marks += [_hit(n, room, label, series, scale, []) for n, label in enumerate(labels)]
-    return _chart(marks, labels, series, scale, name, top)
+    hits = [_hit(n, room, label, series, scale, []) for n, label in enumerate(labels)]
+    marks += [_linked(hit, link) for hit, link in zip(hits, links, strict=True)] if links else hits
+    return _chart(marks, labels, series, scale, name, top, links)
 
 
 def spark(values: Sequence[float], name: str) -> Markup:
@@ -152,26 +155,35 @@ def element(tag: str, inside: Markup | str = "", /, **attributes: str | float) -
     return Markup(f"<{tag}{''.join(pairs)}>{escape(inside)}</{tag}>")
 
 
+def _linked(hit: Markup, link: str) -> Markup:
+    """A column that leads somewhere. Not by the keyboard: the table has the same links, one after the other."""
+    return element("a", hit, href=link, tabindex="-1")
+
+
 def _chart(
-    marks: Sequence[Markup], labels: Sequence[str], series: Sequence[Series], scale: Scale, name: str, top: float
+    marks: Sequence[Markup],
+    labels: Sequence[str],
+    series: Sequence[Series],
+    scale: Scale,
+    name: str,
+    top: float,
+    links: Sequence[str] = (),
 ) -> Chart:
     grid = [element("line", class_="grid-line", x1=0, x2=WIDTH, y1=y, y2=y) for y in (0, HEIGHT / 2, HEIGHT)]
     ys = [scale.format(top), scale.format(top / 2), "0"]
-    return Chart(_svg([*grid, *marks], name), ys, pick(labels), series, _rows(labels, series, scale))
+    svg = _svg([*grid, *marks], name, role="group") if links else _svg([*grid, *marks], name)
+    shown = [n for n in reversed(range(len(labels))) if any(one.values[n] for one in series)]
+    rows = [(labels[n], [_cell(one.values[n], scale) for one in series]) for n in shown]
+    return Chart(svg, ys, pick(labels), series, rows, [links[n] for n in shown] if links else ())
 
 
-def _rows(labels: Sequence[str], series: Sequence[Series], scale: Scale) -> list[tuple[str, list[str]]]:
-    steps = [(label, [one.values[n] for one in series]) for n, label in enumerate(labels)]
-    return [
-        (label, [NOTHING if value is None else scale.format(value) for value in values])
-        for label, values in reversed(steps)
-        if any(values)
-    ]
+def _cell(value: float | None, scale: Scale) -> str:
+    return NOTHING if value is None else scale.format(value)
 
 
 def _svg(inside: Sequence[Markup], name: str, **attributes: str | float) -> Markup:
     given = {"viewBox": f"0 0 {_n(WIDTH)} {_n(HEIGHT)}", "preserveAspectRatio": "none", "role": "img"}
-    return element("svg", Markup("").join(inside), **given, aria_label=name, **attributes)
+    return element("svg", Markup("").join(inside), **{**given, **attributes}, aria_label=name)
 
 
 def _hit(n: int, room: float, label: str, series: Sequence[Series], scale: Scale, parts: Sequence[Markup]) -> Markup:

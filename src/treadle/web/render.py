@@ -64,6 +64,7 @@ def _common(request: Request) -> dict[str, Any]:
         "caller": request.caller,
         "url": request.url,
         "may_manage": may_manage(request),
+        "may_enqueue": request.caller.may("enqueue") and not request.web.read_only,
         "jobs_url": partial(_jobs_url, request),
         "static": lambda name: request.url(f"/static/{name}", v=static_files()[name].hash),
         "fmt": formatter_for(request),

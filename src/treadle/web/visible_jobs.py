@@ -18,7 +18,7 @@ from treadle.bulk import Bulk
 from treadle.diagnosis import Why, for_tenant
 from treadle.errors import JobNotFound, RequestDiffers
 from treadle.filters import Filter
-from treadle.function import Options
+from treadle.function import Changes, Options
 from treadle.job import Attempt, Count, Job, NewJob, Page, Usage
 from treadle.pauses import Pause
 from treadle.stores.rows import JobCounts, Operation
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from treadle.web.auth import Principal
 
 JobAction = Callable[[Treadle, str], Job]
-"""A method of Treadle that changes one job: retry, run_now, cancel, delete."""
+"""A method of Treadle that changes one job: retry, run_now, reschedule, cancel, delete."""
 
 
 class VisibleJobs(msgspec.Struct, frozen=True):
@@ -120,7 +120,20 @@ class VisibleJobs(msgspec.Struct, frozen=True):
         if tenant is not None and (given := options.get("tenant", tenant)) != tenant:
             bound = f"tenant={given!r}: {self.caller.name} is bound to the tenant {tenant!r}"
             raise HTTPProblem(403, bound, "leave tenant out")
-        return self._app.request(type, payload, **(options if tenant is None else {**options, "tenant": tenant}))
+        known = self._app.registry.get(type)
+        arguments = payload if known is None else known.signature.from_json(payload)
+        return self._app.request(type, arguments, **(options if tenant is None else {**options, "tenant": tenant}))
+
+    def arguments(self, type: str) -> str:
+        """The JSON schema of a type's arguments, of its handler here or as workers published it; '' if unknown."""
+        known = self._app.registry.get(type)
+        return known.signature.schema() if known is not None else self._app.store.arguments(type)
+
+    def published_types(self) -> list[str]:
+        """The types that workers have published. A caller bound to a tenant learns only of those that it names."""
+        if self.caller.tenant is not None:
+            return []
+        return sorted({*self._app.store.policies(), *self._app.registry.types})
 
     def insert(self, new_jobs: Sequence[NewJob]) -> list[Job]:
         """Stores what `request` made."""
@@ -136,8 +149,8 @@ class VisibleJobs(msgspec.Struct, frozen=True):
             raise RequestDiffers(key) from None
         return jobs
 
-    def bulk(self, action: str, wanted: Filter, expected: int | None) -> Bulk:
-        return self._app.bulk(action, self.filter(wanted), expected=expected)
+    def bulk(self, action: str, wanted: Filter, expected: int | None, changes: Changes) -> Bulk:
+        return self._app.bulk(action, self.filter(wanted), expected=expected, **changes)
 
     def operation(self, id: str) -> Operation | None:
         """One about jobs of several tenants is not for a caller bound to one of them."""

@@ -32,8 +32,10 @@ async def do_chores(app: Treadle, every: float) -> None:
     """Do each chore periodically, until cancelled. One that fails is tried again, and does not delay the others."""
     chores: list[tuple[Callable[[], int], float]] = [
         (app.store.rescue, every),
+        (lambda: expire(app.store), every),
         (app.store.compact, 2 * every),
         (lambda: put_back(app.store), every),
+        (app.store.sample_backlog, 6 * every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
     ]
@@ -90,6 +92,14 @@ def prune(store: Engine, statuses: Sequence[Status], age: float) -> Generator[in
         yield deleted
         if deleted < CHUNK:
             return
+
+
+def expire(store: Engine) -> int:
+    """Cancel the jobs that were not started in time, in small transactions: nobody may claim their type."""
+    expired = chunk = store.expire(CHUNK)
+    while chunk == CHUNK:
+        expired += (chunk := store.expire(CHUNK))
+    return expired
 
 
 def _prune(app: Treadle) -> int:

@@ -17,7 +17,7 @@ from treadle.errors import BadOption
 from treadle.outcome import OutcomeKind
 from treadle.results import run_on_a_loop
 from treadle.stores.base import ClaimRequest, Engine
-from treadle.worker.chores import declare_local_dead
+from treadle.worker.chores import declare_local_dead, expire
 from treadle.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     """
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
+    expire(app.store)
     rescued = declare_local_dead(app.store) + app.store.rescue()  # the worker does the former, but does not count it
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     with ThreadPoolExecutor(1, "treadle-tick") as thread:  # not in the loop's own pool: handlers may fill that

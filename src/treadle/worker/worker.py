@@ -20,8 +20,6 @@ import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Self
 
-import msgspec
-
 from treadle.errors import BadOption, StoreBusy, StoreUnusable, TreadleError, WorkerLost, WorkerQuiet
 from treadle.hooks import HookDispatcher
 from treadle.outcome import OutcomeKind, StopReason
@@ -264,7 +262,7 @@ class Worker:
         declare_local_dead(self.store)
         self._types = types = self.app.registry.types
         redact = self.app.redactor.published
-        self.store.publish([msgspec.structs.replace(job_type.policy, redact=redact) for job_type in types.values()])
+        self.store.publish([job_type.published(redact) for job_type in types.values()])
         id, slots, here = str(uuid.uuid4()), self.concurrency, host.identity(self._supervisor)
         self._inflight.sign(CellOwner(id, self.store.url))
         names = tuple(sorted(types))

@@ -75,6 +75,7 @@ def test_a_producer_whose_url_names_a_tenant_manages_that_tenants_jobs(place, st
     assert 4 == sum(row["count"] for row in td.counts())
     assert [{"tenant": "acme", "count": 4}] == td.counts(("tenant",))
     assert 1 == len(td.attempts(ids["failed"]))
+    assert ("fast", 7) == ((moved := td.reschedule(ids["pending"], queue="fast", priority=7)).queue, moved.priority)
     assert "cancelled" == td.cancel(ids["pending"]).status
     assert "processing" == td.cancel(ids["processing"]).status
     assert "pending" == td.retry(ids["failed"]).status

@@ -18,7 +18,7 @@ INSERT INTO treadle.meta VALUES ('schema', 1), ('oldest', 1);
 -- If it was set by hand to its end, it starts again.
 CREATE SEQUENCE treadle.lease CYCLE;
 
--- What was asked for. Written once.
+-- What was asked for. Written once, but for the priority and the queue, which a reschedule changes.
 CREATE TABLE treadle.jobs (
     id           uuid NOT NULL,
     type         text COLLATE "C" NOT NULL,
@@ -50,6 +50,7 @@ CREATE TABLE treadle.ready (
     suspicion  integer NOT NULL,
     updated_at bigint NOT NULL,
     parked     text COLLATE "C" NOT NULL DEFAULT '',  -- what keeps claims from meeting it again and again: 'tenant:acme'
+    start_by   bigint,  -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
     PRIMARY KEY (id, tenant)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 1);
@@ -65,6 +66,9 @@ CREATE INDEX ready_later ON treadle.ready (run_at) WHERE run_at > updated_at;
 
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX ready_retrying ON treadle.ready (id) WHERE attempts > 0;
+
+-- The few that expire.
+CREATE INDEX ready_expiring ON treadle.ready (start_by) WHERE start_by IS NOT NULL;
 
 -- Leased. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle.leases (
@@ -147,7 +151,8 @@ CREATE TABLE treadle.types (
     concurrency  integer,
     timeout      bigint,
     updated_at   bigint NOT NULL,
-    redact       text NOT NULL DEFAULT '[]'  -- JSON: names that its app hides, too; false if it hides nothing
+    redact       text NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
+    arguments    text NOT NULL DEFAULT ''  -- JSON schema of the handler's arguments; '' if there is none
 );
 
 -- One incarnation of a process that claims and runs. Its `beats` stand still when it does.
@@ -203,6 +208,14 @@ CREATE TABLE treadle.usage (
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 1000);
 CREATE INDEX usage_by_minute ON treadle.usage (minute);
 
+-- How many jobs wait and run, of all tenants, sampled once a minute by whichever worker is first.
+CREATE TABLE treadle.backlog (
+    minute     bigint PRIMARY KEY,  -- its first second since 1970
+    queued     bigint NOT NULL,     -- due
+    later      bigint NOT NULL,     -- for a later time, after a failure too
+    processing bigint NOT NULL
+);
+
 -- Who changed what, by the API or the dashboard.
 CREATE TABLE treadle.audit (
     id     uuid NOT NULL,
@@ -239,7 +252,8 @@ CREATE TABLE treadle.operations (
     started_at bigint NOT NULL,
     updated_at bigint NOT NULL,
     ended_at   bigint,
-    error      text
+    error      text,
+    changes    text NOT NULL DEFAULT '{}'  -- JSON: of a reschedule, what it sets
 );
 
 -- Requests that were answered, by the key that their sender gave them: a repeated one is not carried out again.
@@ -256,24 +270,24 @@ CREATE INDEX requests_by_time ON treadle.requests (at);
 -- The parts put together again, for people. It shows what its reader may see, and no more.
 CREATE VIEW treadle.job WITH (security_invoker = true) AS
 WITH placed (id, tenant, status, run_at, attempts, snoozes, worker_id, updated_at, started_at, completed_at, error, result,
-             progress) AS (
+             progress, start_by) AS (
     SELECT id, tenant, 'pending', run_at, attempts, snoozes, NULL, updated_at, NULL::bigint, NULL::bigint,
            CASE WHEN attempts > 0 OR suspicion > 0 THEN
                 (SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
-                  ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision
+                  ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision, start_by
       FROM treadle.ready r
     UNION ALL
     SELECT id, tenant, 'processing', run_at, attempt, snoozes, nullif(worker, ''), started_at, started_at, NULL, NULL,
-           NULL, fraction
+           NULL, fraction, NULL
       FROM treadle.leases
     UNION ALL
     SELECT id, tenant, status, run_at, attempts, snoozes, nullif(worker, ''), completed_at, started_at, completed_at,
-           error, result, NULL
+           error, result, NULL, NULL
       FROM treadle.finished
 )
 SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
        to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.snoozes, p.worker_id,
        to_timestamp(j.created_at / 1e6) AS created_at, to_timestamp(p.updated_at / 1e6) AS updated_at,
        to_timestamp(p.started_at / 1e6) AS started_at, to_timestamp(p.completed_at / 1e6) AS completed_at,
-       p.error, p.result, p.progress
+       p.error, p.result, p.progress, to_timestamp(p.start_by / 1e6) AS start_by
   FROM placed p JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant;

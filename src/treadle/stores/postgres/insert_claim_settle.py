@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
+from typing import Any
 
 import msgspec
 
@@ -43,8 +44,10 @@ log = logging.getLogger("treadle")
 _COLUMNS = attrgetter(
     *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent")
 )
+_EXPIRED = len(ClaimedJob.__struct_fields__)
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
+_decode_expired = msgspec.json.Decoder(list[tuple[str, int]]).decode
 _decode_pauses = msgspec.json.Decoder(list[PauseRow]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
@@ -70,7 +73,10 @@ class Transitions(Transaction):
 
     def insert(self, jobs: Sequence[NewJob]) -> Moved:
         now = self.now
-        rows = [(*_COLUMNS(job), job.due(now), job.dedupe_rule) for job in jobs]
+        rows = [
+            (*_COLUMNS(job), due := job.due(now), job.dedupe_rule, job.start_within and due + job.start_within)
+            for job in jobs
+        ]
         self.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
         for queue in {job.queue for job in jobs}:
             self.job_waits(queue)
@@ -110,6 +116,9 @@ class Transitions(Transaction):
             put_back_ended(self, ended)
             order, kept = self.cursors.looked(self.ready_ranges, request), None
         claimed = self._claim_in(order, worker, request)
+        if self.met_expired:  # what is behind them is for another claim, once the verb has ended them
+            self.cursors.stale = True
+            return claimed, []
         if kept and len(claimed) < request.limit and self.cursors.may_look():
             rest, kept = msgspec.structs.replace(request, limit=request.limit - len(claimed)), None
             claimed += self._claim_in(self.cursors.looked(self.ready_ranges, request), worker, rest)
@@ -123,6 +132,8 @@ class Transitions(Transaction):
         for batch in order.batches(request.limit, slots, self.now):
             claimed += self._claim_batch(worker, request, order, batch)
             order.missing = request.limit - len(claimed)  # others may have been faster
+            if self.met_expired:  # there may be more of this priority
+                break
             if self.cursors.paused.tenants and order.missing and self._park_met():
                 order = self.cursors.looked(self.ready_ranges, request)
                 if self._parked < MOST_PARKED:  # else the next claim parks the rest of them, before it goes on
@@ -179,14 +190,25 @@ class Transitions(Transaction):
         known, by_hand = request.types or {}, request.lease_for
         timeouts = {r.type: known.get(r.type) if by_hand is None else by_hand for r, _, _ in starts}
         parameters = {"ranges": ranges, "now": now, "worker": worker, "timeouts": as_json(timeouts)}
-        found = self.execute(sql.INSERT_LEASES, {**parameters, "token": secrets.randbits(63)}).fetchall()
-        claimed = [ClaimedJob(*row) for row in found if row[_PAYLOAD] is not None]
+        token = secrets.randbits(63)
+        found = self.execute(sql.INSERT_LEASES, {**parameters, "token": token}).fetchall()
+        if found and found[0][_EXPIRED]:
+            found = self._put_back_expired(found, token)
+        claimed = [ClaimedJob(*row[:_EXPIRED]) for row in found if row[_PAYLOAD] is not None]
         if len(claimed) < len(found):
             log.warning("%d waiting jobs were broken by hand: there is no such job", len(found) - len(claimed))
             self.execute(sql.DROP_ORPHANED_LEASES)
         if len(found) < sum(limit for _, limit, _ in starts):
             self._short += starts
         return claimed
+
+    def _put_back_expired(self, found: Sequence[tuple[Any, ...]], token: int) -> list[tuple[Any, ...]]:
+        """The jobs that may start. The others wait again, until the verb ends them."""
+        self.met_expired = True
+        expired = found[0][_EXPIRED]
+        self.execute(sql.UNLEASE, {"rows": expired, "token": token, "now": self.now})
+        late = {id for id, _ in _decode_expired(expired)}
+        return [row for row in found if row[0] not in late]
 
     # From `leases` to `finished`, or back to `ready`
 

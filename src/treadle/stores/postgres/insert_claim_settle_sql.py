@@ -13,13 +13,13 @@ _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 
 # What was asked for, and that it waits.
 # [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent,
-#   run_at, dedupe_rule], …]
+#   run_at, dedupe_rule, start_by], …]
 INSERT_JOBS = """
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
            (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
            v ->> 8 AS dedupe, v ->> 9 AS traceparent, (v ->> 10)::bigint AS run_at,
-           v ->> 11 AS dedupe_rule
+           v ->> 11 AS dedupe_rule, (v ->> 12)::bigint AS start_by
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 job AS (
     INSERT INTO treadle.jobs
@@ -30,8 +30,9 @@ job AS (
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
     SELECT 'pending', type, queue, count(*) FROM e GROUP BY type, queue)
-INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
-SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint) FROM e
+INSERT INTO treadle.ready
+       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
+SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint), start_by FROM e
 """
 
 # ---- claim
@@ -118,9 +119,10 @@ UPDATE treadle.ready SET parked = 'tenant:' || tenant WHERE ctid = ANY(ARRAY(
          LIMIT :most)) AND parked = '' FOR UPDATE SKIP LOCKED))
 """
 
-# Lease jobs: of each range the next due ones that no other transaction takes. The answer has ClaimedJob's columns.
-# A suspect may have to wait for a process of its own: its time runs from then on. What is paused is not taken, even if
-# the look at the ranges was before the pause: of a paused tenant, jobs count as found and stay.
+# Lease jobs: of each range the next due ones that no other transaction takes. The answer has ClaimedJob's columns, and
+# those that were not started in time: [[id, start_by], …], the same in each row; NULL: all are in time. A suspect may
+# have to wait for a process of its own: its time runs from then on. What is paused is not taken, even if the look at
+# the ranges was before the pause: of a paused tenant, jobs count as found and stay.
 # [[queue, type, priority, limit, run_at, id], …]: after this run_at and id.
 INSERT_LEASES = f"""
 WITH paused AS MATERIALIZED (
@@ -136,7 +138,7 @@ gone AS (
                 ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p
          WHERE e.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND e.type <> ALL(ARRAY(SELECT type FROM paused))))
        AND tenant <> ALL(ARRAY(SELECT tenant FROM paused WHERE tenant <> ''))
-    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion),
+    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, start_by),
 l AS (
     INSERT INTO treadle.leases
            (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
@@ -150,8 +152,29 @@ tally AS (
     SELECT s.status, type, queue, s.sign * count(*)
       FROM gone CROSS JOIN (VALUES ('pending', -1), ('processing', 1)) s (status, sign)
      GROUP BY s.status, s.sign, type, queue)
-SELECT {CLAIMED_COLUMNS} FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
+SELECT {CLAIMED_COLUMNS},
+       (SELECT json_agg(json_build_array(id, start_by))::text FROM gone WHERE start_by <= :now)
+  FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY j.priority DESC, l.run_at, l.id
+"""
+
+# Put jobs that were not started in time back, as if no claim had met them. [[id, start_by], …]
+UNLEASE = """
+WITH e AS MATERIALIZED (
+    SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS start_by
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
+gone AS (DELETE FROM treadle.leases WHERE id = ANY(ARRAY(SELECT id FROM e)) AND token = :token RETURNING *),
+tally AS (
+    INSERT INTO treadle.tallies (status, type, queue, count)
+    SELECT s.status, type, queue, s.sign * count(*)
+      FROM gone CROSS JOIN (VALUES ('processing', -1), ('pending', 1)) s (status, sign)
+     GROUP BY s.status, s.sign, type, queue)
+INSERT INTO treadle.ready
+       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
+SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
+                                                  WHERE j.id = l.id AND j.tenant = l.tenant), 0),
+       l.run_at, l.attempt - 1, l.snoozes, l.suspicion, :now, e.start_by
+  FROM gone l JOIN e ON e.id = l.id
 """
 
 # Leases of jobs that were deleted by hand: there is nothing left to run. They were counted as processing.
@@ -251,7 +274,8 @@ passed AS (
      WHERE ctid = ANY(ARRAY(SELECT place FROM mine WHERE successor IS NOT NULL))
     RETURNING id),
 woken AS (
-    UPDATE treadle.ready r SET updated_at = CAST(:now AS bigint), run_at = coalesce(m.due, CAST(:now AS bigint))
+    UPDATE treadle.ready r SET updated_at = CAST(:now AS bigint), run_at = coalesce(m.due, CAST(:now AS bigint)),
+           start_by = r.start_by - r.run_at + coalesce(m.due, CAST(:now AS bigint))
       FROM mine m
      WHERE r.id = ANY(ARRAY(SELECT id FROM passed)) AND m.successor = r.id AND r.run_at = {PARKED}
     RETURNING r.queue)

@@ -34,9 +34,9 @@ class Rights(NamedTuple):
 EVERYTHING = "SELECT, INSERT, UPDATE, DELETE"
 
 OF_TENANTS = {
-    "jobs": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
+    "jobs": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (priority, queue), DELETE"),
     # UPDATE of a column is what `SELECT … FOR UPDATE` asks for.
-    "ready": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (run_at, updated_at), DELETE"),
+    "ready": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (run_at, priority, queue, updated_at, start_by), DELETE"),
     "leases": Rights(EVERYTHING, "SELECT, UPDATE (cancel)"),  # so that a producer claims and settles nothing
     "finished": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (completed_at), DELETE"),
     "attempts": Rights(EVERYTHING, "SELECT, DELETE"),
@@ -53,6 +53,7 @@ OF_ALL = {
     "types": Rights("SELECT, INSERT, UPDATE", "SELECT"),
     "workers": Rights(EVERYTHING, ""),
     "tallies": Rights(EVERYTHING, "INSERT"),  # sums over all tenants: to be added to, not to be seen
+    "backlog": Rights("SELECT, INSERT, DELETE", ""),  # the same
     # The records of the HTTP API, which serves all tenants and checks by itself who may see what.
     "tokens": Rights("SELECT, INSERT, DELETE", ""),
     "operations": Rights(EVERYTHING, ""),

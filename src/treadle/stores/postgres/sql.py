@@ -73,6 +73,34 @@ class PostgresStatements(Statements):
     LEASE_OF_JOB = f"{_LEASES} WHERE l.id = CAST(:id AS uuid)"
     STUCK_LEASES = f"{_LEASES} WHERE {STUCK} FOR UPDATE OF l SKIP LOCKED"
 
+    # ---- jobs that were not started in time
+
+    # The first of them: what each is, how long it had, and whether it holds a dedupe key. One that another transaction
+    # has locked is left alone.
+    EXPIRED = """
+    SELECT r.id::text, r.type, r.queue, r.start_by - r.run_at,
+           EXISTS (SELECT 1 FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
+                    WHERE j.id = r.id AND j.tenant = r.tenant AND d.id = r.id)
+      FROM treadle.ready r WHERE start_by <= :now ORDER BY start_by LIMIT :limit FOR UPDATE OF r SKIP LOCKED
+    """
+    # Lock their keys: those jobs whose key no other transaction has locked.
+    LOCK_FREE_KEYS = f"""
+    SELECT id::text FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid
+          FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {THESE} OFFSET 0) j
+         CROSS JOIN LATERAL (SELECT p.ctid FROM treadle.dedupe p
+                              WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
+       FOR UPDATE SKIP LOCKED
+    """
+    # End them. [[id, error], …]
+    FINISH_EXPIRED = """
+    INSERT INTO treadle.finished
+           (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
+    SELECT r.id, 0, 0, 'cancelled', r.queue, r.type, r.tenant, r.attempts, r.snoozes, '', r.run_at, :now, e.value ->> 1
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e (value)
+     CROSS JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = (e.value ->> 0)::uuid LIMIT 1) r
+    """
+
     # ---- settle
 
     # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
@@ -150,7 +178,7 @@ class PostgresStatements(Statements):
                   ORDER BY lease DESC LIMIT 1) END"""
     JOB = f"""
     SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
-           r.run_at, r.attempts, r.snoozes, r.updated_at,
+           r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by,
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
            {_LAST_ERROR}, {DEDUPE_RULE}

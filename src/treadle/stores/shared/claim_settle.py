@@ -13,14 +13,19 @@ from treadle.errors import LeaseLost
 from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest
-from treadle.stores.rows import Claim, Settled
+from treadle.stores.rows import Claim, Due, Settled
 from treadle.stores.shared import keys
 from treadle.stores.shared.enqueue import insert
+from treadle.stores.shared.expiry import expire
 from treadle.stores.shared.stats import count_ended, tally
 from treadle.stores.transaction import LeaseOutcome, Transaction
 
 decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
 
+EXPIRED_BY_A_CLAIM = 500
+"""Jobs that a claim ends at most because they were not started in time. The rest is for later claims and a chore."""
+LATER = Due(True, None, 1.0)
+"""When to claim again, if a user has locked the dedupe key of an expired job."""
 ENDED_BY_THE_BLOCK = (
     "the block committed or rolled back by itself, so that its rows and the job's completion are no longer one; the "
     "job was not completed: leave both to ctx.transaction()"
@@ -30,6 +35,18 @@ ENDED_BY_THE_BLOCK = (
 def claim(tx: Transaction, worker: str, request: ClaimRequest) -> Claim:
     claimed, moved = tx.claim(worker, request)
     tally(tx, moved)
+    return _end_expired(tx, worker, request, claimed) if tx.met_expired else claimed
+
+
+def _end_expired(tx: Transaction, worker: str, request: ClaimRequest, claimed: Claim) -> Claim:
+    """The claim met expired jobs. End them, and take what is behind them too."""
+    ended, missing = expire(tx, EXPIRED_BY_A_CLAIM), request.limit - len(claimed)
+    if missing and ended < EXPIRED_BY_A_CLAIM:  # else there may be more of them: the next claim is worth it
+        tx.met_expired = False
+        more, moved = tx.claim(worker, msgspec.structs.replace(request, limit=missing))
+        tally(tx, moved)
+        claimed.extend(more)
+        claimed.due = more.due if ended else LATER
     return claimed
 
 

@@ -51,5 +51,9 @@ def publish(tx: Transaction, policies: Sequence[TypePolicy]) -> None:
 
 
 def policies(tx: Transaction) -> dict[str, TypePolicy]:
-    names = TypePolicy.__struct_fields__
-    return {row[0]: TypePolicy(**dict(zip(names, row, strict=True))) for row in tx.execute(tx.sql.POLICIES)}
+    names = TypePolicy.__struct_fields__  # the last one, the arguments, is large, and for forms alone
+    return {row[0]: TypePolicy(**dict(zip(names, row, strict=False))) for row in tx.execute(tx.sql.POLICIES)}
+
+
+def arguments(tx: Transaction, type: str) -> str:
+    return tx.value(tx.sql.ARGUMENTS, {"type": type}) or ""

@@ -1,16 +1,17 @@
-"""Actions on jobs: cancel, retry, delete, complete, prune."""
+"""Actions on jobs: cancel, retry, run now, reschedule, delete, complete, prune."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.errors import JobNotFound, KeyHeld, StoreBusy, WrongStatus
 from treadle.filters import Filter
 from treadle.ids import first_id_of, is_id
-from treadle.job import Job, Status
+from treadle.job import UNCHANGED, Job, Reschedule, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import BulkChunk
 from treadle.stores.shared import keys, read, search, web_records
@@ -18,6 +19,8 @@ from treadle.stores.shared.claim_settle import decode_claimed, settle
 from treadle.stores.shared.stats import tally
 from treadle.stores.transaction import Transaction
 
+Verb = Callable[[Transaction, str], Job]
+"""An action on one job."""
 USAGE_DAYS = 90
 """How long the usage of a minute is kept, whatever happens to the jobs."""
 
@@ -61,14 +64,33 @@ def retry(tx: Transaction, id: str) -> Job:
 
 def run_now(tx: Transaction, id: str) -> Job:
     job = lock_job(tx, id)
-    if job.status is not Status.PENDING:
-        way_out = "it runs already" if job.status is Status.PROCESSING else f"let it run again: td.retry({id!r})"
-        raise WrongStatus("run", id, job.status, way_out)
-    if not read.places(tx, id):  # its row was deleted by hand
-        tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
+    _must_wait(tx, job, "run")
     tx.execute(tx.sql.RUN_NOW, {"id": id, "now": tx.now})
     tx.job_waits(job.queue)
     return read.job(tx, id)
+
+
+def reschedule(tx: Transaction, id: str, changes: Reschedule) -> Job:
+    job = lock_job(tx, id)
+    _must_wait(tx, job, "reschedule")
+    placed = {"id": id, "priority": changes.priority, "queue": changes.queue}
+    if (changes.priority, changes.queue) != (None, None):
+        tx.execute(tx.sql.RESCHEDULE_JOB, placed)
+    tx.execute(tx.sql.RESCHEDULE, {**placed, "run_at": changes.due(tx.now), "now": tx.now})
+    queue = changes.queue or job.queue
+    if queue != job.queue:
+        tally(tx, [(Status.PENDING, job.type, job.queue, -1), (Status.PENDING, job.type, queue, 1)])
+    tx.job_waits(queue)
+    return read.job(tx, id)
+
+
+def _must_wait(tx: Transaction, job: Job, verb: str) -> None:
+    """Raises WrongStatus if it does not wait. If its row was deleted by hand, it is written again."""
+    if job.status is not Status.PENDING:
+        way_out = "it runs already" if job.status is Status.PROCESSING else f"let it run again: td.retry({job.id!r})"
+        raise WrongStatus(verb, job.id, job.status, way_out)
+    if not read.places(tx, job.id):
+        tx.execute(tx.sql.RETRY, {"id": job.id, "now": tx.now})
 
 
 def delete(tx: Transaction, id: str) -> Job:
@@ -83,7 +105,7 @@ def delete(tx: Transaction, id: str) -> Job:
     return job
 
 
-ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
+ACTIONS: dict[str, Verb] = {
     "retry": retry,
     "run_now": run_now,
     "cancel": cancel,
@@ -92,25 +114,32 @@ ACTIONS: dict[str, Callable[[Transaction, str], Job]] = {
 
 
 def change_next(
-    tx: Transaction, action: str, filter: Filter, before: str | None, limit: int, operation: str | None = None
+    tx: Transaction,
+    action: str,
+    filter: Filter,
+    before: str | None,
+    limit: int,
+    operation: str | None = None,
+    changes: Reschedule = UNCHANGED,
 ) -> BulkChunk:
+    verb = partial(reschedule, changes=changes) if action == "reschedule" else ACTIONS[action]
     if operation is None:
-        return _change_next(tx, action, filter, before, limit)
+        return _change_next(tx, verb, filter, before, limit)
     before = web_records.position(tx, operation)
     if before is None:
         return BulkChunk(0, 0, None)
-    chunk = _change_next(tx, action, filter, before, limit)
+    chunk = _change_next(tx, verb, filter, before, limit)
     tx.execute(tx.sql.ADVANCE_OPERATION, {**chunk._asdict(), "id": operation, "now": tx.now})
     return chunk
 
 
-def _change_next(tx: Transaction, action: str, filter: Filter, before: str | None, limit: int) -> BulkChunk:
+def _change_next(tx: Transaction, verb: Verb, filter: Filter, before: str | None, limit: int) -> BulkChunk:
     """A job that is locked and matches again cannot become one that does not match."""
     page = search.jobs(tx, filter, limit, before)
     keys.lock(tx, [job.id for job in page])
     locked = [job.id for job in page if _is_locked(tx, job.id)]
     matching = search.jobs(tx, filter.replace(ids=tuple(locked)), limit, None).jobs if locked else []
-    done = sum(_done(tx, ACTIONS[action], job.id) for job in matching)
+    done = sum(_done(tx, verb, job.id) for job in matching)
     return BulkChunk(done, len(page) - done, page.next)
 
 
@@ -122,7 +151,7 @@ def _is_locked(tx: Transaction, id: str) -> bool:
         return False
 
 
-def _done(tx: Transaction, verb: Callable[[Transaction, str], Job], id: str) -> bool:
+def _done(tx: Transaction, verb: Verb, id: str) -> bool:
     """Each verb refuses before it writes."""
     try:
         verb(tx, id)
@@ -168,6 +197,7 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     old = {"before": tx.now // SECOND - USAGE_DAYS * 86_400, "limit": 10 * limit}  # each is small
     tx.execute(tx.sql.PRUNE_USAGE, old)
     tx.execute(tx.sql.PRUNE_KEYS, {"now": tx.now, "limit": limit})
+    tx.execute(tx.sql.PRUNE_BACKLOG, old)
     web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])

@@ -22,11 +22,11 @@ from treadle.stores.transaction import Transaction
 
 # The columns of JOB: those of the job, and those of the three tables of which one has it.
 _COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "created_at")
-_WAITING = ("run_at", "attempts", "snoozes", "updated_at")
+_WAITING = ("run_at", "attempts", "snoozes", "updated_at", "start_by")
 _LEASED = ("run_at", "attempts", "snoozes", "worker_id", "started_at")
 _FINISHED = (*_LEASED, "completed_at", "error", "result")
 _JSON_OF_WORKER: dict[str, type[Any]] = {"queues": tuple[str, ...], "types": tuple[str, ...], "host": dict[str, Any]}
-_MOMENTS = {"created_at", "run_at", "updated_at", "started_at", "completed_at"}
+_MOMENTS = {"created_at", "run_at", "updated_at", "started_at", "completed_at", "start_by"}
 
 
 def get(tx: Transaction, id: str) -> Job | None:
@@ -45,8 +45,8 @@ def job(tx: Transaction, id: str) -> Job:
 def to_job(row: tuple[Any, ...]) -> Job:
     """A row of JOB. If its payload is not an object, it was broken by hand, and is shown as it is."""
     job: dict[str, Any] = dict(zip(_COMMON, row, strict=False))
-    waiting, (lease, *leased), (status, *finished), last_error = row[9:13], row[13:21], row[21:30], row[30]
-    rule = row[31]
+    waiting, (lease, *leased), (status, *finished), last_error = row[9:14], row[14:22], row[22:31], row[31]
+    rule = row[32]
     if status is not None:
         job.update(zip(_FINISHED, finished, strict=True), status=Status(status))
         job.update(updated_at=job["completed_at"], result=None if job["result"] is None else _value(job["result"]))
@@ -57,7 +57,7 @@ def to_job(row: tuple[Any, ...]) -> Job:
         job.update(updated_at=job["started_at"], progress=progress)
     else:
         if waiting[0] is None:  # its row was deleted by hand
-            waiting = (job["created_at"], 0, 0, job["created_at"])
+            waiting = (job["created_at"], 0, 0, job["created_at"], None)
         job.update(zip(_WAITING, waiting, strict=True), status=Status.PENDING, error=last_error)
     moments = {name: clock.moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
     job.update(moments, payload=_payload(job["payload"]), worker_id=job.get("worker_id") or None)

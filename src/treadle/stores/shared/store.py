@@ -20,10 +20,12 @@ from treadle.stores.shared import (
     claim_settle,
     defects,
     enqueue,
+    expiry,
     liveness,
     manage,
     pausing,
     read,
+    samples,
     search,
     stats,
     web_records,
@@ -172,6 +174,7 @@ class SQLStore(ABC, Generic[D]):
 
     publish = writes("other", enqueue.publish)
     policies = reads("read", enqueue.policies)
+    arguments = reads("read", enqueue.arguments)
 
     # Claim and settle
 
@@ -250,13 +253,26 @@ class SQLStore(ABC, Generic[D]):
     counts = reads("read", search.counts)
     queue_stats = reads("read", stats.queue_stats)
     usage = reads("read", stats.usage)
+    backlog = reads("read", samples.backlog)
     latency_sample = reads("read", stats.latency_sample)
     failures = reads("read", stats.failures)
     cancel = writes("other", manage.cancel)
     retry = writes("other", manage.retry)
     delete = writes("other", manage.delete)
     run_now = writes("other", manage.run_now)
+    reschedule = writes("other", manage.reschedule)
     change_next = writes("other", manage.change_next)
+
+    def expire(self, limit: int) -> int:
+        database = self.database
+        return database.write("other", expiry.expire, limit) if database.read("read", expiry.has_expired) else 0
+
+    def sample_backlog(self) -> int:
+        database = self.database
+        if database.read("read", samples.is_sampled):
+            return 0
+        return database.write("other", samples.sample, database.read("read", stats.queue_stats))
+
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)
 

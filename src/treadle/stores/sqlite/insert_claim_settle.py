@@ -46,7 +46,7 @@ _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 _COLUMNS = (
     *("type", "queue", "tenant", "subject", "priority", "max_attempts"),
-    *("dedupe", "dedupe_rule", "traceparent", "run_at"),
+    *("dedupe", "dedupe_rule", "traceparent", "start_within", "run_at"),
 )
 
 NUMBERS = range(1 << 62)
@@ -80,8 +80,8 @@ class Transitions(Transaction):
         """Jobs that differ only in their payloads share two statements."""
         alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
         for j in jobs:
-            common = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts)
-            alike[*common, j.dedupe, j.dedupe_rule, j.traceparent, j.due(self.now)][j.id] = j.payload
+            common = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts, j.dedupe, j.dedupe_rule)
+            alike[*common, j.traceparent, j.start_within, j.due(self.now)][j.id] = j.payload
         moved: Counter[tuple[str, str]] = Counter()
         for common, payloads in alike.items():
             row = {**dict(zip(_COLUMNS, common, strict=True)), "now": self.now, "rows": as_json(payloads)}
@@ -219,11 +219,13 @@ class Transitions(Transaction):
                 return None
             self.execute(sql.ADVANCE_LEASE_NUMBER, {"n": len(ids)})
         rows = {"ids": as_json([id for _, id, _ in jobs])}
-        self.execute(self.sql.DELETE_READY, rows)
+        self.execute(sql.DELETE_LEASED, {**rows, "now": self.now})
         claimed = Claim(_decode_claimed(self.execute(sql.CLAIMED, {**rows, "token": token}).fetchone()[0]))
         orphaned: Moved = []
         if len(claimed) < len(jobs):
-            orphaned = self._drop_unusable()
+            expired = self.value(sql.COUNT_EXPIRED, {**rows, "now": self.now})
+            self.met_expired = expired > 0
+            orphaned = self._drop_unusable() if len(claimed) + expired < len(jobs) else []
             counts = Counter(map(attrgetter("type", "queue"), claimed))
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
         moved = [(status, *key, sign * n) for key, n in counts.items() for status, sign in _CLAIMED_IS]

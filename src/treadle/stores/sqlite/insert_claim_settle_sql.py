@@ -25,8 +25,9 @@ SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempt
 
 # ... and that they wait.
 INSERT_READY = """
-INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
-SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now FROM json_each(:rows) e
+INSERT INTO treadle_ready
+       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
+SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now, :run_at + :start_within FROM json_each(:rows) e
 """
 
 # ---- claim
@@ -107,13 +108,14 @@ RESTORE_META = "INSERT OR REPLACE INTO treadle_meta VALUES ('clock', :clock), ('
 # The clock stepped back: what was due when it was put here is due now, in the same order, and not when the clock gets
 # there again.
 MAKE_DUE = """
-UPDATE treadle_ready SET run_at = min(:now, run_at - :step) WHERE run_at > :now AND run_at <= updated_at
+UPDATE treadle_ready SET run_at = min(:now, run_at - :step), start_by = start_by - run_at + min(:now, run_at - :step)
+ WHERE run_at > :now AND run_at <= updated_at
 """
 
 SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
 
-# Lease jobs. [id, …], with the next numbers of the fence in that order. A suspect may have to wait for a process
-# of its own: its time runs from then on.
+# Lease jobs, but for those that were not started in time. [id, …], with the next numbers of the fence in that order. A
+# suspect may have to wait for a process of its own: its time runs from then on.
 INSERT_LEASES = f"""
 INSERT INTO treadle_leases
        (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
@@ -121,7 +123,7 @@ SELECT r.id, m.value + 1 + e.key, :token, r.queue, r.type, r.tenant,
        min(max(r.attempts, 0), {MOST_ATTEMPTS}) + 1, r.snoozes, r.suspicion, :worker, r.run_at, :now,
        CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END
   FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
- WHERE m.key = 'lease'
+ WHERE m.key = 'lease' AND (r.start_by IS NULL OR r.start_by > :now)
 """
 
 # ... but those of tenants that are paused: [tenant, …].
@@ -132,6 +134,17 @@ TAKE_BACK_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM js
 
 # ... which are taken.
 ADVANCE_LEASE_NUMBER = "UPDATE treadle_meta SET value = value + :n WHERE key = 'lease'"
+
+# ... and they no longer wait.
+DELETE_LEASED = """
+DELETE FROM treadle_ready
+ WHERE id IN (SELECT value FROM json_each(:ids)) AND (start_by IS NULL OR start_by > :now)
+"""
+
+# How many of them were not started in time.
+COUNT_EXPIRED = """
+SELECT count(*) FROM json_each(:ids) e JOIN treadle_ready r ON r.id = e.value WHERE r.start_by <= :now
+"""
 
 # What was claimed, as ClaimedJob has it and in the order of the ids: SQLite does not reorder a CROSS JOIN.
 CLAIMED = f"""
@@ -200,7 +213,8 @@ DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_
 _OF_THESE = "successor IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))"
 RELEASE_KEYS = (
     f"""
-    UPDATE treadle_ready AS r SET updated_at = :now, run_at = coalesce(d.due, :now)
+    UPDATE treadle_ready AS r SET updated_at = :now, run_at = coalesce(d.due, :now),
+           start_by = r.start_by - r.run_at + coalesce(d.due, :now)
       FROM (SELECT successor, due FROM treadle_dedupe WHERE {_OF_THESE}) d
      WHERE r.id = d.successor AND r.run_at = {PARKED}
     """,

@@ -70,6 +70,23 @@ class SQLiteStatements(Statements):
     LEASE_OF_JOB = f"{_LEASES} WHERE l.id = :id"
     STUCK_LEASES = f"{_LEASES} WHERE {from_postgres(STUCK)}"
 
+    # ---- jobs that were not started in time
+
+    # The first of them: what each is, how long it had, and whether its dedupe key has to be locked: here never, because
+    # the one writer locks everything.
+    EXPIRED = """
+    SELECT id, type, queue, start_by - run_at, 0 FROM treadle_ready WHERE start_by <= :now
+     ORDER BY start_by LIMIT :limit
+    """
+    LOCK_FREE_KEYS = ""
+    # End them. [[id, error], …]
+    FINISH_EXPIRED = """
+    INSERT INTO treadle_finished
+           (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
+    SELECT r.id, 0, 0, 'cancelled', r.queue, r.type, r.tenant, r.attempts, r.snoozes, '', r.run_at, :now, e.value ->> 1
+      FROM json_each(:rows) e JOIN treadle_ready r ON r.id = e.value ->> 0
+    """
+
     # ---- settle
 
     # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
@@ -135,7 +152,7 @@ class SQLiteStatements(Statements):
                 (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
     JOB = f"""
     SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
-           r.run_at, r.attempts, r.snoozes, r.updated_at,
+           r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by,
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
            {_LAST_ERROR}, {DEDUPE_RULE}

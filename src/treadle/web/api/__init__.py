@@ -1,6 +1,6 @@
 """The JSON API."""
 
 from treadle.web import broadcaster
-from treadle.web.api import audit, bulk, jobs, monitoring, pauses, stats
+from treadle.web.api import audit, bulk, jobs, monitoring, pauses, stats, terms
 
-MODULES = (jobs, bulk, stats, broadcaster, pauses, audit, monitoring)
+MODULES = (jobs, terms, bulk, stats, broadcaster, pauses, audit, monitoring)

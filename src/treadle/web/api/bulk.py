@@ -11,14 +11,16 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from treadle import clock, filters, views
+from treadle import clock, codec, filters, views
 from treadle.app import Treadle
 from treadle.bulk import ActionName, Bulk
 from treadle.filters import MOST_VALUES, Filter, Moment
+from treadle.function import Changes
 from treadle.ids import is_id, new_id
-from treadle.job import Count
+from treadle.job import UNCHANGED, Count, Reschedule
 from treadle.stores.rows import Operation
 from treadle.views import Total
+from treadle.web.api.jobs import RescheduleIn, changes_of
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, from_row, get, post
 from treadle.worker.tick import TickReport
@@ -35,6 +37,8 @@ class BulkIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     action: ActionName
     filter: str | UnsetType = UNSET
     ids: Annotated[list[str], Meta(min_length=1, max_length=MOST_VALUES)] | UnsetType = UNSET
+    changes: RescheduleIn | UnsetType = UNSET
+    """What a reschedule sets."""
     expected_count: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
     """How many you think they are. If they are not, nothing is done."""
     dry_run: bool = False
@@ -54,6 +58,8 @@ class OperationOut(msgspec.Struct, kw_only=True):
     who: str
     action: str
     filter: str
+    changes: str
+    """What a reschedule sets, as in `run_at=2026-11-17T08:00:00Z priority=5`."""
     total: int
     done: int
     skipped: int
@@ -79,7 +85,7 @@ class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 
 @post(
     "/api/jobs/bulk",
-    "Retry, cancel, delete or run now all jobs that match, in batches",
+    "Retry, cancel, delete, run now or reschedule all jobs that match, in batches",
     scope="manage",
     body=BulkIn,
     returns={200: Counted, 202: Started},
@@ -88,7 +94,8 @@ class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def bulk(request: Request) -> Response:
     given: BulkIn = request.body
     expected = None if given.expected_count is UNSET or given.dry_run else given.expected_count
-    work = prepare(request, given.action, _filter(given), expected)
+    changes: Changes = {} if given.changes is UNSET else changes_of(given.changes)
+    work = prepare(request, given.action, _filter(given), expected, changes)
     total = views.total(Count(work.total, work.exact))
     if given.dry_run:
         return Response(data=Counted(total=total))
@@ -97,9 +104,9 @@ def bulk(request: Request) -> Response:
     return Response(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
 
 
-def prepare(request: Request, action: str, wanted: Filter, expected: int | None) -> Bulk:
+def prepare(request: Request, action: str, wanted: Filter, expected: int | None, changes: Changes) -> Bulk:
     """Counts the jobs. Raises CountMoved if another number was expected."""
-    return request.jobs.bulk(action, fix_times(wanted, request.jobs.now()), expected)
+    return request.jobs.bulk(action, fix_times(wanted, request.jobs.now()), expected, changes)
 
 
 def fix_times(wanted: Filter, now: int) -> Filter:
@@ -114,7 +121,7 @@ def fix_times(wanted: Filter, now: int) -> Filter:
 def start(request: Request, work: Bulk) -> Operation:
     """Begins what was counted, and records who did."""
     operation = request.web.bulk_runner.start(request.caller.name, work)
-    request.audit(work.action, operation.filter, work.total)
+    request.audit(work.action, f"{operation.filter} {work.changes}".strip(), work.total)
     return operation
 
 
@@ -146,7 +153,13 @@ def find_operation(request: Request) -> Operation:
 
 
 def operation_out(row: Operation) -> OperationOut:
-    return from_row(OperationOut, row, "started_at", "updated_at", "ended_at")
+    shown = msgspec.structs.replace(row, changes=str(_stored_changes(row)))
+    return from_row(OperationOut, shown, "started_at", "updated_at", "ended_at")
+
+
+def _stored_changes(row: Operation) -> Reschedule:
+    """What its reschedule sets. What was broken by hand sets nothing."""
+    return codec.decode_as(row.changes, Reschedule) or UNCHANGED
 
 
 @post(
@@ -186,7 +199,8 @@ class BulkRunner:
 
     def start(self, who: str, work: Bulk) -> Operation:
         """Begins, and returns at once."""
-        operation = Operation(new_id(), who, work.action, str(work.wanted), work.total, position=work.position)
+        filter, changes = str(work.wanted), codec.as_json(work.changes)
+        operation = Operation(new_id(), who, work.action, filter, work.total, position=work.position, changes=changes)
         self._app.store.start_operation(operation)
         self._put(operation.id, work)
         return operation
@@ -198,7 +212,7 @@ class BulkRunner:
             return
         if store.resume_operation(operation):
             wanted = views.visible(filters.read_back(operation.filter), self._app.redactor)
-            self._put(operation.id, Bulk(store, operation.action, wanted))
+            self._put(operation.id, Bulk(store, operation.action, wanted, changes=_stored_changes(operation)))
 
     def close(self) -> None:
         """Stops after the current chunk. The next process that reads the operation resumes it."""

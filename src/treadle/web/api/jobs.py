@@ -14,6 +14,7 @@ from treadle.app import Treadle
 from treadle.dedupe import LONGEST, Dedupe, Mode, Until
 from treadle.diagnosis import Why
 from treadle.filters import Filter
+from treadle.function import Changes, make_reschedule
 from treadle.job import Attempt, Job, NewJob
 from treadle.views import JobPage
 from treadle.web.api import new_types
@@ -75,6 +76,15 @@ class DedupeIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     period: Seconds | UnsetType = UNSET
 
 
+class RescheduleIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """Where a waiting job moves: at least one of them."""
+
+    run_at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
+    delay: Annotated[float, Meta(ge=0, le=10**10)] | UnsetType = UNSET
+    priority: Annotated[int, Meta(ge=-32_767, le=32_767)] | UnsetType = UNSET
+    queue: RequiredName | UnsetType = UNSET
+
+
 class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     """A job to be stored. What is left out is as the type's handler declares it."""
 
@@ -87,6 +97,8 @@ class NewJobIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     max_attempts: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
     delay: Annotated[float, Meta(ge=0, le=10**10)] | UnsetType = UNSET
     run_at: Annotated[datetime, Meta(tz=True)] | UnsetType = UNSET
+    start_within: Annotated[float, Meta(ge=0.001, le=10**10)] | UnsetType = UNSET
+    """Seconds after its run_at. If it is not started by then, it is cancelled."""
     dedupe: Annotated[str, Meta(min_length=1)] | bool | DedupeIn | UnsetType = UNSET
 
 
@@ -136,6 +148,32 @@ def action_route(action: JobAction, method: str, path: str, summary: str) -> Non
 
 
 action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
+
+
+@post(
+    "/api/jobs/{id}/reschedule",
+    "Move a waiting job to another time, priority or queue",
+    scope="manage",
+    body=RescheduleIn,
+    body_required=False,
+    returns=Job,
+    problems=(409,),
+)
+def reschedule(request: Request) -> Response:
+    return Response(data=apply_reschedule(request, request.path["id"], changes_of(request.body)))
+
+
+def changes_of(given: RescheduleIn) -> Changes:
+    found: Any = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
+    changes: Changes = found
+    return changes
+
+
+def apply_reschedule(request: Request, id: str, changes: Changes) -> Job:
+    """Moves one job, records where, and returns the job as it is then."""
+    job = request.jobs.change(lambda app, id: app.reschedule(id, **changes), id)
+    request.audit("reschedule", f"{job.id} {make_reschedule(changes)}")
+    return views.job(job, request.redactor)
 
 
 @post(

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from treadle import clock, units, views
 from treadle.filters import Filter
-from treadle.job import STATE_NAMES, FailureGroup
+from treadle.job import STATE_NAMES, Backlog, FailureGroup
 from treadle.stores.rows import QueueStats
 from treadle.views import UsageOut, WorkerOut
 from treadle.web.api.jobs import FILTERS, filter_of
@@ -40,7 +40,9 @@ USAGE_BY = Parameter(
     "group_by", UsageKeys, "Some of type, queue, tenant, with commas between them; nothing for the sum", default="type"
 )
 STEP = Parameter("step", Minutes, "Whole minutes, in seconds: 60 to 86400", default=300)
-USAGE = (Parameter("window", str, "How far back: 24h, 7d", default="24h"), STEP, USAGE_BY)
+WINDOW = Parameter("window", str, "How far back: 24h, 7d", default="24h")
+USAGE = (WINDOW, STEP, USAGE_BY)
+BACKLOG = (WINDOW, STEP)
 
 
 class Rest(msgspec.Struct, kw_only=True):
@@ -129,6 +131,29 @@ def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
         raise HTTPProblem(400, problem, "choose a longer step")
     until = clock.to_datetime((now - now % step + step) * clock.SECOND)
     return until - timedelta(seconds=seconds - seconds % step or step), until
+
+
+class BacklogPage(msgspec.Struct, kw_only=True):
+    """Steps in which no worker counted are left out."""
+
+    since: datetime
+    until: datetime
+    step: int
+    items: list[Backlog]
+
+
+@get(
+    "/api/backlog",
+    "How many jobs waited and ran, step by step: the most of each",
+    for_tenants=False,
+    parameters=BACKLOG,
+    returns=BacklogPage,
+)
+def backlog(request: Request) -> Response:
+    step: int = request.query["step"]
+    since, until = _window(request.query["window"], step, request.app.store.now() // clock.SECOND)
+    items = request.app.backlog(since, until, step=step)
+    return Response(data=BacklogPage(since=since, until=until, step=step, items=items))
 
 
 @get("/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Queues)

@@ -12,12 +12,14 @@ from treadle.app import Treadle
 from treadle.bulk import Bulk
 from treadle.errors import BadArguments, BadOption, BadPayload, CountMoved, TreadleError
 from treadle.filters import Filter
+from treadle.function import Changes, make_reschedule
 from treadle.job import STATE_OF, Count, Job, Status, state_of
 from treadle.redact import HIDDEN
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.jobs import apply
+from treadle.web.api.jobs import apply, apply_reschedule
 from treadle.web.formatting import number
+from treadle.web.pages.place import PLACE, form_changes
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
@@ -56,6 +58,14 @@ RETRY = ActionButton(
     shortcut="R",
 )
 RUN_NOW = ActionButton(Treadle.run_now, "Run now", "made due", "It becomes due now.", "They become due now.")
+RESCHEDULE = ActionButton(
+    Treadle.reschedule,
+    "Reschedule",
+    "rescheduled",
+    "It waits until then, and keeps its priority and its queue through retries. Empty fields change nothing.",
+    "They wait until then, and keep their priority and their queue through retries. Empty fields change nothing.",
+    shortcut="S",
+)
 CANCEL = ActionButton(
     Treadle.cancel,
     "Cancel",
@@ -75,7 +85,7 @@ DELETE = ActionButton(
     tone="danger",
     shortcut="D",
 )
-ACTION_BUTTONS = {action.key: action for action in (RETRY, RUN_NOW, CANCEL, DELETE)}
+ACTION_BUTTONS = {action.key: action for action in (RETRY, RUN_NOW, RESCHEDULE, CANCEL, DELETE)}
 
 
 class Selection(NamedTuple):
@@ -100,6 +110,8 @@ def forbidden(action: str, job: Job, now: datetime) -> str:
         return f"It is {label}: only a job that has ended can be retried."
     if action == "run_now" and state not in ("scheduled", "retrying"):
         return f"It is {label}: only a job that waits for a later time can be run now."
+    if action == "reschedule" and job.status is not Status.PENDING:
+        return f"It is {label}: only a job that waits can be rescheduled."
     if action == "cancel" and job.status.is_final:
         return f"It is {label}: it has ended."
     if action == "delete" and job.status is Status.PROCESSING:
@@ -114,7 +126,7 @@ def confirm(request: Request) -> Response:
     selection = Selection([] if everything else request.raw.query_params.getlist("id"), request.text("q"))
     if not selection.ids and not everything:
         raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
-    return _confirm_page(request, action, selection, prepare(request, action.key, selection.to_filter(), None))
+    return _confirm_page(request, action, selection, _prepared(request, action, selection, {"delay": 0}))
 
 
 @post("/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
@@ -122,10 +134,20 @@ def act(request: Request) -> Response:
     """Does it to the jobs that were shown. If their number has changed, it asks again."""
     action = _action(request.field("action"))
     selection = Selection(request.form.get("id", []), request.field("q"))
+    changes: Changes = {}
+    try:
+        if action is RESCHEDULE:
+            make_reschedule(changes := form_changes(request))
+    except BadOption as error:
+        work = _prepared(request, action, selection, {"delay": 0})
+        return _confirm_page(request, action, selection, work, status=400, error=str(error))
+    if selection.one and action is RESCHEDULE:
+        apply_reschedule(request, selection.one, changes)
+        return redirect(request.url(f"/jobs/{selection.one}"))
     if selection.one:
         apply(request, action.method, selection.one)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
-    work = prepare(request, action.key, selection.to_filter(), None)
+    work = _prepared(request, action, selection, changes)
     expected = request.field("expected")
     if not selection.ids and request.field("typed").strip().replace(",", "").rstrip("+") != expected:
         wrong = f"type {expected} to confirm; you typed {request.field('typed')!r}"
@@ -135,6 +157,11 @@ def act(request: Request) -> Response:
         moved = str(CountMoved(was, work.total))
         return _confirm_page(request, action, selection, work, status=412, error=moved)
     return redirect(request.url(f"/operations/{start(request, work).id}"))
+
+
+def _prepared(request: Request, action: ActionButton, selection: Selection, changes: Changes) -> Bulk:
+    """The jobs, counted. `changes`: what a reschedule sets; other actions set nothing."""
+    return prepare(request, action.key, selection.to_filter(), None, changes if action is RESCHEDULE else {})
 
 
 def _action(key: str) -> ActionButton:
@@ -162,6 +189,7 @@ def _confirm_page(
         keep=action.keep.format("job" if count.value == 1 else "jobs"),
         back=request.url(f"/jobs/{job.id}") if job else request.url("/jobs", q=selection.filter),
         error=error,
+        given={name: request.field(name) for name in PLACE},
     )
 
 

@@ -30,6 +30,12 @@ def operation(request: Request) -> Response:
     )
 
 
+def _job_of(what: str) -> tuple[str, str]:
+    """The id of the job that a change is about, if it is one, and the rest of the text."""
+    id, _, rest = what.partition(" ")
+    return (id, rest) if is_id(id) else ("", what)
+
+
 @get("/audit", "Who changed what", scope="manage", page=True, for_tenants=False)
 def audit(request: Request) -> Response:
     cursor = request.text("cursor") or None
@@ -39,7 +45,7 @@ def audit(request: Request) -> Response:
         request,
         "audit.html",
         current_page="audit",
-        rows=[(row, clock.moment(row.at), row.what if is_id(row.what) else None) for row in rows],
+        rows=[(row, clock.moment(row.at), *_job_of(row.what)) for row in rows],
         operations=[operation_out(one) for one in operations],
         older=request.url("/audit", cursor=rows[-1].id) if len(rows) == MAX_ROWS else None,
         newest=request.url("/audit") if cursor else None,

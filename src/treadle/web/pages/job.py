@@ -25,6 +25,8 @@ COPIED = ("queue", "tenant", "subject", "priority", "max_attempts")
 BUTTONS = {
     "out_of_attempts": ("retry", "Fix the cause, then use the Retry button."),
     "finished": ("retry", "To run it again, use the Retry button."),
+    "expired": ("retry", "If it is still needed, use the Retry button."),
+    "expires": ("reschedule", "To give it more time, use the Reschedule button."),
     "running": ("cancel", "To stop it, use the Cancel button."),
     "key_held": ("cancel", "It starts then. To stop that job, open it and use its Cancel button."),
     "not_due": ("run_now", "Wait until then, or use the Run now button."),

@@ -52,6 +52,9 @@ def overview(request: Request) -> Response:
         problems=queries.problems(request),
         pauses=queries.pauses(request),
         charts=[usage_charts.throughput_chart(steps, over, fmt), *usage_charts.mean_charts(steps, over, fmt)],
+        backlog=usage_charts.backlog_chart(
+            queries.backlog(request, over), over, fmt, lambda wanted: request.url("/jobs", q=str(wanted))
+        ),
         windows=[(key, key) for key in WINDOWS],
         kinds=GROUPS,
         rows=_rows(request, by, queues, used, over),

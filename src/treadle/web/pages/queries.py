@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from treadle.app import Treadle
 from treadle.filters import Filter
-from treadle.job import Count, Usage
+from treadle.job import Backlog, Count, Usage
 from treadle.management import recent_usage
 from treadle.problems import Problem
 from treadle.problems import problems as find_problems
@@ -60,6 +60,11 @@ def problems(request: Request) -> list[Problem]:
 
 def counts_by_state(request: Request, wanted: Filter) -> dict[str, Count]:
     return _cached(request, ("counts", str(wanted)), lambda: request.jobs.counts_by_state(wanted))
+
+
+def backlog(request: Request, over: Window) -> list[Backlog]:
+    make = partial(request.app.backlog, over.since, over.until, step=over.step)
+    return _cached(request, ("backlog", over), make)
 
 
 def usage(

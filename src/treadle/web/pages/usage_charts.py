@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from treadle import clock
-from treadle.job import Usage
+from treadle.filters import Filter
+from treadle.job import Backlog, Usage
 from treadle.management import ONE_STEP
 from treadle.units import format_duration
 from treadle.web.charts import NOTHING, Chart, Scale, Series, bars, lines, nice, nice_seconds
@@ -125,6 +126,22 @@ def mean_charts(steps: Sequence[Sums], over: Window, fmt: Formatter) -> list[Cha
     wait = Series("mean", "calm", [s.mean_wait for s in steps], _duration(sums.mean_wait))
     run = Series("mean", "good", [s.mean_run for s in steps], _duration(sums.mean_run))
     return [lines(labels, (wait,), TIME, "Mean wait over time"), lines(labels, (run,), TIME, "Mean run over time")]
+
+
+def backlog_chart(rows: Iterable[Backlog], over: Window, fmt: Formatter, link: Callable[[Filter], str]) -> Chart:
+    """How many jobs were due and how many ran, at most. A step without a sample leaves a gap. Each leads to the jobs
+    that were stored in it."""
+    found = {row.at: row for row in rows}
+    steps = [found.get(at) for at in over.starts]
+    due = Series("queued", "warn", [row.queued if row else None for row in steps], _latest(steps, "queued"))
+    running = Series("running", "ok", [row.processing if row else None for row in steps], _latest(steps, "processing"))
+    length = timedelta(seconds=over.step)
+    links = [link(Filter(since=at, until=at + length)) for at in over.starts]
+    return lines(_labels(over, fmt), (due, running), COUNT, "Queued and running jobs over time", links)
+
+
+def _latest(steps: Sequence[Backlog | None], name: str) -> str:
+    return next((number(getattr(row, name)) for row in reversed(steps) if row is not None), "")
 
 
 def _duration(seconds: float | None) -> str:

@@ -191,6 +191,19 @@
     if (here() !== "UTC") refresh();
   };
 
+  // Suggestions for the last word of the filter. An option has the whole text, so that choosing it keeps the other words.
+  let terms = null;
+  const suggest = async (box) => {
+    if (!terms) {
+      terms = [];
+      try { terms = (await (await fetch(`${root}api/filter-terms`)).json()).items || []; } catch { terms = null; return; }
+    }
+    const [, before, word] = /^(.*\s)?(\S*)$/s.exec(box.value), begun = word.toLowerCase();
+    const found = terms.filter((term) => term.toLowerCase().startsWith(begun) && term !== word).slice(0, 20);
+    box.list.replaceChildren(...found.map((term) => { const one = document.createElement("option"); one.value = (before || "") + term; return one; }));
+  };
+  for (const name of ["focusin", "input"]) document.addEventListener(name, (event) => { if (event.target.id === "filter") suggest(event.target); });
+
   document.addEventListener("click", (event) => {
     const on = (selector) => event.target.closest(selector);
     let found;
@@ -233,7 +246,7 @@
     "/": () => { const box = $("#filter"); if (box) { box.focus(); box.select(); } else location.href = `${root}jobs`; },
     j: () => step(1), k: () => step(-1), x: mark, r: toggle, t: theme, "?": help, g: () => { going = Date.now(); },
     Enter: () => { if (row()) location.href = row().dataset.href; },
-    R: () => act("R", "retry"), C: () => act("C", "cancel"), D: () => act("D", "delete"),
+    R: () => act("R", "retry"), S: () => act("S", "reschedule"), C: () => act("C", "cancel"), D: () => act("D", "delete"),
   };
   document.addEventListener("keydown", (event) => {
     if (event.key === "Escape" && typing(event.target)) event.target.blur();

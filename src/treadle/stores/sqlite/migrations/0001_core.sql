@@ -10,7 +10,7 @@ CREATE TABLE treadle_meta (
 -- only adds leaves that as it is. 'lease' counts all leases, 'clock' is the latest time that was ever written.
 INSERT INTO treadle_meta VALUES ('schema', 1), ('oldest', 1), ('lease', 0), ('clock', 0);
 
--- What was asked for. Written once.
+-- What was asked for. Written once, but for the priority and the queue, which a reschedule changes.
 CREATE TABLE treadle_jobs (
     id           TEXT PRIMARY KEY,
     type         TEXT NOT NULL,
@@ -41,7 +41,8 @@ CREATE TABLE treadle_ready (
     snoozes    INTEGER NOT NULL,
     suspicion  INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
-    parked     TEXT NOT NULL DEFAULT ''  -- what keeps claims from meeting it again and again: 'tenant:acme'
+    parked     TEXT NOT NULL DEFAULT '',  -- what keeps claims from meeting it again and again: 'tenant:acme'
+    start_by   INTEGER  -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
 ) STRICT, WITHOUT ROWID;
 
 -- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority). Parked rows are not in it.
@@ -57,6 +58,9 @@ CREATE INDEX treadle_ready_later ON treadle_ready (run_at) WHERE run_at > update
 
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX treadle_ready_retrying ON treadle_ready (id) WHERE attempts > 0;
+
+-- The few that expire.
+CREATE INDEX treadle_ready_expiring ON treadle_ready (start_by) WHERE start_by IS NOT NULL;
 
 -- Leased. Progress and the cancel flag are its only updates (and the deadline, by `extend`).
 CREATE TABLE treadle_leases (
@@ -137,7 +141,8 @@ CREATE TABLE treadle_types (
     concurrency  INTEGER,
     timeout      INTEGER,
     updated_at   INTEGER NOT NULL,
-    redact       TEXT NOT NULL DEFAULT '[]'  -- JSON: names that its app hides, too; false if it hides nothing
+    redact       TEXT NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
+    arguments    TEXT NOT NULL DEFAULT ''  -- JSON schema of the handler's arguments; '' if there is none
 ) STRICT, WITHOUT ROWID;
 
 -- One incarnation of a process that claims and runs. Its `beats` stand still when it does.
@@ -194,6 +199,14 @@ CREATE TABLE treadle_usage (
     PRIMARY KEY (minute, type, queue, tenant)
 ) STRICT, WITHOUT ROWID;
 
+-- How many jobs wait and run, sampled once a minute by whichever worker is first.
+CREATE TABLE treadle_backlog (
+    minute     INTEGER PRIMARY KEY,  -- its first second since 1970
+    queued     INTEGER NOT NULL,     -- due
+    later      INTEGER NOT NULL,     -- for a later time, after a failure too
+    processing INTEGER NOT NULL
+) STRICT, WITHOUT ROWID;
+
 -- Who changed what, by the API or the dashboard.
 CREATE TABLE treadle_audit (
     id     TEXT PRIMARY KEY,
@@ -229,7 +242,8 @@ CREATE TABLE treadle_operations (
     started_at INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     ended_at   INTEGER,
-    error      TEXT
+    error      TEXT,
+    changes    TEXT NOT NULL DEFAULT '{}'  -- JSON: of a reschedule, what it sets
 ) STRICT, WITHOUT ROWID;
 
 -- Requests that were answered, by the key that their sender gave them: a repeated one is not carried out again.
@@ -260,7 +274,8 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
        CASE WHEN r.attempts > 0 OR r.suspicion > 0
             THEN (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1)
             ELSE f.error END AS error,
-       f.result, l.fraction AS progress
+       f.result, l.fraction AS progress,
+       strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by
   FROM treadle_jobs j
   LEFT JOIN treadle_ready r ON r.id = j.id
   LEFT JOIN treadle_leases l ON l.id = j.id
