@@ -38,6 +38,8 @@ ERRORS = [
     "PayloadTooLarge",
     "RequestDiffers",
     "ResultTimeout",
+    "ScheduleDeclared",
+    "ScheduleNotFound",
     "SchemaTooNew",
     "SchemaTooOld",
     "StoreBusy",
@@ -160,6 +162,7 @@ TREADLE = [
     "retention",
     "retry",
     "run_now",
+    "schedules",
     "store",
     "tick",
     "tracing",
@@ -192,6 +195,8 @@ JOB = [
     "result",
     "progress",
     "dedupe_mode",
+    "schedule",
+    "fired_at",
 ]
 
 CONTEXT = [
@@ -199,6 +204,7 @@ CONTEXT = [
     "attempt",
     "cancelled",
     "complete",
+    "fired_at",
     "id",
     "max_attempts",
     "progress",

@@ -115,6 +115,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     result: Any = None
     progress: Progress | None = None
+    schedule: str | None = None
+    """The name of the schedule that fired it, and the moment for which it did."""
+    fired_at: datetime | None = None
     dedupe_mode: str | None = None
     """How it was enqueued, if it has a dedupe key: "return", "replace", …"""
 
@@ -143,6 +146,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_rule: str | None = None
     """As `dedupe.rule_text`."""
     traceparent: str | None = None
+    schedule: str | None = None
+    fired_at: int | None = None
 
     def due(self, now: int) -> int:
         """The earliest start, if it is stored now."""
@@ -166,6 +171,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             created_at=created,
             updated_at=created,
             dedupe_mode=None if self.dedupe is None else mode_of(self.dedupe_rule),
+            schedule=self.schedule,
+            fired_at=None if self.fired_at is None else clock.moment(self.fired_at),
         )
 
 
@@ -190,6 +197,8 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     deadline: int | None
     keyed: int
     traceparent: str | None = None
+    fired_at: int | None = None
+    """If a schedule fired it: the moment for which it did."""
 
     @property
     def fence(self) -> tuple[int, int]:

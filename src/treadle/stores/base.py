@@ -33,6 +33,7 @@ from treadle.stores.rows import (
     Settled,
     Token,
 )
+from treadle.stores.scheduling import Scheduling
 
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which a job of a worker can be stuck: its worker goes first."""
@@ -80,6 +81,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """Since when its event loop is blocked."""
     quiet_at: int | None = None
     """Since when somebody wants it to claim nothing."""
+    schedules: Mapping[str, str] = {}
+    """The schedules that its code declares: each name, and the hash of what is declared."""
     doing: tuple[tuple[str, int, int], ...] = ()
     """The jobs that it runs: each type, how many, and since when the first."""
     broken: tuple[str, ...] = ()
@@ -391,5 +394,5 @@ class WebRecords(Protocol):
         RequestDiffers if that request had another hash."""
 
 
-class Store(Engine, Schema, Reading, Managing, Pausing, WebRecords, Protocol):
+class Store(Engine, Schema, Reading, Managing, Pausing, Scheduling, WebRecords, Protocol):
     """A database that keeps jobs."""

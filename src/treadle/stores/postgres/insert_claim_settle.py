@@ -41,7 +41,8 @@ from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_writ
 log = logging.getLogger("treadle")
 
 _COLUMNS = attrgetter(
-    *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent")
+    *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent"),
+    *("schedule", "fired_at"),
 )
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode

@@ -1,6 +1,6 @@
 """The JSON API."""
 
 from treadle.web import broadcaster
-from treadle.web.api import audit, bulk, jobs, monitoring, pauses, stats
+from treadle.web.api import audit, bulk, jobs, monitoring, pauses, schedules, stats
 
-MODULES = (jobs, bulk, stats, broadcaster, pauses, audit, monitoring)
+MODULES = (jobs, bulk, schedules, stats, broadcaster, pauses, audit, monitoring)
