@@ -17,6 +17,7 @@ from treadle.stores.shared import read
 from treadle.stores.transaction import Transaction
 
 _FIELDS = ScheduleRow.__struct_fields__
+MOST_DECLARED = 1_000
 
 
 def to_row(row: Sequence[Any]) -> ScheduleRow:
@@ -60,9 +61,13 @@ def put(tx: Transaction, new: NewSchedule) -> ScheduleRow:
 
 
 def declare(tx: Transaction, declared: Sequence[NewSchedule]) -> None:
-    """Each declaration of a worker, if it wins. In the order of the names, so that no two workers deadlock."""
-    living = alive(read.workers(tx), tx.now)
-    for new in sorted(declared, key=lambda new: new.name):
+    """Each declaration of a worker, if it wins. Usually all are stored already, as one statement shows. The others are
+    locked in the order of their names, so that no two workers deadlock."""
+    rows = map(to_row, tx.execute(tx.sql.DECLARED_SCHEDULES, {"limit": MOST_DECLARED}))
+    stored = {(row.tenant, row.name): row.spec for row in rows}
+    changed = [new for new in declared if stored.get((new.tenant, new.name)) != new.spec]
+    living = alive(read.workers(tx), tx.now) if changed else []
+    for new in sorted(changed, key=lambda new: new.name):
         row = _lock(tx, new.tenant, new.name)
         if row is None:
             _added(tx, new, "code")
