@@ -35,9 +35,12 @@ PURE = {
     "diagnosis",
     "pauses",
     "problems",
+    "schedule",
+    "schedule_diagnosis",
 }
 """No I/O, no store, no worker: data and decisions."""
 MIDDLE = {
+    "backfill",
     "bulk",
     "context",
     "control",
@@ -49,6 +52,7 @@ MIDDLE = {
     "registry",
     "hooks",
     "results",
+    "schedules",
 }
 """The parts of an app. They know only the contract of a store, and the user's own connections."""
 TOP = {"cli", "web", "testing", "contrib", "__main__"}

@@ -38,6 +38,8 @@ ERRORS = [
     "PayloadTooLarge",
     "RequestDiffers",
     "ResultTimeout",
+    "ScheduleDeclared",
+    "ScheduleNotFound",
     "SchemaTooNew",
     "SchemaTooOld",
     "StoreBusy",
@@ -164,6 +166,7 @@ TREADLE = [
     "retention",
     "retry",
     "run_now",
+    "schedules",
     "store",
     "tick",
     "tracing",
@@ -197,6 +200,8 @@ JOB = [
     "progress",
     "dedupe_mode",
     "start_by",
+    "schedule",
+    "fired_at",
 ]
 
 CONTEXT = [
@@ -204,6 +209,7 @@ CONTEXT = [
     "attempt",
     "cancelled",
     "complete",
+    "fired_at",
     "id",
     "max_attempts",
     "progress",

@@ -12,7 +12,7 @@ import numpy as np
 
 from treadle import Context, Treadle, exponential
 
-from .grid import REGIONS, cut, picture
+from .grid import MODEL, REGIONS, cut, picture
 
 td = Treadle(os.environ.get("TREADLE_URL", "sqlite:///jobs.db"))
 
@@ -38,6 +38,10 @@ def scan_source(ctx: Context, model_id: str) -> None:
                 sooner_first = ingest_grib.using(priority=-hour, subject=f"{model_id}/{run_id}/{hour}")
                 sooner_first.enqueue(model_id=model_id, run_id=run_id, hour=hour)
         ctx.result = {"hours": len(found)}
+
+
+# At night, when the last run of the day is complete. If the machine was off then, once when it is on again.
+scan_source.schedule("nightly-scan", cron="30 2 * * *", zone="America/New_York", payload={"model_id": MODEL})
 
 
 @td.job(max_attempts=4, backoff=exponential(base=1, cap=60))

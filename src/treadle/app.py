@@ -22,6 +22,7 @@ from treadle.producer import warn_if_on_loop
 from treadle.redact import Setting
 from treadle.registry import Registry
 from treadle.results import ResultPoller, result_of, twin
+from treadle.schedules import Schedules
 from treadle.settings import checked_name, database_url, redactor_for
 from treadle.stores import open_store
 from treadle.stores.base import ClaimRequest, Store, TypePolicy
@@ -67,6 +68,7 @@ class Treadle(Management):
         self.tracing: Tracing | None = None
         self.retention = retention
         self.redactor = redactor_for(redact)
+        self.schedules = Schedules(self)
         self._wakers = set()
         self._use(open_store(database_url(url), synchronous=synchronous, clock=clock))
 

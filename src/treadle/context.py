@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
 
-from treadle import codec
+from treadle import clock, codec
 from treadle.errors import BadOption, TransactionOver
 from treadle.job import ClaimedJob, NewJob, Progress
 from treadle.outcome import COMPLETED, Outcome, OutcomeKind, StopReason
@@ -96,6 +97,12 @@ class Context:
     def snoozes(self) -> int:
         """How often the job was snoozed so far."""
         return self._run.claimed.snoozes
+
+    @property
+    def fired_at(self) -> datetime | None:
+        """The moment for which a schedule fired the job. It stays the same however late the job runs, or runs again."""
+        at = self._run.claimed.fired_at
+        return None if at is None else clock.moment(at)
 
     @property
     def cancelled(self) -> bool:

@@ -173,6 +173,24 @@ class WrongStatus(TreadleError):
         self.verb, self.id, self.status = verb, id, status
 
 
+class ScheduleNotFound(TreadleError, LookupError):
+    """No schedule has this name."""
+
+    def __init__(self, name: str, tenant: str = "") -> None:
+        whose = f" of tenant {_shown(tenant)}" if tenant else ""
+        super().__init__(f"no schedule{whose} has the name {_shown(name)}; td.schedules.list() lists them")
+        self.name, self.tenant = name, tenant
+
+
+class ScheduleDeclared(TreadleError):
+    """A schedule that the code of a live worker declares cannot be deleted: the worker would bring it back."""
+
+    def __init__(self, name: str) -> None:
+        way_out = f"pause it: td.schedules.pause({name!r}), or remove it from the code and restart the workers"
+        super().__init__(f"schedule {name!r} is declared by the code of a live worker; {way_out}")
+        self.name = name
+
+
 class BadCursor(TreadleError, ValueError):
     """A cursor that does not come from a page."""
 

@@ -58,6 +58,7 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[Text, ...] = ()
     tenants: tuple[Text, ...] = ()
     subjects: tuple[Text, ...] = ()
+    schedules: tuple[Text, ...] = ()
     workers: tuple[Text, ...] = ()
     ids: tuple[str, ...] = ()
     attempts: tuple[tuple[Compared, ...], ...] = ()
@@ -91,7 +92,9 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **fields)
 
 
-NAMED = {"status": "statuses"} | {key: f"{key}s" for key in ("type", "queue", "tenant", "subject", "worker", "id")}
+NAMED = {"status": "statuses"} | {
+    key: f"{key}s" for key in ("type", "queue", "tenant", "subject", "schedule", "worker", "id")
+}
 """Keys whose values are names, and their fields."""
 KEYS = (*NAMED, "attempt", "error", "payload.…", "since", "until")
 EVERYTHING = Filter()

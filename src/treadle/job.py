@@ -115,6 +115,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
     result: Any = None
     progress: Progress | None = None
+    schedule: str | None = None
+    """The name of the schedule that fired it, and the moment for which it did."""
+    fired_at: datetime | None = None
     dedupe_mode: str | None = None
     """How it was enqueued, if it has a dedupe key: "return", "replace", …"""
     start_by: datetime | None = None
@@ -147,6 +150,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     traceparent: str | None = None
     start_within: int | None = None
     """Microseconds after its run_at within which it has to start."""
+    schedule: str | None = None
+    fired_at: int | None = None
 
     def due(self, now: int) -> int:
         """The earliest start, if it is stored now."""
@@ -171,6 +176,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             updated_at=created,
             dedupe_mode=None if self.dedupe is None else mode_of(self.dedupe_rule),
             start_by=None if self.start_within is None else clock.moment(due + self.start_within),
+            schedule=self.schedule,
+            fired_at=None if self.fired_at is None else clock.moment(self.fired_at),
         )
 
 
@@ -220,6 +227,8 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     deadline: int | None
     keyed: int
     traceparent: str | None = None
+    fired_at: int | None = None
+    """If a schedule fired it: the moment for which it did."""
 
     @property
     def fence(self) -> tuple[int, int]:

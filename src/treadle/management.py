@@ -17,6 +17,8 @@ from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.problems import Problem, problems
 from treadle.results import twin
+from treadle.schedule import LATE
+from treadle.schedule_diagnosis import schedule_problems
 from treadle.stores.base import Store, WorkerRow
 from treadle.stores.rows import QueueStats, Sampled
 
@@ -28,6 +30,8 @@ USED_BY = ("type", "queue", "tenant")
 Statuses = Status | str | Sequence[Status | str]
 """One status, or several."""
 RECENT_TYPES = 1_000
+MOST_SCHEDULES = 1_000
+"""Schedules that are looked at for problems."""
 ONE_STEP = 60 << 34
 """Seconds, in whole minutes: so long that all of the time is one step."""
 
@@ -141,9 +145,10 @@ class Management(Control):
 
     def problems(self) -> list[Problem]:
         """What is wrong now, each problem with the next step."""
-        now = self.store.now()
-        queues, workers, recent = self.store.queue_stats(), self.store.workers(), recent_usage(self.store, now)
-        return problems(queues, workers, recent, now, self.store.pauses())
+        now, store = self.store.now(), self.store
+        queues, workers, recent = store.queue_stats(), store.workers(), recent_usage(store, now)
+        found = problems(queues, workers, recent, now, store.pauses())
+        return [*found, *schedule_problems(store.odd_schedules(LATE, MOST_SCHEDULES), workers, now)]
 
     def attempts(self, id: str) -> list[Attempt]:
         """The job's unsuccessful attempts, oldest first, each with its traceback."""

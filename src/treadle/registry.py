@@ -14,6 +14,7 @@ from treadle.context import Context
 from treadle.dedupe import Dedupe, DedupeOption
 from treadle.errors import BadHandler, BadOption, DuplicateType, TreadleError, UnknownOption, UnknownType
 from treadle.function import JobFunction
+from treadle.schedule import NewSchedule
 from treadle.settings import at_least_one, checked_name, checked_priority, checked_timeout
 from treadle.signature import Signature
 from treadle.stores.base import TypePolicy
@@ -40,6 +41,8 @@ class JobOptions(TypedDict, total=False):
     backoff: Backoff | Sequence[float] | float
     dedupe: DedupeOption
     run: Literal["auto", "thread", "process"]
+    cron: str | None
+    zone: str | None
 
 
 KNOWN_JOB_OPTIONS = frozenset(JobOptions.__annotations__)
@@ -56,6 +59,8 @@ class JobType(msgspec.Struct, kw_only=True):
     dedupe: DedupeOption
     run: Literal["async", "thread", "process"]
     already_done: AlreadyDone | None = None
+    schedules: dict[str, NewSchedule] = {}
+    """Those that its code declares, by name."""
 
     @property
     def name(self) -> str:
@@ -98,6 +103,7 @@ class Registry:
 
         `concurrency`: how many may run at once, over all workers. `max_attempts`: runs in total, by default 5.
         `timeout`: seconds for one run. `run="process"`: in a child process, which a timeout can kill.
+        `cron`, `zone`: also enqueue it at these times, without arguments. The schedule has the name of the type.
         """
         if function is not None:
             return self._add(function, options)
@@ -108,6 +114,10 @@ class Registry:
             raise UnknownOption(option, KNOWN_JOB_OPTIONS)
         declared = JobFunction[..., ..., Any](_job_type(handler, options), self)
         self._refuse_a_second(declared)
+        if options.get("zone") is not None and options.get("cron") is None:
+            raise BadOption("zone", options.get("zone"), "it belongs to cron=; pass both")
+        if (cron := options.get("cron")) is not None:
+            declared.schedule(declared.job_type.name, cron=cron, zone=options.get("zone"))
         self._keep(declared)
         return declared
 
@@ -135,6 +145,8 @@ class Registry:
             raise TreadleError(f"the registry belongs to {other.app!r} already; make another one for this app")
         for function in other:
             self._refuse_a_second(function)
+            for name in function.job_type.schedules:
+                self.refuse_a_second_schedule(name)
         for function in other:
             self._keep(function)
         other._parent = self
@@ -145,6 +157,20 @@ class Registry:
         self.app = app
         for registry in self._included:
             registry._join(app)
+
+    def refuse_a_second_schedule(self, name: str) -> None:
+        """Each schedule of an app has a name of its own."""
+        root = self
+        while root._parent is not None:
+            root = root._parent
+        if name in root.schedules:
+            taken = f"type {root.schedules[name].type!r} has a schedule of this name already"
+            raise BadOption("schedule", name, f"{taken}; choose another name")
+
+    @property
+    def schedules(self) -> dict[str, NewSchedule]:
+        """The schedules that the code declares, by name."""
+        return {name: new for function in self for name, new in function.job_type.schedules.items()}
 
     def __getitem__(self, type: str) -> JobType:
         try:

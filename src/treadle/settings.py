@@ -86,10 +86,16 @@ def microseconds(start_within: Any) -> int:
 def checked_run_at(moment: Any) -> datetime:
     if not isinstance(moment, datetime):
         raise BadOption("run_at", moment, "a datetime; for seconds from now use delay=…")
+    return checked_moment("run_at", moment)
+
+
+def checked_moment(option: str, moment: Any) -> datetime:
+    if not isinstance(moment, datetime):
+        raise BadOption(option, moment, "a datetime, such as datetime(2026, 11, 1, 8, 30, tzinfo=UTC)")
     try:
         exists = clock.FIRST <= clock.from_datetime(moment) <= clock.LAST
     except OverflowError:
         exists = False
     if not exists:
-        raise BadOption("run_at", moment, "a moment that exists in every time zone: 0001-01-02 to 9999-12-30")
+        raise BadOption(option, moment, "a moment that exists in every time zone: 0001-01-02 to 9999-12-30")
     return moment

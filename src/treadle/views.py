@@ -15,6 +15,8 @@ from treadle.diagnosis import Reason, Why, is_alive, silence, stalled_for
 from treadle.errors import BadFilter
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
 from treadle.problems import Problem
+from treadle.schedule import Schedule
+from treadle.schedule_diagnosis import ScheduleWhy
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
@@ -116,6 +118,29 @@ def job_page(items: list[Job], page: Page, filter: Filter, count: Count | None) 
     """A page, with its jobs as they may be shown."""
     counted = None if count is None else total(count)
     return JobPage(items=items, next_cursor=page.next, total=counted, searched=page.searched, filter=str(filter))
+
+
+def schedule(schedule: Schedule, hide: Redactor) -> Schedule:
+    return msgspec.structs.replace(schedule, payload=hide.value(schedule.payload))
+
+
+class ScheduleOut(msgspec.Struct, kw_only=True):
+    """A schedule, why it did not fire or when it will, and its newest jobs."""
+
+    schedule: Schedule
+    why: ScheduleWhy
+    jobs: list[Job]
+
+
+def schedule_out(found: Schedule, why: ScheduleWhy, jobs: Iterable[Job], hide: Redactor) -> ScheduleOut:
+    return ScheduleOut(schedule=schedule(found, hide), why=why, jobs=[job(one, hide) for one in jobs])
+
+
+class SchedulesOut(msgspec.Struct, kw_only=True):
+    """Some schedules, by tenant and name."""
+
+    items: list[Schedule]
+    next_cursor: str | None
 
 
 class Doing(msgspec.Struct, kw_only=True):

@@ -35,13 +35,17 @@ from treadle import Dedupe, stores
 from treadle.clock import SECOND
 from treadle.dedupe import rule_text
 from treadle.errors import KeyHeld, WrongStatus
+from treadle.ids import id_at
 from treadle.job import ClaimedJob, Reschedule, Status, Suspicion, can_retry
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
+from treadle.schedule import NewSchedule, Rule
 
 TYPES, QUEUES, TENANTS, WORKERS = ("a", "b"), ("q", "r"), ("", "t"), ("w1", "w2", "")
 LIMITS = {"b": 2}
 TARGETS = (Target(queue="q"), Target(type="a"), Target(tenant="t"))
+EVERY = 4 * SECOND
+HEARTBEAT = NewSchedule(name="heartbeat", type="a", tenant="t", rule=Rule(every=EVERY))
 OUTCOMES = (
     *EVERY_OUTCOME,
     Outcome(OutcomeKind.RETRIED, delay=5 * SECOND, error="later"),
@@ -97,6 +101,9 @@ class StoreMachine(RuleBasedStateMachine):
             limit(self.store, type, most)
         for worker in WORKERS[:2]:
             enlist(self.store, worker)
+        self.store.put_schedule(HEARTBEAT)
+        self.next_fire: int | None = (self.clock() // EVERY + 1) * EVERY
+        self.fired: set[str] = set()
 
     def teardown(self) -> None:
         self.store.close()
@@ -251,7 +258,9 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def reschedule(self, data: st.DataObject, delay: int | None, **place: Any) -> None:
         id = data.draw(st.sampled_from(list(self.jobs)))
-        k, changes = self.jobs[id], Reschedule(delay=delay, **place)
+        k = self.jobs[id]
+        delay = None if k.parked else delay
+        changes = Reschedule(delay=delay, **place)
         if k.status is not Status.PENDING:
             with pytest.raises(WrongStatus):
                 self.store.reschedule(id, changes)
@@ -396,6 +405,32 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(seconds=st.sampled_from([1, 5, 2 * 86400]))
     def advance(self, seconds: int) -> None:
         self.clock.advance(seconds)
+
+    @rule()
+    def fire(self) -> None:
+        """One job for all moments that are due, if none of an earlier moment has not ended."""
+        due = self.next_fire is not None and self.next_fire <= self.clock()
+        open_ = any(id in self.jobs and not self.jobs[id].status.is_final for id in self.fired)
+        last = self.clock() // EVERY * EVERY
+
+        assert (int(due and not open_), False) == self.store.fire(10)
+
+        if due:
+            self.next_fire = last + EVERY
+        if due and not open_:
+            id = id_at(last, "t", "heartbeat")
+            self.fired.add(id)
+            known = Known(type="a", queue="default", tenant="t", priority=0, max_attempts=5, key=None, run_at=0)
+            self.jobs[id] = replace(known, run_at=self.clock())
+
+    @rule()
+    def pause_or_resume(self) -> None:
+        if self.next_fire is None:
+            self.store.resume_schedule("t", "heartbeat")
+            self.next_fire = (self.clock() // EVERY + 1) * EVERY
+        else:
+            self.store.pause_schedule("t", "heartbeat", "ann", "")
+            self.next_fire = None
 
     @rule()
     def compact(self) -> None:

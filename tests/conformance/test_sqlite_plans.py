@@ -283,7 +283,9 @@ def test_pruning_reads_only_old_jobs(store, clock):
     finish(store, CANCELLED)
     clock.now += DAY
 
-    lines = plan(store, Transaction.sql.PRUNABLE, {"oldest": "0190", "before": 1, "statuses": "[]", "limit": 5})
+    lines = plan(
+        store, Transaction.sql.PRUNABLE, {"oldest": "0190", "before": 1, "now": 1, "statuses": "[]", "limit": 5}
+    )
 
     assert [line for line in lines if line.startswith("SEARCH treadle_finished USING PRIMARY KEY (id<?)")]
     assert [] == [line for line in lines if "TEMP B-TREE" in line]

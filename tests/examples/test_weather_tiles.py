@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -43,6 +44,20 @@ def rows(query: str) -> list[Any]:
 def in_order(n: int) -> list[Any]:
     """The next jobs, as a worker with one slot takes them."""
     return [td.claim(1)[0].job for _ in range(n)]
+
+
+def test_new_hours_are_looked_for_every_night(clock: ManualClock, tmp_path: Path) -> None:
+    publish(tmp_path / "upstream", 6, 8, 12)
+    td.tick()
+    clock.advance(24 * 3600)
+
+    assert td.tick().fired == 1
+
+    [scan] = td.jobs("schedule:nightly-scan")
+    assert (scan.type, scan.payload) == ("scan_source", {"model_id": MODEL})
+    assert scan.fired_at is not None
+    assert scan.fired_at.astimezone(ZoneInfo("America/New_York")).strftime("%H:%M") in ("02:30", "03:00")
+    assert td.count("type:ingest_grib").value > 0
 
 
 # 2.1 Table jobs

@@ -10,6 +10,7 @@ from tests.conformance.helpers import enlist, new_job, put_many, take
 from treadle import Treadle
 from treadle.clock import SECOND
 from treadle.outcome import COMPLETED
+from treadle.schedule import NewSchedule, Rule
 from treadle.stores.base import ClaimRequest
 from treadle.stores.libsql.hrana import _names
 from treadle.stores.libsql.store import LibSQLStore
@@ -71,6 +72,18 @@ def test_a_beat_that_moves_deadlines_takes_no_more_round_trips(store):
 
     for left in (60, 90):  # nothing to write, and all of them to write
         assert 2 == round_trips(store, lambda left=left: store.beat(worker, [(c, left * SECOND) for c in claimed]))[0]
+
+
+def test_an_idle_worker_looks_for_schedules_in_one_round_trip_and_fires_fifty_in_five(store):
+    """They look, read what has not ended, move on, look for the ids, and store and commit."""
+    store = LibSQLStore(store.url, clock=lambda: clock[0])
+    clock = [1_800_000_000 * SECOND]
+    for n in range(50):
+        store.put_schedule(NewSchedule(name=f"s{n}", type="noop", rule=Rule(every=60 * SECOND)))
+
+    assert 1 == round_trips(store, store.next_fire)[0]
+    clock[0] += 60 * SECOND
+    assert (5, (50, False)) == round_trips(store, lambda: store.fire(51))
 
 
 def test_a_drain_moves_at_least_fifty_jobs_per_round_trip(libsql_url, monkeypatch):

@@ -90,6 +90,25 @@ CASES: dict[str, list[str]] = {
     "top": ["top"],
     "workers": ["workers"],
     "queues-ls": ["queues ls"],
+    "schedules": [
+        "schedules ls",
+        "schedules ls --tenant acme",
+        "schedules ls --limit 1",
+        "schedules show nightly",
+        "schedules show digest --tenant acme",
+        "schedules pause nightly --reason 'the source is down'",
+        "schedules show nightly",
+        "schedules resume nightly",
+        "schedules run digest --tenant acme",
+        "schedules backfill digest 2026-01-01T00:00Z 2026-01-02T00:00Z --tenant acme",
+        "schedules backfill digest 2026-01-01T00:00Z 2026-01-02T00:00Z --tenant acme",
+        "schedules backfill digest 2026-01-02T00:00Z 2026-01-01T00:00Z --tenant acme",
+        "schedules backfill digest yesterday 0 --tenant acme",
+        "schedules delete digest --tenant acme",
+        "schedules delete digest --tenant acme --yes",
+        "schedules show digest --tenant acme",
+        "schedules ls --cursor nonsense",
+    ],
     "queues-pause": [
         "queues pause mail --reason 'provider down'",
         "queues pause --type report",
@@ -135,6 +154,7 @@ CASES: dict[str, list[str]] = {
     "empty": [
         f"db upgrade {EMPTY}",
         *(f"{words} {EMPTY}" for words in ("stats", "top", "workers", "queues ls", "jobs ls", "tokens ls", "doctor")),
+        f"schedules ls {EMPTY}",
     ],
     "errors-job": [
         *(f"jobs {verb} {UNKNOWN}" for verb in ("show", "why", "clone", "retry", "run-now", "cancel")),

@@ -34,6 +34,7 @@ TEXTS: list[tuple[str, str]] = [
     (r"\bSQLite 3\.\d+\.\d+", "SQLite <version>"),
     (r"local file system \(.*\)|file system unknown: .*", "local file system (<file system>)"),
     (r"\btd_[\w-]{43}", "td_<secret>"),
+    (r"\bcli:[\w.-]+", "cli:<user>"),
     # Python's module path depends on the machine.
     (r"(?m)(^  /.*\.py(\n|\Z))+", "  <path>\n"),
     # In a traceback, only the user's own lines count.

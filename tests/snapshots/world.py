@@ -8,6 +8,7 @@ import treadle
 from tests.cli.helpers import enlist
 from treadle import Treadle
 from treadle.job import Progress
+from treadle.schedule import NewSchedule, Rule
 from treadle.stores.base import ClaimRequest, TypePolicy
 
 APP = """from treadle import Treadle
@@ -25,6 +26,7 @@ def boom():
     raise RuntimeError("boom")
 """
 HOUR = 3600
+NIGHTLY = NewSchedule(name="nightly", type="report", rule=Rule(cron="0 3 * * *", zone="Europe/Berlin"))
 
 
 def create_world(folder: Path) -> dict[str, str]:
@@ -36,6 +38,8 @@ def create_world(folder: Path) -> dict[str, str]:
     td.store.open()
     td.store.publish([TypePolicy(type="resize", queue="images", concurrency=1)])
     ids = {**_ended(td), **_leased(td), **_waiting(td)}
+    td.store.declare_schedules([NIGHTLY])
+    td.schedules.put("digest", "mail", every=HOUR, payload={"to": "ada", "password": "hunter2"}, tenant="acme")
     td.close()
     return ids
 
@@ -61,7 +65,8 @@ def _ended(td: Treadle) -> dict[str, str]:
 
 def _leased(td: Treadle) -> dict[str, str]:
     """A job that the worker runs, and one that was claimed by hand."""
-    worker = enlist(td, "host-1", "mail", "report", "resize", version=treadle.__version__)
+    declared = {NIGHTLY.name: NIGHTLY.spec}
+    worker = enlist(td, "host-1", "mail", "report", "resize", version=treadle.__version__, schedules=declared)
     processing = td.enqueue("resize", {"image": "1.png"}, queue="images")
     [held] = td.store.claim(worker.id, ClaimRequest(limit=1, types={"resize": None}))
     td.store.save_progress([(held, Progress(0.5, "half of it"))])

@@ -6,12 +6,13 @@ A line that must be an error has comments that both checkers reject once it is n
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, assert_type
 
 from treadle import Context, Event, Job, Registry, Status, Treadle, exponential, fixed
 from treadle.function import Enqueuer
 from treadle.job import NewJob, Progress
+from treadle.schedule import Schedule
 from treadle.testing import ManualClock, assert_enqueued, drain, enqueued, refute_enqueued, temporary
 from treadle.worker.tick import TickReport
 
@@ -59,6 +60,28 @@ def without_arguments() -> None: ...
 @registry.job(backoff=fixed(3))
 def apart(ctx: Context, n: int) -> int:
     return n
+
+
+# Schedules
+
+
+@td.job(cron="0 3 * * *", zone="Europe/Berlin")
+def nightly(ctx: Context) -> datetime | None:
+    return ctx.fired_at
+
+
+bare.schedule("weekday", cron="0 8 * * 1-5", zone="Europe/Berlin", payload={"podcast_id": "p"}, missed="once")
+bare.schedule("often", every=timedelta(minutes=15), payload={"podcast_id": "p"}, overlap="queue_one", queue="slow")
+assert_type(td.schedules.put("digest", bare, every=900, payload={"podcast_id": "p"}, tenant="acme"), Schedule)
+assert_type(td.schedules.get("digest"), Schedule | None)
+assert_type(td.schedules.run_now("digest"), Job)
+bare.schedule("never", every=60, missed="never")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+bare.schedule("red", every=60, colour="red")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def schedule_async() -> None:
+    assert_type(await td.schedules.aput("digest", "anything", cron="0 3 * * *"), Schedule)
+    assert_type(await td.schedules.apause("digest", reason="invoice"), Schedule)
 
 
 # Hooks stay what they are

@@ -78,6 +78,29 @@ async def test_there_is_no_job_if_the_users_transaction_rolls_back(kind, ship, w
 
 @every_kind
 @on_a_loop
+async def test_a_schedule_is_put_when_the_users_transaction_commits(kind, td, ship, jobs_url):
+    async with KINDS[kind](jobs_url) as user:
+        await user.execute(ORDER)
+        for every in (60, 90):  # it is new, and it is changed
+            options = {"every": every, "payload": {"order": 1}, "tenant": "acme", "connection": user.connection}
+            put = (
+                await td.schedules.aput("s", ship, **options)
+                if kind in ASYNC
+                else td.schedules.put("s", ship, **options)
+            )
+            assert every == put.every
+        assert [] == td.schedules.list().schedules
+
+        await done(user.commit())
+
+    [found] = td.schedules.list()
+    assert ("acme", "s", 90, {"order": 1}, 2) == (
+        found.tenant, found.name, found.every, found.payload, found.revision,
+    )  # fmt: skip
+
+
+@every_kind
+@on_a_loop
 async def test_listeners_are_notified_when_the_users_transaction_commits(kind, ship, worker, jobs_url):
     worker.open()
     watch = worker.watch()

@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Message, Scope
 from treadle import Fail, Treadle, clock
 from treadle.filters import MOST_VALUES, Filter
 from treadle.job import NewJob
+from treadle.schedule import NewSchedule, Rule
 from treadle.stores.rows import Operation
 from treadle.web.app import ROUTES
 from treadle.web.route import Route
@@ -99,6 +100,9 @@ OF_PAGES = {
     "/audit": ("cursor",),
     "/insights": ("window", "by", "tenant", "type"),
     "/insights.csv": ("window", "tenant", "type"),
+    "/schedules": ("tenant", "cursor"),
+    "/schedule": ("name", "tenant"),
+    "/schedule/confirm": ("action", "name", "tenant"),
     "/settings": ("back",),
     "/settings/save": ("back", "zone", "theme"),
     "/static/{name}": ("v",),
@@ -111,8 +115,11 @@ OF_FORMS = {
     "/pauses": ("kind", "name", "reason", "for"),
     "/pauses/resume": ("kind", "name"),
     "/workers/quiet": ("id", "quiet"),
+    "/schedule/act": ("action", "name", "tenant", "reason", "start", "end"),
 }
-CONFIRM = {"action": "run_now", "id": ID}
+USUAL = {"/jobs/confirm": {"action": "run_now", "id": ID}, "/schedule/confirm": {"action": "pause"}}
+"""What the address of a page needs. The schedule without a name is the one that is meant."""
+SPAN = {"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"}
 FORM = {"action": "run_now", "q": "status:scheduled", "expected": "0", "typed": "0", "payload": "{}", "kind": "queue"}
 FORM |= {"name": "mail", "type": "odd"}
 PAUSE = {"queue": "mail", "type": None, "tenant": None, "reason": None, "until": None}
@@ -136,6 +143,8 @@ OF_BODIES: dict[str, dict[str, Any]] = {
     "/api/pauses": PAUSE,
     "/api/pauses/drain": PAUSE,
     "/api/pauses/resume": {"queue": "mail", "type": None, "tenant": None},
+    "/api/schedule/pause": {"reason": None, "until": None},
+    "/api/schedule/backfill": dict(SPAN),
 }
 """The fields of each body, with a value if the body needs one."""
 WHO = ("read enqueue tick manage", "manage @acme", "read @", "manage @\xff", "enqueue", None)
@@ -201,6 +210,8 @@ def fill(td: Treadle) -> None:
     td.store.insert([NewJob(id=ID, type="<odd>", tenant="acme", subject="'\"", queue="a/b", run_at=never)])
     found = str(Filter(ids=IDS[:1] * MOST_VALUES, tenants=("é" * 200,)))
     td.store.start_operation(Operation(ID, "<who>", "retry", found, 50))
+    for name in ("", "a/b <b>"):
+        td.store.put_schedule(NewSchedule(name=name, type="<odd>", rule=Rule(every=3600 * clock.SECOND)))
 
 
 # One odd text in one place, and the rest as it should be
@@ -213,7 +224,7 @@ def corpus() -> Iterator[Odd]:
         yield from (plain._replace(method=method) for method in ("HEAD", "OPTIONS", "PUT", "get", "\xff", ""))
         yield from (plain._replace(query=query) for query in BYTES)
         for name in parameters(route):
-            usual = CONFIRM if route.path == "/jobs/confirm" else {}
+            usual = USUAL.get(route.path, {})
             yield from (plain._replace(query=urlencode({**usual, name: text}).encode()) for text in TEXTS)
             yield from (plain._replace(query=f"{name}={quote_from_bytes(text)}".encode()) for text in BYTES)
         for name, texts in HEADERS.items():
@@ -231,7 +242,7 @@ def bodies(route: Route, plain: Odd) -> Iterator[Odd]:
         yield from (plain._replace(body=text.encode()) for text in (*JSONS, *NAMES))
         yield from (plain._replace(body=body) for body in BYTES)
     for name in OF_FORMS.get(route.path, ()) if route.writes else ():
-        yield from (plain._replace(body=urlencode({**FORM, name: text}).encode()) for text in TEXTS)
+        yield from (plain._replace(body=urlencode({**form(route), name: text}).encode()) for text in TEXTS)
     for name in OF_BODIES.get(route.path, {}) if route.writes else ():
         values = TEXTS if name in ("filter", "dedupe") else VALUES
         usual = {key: value for key, value in needed(route).items() if (key, name) != ("filter", "ids")}
@@ -243,10 +254,14 @@ def bodies(route: Route, plain: Odd) -> Iterator[Odd]:
 def request_to(route: Route) -> Odd:
     """As one should call it."""
     kind = "application/x-www-form-urlencoded" if route.page else "application/json"
-    body = urlencode(FORM).encode() if route.page else to_json(needed(route))
+    body = urlencode(form(route)).encode() if route.page else to_json(needed(route))
     path = address(route, IDS[-1] if route.method == "DELETE" else ID)
-    query = urlencode(CONFIRM).encode() if route.path == "/jobs/confirm" else b""
+    query = urlencode(USUAL.get(route.path, {})).encode()
     return Odd(route.method, path, query, (("content-type", kind),), body if route.writes else b"")
+
+
+def form(route: Route) -> dict[str, str]:
+    return {"action": "backfill", **SPAN} if route.path == "/schedule/act" else FORM
 
 
 def address(route: Route, text: str) -> str:
@@ -295,8 +310,8 @@ def mixtures(draw: st.DrawFn) -> Odd:
 
 def _bodies(route: Route) -> st.SearchStrategy[bytes]:
     if route.page:
-        form = st.dictionaries(st.sampled_from(OF_FORMS[route.path]), _texts, max_size=4)
-        return form.map(lambda fields: urlencode({**FORM, **fields}, errors="replace").encode())
+        fields = st.dictionaries(st.sampled_from(OF_FORMS[route.path]), _texts, max_size=4)
+        return fields.map(lambda given: urlencode({**form(route), **given}, errors="replace").encode())
     if route.body is None:
         return st.binary(max_size=20)
     names = st.sampled_from(sorted(OF_BODIES[route.path]))

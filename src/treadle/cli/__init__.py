@@ -33,6 +33,7 @@ COMMANDS = {
     "workers": Lazy("Look", "workers", "List workers and what they run; let one be quiet."),
     "queues": Lazy("Look", "queues", "List what waits and what runs; pause, resume and drain."),
     "jobs": Lazy("Look", "jobs", "List, show, explain, clone, retry, run now, cancel and delete jobs."),
+    "schedules": Lazy("Look", "schedules", "List, explain, pause, resume, run, backfill and delete schedules."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and how to fix it."),
     "dashboard": Lazy("Look", "dashboard", "Serve the dashboard and the HTTP API."),
     "tokens": Lazy("Maintain", "dashboard", "Create, list and revoke tokens for the HTTP API."),

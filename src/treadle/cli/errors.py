@@ -27,12 +27,15 @@ class Explanation(NamedTuple):
     next: str = ""
 
 
+DECLARED = "cannot delete schedule {0.name}: the code of a live worker declares it"
 DAMAGED = "The file is damaged, or not a SQLite database."
 ELSEWHERE = "It was deleted or pruned, or it is in another database."
 HELD = "{0.problem}: its dedupe key is held by job {0.holder}"
 LOCKED = "Another process holds a lock on it: a long transaction, a backup, a debugger."
+NO_SCHEDULE = "there is no schedule {0.name}"
 NOT_STOPPED = "It is not cancelled: it still runs, or waits for a worker."
 ONE_PER_KEY = "Only one job with a key can wait or run. Let that one end, or cancel it."
+REMOVE_IT = "Remove it from the code and restart the workers, or pause it."
 REPEAT = "check, then repeat: treadle jobs ls FILTER"
 STOPPED = "It was stopped or declared dead, or the start of its id fits several."
 SHOW = "treadle jobs show {0.id}"
@@ -41,13 +44,17 @@ EXPLANATIONS: dict[type[Exception], Explanation] = {
     errors.NoSuchWorker: Explanation(NOT_FOUND, "no worker {0.worker!r} is registered", STOPPED, "treadle workers ls"),
     errors.WrongStatus: Explanation(CONFLICT, "cannot {0.verb} job {0.id}: it is {0.status}", next=SHOW),
     errors.KeyHeld: Explanation(CONFLICT, HELD, ONE_PER_KEY, "treadle jobs show {0.holder}"),
+    errors.ScheduleNotFound: Explanation(NOT_FOUND, NO_SCHEDULE, next="treadle schedules ls"),
+    errors.ScheduleDeclared: Explanation(CONFLICT, DECLARED, REMOVE_IT, "treadle schedules pause {0.name}"),
     errors.CountMoved: Explanation(CONFLICT, cause="Nothing was changed.", next=REPEAT),
     errors.ResultTimeout: Explanation(TIMED_OUT, "job {0.id} is still {0.status}", NOT_STOPPED, SHOW),
     errors.JobFailed: Explanation(PROBLEMS, "{0}", next=SHOW),
     errors.StoreBusy: Explanation(DATABASE, "{0.where} was busy for too long", LOCKED, "treadle doctor --quick"),
     **dict.fromkeys((errors.StoreUnusable, errors.SchemaTooNew, errors.SchemaTooOld), Explanation(DATABASE)),
     errors.BadFilter: Explanation(USAGE, "{0}", next="treadle jobs ls --help   (shows an example)"),
-    errors.BadCursor: Explanation(USAGE, "{0}", next="treadle jobs ls   (prints the cursor of the next page)"),
+    errors.BadCursor: Explanation(
+        USAGE, "{0}", next="leave --cursor out for the first page, which prints the next one"
+    ),
     sqlite3.Error: Explanation(DATABASE, "the database reports: {0}", DAMAGED, "treadle doctor"),
     Exception: Explanation(USAGE),
 }

@@ -142,6 +142,7 @@ def _summary(job: Job) -> str:
     """The queue, and what else sets it apart."""
     parts = [f"queue {clean(job.queue)}", f"priority {job.priority}"]
     parts += [f"{name} {clean(value)}" for name, value in (("tenant", job.tenant), ("subject", job.subject)) if value]
+    parts += [f"schedule {clean(job.schedule)}"] if job.schedule else []
     parts += [f"{job.attempts} of {job.max_attempts} attempts"]
     parts += [f"dedupe {job.dedupe_mode}"] if job.dedupe_mode else []
     parts += [f"start by {units.format_local(job.start_by)}"] if job.start_by else []

@@ -43,6 +43,7 @@ from treadle.stores.rows import (
     Sampled,
     Settled,
 )
+from treadle.stores.scheduling import Scheduling
 
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which a job of a worker can be stuck: its worker goes first."""
@@ -92,6 +93,8 @@ class WorkerRow(msgspec.Struct, frozen=True, kw_only=True):
     """Since when its event loop is blocked."""
     quiet_at: int | None = None
     """Since when somebody wants it to claim nothing."""
+    schedules: Mapping[str, str] = {}
+    """The schedules that its code declares: each name, and the hash of what is declared."""
     doing: tuple[tuple[str, int, int], ...] = ()
     """The jobs that it runs: each type, how many, and since when the first."""
     broken: tuple[str, ...] = ()
@@ -387,5 +390,5 @@ class Pausing(Protocol):
         """Let a worker claim nothing from the commit on, or let it claim again. False if there is no such worker."""
 
 
-class Store(Engine, Schema, Reading, Managing, Pausing, WebRecords, Protocol):
+class Store(Engine, Schema, Reading, Managing, Pausing, Scheduling, WebRecords, Protocol):
     """A database that keeps jobs."""

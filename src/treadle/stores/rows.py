@@ -9,6 +9,7 @@ import msgspec
 
 from treadle.job import ClaimedJob
 from treadle.outcome import Outcome
+from treadle.schedule import Rule
 
 
 class Due(msgspec.Struct, frozen=True):
@@ -108,6 +109,55 @@ class Defect(NamedTuple):
     code: str
     rows: int
     sample: str
+
+
+class ScheduleRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule as it is stored. Its times are whole microseconds."""
+
+    tenant: str
+    name: str
+    type: str
+    cron: str
+    zone: str
+    every: int
+    anchor: int
+    payload: str
+    subject: str
+    queue: str | None
+    priority: int | None
+    max_attempts: int | None
+    missed: str
+    overlap: str
+    source: str
+    """`code`: workers declare it. `runtime`: it was put, and no declaration changes it."""
+    spec: str
+    known: str
+    """JSON: the specs that workers have declared, and when each was declared first."""
+    revision: int
+    next_at: int | None
+    """None while it is paused without an end."""
+    paused_at: int | None
+    paused_by: str | None
+    paused_reason: str | None
+    paused_until: int | None
+    last_job: str | None
+    last_moment: int | None
+    skipped_at: int | None
+    """The last moment without a job of its own, and why it has none."""
+    skipped_why: str | None
+    created_at: int
+    updated_at: int
+
+    @property
+    def rule(self) -> Rule:
+        return Rule(cron=self.cron, zone=self.zone, every=self.every, anchor=self.anchor)
+
+
+class Fired(NamedTuple):
+    """What one transaction fired: how many jobs, and whether more schedules are due."""
+
+    jobs: int
+    more: bool
 
 
 class AuditRow(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from treadle.dedupe import PARKED
 from treadle.job import Status
+from treadle.stores.rows import ScheduleRow
 
 MOST_ATTEMPTS = 10**9
 MOST = 10**15
@@ -29,6 +30,15 @@ STUCK = """
          ELSE false END
 """
 
+# A schedule has a column per field of ScheduleRow.
+_NUMBERS = ("every", "anchor", "revision", "next_at", "paused_at", "paused_until", "last_moment", "skipped_at")
+_TYPES = dict.fromkeys(ScheduleRow.__struct_fields__, "text")
+_TYPES |= dict.fromkeys((*_NUMBERS, "created_at", "updated_at"), "bigint")
+_TYPES |= dict.fromkeys(("priority", "max_attempts"), "integer")
+_OF_SCHEDULE = ", ".join(_TYPES)
+_S_OF_SCHEDULE = ", ".join(f"s.{column}" for column in _TYPES)
+_NEW_SCHEDULE = ", ".join(f"CAST(:{column} AS {type})" for column, type in _TYPES.items())
+_SET_SCHEDULE = ", ".join(f"{column} = CAST(:{column} AS {type})" for column, type in _TYPES.items())
 # The dedupe rule of a job `j`: NULL without a key, '' for a key alone.
 DEDUPE_RULE = "CASE WHEN j.dedupe IS NOT NULL THEN coalesce(j.dedupe_rule, '') END"
 
@@ -127,8 +137,9 @@ class Statements:
     # ---- liveness
 
     REGISTER = """
-        INSERT INTO treadle.workers (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version)
-        VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version)
+        INSERT INTO treadle.workers
+               (id, name, beats, started_at, seen_at, concurrency, queues, types, host, version, schedules)
+        VALUES (:id, :name, 0, :now, :now, :concurrency, :queues, :types, :host, :version, :schedules)
     """
     # A count that was broken by hand starts again: it must not stand still.
     BEAT = f"""
@@ -145,7 +156,8 @@ class Statements:
     """
     UNREGISTER_SILENT = "DELETE FROM treadle.workers WHERE seen_at < :before"
     WORKERS = """
-        SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at, stalled_at, quiet_at
+        SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at, stalled_at, quiet_at,
+               schedules
           FROM treadle.workers ORDER BY started_at, id
     """
 
@@ -393,6 +405,52 @@ class Statements:
          WHERE minute >= :since AND minute < :until GROUP BY 1 ORDER BY 1
     """
     PRUNE_BACKLOG = "DELETE FROM treadle.backlog WHERE minute < :before"
+    # ---- schedules
+
+    SCHEDULE = f"""
+        SELECT {_OF_SCHEDULE} FROM treadle.schedules
+         WHERE tenant = CAST(:tenant AS text) AND name = CAST(:name AS text)
+    """
+    # ... which nobody fires or changes until we commit.
+    LOCK_SCHEDULE = f"{SCHEDULE} FOR UPDATE"
+    ADD_SCHEDULE = f"""
+        INSERT INTO treadle.schedules ({_OF_SCHEDULE}) VALUES ({_NEW_SCHEDULE}) ON CONFLICT DO NOTHING RETURNING 1
+    """
+    SET_SCHEDULE = f"""
+        UPDATE treadle.schedules SET {_SET_SCHEDULE}
+         WHERE tenant = CAST(:tenant AS text) AND name = CAST(:name AS text)
+    """
+    DELETE_SCHEDULE = """
+        DELETE FROM treadle.schedules WHERE tenant = CAST(:tenant AS text) AND name = CAST(:name AS text)
+    """
+    DROP_FIRED = """
+        DELETE FROM treadle.fired WHERE tenant = CAST(:tenant AS text) AND schedule = CAST(:name AS text)
+    """
+    SCHEDULES = f"""
+        SELECT {_OF_SCHEDULE} FROM treadle.schedules WHERE (tenant, name) > (:tenant, :name)
+         ORDER BY tenant, name LIMIT :limit
+    """
+    SCHEDULES_OF_TENANT = f"""
+        SELECT {_OF_SCHEDULE} FROM treadle.schedules WHERE tenant = :tenant AND name > :name ORDER BY name LIMIT :limit
+    """
+    OVERDUE_SCHEDULES = f"""
+        SELECT {_OF_SCHEDULE} FROM treadle.schedules WHERE next_at < :before ORDER BY next_at LIMIT :limit
+    """
+    DECLARED_SCHEDULES = f"""
+        SELECT {_OF_SCHEDULE} FROM treadle.schedules WHERE source = 'code' ORDER BY name LIMIT :limit
+    """
+    # When the next schedule is due: the first entry of an index.
+    NEXT_FIRE = "SELECT next_at FROM treadle.schedules WHERE next_at IS NOT NULL ORDER BY next_at LIMIT 1"
+    # Schedules with what their jobs get: of their own, or of their type.
+    _TO_FIRE = f"""
+        SELECT {_S_OF_SCHEDULE}, coalesce(s.queue, t.queue, 'default'), coalesce(s.priority, t.priority, 0),
+               coalesce(s.max_attempts, t.max_attempts, 5)
+          FROM treadle.schedules s LEFT JOIN treadle.types t ON t.type = s.type
+    """
+    # Those that are due. One that is locked is being fired or changed by another transaction.
+    DUE_SCHEDULES = f"{_TO_FIRE} WHERE s.next_at <= :now ORDER BY s.next_at LIMIT :limit FOR UPDATE OF s SKIP LOCKED"
+    LOCK_TO_FIRE = f"{_TO_FIRE} WHERE s.tenant = :tenant AND s.name = :name FOR UPDATE OF s"
+    SET_LAST_JOB = "UPDATE treadle.schedules SET last_job = :id WHERE tenant = :tenant AND name = :name"
 
     # ---- the records of the HTTP API
 

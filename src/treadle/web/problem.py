@@ -31,8 +31,8 @@ TITLES = {
 }
 SEE_OPENAPI = "see /api/openapi.json for what is possible"
 ERRORS_BY_STATUS: dict[int, tuple[type[errors.TreadleError], ...]] = {
-    404: (errors.JobNotFound, errors.NoSuchWorker),
-    409: (errors.WrongStatus, errors.KeyHeld),
+    404: (errors.JobNotFound, errors.ScheduleNotFound, errors.NoSuchWorker),
+    409: (errors.WrongStatus, errors.KeyHeld, errors.ScheduleDeclared),
     412: (errors.CountMoved,),
     413: (errors.PayloadTooLarge,),
     422: (errors.RequestDiffers,),
@@ -101,6 +101,11 @@ def _next_step(error: errors.TreadleError, page: bool) -> str:
             return f"wait for that one, or cancel it first: POST /api/jobs/{error.holder}/cancel"
         case errors.WrongStatus():
             return "go back to its page, which shows what is possible" if page else f"see it: GET /api/jobs/{error.id}"
+        case errors.ScheduleNotFound():
+            return "go back to the list of schedules" if page else "GET /api/schedules lists what there is"
+        case errors.ScheduleDeclared():
+            way_out = "remove it from the code and restart the workers"
+            return f"pause it, or {way_out}" if page else f"pause it: POST /api/schedule/pause; or {way_out}"
         case errors.BadCursor():
             return "go back to the first page" if page else "send the next_cursor of an earlier page"
         case errors.StoreBusy():

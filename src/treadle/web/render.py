@@ -27,6 +27,7 @@ NAVIGATION = (
     ("jobs", "/jobs", "Jobs", True),
     ("failures", "/failures", "Failures", False),
     ("workers", "/workers", "Workers", False),
+    ("schedules", "/schedules", "Schedules", True),
     ("insights", "/insights", "Insights", True),
     ("audit", "/audit", "Audit", False),
 )

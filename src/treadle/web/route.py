@@ -43,6 +43,7 @@ from treadle.stores.rows import AuditRow
 from treadle.web import body
 from treadle.web.problem import SEE_OPENAPI, HTTPProblem
 from treadle.web.visible_jobs import VisibleJobs
+from treadle.web.visible_schedules import VisibleSchedules
 
 if TYPE_CHECKING:
     from treadle.app import Treadle
@@ -142,6 +143,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     def jobs(self) -> VisibleJobs:
         """The jobs that the caller may see and change."""
         return VisibleJobs(self.web.app, self.caller)
+
+    @property
+    def schedules(self) -> VisibleSchedules:
+        """The schedules that the caller may see and change."""
+        return VisibleSchedules(self.web.app, self.caller)
 
     def cached(self, key: Hashable, seconds: float, make: Callable[[], T], *, share: float = 1.0) -> T:
         """`web.cached` for what the caller may see: callers bound to a tenant share it with that tenant's only."""

@@ -38,6 +38,7 @@ async def do_chores(app: Treadle, every: float) -> None:
         (app.store.sample_backlog, 6 * every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
+        (lambda: declare_schedules(app), 12 * every),
     ]
     # Not in the loop's own pool: handlers may fill that, and a rescue must not wait for them.
     threads = ThreadPoolExecutor(len(chores), "treadle-chores")
@@ -56,6 +57,13 @@ async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExe
         except (Exception, SystemExit):  # `already_done` is the user's code: it must not end the process
             log.exception("a chore failed")
         await asyncio.sleep(every * random.uniform(0.8, 1.2))
+
+
+def declare_schedules(app: Treadle) -> int:
+    """Declare the schedules again: of several declarations, one wins when the workers of the others are gone."""
+    if declared := list(app.registry.schedules.values()):
+        app.store.declare_schedules(declared)
+    return len(declared)
 
 
 def declare_local_dead(store: Engine) -> int:

@@ -17,7 +17,8 @@ from treadle.errors import BadOption
 from treadle.outcome import OutcomeKind
 from treadle.results import run_on_a_loop
 from treadle.stores.base import ClaimRequest, Engine
-from treadle.worker.chores import declare_local_dead, expire
+from treadle.worker.chores import declare_local_dead, declare_schedules, expire
+from treadle.worker.firing import fire_due
 from treadle.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -32,6 +33,8 @@ class TickReport(msgspec.Struct, frozen=True, kw_only=True):
     """What a tick did, and when it is worth calling again."""
 
     ok: bool = True
+    fired: int = 0
+    """Jobs that schedules have stored."""
     rescued: int = 0
     ran: int = 0
     completed: int = 0
@@ -41,11 +44,12 @@ class TickReport(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int = 0
     released: int = 0
     next_due_at: datetime | None = None
-    """When the next job is due; a time in the past means now."""
+    """When the next job or schedule is due; a time in the past means now."""
 
 
 def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
-    """Rescue, claim at most `max_jobs` within `max_seconds`, and run them here. What has not ended then is released.
+    """Rescue, fire schedules, claim at most `max_jobs` within `max_seconds`, and run them here. What has not ended
+    then is released.
 
     A worker that looks lost is dead if its count then stands still for a beat. If none looks lost, no tick waits.
     """
@@ -53,12 +57,19 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
         raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
     expire(app.store)
     rescued = declare_local_dead(app.store) + app.store.rescue()  # the worker does the former, but does not count it
+    declare_schedules(app)
+    fired = fire_due(app.store, max_seconds)
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     with ThreadPoolExecutor(1, "treadle-tick") as thread:  # not in the loop's own pool: handlers may fill that
         looked = thread.submit(_look_twice, app.store)
         run_on_a_loop(_pass(worker, max_seconds, looked))
-    due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
-    return report_of(worker, rescued + looked.result(), clock.now() if due.now else due.next_at)
+    due, next_fire = (
+        app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types))),
+        app.store.next_fire(),
+    )
+    times = [clock.now() if one.now else one.next_at for one in (due, next_fire)]
+    next_at = min((at for at in times if at is not None), default=None)
+    return report_of(worker, rescued + looked.result(), next_at, fired)
 
 
 def _look_twice(store: Engine) -> int:
@@ -70,11 +81,11 @@ def _look_twice(store: Engine) -> int:
     return sum(store.declare_dead(id, "its worker stopped beating", beats=beats) for id, beats in counts.items())
 
 
-def report_of(worker: Worker, rescued: int, next_at: int | None) -> TickReport:
+def report_of(worker: Worker, rescued: int, next_at: int | None, fired: int = 0) -> TickReport:
     """What a worker did that claimed for a while."""
     counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in OutcomeKind}
     next_due_at = None if next_at is None else clock.moment(next_at)
-    return TickReport(rescued=rescued, ran=worker.claimed_total, next_due_at=next_due_at, **counts)
+    return TickReport(fired=fired, rescued=rescued, ran=worker.claimed_total, next_due_at=next_due_at, **counts)
 
 
 async def _pass(worker: Worker, max_seconds: float, looked: Future[int]) -> None:

@@ -30,6 +30,7 @@ from treadle.version import __version__
 from treadle.worker import host
 from treadle.worker.chores import declare_local_dead, do_chores
 from treadle.worker.executor import Executor
+from treadle.worker.firing import fire_schedules
 from treadle.worker.heartbeat import Heartbeat, LeaseCheck
 from treadle.worker.inflight import Attempts, CellOwner, Inflight
 from treadle.worker.parts import Parts, started_thread
@@ -148,6 +149,7 @@ class Worker:
         self._parts.start("lease check", self._leases.run())
         self._parts.start("heartbeat news", self._heartbeat_loop())
         self._parts.start("chores", do_chores(self.app, self._every))
+        self._parts.start("schedules", fire_schedules(self.store, self._wakeup.hint.set))
 
     async def _guard_parts(self) -> None:
         """If a part ends, start again, unless there is a supervisor: then `_run` ends, and the process is replaced."""
@@ -266,6 +268,7 @@ class Worker:
         id, slots, here = str(uuid.uuid4()), self.concurrency, host.identity(self._supervisor)
         self._inflight.sign(CellOwner(id, self.store.url))
         names = tuple(sorted(types))
+        declared = self.app.registry.schedules
         self.store.register(
             WorkerRow(
                 id=id,
@@ -275,8 +278,11 @@ class Worker:
                 types=names,
                 host=here,
                 version=__version__,
+                schedules={name: new.spec for name, new in declared.items()},
             )
         )
+        if declared:
+            self.store.declare_schedules(list(declared.values()))
         self.id = self._heartbeat.worker = self._leases.worker = self._hooks.worker = id
         self._quiet = False
         self._timeouts = {

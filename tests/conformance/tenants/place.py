@@ -20,8 +20,10 @@ from tests.conformance.helpers import (
     put,
     put_and_take,
 )
+from treadle.codec import as_json
 from treadle.outcome import COMPLETED
 from treadle.pauses import NewPause, Target
+from treadle.schedule import NewSchedule, Rule
 from treadle.stores.postgres.roles import Roles
 from treadle.stores.postgres.store import PostgresStore
 from treadle.stores.rows import AuditRow
@@ -82,6 +84,9 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
     store.audit(AuditRow(who="somebody", action="retry", what=ended.id, tenant=tenant))
     store.insert_once(tenant, "key", "hash", [])
     store.pause(NewPause(target=Target(tenant=tenant), by="somebody"))
+    store.put_schedule(NewSchedule(name="digest", type="noop", rule=Rule(every=HOUR), tenant=tenant))
+    fired = {"rows": as_json([(tenant, "digest", waiting.id)])}
+    store.database.write("other", lambda tx: tx.execute(tx.sql.ADD_FIRED, fired))
     return {"failed": ended.id, "completed": done.id, "processing": held.id, "pending": waiting.id}
 
 

@@ -15,8 +15,9 @@ from tests.conformance.tenants.place import (
     fill,
 )
 from treadle import Treadle
-from treadle.errors import BadOption, StoreUnusable
+from treadle.errors import BadOption, ScheduleNotFound, StoreUnusable
 from treadle.filters import Filter
+from treadle.schedule import NewSchedule, Rule
 
 
 def test_a_producer_enqueues_through_the_library(place, store):
@@ -98,7 +99,40 @@ def test_a_producer_whose_url_names_a_tenant_cannot_enqueue_for_another(place, s
     td.close()
 
 
+def test_a_producer_has_schedules_of_its_tenants(place, store):
+    td = Treadle(place.url("producer"))
+    store.put_schedule(NewSchedule(name="shared", type="mail", rule=Rule(every=60_000_000)))
+    for tenant in ("acme", "other"):
+        td.schedules.put("digest", "mail", every=60, payload={"to": tenant}, tenant=tenant)
+
+    assert [s.tenant for s in td.schedules.list("acme")] == ["acme"]
+    assert td.schedules.list().schedules == []  # no tenant is named
+    assert td.schedules.get("shared") is None
+    assert td.schedules.pause("digest", tenant="acme", by="ada", reason="invoice").pause.by == "ada"
+    assert td.schedules.run_now("digest", tenant="acme").payload == {"to": "acme"}
+    assert td.schedules.resume("digest", tenant="acme").pause is None
+    assert "fires next" in td.schedules.why("digest", tenant="acme").reasons[-1].text
+    assert td.schedules.delete("digest", tenant="acme").name == "digest"
+    with pytest.raises(ScheduleNotFound):
+        td.schedules.pause("shared")
+    with pytest.raises(StoreUnusable, match="row-level security"):
+        td.schedules.put("mine", "mail", every=60)
+    assert [(s.tenant, s.name) for s in store.schedules()] == [("", "shared"), ("other", "digest")]
+    td.close()
+
+
 # In the user's own transaction
+
+
+def test_a_schedule_of_a_tenant_is_part_of_the_users_transaction(place, store):
+    td = Treadle(place.url("producer"))
+    with psycopg.connect(place.url("producer")) as mine:
+        td.schedules.put("digest", "mail", every=60, tenant="acme", connection=mine)
+        assert [] == mine.execute("SELECT * FROM treadle.schedules").fetchall()
+        assert [] == store.schedules()
+        mine.commit()
+    assert ["acme"] == [row.tenant for row in store.schedules()]
+    td.close()
 
 
 def test_on_a_users_connection_the_tenant_is_set_only_during_the_enqueue(place, store):

@@ -25,11 +25,14 @@ CREATE TABLE treadle_jobs (
     dedupe       TEXT,
     traceparent  TEXT,
     created_at   INTEGER NOT NULL,
-    dedupe_rule  TEXT  -- JSON; NULL if it has a key alone, or none
+    dedupe_rule  TEXT,     -- JSON; NULL if it has a key alone, or none
+    schedule     TEXT,     -- the schedule that fired it, and the moment for which it did
+    fired_at     INTEGER
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX treadle_jobs_by_tenant ON treadle_jobs (tenant, id) WHERE tenant <> '';
 CREATE INDEX treadle_jobs_by_subject ON treadle_jobs (subject, id) WHERE subject <> '';
+CREATE INDEX treadle_jobs_by_schedule ON treadle_jobs (schedule, id) WHERE schedule IS NOT NULL;
 
 -- Waiting.
 CREATE TABLE treadle_ready (
@@ -160,7 +163,52 @@ CREATE TABLE treadle_workers (
     host        TEXT NOT NULL,  -- JSON: what identifies this process
     version     TEXT NOT NULL,
     stalled_at  INTEGER,        -- since when its event loop is blocked; NULL: it is not
-    quiet_at    INTEGER         -- since when somebody wants it to claim nothing; NULL: it claims
+    quiet_at    INTEGER,         -- since when somebody wants it to claim nothing; NULL: it claims
+    schedules   TEXT NOT NULL DEFAULT '{}'  -- JSON: the schedules that its code declares, each with its spec
+) STRICT, WITHOUT ROWID;
+
+-- Recurring rules. A moment is fired by moving `next_at` on and storing its job, in one transaction.
+CREATE TABLE treadle_schedules (
+    tenant        TEXT NOT NULL,
+    name          TEXT NOT NULL,
+    type          TEXT NOT NULL,
+    cron          TEXT NOT NULL,     -- '' if it fires `every` so many microseconds, counted from `anchor`
+    zone          TEXT NOT NULL,
+    every         INTEGER NOT NULL,
+    anchor        INTEGER NOT NULL,
+    payload       TEXT NOT NULL,     -- JSON
+    subject       TEXT NOT NULL,
+    queue         TEXT,              -- NULL, as the two below: as its type has it
+    priority      INTEGER,
+    max_attempts  INTEGER,
+    missed        TEXT NOT NULL,
+    overlap       TEXT NOT NULL,
+    source        TEXT NOT NULL,     -- 'code' if workers declare it, 'runtime' if it was put
+    spec          TEXT NOT NULL,     -- the hash of all of the above
+    known         TEXT NOT NULL,     -- JSON: the specs that workers have declared, and when each was declared first
+    revision      INTEGER NOT NULL,
+    next_at       INTEGER,           -- NULL while it is paused without an end
+    paused_at     INTEGER,
+    paused_by     TEXT,
+    paused_reason TEXT,
+    paused_until  INTEGER,
+    last_job      TEXT,
+    last_moment   INTEGER,
+    skipped_at    INTEGER,           -- the last moment without a job of its own, and why it has none
+    skipped_why   TEXT,
+    created_at    INTEGER NOT NULL,
+    updated_at    INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX treadle_schedules_by_next ON treadle_schedules (next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX treadle_schedules_declared ON treadle_schedules (name) WHERE source = 'code';
+
+-- Jobs of schedules that had not ended when their schedule last looked: what the next moment may overlap with.
+CREATE TABLE treadle_fired (
+    tenant   TEXT NOT NULL,
+    schedule TEXT NOT NULL,
+    id       TEXT NOT NULL,
+    PRIMARY KEY (tenant, schedule, id)
 ) STRICT, WITHOUT ROWID;
 
 -- From what nothing is claimed: a tenant, a queue or a type, the other two names are ''. The pause of a tenant that has
@@ -277,7 +325,8 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
             THEN (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1)
             ELSE f.error END AS error,
        f.result, l.fraction AS progress,
-       strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by
+       strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by, j.schedule,
+       strftime('%Y-%m-%dT%H:%M:%fZ', j.fired_at / 1e6, 'unixepoch') AS fired_at
   FROM treadle_jobs j
   LEFT JOIN treadle_ready r ON r.id = j.id
   LEFT JOIN treadle_leases l ON l.id = j.id

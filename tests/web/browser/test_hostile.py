@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import urlencode
+
 from playwright.sync_api import expect
 
 from tests.web.browser.conftest import Backend, Visitor
@@ -44,17 +46,37 @@ def poison(td: Treadle, text: str) -> dict[str, str]:
     return ids
 
 
+def poison_schedule(td: Treadle, text: str) -> str:
+    """A schedule whose texts are all hostile."""
+    td.schedules.put(text, text, every=3600, payload={text: text, "api_key": "hunter2"}, subject=text)
+    td.schedules.pause(text, by=text, reason=text)
+    return text
+
+
 def test_nothing_that_is_stored_is_run_on_any_page(backend: Backend, visit: Visitor) -> None:
     poisoned = backend.do(lambda td: [poison(td, text) for text in CORPUS])
+    schedules = backend.do(lambda td: [poison_schedule(td, text) for text in CORPUS])
     me = visit(backend)
     me.context.add_init_script(
         "document.addEventListener('securitypolicyviolation', (event) => console.error(`CSP: ${event.blockedURI}`))"
     )
     paths = [
-        *("/", "/?by=queue", "/?by=tenant", "/jobs", "/failures", "/workers", "/insights", "/insights?by=tenant"),
+        *(
+            "/",
+            "/?by=queue",
+            "/?by=tenant",
+            "/jobs",
+            "/failures",
+            "/workers",
+            "/schedules",
+            "/insights",
+            "/insights?by=tenant",
+        ),
         *(f"/jobs/{ids[state]}" for ids in poisoned for state in ("failed", "running", "completed")),
         *(f"/jobs/{ids['failed']}/clone" for ids in poisoned),
         *(f"/jobs?q={text}" for text in CORPUS),
+        *(f"/schedule?{urlencode({'name': name})}" for name in schedules),
+        *(f"/schedule/confirm?{urlencode({'name': name, 'action': 'pause'})}" for name in schedules),
         "/jobs/confirm?action=delete&all=1&q=status:failed",
     ]
     for path in paths:

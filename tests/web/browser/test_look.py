@@ -8,7 +8,17 @@ from playwright.sync_api import Page
 from tests.web.browser.conftest import PHONE, Backend, Visitor
 from tests.web.browser.contrast import LEAST, contrasts
 
-PAGES = ("/", "/jobs", "/jobs?q=status:failed", "/failures", "/workers", "/insights", "/audit", "/settings")
+PAGES = (
+    "/",
+    "/jobs",
+    "/jobs?q=status:failed",
+    "/failures",
+    "/workers",
+    "/schedules",
+    "/insights",
+    "/audit",
+    "/settings",
+)
 
 
 def a_job(page: Page) -> str:

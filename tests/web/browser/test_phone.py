@@ -82,7 +82,7 @@ def test_the_workers_page_has_room_for_long_names(backend: Backend, visit: Visit
 @pytest.mark.parametrize("width", [375, 390, 640, 960, 1000])
 def test_every_page_can_be_reached_from_the_bar(day: Backend, visit: Visitor, width: int) -> None:
     page = visit(day, viewport={"width": width, "height": 844}, has_touch=True).go("/")
-    for name in ("jobs", "failures", "workers", "insights", "audit", "overview"):
+    for name in ("jobs", "failures", "workers", "schedules", "insights", "audit", "overview"):
         link = page.get_by_test_id(f"nav-{name}")
         box = link.bounding_box()
         assert box is not None

@@ -32,7 +32,7 @@ def test_the_pages_work_on_postgresql(postgres_backend: Backend, visit: Visitor)
     expect(page.get_by_test_id("live")).to_have_attribute("data-state", "live")
     backend.do(lambda td: td.enqueue("send_mail", {"user_id": 42}))
     expect(page.get_by_test_id("value-queued")).to_have_text("1")
-    for path in ("/?by=tenant&window=24h", "/failures", "/workers", "/insights", "/audit"):
+    for path in ("/?by=tenant&window=24h", "/failures", "/workers", "/schedules", "/insights", "/audit"):
         me.go(path)
         expect(page.get_by_test_id("problem")).to_have_count(0)
     me.go("/jobs?q=status:failed payload.user_id:42 tenant:acme")

@@ -17,9 +17,11 @@ from treadle.stores.libsql.hrana import Failed, Parameters
 from treadle.stores.libsql.server import NoResult, Refused
 from treadle.stores.libsql.url import read as read_url
 from treadle.stores.shared import claim_settle, enqueue
+from treadle.stores.shared.store import P, T
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite.schema import newest_schema, schema_in, upgrade
 from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
+from treadle.stores.transaction import Steps
 
 OURS = "treadle"
 """treadle's savepoint in the user's transaction."""
@@ -103,12 +105,17 @@ class LibSQLStore(SQLiteTables[Database]):
     # Enqueue
 
     def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
+        return self._write_within(connection, "", enqueue.insert_again, jobs)
+
+    def _write_within(
+        self, connection: Any, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
         if not isinstance(connection, Connection):
             way_out = "only in ctx.transaction() can a job be part of one; leave connection out"
             raise BadConnection(
                 connection, "a transaction on a libSQL server cannot be shared between connections", way_out
             )
-        return connection.insert(jobs)
+        return connection.within(steps, *args, **kwargs)
 
     # Settle
 
@@ -171,13 +178,13 @@ class Connection:
     def rollback(self) -> None:
         self.execute("ROLLBACK")
 
-    def insert(self, jobs: Sequence[NewJob]) -> list[Job]:
-        """Jobs that are part of the transaction. If that fails, nothing of them stays in there."""
+    def within(self, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Take the steps as a part of the transaction. If they raise, nothing of them stays in there."""
         self.execute(f"SAVEPOINT {OURS}")
         try:
-            stored = enqueue.insert_again(self._tx, jobs)
+            answer = steps(self._tx, *args, **kwargs)
             self.execute(f"RELEASE {OURS}")
-            return stored
+            return answer
         except BaseException as error:
             self._tx.forget()
             with suppress(sqlite3.Error, TransactionOver):

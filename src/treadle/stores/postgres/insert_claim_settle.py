@@ -42,7 +42,8 @@ from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_writ
 log = logging.getLogger("treadle")
 
 _COLUMNS = attrgetter(
-    *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent")
+    *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent"),
+    *("schedule", "fired_at"),
 )
 _EXPIRED = len(ClaimedJob.__struct_fields__)
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")

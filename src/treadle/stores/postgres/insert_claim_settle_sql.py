@@ -12,20 +12,21 @@ _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 # ---- enqueue
 
 # What was asked for, and that it waits.
-# [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent,
+# [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, schedule, fired_at,
 #   run_at, dedupe_rule, start_by], …]
 INSERT_JOBS = """
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
            (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
-           v ->> 8 AS dedupe, v ->> 9 AS traceparent, (v ->> 10)::bigint AS run_at,
-           v ->> 11 AS dedupe_rule, (v ->> 12)::bigint AS start_by
+           v ->> 8 AS dedupe, v ->> 9 AS traceparent, v ->> 10 AS schedule, (v ->> 11)::bigint AS fired_at,
+           (v ->> 12)::bigint AS run_at, v ->> 13 AS dedupe_rule, (v ->> 14)::bigint AS start_by
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 job AS (
     INSERT INTO treadle.jobs
            (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent,
-            created_at)
+            schedule, fired_at, created_at)
     SELECT id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent,
+           schedule, fired_at,
            CAST(:now AS bigint) FROM e),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)

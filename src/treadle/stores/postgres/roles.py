@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from treadle.errors import BadOption
 from treadle.job import Job, NewJob
-from treadle.stores.transaction import Insert, Transaction
+from treadle.stores.transaction import Insert, P, Steps, T, Transaction
 
 ALL = "treadle_all"
 """The policy of roles that see every tenant; the store finds out by this name whether its role is one of them."""
@@ -45,6 +45,8 @@ OF_TENANTS = {
     "audit": Rights("SELECT, INSERT, DELETE", "SELECT"),
     "requests": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (ids)"),
     "pauses": Rights(EVERYTHING, "SELECT"),  # of its own tenant; those of queues and types have no tenant
+    "schedules": Rights(EVERYTHING, EVERYTHING),
+    "fired": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
 }
 """Tables with a tenant in each row, on which the policies are."""
 
@@ -187,3 +189,13 @@ def insert_within(tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[
     stored = insert_for_tenants(tx, jobs, how, "")
     tx.execute(SET_TENANT, {"tenant": ""})
     return stored
+
+
+def within(tx: Transaction, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Take steps for one tenant in a transaction of the user's. Afterwards it names no tenant, as before."""
+    if not tenant or not tx.value(IS_OPEN):
+        return steps(tx, *args, **kwargs)
+    tx.execute(SET_TENANT, {"tenant": tenant})
+    answer = steps(tx, *args, **kwargs)
+    tx.execute(SET_TENANT, {"tenant": ""})
+    return answer

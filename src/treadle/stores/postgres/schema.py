@@ -21,7 +21,8 @@ EMPTY = """
 DELETE FROM treadle.jobs; DELETE FROM treadle.ready; DELETE FROM treadle.leases; DELETE FROM treadle.finished;
 DELETE FROM treadle.attempts; DELETE FROM treadle.dedupe; DELETE FROM treadle.types; DELETE FROM treadle.workers;
 DELETE FROM treadle.tallies; DELETE FROM treadle.usage; DELETE FROM treadle.audit; DELETE FROM treadle.tokens;
-DELETE FROM treadle.operations; DELETE FROM treadle.requests; DELETE FROM treadle.pauses
+DELETE FROM treadle.operations; DELETE FROM treadle.requests; DELETE FROM treadle.pauses;
+DELETE FROM treadle.schedules; DELETE FROM treadle.fired
 """
 
 

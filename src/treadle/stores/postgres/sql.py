@@ -18,7 +18,8 @@ THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids A
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
        l.id::text, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
-       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent"""
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent,
+       j.fired_at"""
 
 
 class PostgresStatements(Statements):
@@ -181,7 +182,7 @@ class PostgresStatements(Statements):
            r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by,
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
-           {_LAST_ERROR}, {DEDUPE_RULE}
+           {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at
     """
     FROM_ALL = """FROM treadle.jobs j
       LEFT JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
@@ -263,6 +264,44 @@ class PostgresStatements(Statements):
     SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
       FROM newest GROUP BY type, raised ORDER BY max(at) DESC
     """
+
+    # ---- schedules
+
+    # Move schedules on, if they are as they were read. The answer: those that were.
+    # [[tenant, name, next_at, revision, new next_at, last job, its moment, skipped moment, why], …]
+    ADVANCE_SCHEDULES = """
+    UPDATE treadle.schedules s SET next_at = (e ->> 4)::bigint, last_job = coalesce(e ->> 5, s.last_job),
+           last_moment = coalesce((e ->> 6)::bigint, s.last_moment),
+           skipped_at = coalesce((e ->> 7)::bigint, s.skipped_at), skipped_why = coalesce(e ->> 8, s.skipped_why),
+           paused_at = NULL, paused_by = NULL, paused_reason = NULL, paused_until = NULL
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+     WHERE s.tenant = e ->> 0 AND s.name = e ->> 1 AND s.next_at = (e ->> 2)::bigint AND s.revision = (e ->> 3)::bigint
+    RETURNING s.tenant, s.name
+    """
+    # [[tenant, schedule, id], …]
+    ADD_FIRED = """
+    INSERT INTO treadle.fired (tenant, schedule, id)
+    SELECT v ->> 0, v ->> 1, (v ->> 2)::uuid FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+        ON CONFLICT DO NOTHING
+    """
+    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
+    DROP_ENDED = """
+    DELETE FROM treadle.fired d USING jsonb_array_elements(CAST(:names AS text)::jsonb) e
+     WHERE d.tenant = e ->> 0 AND d.schedule = e ->> 1
+       AND (EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
+            OR NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant))
+    """
+    # ... and the others, each with whether it runs.
+    UNENDED = """
+    SELECT d.tenant, d.schedule, d.id::text,
+           EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = d.id AND l.tenant = d.tenant)
+      FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e
+      JOIN treadle.fired d ON d.tenant = e ->> 0 AND d.schedule = e ->> 1
+     ORDER BY d.id
+    """
+
+    # ---- operations
+
     LOCK_OPERATION = """
     SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
     """

@@ -22,8 +22,8 @@ from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import JobCounts
 from treadle.stores.shared import claim_settle, enqueue, search
-from treadle.stores.shared.store import SQLStore
-from treadle.stores.transaction import Insert
+from treadle.stores.shared.store import P, SQLStore, T
+from treadle.stores.transaction import Insert, Steps
 from treadle.stores.transaction import Transaction as AnyTransaction
 from treadle.stores.user_connections import IDENTITY, UserConnection, identity, savepoint, wrap
 
@@ -149,6 +149,19 @@ class PostgresStore(SQLStore[Database]):
         with self._within(connection) as tx:
             return roles.insert_within(tx, jobs, enqueue.insert_again)
 
+    def _write_within(
+        self, connection: Any, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        with self._within(connection) as tx:
+            return roles.within(tx, tenant, steps, *args, **kwargs)
+
+    def _for_tenant(
+        self, tx: AnyTransaction, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        if self._scope == "" and tenant:
+            tx.execute(roles.SET_TENANT, {"tenant": tenant})
+        return steps(tx, *args, **kwargs)
+
     def _insert(self, tx: AnyTransaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
         return how(tx, jobs) if self._scope is None else roles.insert_for_tenants(tx, jobs, how, self._scope)
 
@@ -181,18 +194,18 @@ class PostgresStore(SQLStore[Database]):
     # Manage
 
     def jobs(self, filter: Filter, limit: int, before: str | None = None) -> Page:
-        return self.database.read("read", lambda tx: search.jobs(self._for_tenant(tx, filter), filter, limit, before))
+        return self.database.read("read", lambda tx: search.jobs(self._filtered(tx, filter), filter, limit, before))
 
     def counts(self, by: Sequence[str], filter: Filter = EVERYTHING, most: int | None = None) -> JobCounts:
         """The tallies are of all tenants: a role that sees one tenant has to count."""
 
         def steps(tx: Transaction) -> JobCounts:
             count = search.counts if self._scope is None else search.count_jobs
-            return count(self._for_tenant(tx, filter), by, filter, most)
+            return count(self._filtered(tx, filter), by, filter, most)
 
         return self.database.read("read", steps)
 
-    def _for_tenant(self, tx: Transaction, filter: Filter) -> Transaction:
+    def _filtered(self, tx: Transaction, filter: Filter) -> Transaction:
         """If our role sees one tenant at a time: act for the one that is asked for."""
         if self._scope == "" and len(filter.tenants) == 1 and isinstance(filter.tenants[0], str):
             tx.execute(roles.SET_TENANT, {"tenant": filter.tenants[0]})

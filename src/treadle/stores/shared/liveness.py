@@ -23,6 +23,7 @@ DRIFT = 2 * SECOND
 
 def register(tx: Transaction, worker: WorkerRow) -> None:
     lists = {"queues": as_json(worker.queues), "types": as_json(worker.types), "host": as_json(worker.host)}
+    lists["schedules"] = as_json(worker.schedules)
     tx.execute(tx.sql.REGISTER, {**msgspec.structs.asdict(worker), **lists, "now": tx.now})
 
 

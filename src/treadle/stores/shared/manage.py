@@ -57,6 +57,8 @@ def retry(tx: Transaction, id: str) -> Job:
     keys.retake(tx, id)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})
+    if job.schedule is not None:  # the next moment of its schedule may overlap with it again
+        tx.execute(tx.sql.ADD_FIRED, {"rows": as_json([(job.tenant, job.schedule, id)])})
     tally(tx, [(job.status, job.type, job.queue, -1), (Status.PENDING, job.type, job.queue, 1)])
     tx.job_waits(job.queue)
     return read.job(tx, id)

@@ -26,7 +26,8 @@ _WAITING = ("run_at", "attempts", "snoozes", "updated_at", "start_by")
 _LEASED = ("run_at", "attempts", "snoozes", "worker_id", "started_at")
 _FINISHED = (*_LEASED, "completed_at", "error", "result")
 _JSON_OF_WORKER: dict[str, type[Any]] = {"queues": tuple[str, ...], "types": tuple[str, ...], "host": dict[str, Any]}
-_MOMENTS = {"created_at", "run_at", "updated_at", "started_at", "completed_at", "start_by"}
+_JSON_OF_WORKER |= {"schedules": dict[str, str]}
+_MOMENTS = {"created_at", "run_at", "updated_at", "started_at", "completed_at", "start_by", "fired_at"}
 
 
 def get(tx: Transaction, id: str) -> Job | None:
@@ -47,6 +48,7 @@ def to_job(row: tuple[Any, ...]) -> Job:
     job: dict[str, Any] = dict(zip(_COMMON, row, strict=False))
     waiting, (lease, *leased), (status, *finished), last_error = row[9:14], row[14:22], row[22:31], row[31]
     rule = row[32]
+    job.update(schedule=row[33], fired_at=row[34])
     if status is not None:
         job.update(zip(_FINISHED, finished, strict=True), status=Status(status))
         job.update(updated_at=job["completed_at"], result=None if job["result"] is None else _value(job["result"]))

@@ -14,18 +14,21 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from treadle.errors import CommitUnknown, JobNotFound, StoreBusy, StoreRefused, StoreUnusable
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
+from treadle.schedule import NewSchedule
 from treadle.stores.base import ClaimRequest, Inserted
-from treadle.stores.rows import Due, Settled
+from treadle.stores.rows import Due, ScheduleRow, Settled
 from treadle.stores.shared import (
     claim_settle,
     defects,
     enqueue,
     expiry,
+    fire,
     liveness,
     manage,
     pausing,
     read,
     samples,
+    schedules,
     search,
     stats,
     web_records,
@@ -285,6 +288,54 @@ class SQLStore(ABC, Generic[D]):
     running_of = reads("read", pausing.running_of)
     claiming = reads("read", pausing.claiming)
     set_quiet = writes("other", liveness.set_quiet)
+    # Schedules
+
+    declare_schedules = writes("other", schedules.declare)
+    odd_schedules = reads("read", schedules.odd_schedules)
+    next_fire = reads("other", fire.next_fire)
+    fire = moves("other", fire.fire)
+
+    def put_schedule(self, new: NewSchedule, connection: Any = None) -> ScheduleRow:
+        if connection is not None:
+            return self._write_within(connection, new.tenant, schedules.put, new)
+        return self.database.write("other", self._for_tenant, new.tenant, schedules.put, new)
+
+    def pause_schedule(self, tenant: str, name: str, by: str, reason: str, until: int | None = None) -> ScheduleRow:
+        write = self.database.write
+        return write("other", self._for_tenant, tenant, schedules.pause, tenant, name, by, reason, until)
+
+    def resume_schedule(self, tenant: str, name: str) -> ScheduleRow:
+        return self.database.write("other", self._for_tenant, tenant, schedules.resume, tenant, name)
+
+    def delete_schedule(self, tenant: str, name: str) -> ScheduleRow:
+        return self.database.write("other", self._for_tenant, tenant, schedules.delete, tenant, name)
+
+    @abstractmethod
+    def _write_within(
+        self, connection: Any, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Take the steps as part of the user's own transaction. If they raise, nothing of them stays in there."""
+
+    def _for_tenant(self, tx: Transaction, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        """Take the steps, acting for a tenant if the database keeps tenants apart."""
+        return steps(tx, *args, **kwargs)
+
+    def schedule(self, tenant: str, name: str) -> ScheduleRow | None:
+        return self.database.read("read", self._for_tenant, tenant, schedules.schedule, tenant, name)
+
+    def schedules(
+        self, tenant: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 200
+    ) -> list[ScheduleRow]:
+        return self.database.read("read", self._for_tenant, tenant or "", schedules.schedules, tenant, after, limit)
+
+    def fire_now(self, tenant: str, name: str) -> Job:
+        return self.database.write("other", self._for_tenant, tenant, fire.fire_now, tenant, name)
+
+    def backfill(
+        self, tenant: str, name: str, moments: Sequence[int], operation: str | None = None, position: str | None = None
+    ) -> int:
+        write = self.database.write
+        return write("other", self._for_tenant, tenant, fire.backfill, tenant, name, moments, operation, position)
 
     # The records of the HTTP API
 

@@ -46,7 +46,7 @@ _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 _COLUMNS = (
     *("type", "queue", "tenant", "subject", "priority", "max_attempts"),
-    *("dedupe", "dedupe_rule", "traceparent", "start_within", "run_at"),
+    *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "start_within", "run_at"),
 )
 
 NUMBERS = range(1 << 62)
@@ -81,7 +81,8 @@ class Transitions(Transaction):
         alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
         for j in jobs:
             common = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts, j.dedupe, j.dedupe_rule)
-            alike[*common, j.traceparent, j.start_within, j.due(self.now)][j.id] = j.payload
+            own = (j.traceparent, j.schedule, j.fired_at, j.start_within, j.due(self.now))
+            alike[*common, *own][j.id] = j.payload
         moved: Counter[tuple[str, str]] = Counter()
         for common, payloads in alike.items():
             row = {**dict(zip(_COLUMNS, common, strict=True)), "now": self.now, "rows": as_json(payloads)}

@@ -17,9 +17,10 @@ ADVANCE_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND va
 # What was asked for: jobs that differ in their ids and payloads only. {id: payload}
 INSERT_JOBS = """
 INSERT INTO treadle_jobs
-       (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent, created_at)
+       (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent, schedule,
+        fired_at, created_at)
 SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempts, :dedupe, :dedupe_rule, :traceparent,
-       :now
+       :schedule, :fired_at, :now
   FROM json_each(:rows) e
 """
 

@@ -16,7 +16,7 @@ from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, UNTHROTTLED, Statements
 
 def from_postgres(sql: str) -> str:
     """The same for SQLite, which has no schemas, needs no casts, locks no rows, and calls `least` min."""
-    sql = re.sub(r" FOR (UPDATE|SHARE)\b", "", sql)
+    sql = re.sub(r" FOR (?:UPDATE|SHARE)\b(?: OF \w+)?(?: SKIP LOCKED)?", "", sql)
     sql = re.sub(r"(?:CAST\()+(:\w+)(?: AS \w+\))+", r"\1", sql)
     sql = re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
     return sql.replace("least(", "min(").replace("greatest(", "max(")
@@ -27,7 +27,8 @@ _UNTHROTTLED = from_postgres(UNTHROTTLED)
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
 json_array(l.id, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
-       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent)"""
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent,
+       j.fired_at)"""
 
 
 class SQLiteStatements(Statements):
@@ -155,7 +156,7 @@ class SQLiteStatements(Statements):
            r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by,
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
-           {_LAST_ERROR}, {DEDUPE_RULE}
+           {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at
     """
     FROM_ALL = """FROM treadle_jobs j
       LEFT JOIN treadle_ready r ON r.id = j.id
@@ -231,6 +232,42 @@ class SQLiteStatements(Statements):
       FROM (SELECT *, substr(error, 1, instr(error || ':', ':') - 1) AS raised FROM newest)
      GROUP BY type, raised ORDER BY max(at) DESC
     """
+
+    # ---- schedules
+
+    # Move schedules on, if they are as they were read. The answer: those that were.
+    # [[tenant, name, next_at, revision, new next_at, last job, its moment, skipped moment, why], …]
+    ADVANCE_SCHEDULES = """
+    UPDATE treadle_schedules AS s SET next_at = e.value ->> 4, last_job = coalesce(e.value ->> 5, s.last_job),
+           last_moment = coalesce(e.value ->> 6, s.last_moment), skipped_at = coalesce(e.value ->> 7, s.skipped_at),
+           skipped_why = coalesce(e.value ->> 8, s.skipped_why),
+           paused_at = NULL, paused_by = NULL, paused_reason = NULL, paused_until = NULL
+      FROM json_each(:rows) e
+     WHERE s.tenant = e.value ->> 0 AND s.name = e.value ->> 1 AND s.next_at = e.value ->> 2
+       AND s.revision = e.value ->> 3
+    RETURNING tenant, name
+    """
+    # [[tenant, schedule, id], …]
+    ADD_FIRED = """
+    INSERT INTO treadle_fired (tenant, schedule, id)
+    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
+    """
+    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
+    DROP_ENDED = """
+    DELETE FROM treadle_fired
+     WHERE (tenant, schedule) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:names))
+       AND (EXISTS (SELECT 1 FROM treadle_finished f WHERE f.id = treadle_fired.id)
+            OR NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_fired.id))
+    """
+    # ... and the others, each with whether it runs.
+    UNENDED = """
+    SELECT d.tenant, d.schedule, d.id, EXISTS (SELECT 1 FROM treadle_leases l WHERE l.id = d.id)
+      FROM json_each(:names) e JOIN treadle_fired d ON d.tenant = e.value ->> 0 AND d.schedule = e.value ->> 1
+     ORDER BY d.id
+    """
+
+    # ---- operations
+
     LOCK_OPERATION = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
 
 

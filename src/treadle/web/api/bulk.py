@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from treadle import clock, codec, filters, views
 from treadle.app import Treadle
+from treadle.backfill import Backfill
 from treadle.bulk import ActionName, Bulk
 from treadle.filters import MOST_VALUES, Filter, Moment
 from treadle.function import Changes
@@ -118,7 +119,7 @@ def fix_times(wanted: Filter, now: int) -> Filter:
     return wanted.replace(since=moment(wanted.since), until=moment(wanted.until))
 
 
-def start(request: Request, work: Bulk) -> Operation:
+def start(request: Request, work: Bulk | Backfill) -> Operation:
     """Begins what was counted, and records who did."""
     operation = request.web.bulk_runner.start(request.caller.name, work)
     request.audit(work.action, f"{operation.filter} {work.changes}".strip(), work.total)
@@ -193,11 +194,11 @@ class BulkRunner:
     def __init__(self, app: Treadle) -> None:
         self._app = app
         self._lock = threading.Lock()
-        self._todo: queue.SimpleQueue[tuple[str, Bulk] | None] = queue.SimpleQueue()
+        self._todo: queue.SimpleQueue[tuple[str, Bulk | Backfill] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._closing = False
 
-    def start(self, who: str, work: Bulk) -> Operation:
+    def start(self, who: str, work: Bulk | Backfill) -> Operation:
         """Begins, and returns at once."""
         filter, changes = str(work.wanted), codec.as_json(work.changes)
         operation = Operation(new_id(), who, work.action, filter, work.total, position=work.position, changes=changes)
@@ -211,15 +212,20 @@ class BulkRunner:
         if operation.ended_at is not None or operation.updated_at > store.now() - ABANDONED:
             return
         if store.resume_operation(operation):
-            wanted = views.visible(filters.read_back(operation.filter), self._app.redactor)
-            self._put(operation.id, Bulk(store, operation.action, wanted, changes=_stored_changes(operation)))
+            self._put(operation.id, self._rest_of(operation))
+
+    def _rest_of(self, operation: Operation) -> Bulk | Backfill:
+        if operation.action == Backfill.action:
+            return Backfill.resumed(self._app.store, operation)
+        wanted = views.visible(filters.read_back(operation.filter), self._app.redactor)
+        return Bulk(self._app.store, operation.action, wanted, changes=_stored_changes(operation))
 
     def close(self) -> None:
         """Stops after the current chunk. The next process that reads the operation resumes it."""
         self._closing = True
         self._todo.put(None)
 
-    def _put(self, id: str, work: Bulk) -> None:
+    def _put(self, id: str, work: Bulk | Backfill) -> None:
         work.operation = id
         self._todo.put((id, work))
         with self._lock:
@@ -231,7 +237,7 @@ class BulkRunner:
         while (todo := self._todo.get()) is not None:
             self._run(*todo)
 
-    def _run(self, id: str, work: Bulk) -> None:
+    def _run(self, id: str, work: Bulk | Backfill) -> None:
         while work.position is not None and not self._closing:
             try:
                 work.step()

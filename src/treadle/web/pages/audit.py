@@ -23,8 +23,9 @@ def operation(request: Request) -> Response:
         current_page="jobs",
         operation=found,
         findable=len(found.filter) <= filters.LONGEST,
-        name=action.name if action else found.action,
-        done_word=action.done if action else "done",
+        name=action.name if action else found.action.capitalize(),
+        done_word=action.done if action else "stored",
+        skipped_because="it no longer applies to them" if action else "they were stored before",
         seconds=((found.ended_at or found.updated_at) - found.started_at).total_seconds(),
         state="failed" if found.error else "completed" if found.ended_at else "processing",
     )

@@ -27,11 +27,14 @@ CREATE TABLE treadle.jobs (
     dedupe       text COLLATE "C",
     traceparent  text,
     created_at   bigint NOT NULL,
-    dedupe_rule  text,  -- JSON; NULL if it has a key alone, or none
+    dedupe_rule  text,              -- JSON; NULL if it has a key alone, or none
+    schedule     text COLLATE "C",  -- the schedule that fired it, and the moment for which it did
+    fired_at     bigint,
     PRIMARY KEY (id, tenant)
 );
 CREATE INDEX jobs_by_tenant ON treadle.jobs (tenant, id) WHERE tenant <> '';
 CREATE INDEX jobs_by_subject ON treadle.jobs (subject, id) WHERE subject <> '';
+CREATE INDEX jobs_by_schedule ON treadle.jobs (schedule, id) WHERE schedule IS NOT NULL;
 
 -- Waiting. Rows live for a short while here and in `leases`: vacuum must come often, and by their number alone.
 CREATE TABLE treadle.ready (
@@ -164,8 +167,53 @@ CREATE TABLE treadle.workers (
     host        text NOT NULL,  -- JSON: what identifies this process
     version     text NOT NULL,
     stalled_at  bigint,         -- since when its event loop is blocked; NULL: it is not
-    quiet_at    bigint          -- since when somebody wants it to claim nothing; NULL: it claims
+    quiet_at    bigint,         -- since when somebody wants it to claim nothing; NULL: it claims
+    schedules   text NOT NULL DEFAULT '{}'  -- JSON: the schedules that its code declares, each with its spec
 ) WITH (fillfactor = 50);
+
+-- Recurring rules. A moment is fired by moving `next_at` on and storing its job, in one transaction.
+CREATE TABLE treadle.schedules (
+    tenant        text COLLATE "C" NOT NULL,
+    name          text COLLATE "C" NOT NULL,
+    type          text COLLATE "C" NOT NULL,
+    cron          text NOT NULL,    -- '' if it fires `every` so many microseconds, counted from `anchor`
+    zone          text NOT NULL,
+    every         bigint NOT NULL,
+    anchor        bigint NOT NULL,
+    payload       text NOT NULL,    -- JSON
+    subject       text COLLATE "C" NOT NULL,
+    queue         text COLLATE "C", -- NULL, as the two below: as its type has it
+    priority      integer,
+    max_attempts  integer,
+    missed        text NOT NULL,
+    overlap       text NOT NULL,
+    source        text NOT NULL,    -- 'code' if workers declare it, 'runtime' if it was put
+    spec          text NOT NULL,    -- the hash of all of the above
+    known         text NOT NULL,    -- JSON: the specs that workers have declared, and when each was declared first
+    revision      bigint NOT NULL,
+    next_at       bigint,           -- NULL while it is paused without an end
+    paused_at     bigint,
+    paused_by     text,
+    paused_reason text,
+    paused_until  bigint,
+    last_job      text,
+    last_moment   bigint,
+    skipped_at    bigint,           -- the last moment without a job of its own, and why it has none
+    skipped_why   text,
+    created_at    bigint NOT NULL,
+    updated_at    bigint NOT NULL,
+    PRIMARY KEY (tenant, name)
+) WITH (fillfactor = 70);
+CREATE INDEX schedules_by_next ON treadle.schedules (next_at) WHERE next_at IS NOT NULL;
+CREATE INDEX schedules_declared ON treadle.schedules (name) WHERE source = 'code';
+
+-- Jobs of schedules that had not ended when their schedule last looked: what the next moment may overlap with.
+CREATE TABLE treadle.fired (
+    tenant   text COLLATE "C" NOT NULL,
+    schedule text COLLATE "C" NOT NULL,
+    id       uuid NOT NULL,
+    PRIMARY KEY (tenant, schedule, id)
+);
 
 -- From what nothing is claimed: a tenant, a queue or a type, the other two names are ''. The pause of a tenant that has
 -- ended stays here until no row of `ready` is parked for it.
@@ -285,5 +333,6 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.stat
        to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.snoozes, p.worker_id,
        to_timestamp(j.created_at / 1e6) AS created_at, to_timestamp(p.updated_at / 1e6) AS updated_at,
        to_timestamp(p.started_at / 1e6) AS started_at, to_timestamp(p.completed_at / 1e6) AS completed_at,
-       p.error, p.result, p.progress, to_timestamp(p.start_by / 1e6) AS start_by
+       p.error, p.result, p.progress, to_timestamp(p.start_by / 1e6) AS start_by, j.schedule,
+       to_timestamp(j.fired_at / 1e6) AS fired_at
   FROM placed p JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant;

@@ -1,0 +1,233 @@
+"""`td.schedules`: schedules that are made and changed at run time, and a look at all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, Unpack
+
+import msgspec
+
+from treadle import clock
+from treadle.backfill import Backfill
+from treadle.errors import BadCursor, BadOption, ScheduleNotFound, StoreUnusable
+from treadle.function import JobFunction, ScheduleOptions, make_schedule
+from treadle.job import Job
+from treadle.results import twin
+from treadle.schedule import Missed, NewSchedule, Overlap, Rule, Schedule, checked_rule
+from treadle.schedule_diagnosis import ScheduleWhy, explain_schedule, to_schedule
+from treadle.settings import checked_moment, checked_name
+from treadle.stores.user_connections import is_async, run_on_async
+
+if TYPE_CHECKING:
+    from treadle.app import Treadle
+    from treadle.stores.base import WorkerRow
+    from treadle.stores.rows import ScheduleRow
+
+PAGE_LIMIT = 1_000
+
+Progress = Callable[[int, int], None]
+"""Gets how many moments are done, and how many there are."""
+
+
+class SchedulePage(msgspec.Struct, frozen=True):
+    """Some schedules, by tenant and name, and the cursor of the next page."""
+
+    schedules: list[Schedule]
+    next: str | None
+
+    def __iter__(self) -> Iterator[Schedule]:
+        return iter(self.schedules)
+
+    def __len__(self) -> int:
+        return len(self.schedules)
+
+    def __getitem__(self, index: int) -> Schedule:
+        return self.schedules[index]
+
+
+class Backfilled(msgspec.Struct, frozen=True):
+    """What a backfill did: how many moments there were, and how many jobs are new. The others were stored before."""
+
+    moments: int
+    stored: int
+
+
+class Schedules:
+    """The schedules of an app. A name is unique for each tenant."""
+
+    def __init__(self, app: Treadle) -> None:
+        self._app = app
+
+    # Look
+
+    def list(self, tenant: str | None = None, *, limit: int = 200, cursor: str | None = None) -> SchedulePage:
+        """A page of schedules, by tenant and name. Iterate over it; `.next` is the cursor of the next page.
+
+        Without `tenant`, those of all tenants are listed.
+        """
+        if not 1 <= limit <= PAGE_LIMIT:
+            raise BadOption("limit", limit, f"from 1 to {PAGE_LIMIT}; for more, pass cursor=page.next")
+        rows = self._app.store.schedules(tenant, _after(cursor), limit + 1)
+        workers, now = self._workers(rows), self._app.store.now()
+        more = len(rows) > limit
+        shown = [to_schedule(row, workers, now, shown=1) for row in rows[:limit]]
+        return SchedulePage(shown, _cursor(rows[limit - 1]) if more else None)
+
+    def get(self, name: str, *, tenant: str = "") -> Schedule | None:
+        """The schedule, with its next ten moments, or None."""
+        row = self._app.store.schedule(tenant, name)
+        return None if row is None else self._shown(row)
+
+    def why(self, name: str, *, tenant: str = "") -> ScheduleWhy:
+        """Why it did not fire, or when it will: every reason that holds, the deciding one first."""
+        row = self._app.store.schedule(tenant, name)
+        if row is None:
+            raise ScheduleNotFound(name, tenant)
+        return explain_schedule(row, self._visible_workers(), self._app.store.now())
+
+    def _visible_workers(self) -> Sequence[WorkerRow] | None:
+        """None for a role that sees one tenant: it does not see workers."""
+        try:
+            return self._app.store.workers()
+        except StoreUnusable:
+            return None
+
+    # Change
+
+    def put(
+        self,
+        name: str,
+        job: JobFunction[..., ..., Any] | str,
+        *,
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        zone: str | None = None,
+        anchor: datetime | None = None,
+        payload: Mapping[str, Any] | None = None,
+        missed: Missed = "once",
+        overlap: Overlap = "skip",
+        tenant: str = "",
+        connection: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """Store a schedule, or change the one with this name. `job`: a job, or the name of its type.
+
+        It wins over what code declares under this name, until it is deleted. With `connection`, it exists if and only
+        if your open transaction commits.
+        """
+        new = self._new(name, job, checked_rule(cron, every, zone, anchor), payload, missed, overlap, tenant, options)
+        return self._shown(self._app.store.put_schedule(new, connection))
+
+    async def aput(
+        self,
+        name: str,
+        job: JobFunction[..., ..., Any] | str,
+        *,
+        cron: str | None = None,
+        every: float | timedelta | None = None,
+        zone: str | None = None,
+        anchor: datetime | None = None,
+        payload: Mapping[str, Any] | None = None,
+        missed: Missed = "once",
+        overlap: Overlap = "skip",
+        tenant: str = "",
+        connection: Any = None,
+        **options: Unpack[ScheduleOptions],
+    ) -> Schedule:
+        """`put` without blocking the event loop."""
+        store = self._app.store
+        new = self._new(name, job, checked_rule(cron, every, zone, anchor), payload, missed, overlap, tenant, options)
+        if connection is None:
+            row = await asyncio.to_thread(store.put_schedule, new)
+        elif is_async(connection):
+            row = await run_on_async(connection, lambda theirs: store.put_schedule(new, theirs))
+        else:
+            row = store.put_schedule(new, connection)
+        return await asyncio.to_thread(self._shown, row)
+
+    def _new(
+        self,
+        name: str,
+        job: JobFunction[..., ..., Any] | str,
+        rule: Rule,
+        payload: Mapping[str, Any] | None,
+        missed: str,
+        overlap: str,
+        tenant: str,
+        options: ScheduleOptions,
+    ) -> NewSchedule:
+        if not isinstance(job, JobFunction | str):
+            raise BadOption("job", job, "a function with @td.job, or the name of its type")
+        kind = (self._app.registry.get(job) or job) if isinstance(job, str) else job.job_type
+        return make_schedule(name, kind, rule, payload, missed, overlap, options, tenant)
+
+    def pause(
+        self, name: str, *, reason: str = "", until: datetime | None = None, by: str = "", tenant: str = ""
+    ) -> Schedule:
+        """Fire none of its moments until it is resumed, or until a time. They are skipped, not missed. A deployment
+        does not end a pause. Raises ScheduleNotFound."""
+        end = None if until is None else clock.from_datetime(checked_moment("until", until))
+        reason, by = checked_name("reason", reason), checked_name("by", by)
+        return self._shown(self._app.store.pause_schedule(tenant, name, by, reason, end))
+
+    def resume(self, name: str, *, tenant: str = "") -> Schedule:
+        """Fire again, from the next moment on. Raises ScheduleNotFound."""
+        return self._shown(self._app.store.resume_schedule(tenant, name))
+
+    def delete(self, name: str, *, tenant: str = "") -> Schedule:
+        """Forget a schedule. Its jobs stay. Raises ScheduleNotFound, and ScheduleDeclared if a live worker has it."""
+        return self._shown(self._app.store.delete_schedule(tenant, name))
+
+    def run_now(self, name: str, *, tenant: str = "") -> Job:
+        """Store a job of it now, even if it is paused or another one runs. Its moments stay as they are."""
+        job = self._app.store.fire_now(tenant, name)
+        self._app._wake()
+        return job
+
+    def backfill(
+        self, name: str, start: datetime, end: datetime, *, tenant: str = "", progress: Progress | None = None
+    ) -> Backfilled:
+        """Store the jobs of all moments from `start` on and before `end`, in short transactions.
+
+        Moments that have a job are left out, so you can repeat it. `overlap` does not apply. `progress` is called after
+        each transaction.
+        """
+        work = Backfill.between(self._app.store, tenant, name, start, end)
+        for _ in work:
+            if progress is not None:
+                progress(work.done + work.skipped, work.total)
+        self._app._wake()
+        return Backfilled(work.total, work.done)
+
+    # Async twins
+
+    alist = twin(list)
+    aget = twin(get)
+    awhy = twin(why)
+    apause = twin(pause)
+    aresume = twin(resume)
+    adelete = twin(delete)
+    arun_now = twin(run_now)
+    abackfill = twin(backfill)
+
+    def _shown(self, row: ScheduleRow) -> Schedule:
+        return to_schedule(row, self._workers([row]), self._app.store.now())
+
+    def _workers(self, rows: Sequence[ScheduleRow]) -> Sequence[WorkerRow]:
+        """The workers, if they matter. A role that sees one tenant does not see workers."""
+        return self._app.store.workers() if any(row.source == "code" for row in rows) else ()
+
+
+def _cursor(row: ScheduleRow) -> str:
+    return msgspec.json.encode((row.tenant, row.name)).decode()
+
+
+def _after(cursor: str | None) -> tuple[str, str]:
+    if cursor is None:
+        return "", ""
+    try:
+        return msgspec.json.decode(cursor, type=tuple[str, str])
+    except (msgspec.MsgspecError, UnicodeError, TypeError):
+        raise BadCursor(cursor) from None

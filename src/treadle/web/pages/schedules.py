@@ -1,0 +1,176 @@
+"""The pages of schedules: a list, one schedule, and the question before something is done to it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import NamedTuple
+from zoneinfo import ZoneInfo
+
+from treadle.errors import BadOption
+from treadle.schedule import Schedule
+from treadle.schedule_diagnosis import ScheduleReason
+from treadle.units import format_duration
+from treadle.web import formatting, highlight
+from treadle.web.api.bulk import start
+from treadle.web.api.schedules import schedule_out
+from treadle.web.problem import HTTPProblem
+from treadle.web.render import may_manage, render
+from treadle.web.route import Request, Response, get, post, redirect
+
+MAX_ROWS = 100
+
+
+class ScheduleAction(NamedTuple):
+    """A button, and the question before it."""
+
+    key: str
+    name: str
+    text: str
+    tone: str = ""
+
+
+ACTIONS = (
+    ScheduleAction("run", "Run now", "A job is stored now, even if the schedule is paused. Its moments stay the same."),
+    ScheduleAction(
+        "pause", "Pause", "Its moments are skipped until you resume it. A deployment does not end the pause."
+    ),
+    ScheduleAction("resume", "Resume", "It fires again from its next moment on. Moments of the pause are skipped."),
+    ScheduleAction(
+        "backfill", "Backfill", "The jobs of past moments are stored, except those that are stored already."
+    ),
+    ScheduleAction("delete", "Delete", "The schedule is deleted. Its jobs stay. You cannot undo this.", tone="danger"),
+)
+BUTTONS = {
+    "paused": ("resume", "To go on, use the Resume button."),
+    "waits": ("run", "To run it now, use the Run now button."),
+    "orphaned": ("delete", "If its code is gone, use the Delete button."),
+}
+"""By the code of a reason: the action on this page that is the next step."""
+BY_KEY = {action.key: action for action in ACTIONS}
+
+
+@get("/schedules", "Schedules", page=True)
+def schedules(request: Request) -> Response:
+    tenant, cursor = request.text("tenant") or None, request.text("cursor") or None
+    page = request.schedules.page(tenant, MAX_ROWS, cursor)
+    return render(
+        request,
+        "schedules.html",
+        current_page="schedules",
+        rows=[(one, rule(one)) for one in page],
+        tenant=tenant,
+        older=request.url("/schedules", tenant=tenant, cursor=page.next) if page.next else None,
+        first=request.url("/schedules", tenant=tenant) if cursor else None,
+    )
+
+
+@get("/schedule", "One schedule", page=True)
+def schedule(request: Request) -> Response:
+    out = schedule_out(request, request.text("name"), request.text("tenant") or None)
+    one = out.schedule
+    actions = [action for action in ACTIONS if _applies(action, one)] if may_manage(request) else []
+    possible = {action.key for action in actions}
+    return render(
+        request,
+        "schedule.html",
+        current_page="schedules",
+        one=one,
+        rule=rule(one),
+        reasons=[(reason, _next_step(reason, possible)) for reason in out.why.reasons],
+        moments=[(at, _in_its_zone(at, one)) for at in one.upcoming],
+        jobs=out.jobs,
+        payload=highlight.json(one.payload) if one.payload else None,
+        actions=actions,
+    )
+
+
+def _next_step(reason: ScheduleReason, possible: set[str]) -> str:
+    """What to do about a reason: the button, where this page has one, instead of a command."""
+    action, text = BUTTONS.get(reason.code, ("", ""))
+    return text if action in possible else formatting.sentence(reason.way_out)
+
+
+def rule(schedule: Schedule) -> str:
+    return schedule.cron or f"every {format_duration(schedule.every or 0)}"
+
+
+def _in_its_zone(at: datetime, schedule: Schedule) -> str:
+    return at.astimezone(ZoneInfo(schedule.zone or "UTC")).strftime("%a %Y-%m-%d %H:%M:%S %Z")
+
+
+def _applies(action: ScheduleAction, schedule: Schedule) -> bool:
+    """For looks only: the library decides."""
+    if action.key == "delete":
+        return schedule.source == "runtime" or schedule.orphaned
+    return (schedule.pause is not None) == (action.key == "resume") or action.key in ("run", "backfill")
+
+
+@get("/schedule/confirm", "Are you sure?", scope="manage", page=True)
+def confirm(request: Request) -> Response:
+    action = _action(request.text("action"))
+    one = request.schedules.get(request.text("name"), request.text("tenant") or None)
+    return _confirm_page(request, action, one)
+
+
+def _confirm_page(
+    request: Request, action: ScheduleAction, one: Schedule, status: int = 200, error: str = ""
+) -> Response:
+    return render(
+        request,
+        "schedule_confirm.html",
+        status=status,
+        current_page="schedules",
+        action=action,
+        one=one,
+        back=_address(request, one),
+        error=error,
+        given={name: request.field(name) for name in ("reason", "start", "end")},
+    )
+
+
+def _action(key: str) -> ScheduleAction:
+    if key not in BY_KEY:
+        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(BY_KEY)}")
+    return BY_KEY[key]
+
+
+@post("/schedule/act", "Pause, resume, run … a schedule", scope="manage", page=True)
+def act(request: Request) -> Response:
+    action = _action(request.field("action"))
+    one = request.schedules.get(request.field("name"), request.field("tenant") or None)
+    if action.key == "backfill":
+        return _backfill(request, action, one)
+    return _changed(request, action, one)
+
+
+def _changed(request: Request, action: ScheduleAction, one: Schedule) -> Response:
+    name, tenant = one.name, one.tenant
+    if action.key == "run":
+        job = request.schedules.run_now(name, tenant)
+        request.audit("run_schedule", name)
+        return redirect(request.url(f"/jobs/{job.id}"))
+    if action.key == "pause":
+        request.schedules.pause(name, tenant, request.field("reason")[:200], None)
+    elif action.key == "resume":
+        request.schedules.resume(name, tenant)
+    else:
+        request.schedules.delete(name, tenant)
+    request.audit(f"{action.key}_schedule", name)
+    return redirect(request.url("/schedules") if action.key == "delete" else _address(request, one))
+
+
+def _backfill(request: Request, action: ScheduleAction, one: Schedule) -> Response:
+    """Times without a zone are in the reader's."""
+    zone = ZoneInfo(formatting.formatter_for(request).zone)
+    try:
+        times = [datetime.fromisoformat(request.field(name)) for name in ("start", "end")]
+        first, last = (at if at.tzinfo else at.replace(tzinfo=zone) for at in times)
+        work = request.schedules.backfill(one.name, one.tenant, first, last)
+    except (ValueError, OverflowError, BadOption) as error:
+        text = str(error) if isinstance(error, BadOption) else "write times such as 2026-11-01T08:30"
+        return _confirm_page(request, action, one, status=400, error=text)
+    return redirect(request.url(f"/operations/{start(request, work).id}"))
+
+
+def _address(request: Request, one: Schedule) -> str:
+    return request.url("/schedule", name=one.name, tenant=one.tenant)

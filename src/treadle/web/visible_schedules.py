@@ -1,0 +1,78 @@
+"""The schedules that one caller may see and change: all of them, or those of one tenant, as with `visible_jobs.py`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from treadle.app import Treadle
+from treadle.backfill import Backfill
+from treadle.errors import ScheduleNotFound
+from treadle.filters import Filter
+from treadle.job import Job
+from treadle.schedule import Schedule
+from treadle.schedule_diagnosis import ScheduleWhy
+from treadle.schedules import SchedulePage
+from treadle.web.problem import HTTPProblem
+
+if TYPE_CHECKING:
+    from treadle.web.auth import Principal
+
+RECENT = 10
+
+
+class VisibleSchedules(msgspec.Struct, frozen=True):
+    """What `td.schedules` can do, for one caller. A tenant that is not given is the caller's own, or none."""
+
+    _app: Treadle
+    caller: Principal
+
+    def _tenant(self, given: str | None) -> str:
+        bound = self.caller.tenant
+        if bound is None:
+            return given or ""
+        if given not in (None, "", bound):
+            text = f"tenant={given!r}: {self.caller.name} is bound to the tenant {bound!r}"
+            raise HTTPProblem(403, text, "leave tenant out")
+        return bound
+
+    def page(self, tenant: str | None, limit: int, cursor: str | None) -> SchedulePage:
+        """Of one tenant, or of all that the caller may see."""
+        whose = self._tenant(tenant) if tenant is not None or self.caller.tenant is not None else None
+        return self._app.schedules.list(whose, limit=limit, cursor=cursor)
+
+    def get(self, name: str, tenant: str | None) -> Schedule:
+        """The schedule. Raises ScheduleNotFound."""
+        whose = self._tenant(tenant)
+        found = self._app.schedules.get(name, tenant=whose)
+        if found is None:
+            raise ScheduleNotFound(name, whose)
+        return found
+
+    def why(self, schedule: Schedule) -> ScheduleWhy:
+        return self._app.schedules.why(schedule.name, tenant=schedule.tenant)
+
+    def jobs(self, schedule: Schedule) -> list[Job]:
+        """Its newest jobs."""
+        wanted = Filter(schedules=(schedule.name,), tenants=(schedule.tenant,))
+        return self._app.jobs(wanted, limit=RECENT).jobs
+
+    # Changes
+
+    def pause(self, name: str, tenant: str | None, reason: str, until: datetime | None) -> Schedule:
+        by = self.caller.name[:200]
+        return self._app.schedules.pause(name, reason=reason, until=until, by=by, tenant=self._tenant(tenant))
+
+    def resume(self, name: str, tenant: str | None) -> Schedule:
+        return self._app.schedules.resume(name, tenant=self._tenant(tenant))
+
+    def run_now(self, name: str, tenant: str | None) -> Job:
+        return self._app.schedules.run_now(name, tenant=self._tenant(tenant))
+
+    def delete(self, name: str, tenant: str | None) -> Schedule:
+        return self._app.schedules.delete(name, tenant=self._tenant(tenant))
+
+    def backfill(self, name: str, tenant: str | None, start: datetime, end: datetime) -> Backfill:
+        return Backfill.between(self._app.store, self._tenant(tenant), name, start, end)
