@@ -287,7 +287,7 @@ def test_pruning_reads_only_old_jobs(store, clock):
         store, Transaction.sql.PRUNABLE, {"oldest": "0190", "before": 1, "now": 1, "statuses": "[]", "limit": 5}
     )
 
-    assert [line for line in lines if line.startswith("SEARCH treadle_finished USING PRIMARY KEY (id<?)")]
+    assert [line for line in lines if line.startswith("SEARCH f USING PRIMARY KEY (id<?)")]
     assert [] == [line for line in lines if "TEMP B-TREE" in line]
 
 
