@@ -39,4 +39,6 @@ def expire(tx: Transaction, limit: int) -> int:
 
 def _lock_keys(tx: Transaction, ids: list[str]) -> set[str]:
     """Of the jobs with a dedupe key those whose key is ours now, so that its release waits for nobody."""
-    return {row[0] for row in tx.execute(tx.sql.LOCK_FREE_KEYS, {"ids": as_json(ids)})} if ids else set()
+    if not ids or not tx.sql.LOCK_FREE_KEYS:
+        return set(ids)
+    return {row[0] for row in tx.execute(tx.sql.LOCK_FREE_KEYS, {"ids": as_json(ids)})}

@@ -73,12 +73,13 @@ class SQLiteStatements(Statements):
 
     # ---- jobs that were not started in time
 
-    # The first of them: what each is, how long it had, and whether its dedupe key has to be locked: here never, because
-    # the one writer locks everything.
+    # The first of them: what each is, how long it had, and whether it has a dedupe key.
     EXPIRED = """
-    SELECT id, type, queue, start_by - run_at, 0 FROM treadle_ready WHERE start_by <= :now
-     ORDER BY start_by LIMIT :limit
+    SELECT id, type, queue, start_by - run_at,
+           EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_ready.id AND j.dedupe IS NOT NULL)
+      FROM treadle_ready WHERE start_by <= :now ORDER BY start_by LIMIT :limit
     """
+    # Lock their keys: nothing to do here, because the one writer locks everything.
     LOCK_FREE_KEYS = ""
     # End them. [[id, error], …]
     FINISH_EXPIRED = """
