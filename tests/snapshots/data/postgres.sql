@@ -337,6 +337,8 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.stat
        to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.snoozes, p.worker_id,
        to_timestamp(j.created_at / 1e6) AS created_at, to_timestamp(p.updated_at / 1e6) AS updated_at,
        to_timestamp(p.started_at / 1e6) AS started_at, to_timestamp(p.completed_at / 1e6) AS completed_at,
-       p.error, p.result, p.progress, to_timestamp(p.start_by / 1e6) AS start_by, j.schedule,
+       p.error, p.result, p.progress, to_timestamp(p.start_by / 1e6) AS start_by,
+       CASE WHEN j.dedupe IS NOT NULL THEN coalesce(substring(j.dedupe_rule FROM '"mode":"([a-z]+)"'), 'return')
+            END AS dedupe_mode, j.schedule,
        to_timestamp(j.fired_at / 1e6) AS fired_at
   FROM placed p JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant;

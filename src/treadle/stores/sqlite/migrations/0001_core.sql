@@ -323,7 +323,9 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
             THEN (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1)
             ELSE f.error END AS error,
        f.result, l.fraction AS progress,
-       strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by, j.schedule,
+       strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by,
+       CASE WHEN j.dedupe IS NULL THEN NULL WHEN json_valid(j.dedupe_rule) THEN j.dedupe_rule ->> 'mode'
+            ELSE 'return' END AS dedupe_mode, j.schedule,
        strftime('%Y-%m-%dT%H:%M:%fZ', j.fired_at / 1e6, 'unixepoch') AS fired_at
   FROM treadle_jobs j
   LEFT JOIN treadle_ready r ON r.id = j.id
