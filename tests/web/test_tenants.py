@@ -299,7 +299,7 @@ def test_every_way_to_find_jobs_is_limited_to_the_callers_tenant(td: Treadle) ->
     assert [job.tenant for job in jobs.page(wanted, 10, None)] == [ME]
     assert (jobs.count(wanted).value, jobs.counts_by_state(wanted)["all"].value) == (1, 1)
     assert jobs.counts(("tenant",), wanted, 10).rows == [{"tenant": ME, "count": 1}]
-    assert jobs.bulk("cancel", wanted, None).total == 1
+    assert jobs.bulk("cancel", wanted, None, {}).total == 1
 
 
 def test_what_is_cached_for_a_tenant_is_not_shown_to_another(td: Treadle) -> None:
