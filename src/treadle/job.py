@@ -160,7 +160,7 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     def as_stored(self, now: int) -> Job:
         """The job that this becomes when it is stored."""
         created, due = clock.to_datetime(now), self.due(now)
-        return Job(
+        job = Job(
             id=self.id,
             type=self.type,
             queue=self.queue,
@@ -174,6 +174,11 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             max_attempts=self.max_attempts,
             created_at=created,
             updated_at=created,
+        )
+        if self.dedupe is None and self.start_within is None and self.schedule is None:  # most are plain
+            return job
+        return msgspec.structs.replace(
+            job,
             dedupe_mode=None if self.dedupe is None else mode_of(self.dedupe_rule),
             start_by=None if self.start_within is None else clock.moment(due + self.start_within),
             schedule=self.schedule,

@@ -140,7 +140,8 @@ class ClaimOrder:
         known = candidates[: bisect_right(candidates, (*certain, _LAST_RANGE))]
         taken = self._with_slots(known) if self._slots else known[: self.missing]
         self.missing -= len(taken)
-        passed = {range: (run_at, id) for run_at, id, range in taken}
+        some = taken if len(batch) > 1 else taken[-1:]
+        passed = {range: (run_at, id) for run_at, id, range in some}
         for head, start, has_more in zip(batch, starts, more, strict=True):
             after = passed.get(head.range, head.after)
             if has_more or start.lower is not None or start.due[-1:] > [after]:

@@ -46,8 +46,9 @@ _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 _COLUMNS = (
     *("type", "queue", "tenant", "subject", "priority", "max_attempts"),
-    *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "start_within", "run_at"),
+    *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "start_within"),
 )
+_COMMON = attrgetter(*_COLUMNS)
 
 NUMBERS = range(1 << 62)
 """A counter of lease numbers beyond them was broken by hand."""
@@ -79,13 +80,11 @@ class Transitions(Transaction):
     def insert(self, jobs: Sequence[NewJob]) -> Moved:
         """Jobs that differ only in their payloads share two statements."""
         alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
-        for j in jobs:
-            common = (j.type, j.queue, j.tenant, j.subject, j.priority, j.max_attempts, j.dedupe, j.dedupe_rule)
-            own = (j.traceparent, j.schedule, j.fired_at, j.start_within, j.due(self.now))
-            alike[*common, *own][j.id] = j.payload
+        for job in jobs:
+            alike[*_COMMON(job), job.due(self.now)][job.id] = job.payload
         moved: Counter[tuple[str, str]] = Counter()
         for common, payloads in alike.items():
-            row = {**dict(zip(_COLUMNS, common, strict=True)), "now": self.now, "rows": as_json(payloads)}
+            row = {**dict(zip((*_COLUMNS, "run_at"), common, strict=True)), "now": self.now, "rows": as_json(payloads)}
             self.execute(sql.INSERT_JOBS, row)
             self.execute(sql.INSERT_READY, row)
             moved[common[0], common[1]] += len(payloads)

@@ -52,19 +52,22 @@ SELECT json_group_array(json_array(json_array(queue, type, priority), json_array
 # The next :limit due jobs of ranges and, where there are fewer, the next lower priority.
 # [[queue, type, priority, run_at, id], …]: after this run_at and id.
 READ_RANGES = """
+WITH e AS MATERIALIZED (
+    SELECT value ->> 0 AS queue, value ->> 1 AS type, value ->> 2 AS priority, value ->> 3 AS run_at, value ->> 4 AS id
+      FROM json_each(:ranges)),
+found AS MATERIALIZED (
+    SELECT queue, type, priority, (
+               SELECT json_group_array(json_array(d.run_at, d.id)) FROM (
+                   SELECT r.run_at, r.id FROM treadle_ready r
+                    WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
+                      AND r.run_at >= e.run_at AND (r.run_at > e.run_at OR r.id > e.id) AND r.parked = ''
+                    ORDER BY r.run_at, r.id LIMIT :limit) d) AS due
+      FROM e)
 SELECT due, CASE WHEN json_array_length(due) < :limit THEN (
            SELECT r.priority FROM treadle_ready r
-            WHERE r.queue = a.range ->> 0 AND r.type = a.range ->> 1 AND r.priority < a.range ->> 2
-              AND r.parked = ''
+            WHERE r.queue = f.queue AND r.type = f.type AND r.priority < f.priority AND r.parked = ''
             ORDER BY r.priority DESC LIMIT 1) END
-  FROM (SELECT e.value AS range, (
-                   SELECT json_group_array(json_array(d.run_at, d.id)) FROM (
-                       SELECT r.run_at, r.id FROM treadle_ready r
-                        WHERE r.queue = e.value ->> 0 AND r.type = e.value ->> 1 AND r.priority = e.value ->> 2
-                          AND r.run_at <= :now AND r.run_at >= e.value ->> 3
-                          AND (r.run_at > e.value ->> 3 OR r.id > e.value ->> 4) AND r.parked = ''
-                        ORDER BY r.run_at, r.id LIMIT :limit) d) AS due
-          FROM json_each(:ranges) e) a
+  FROM found f
 """
 
 # The next jobs that will be due, of any type. (Those that were due when they were put here are not in the index.)
