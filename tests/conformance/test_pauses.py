@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from itertools import count
 from typing import Any
 
 import pytest
@@ -28,8 +29,9 @@ from treadle.errors import WorkerLost, WorkerQuiet
 from treadle.job import Status
 from treadle.outcome import COMPLETED, RELEASED
 from treadle.pauses import NewPause, Target
-from treadle.stores import parking
+from treadle.stores import claim_order, parking
 from treadle.stores.base import ClaimRequest
+from treadle.stores.claim_order import Cursors
 
 MAIL, EMBED, ACME = Target(queue="mail"), Target(type="embed"), Target(tenant="acme")
 
@@ -275,6 +277,32 @@ def test_claims_put_back_what_was_left_parked(store, monkeypatch):
     assert [] == select(store, "SELECT tenant FROM treadle.pauses")
 
 
+@pytest.mark.only("postgresql")
+def test_no_claim_hurries_for_parked_jobs_that_a_user_has_locked(store):
+    """A transaction of the user's may stay open for long: each claim at once would find nothing, and begin again."""
+    held = put(store, tenant="acme").id
+    pause(store, ACME)
+    take(store)
+    with closing(by_hand(store)) as users:
+        users.execute("SELECT 1 FROM treadle.ready FOR UPDATE")
+        store.resume(ACME)
+        claimed = take(store)
+        assert ([], None) == (claimed, claimed.due.in_seconds)
+        users.rollback()
+
+    assert [held] == ids(take(store))
+
+
+def test_a_claim_after_which_parked_jobs_may_be_left_is_followed_by_another(store, monkeypatch):
+    put_many(store, 12, tenant="acme")
+    pause(store, ACME)
+    take(store)
+    store.resume(ACME)
+    monkeypatch.setattr(parking.put_back, "__defaults__", (5,))
+
+    assert 0.0 == take(store).due.in_seconds
+
+
 @pytest.mark.by_hand
 def test_the_chore_puts_back_what_no_pause_explains(store, by_hand):
     put_many(store, 3, tenant="acme")
@@ -413,3 +441,17 @@ def test_who_drains_knows_of_claims_that_began_before(store):
         assert claim
         connection.rollback()
         assert frozenset() == before & store.claiming()
+
+
+@pytest.mark.only("sqlite", "postgresql")
+def test_a_claim_that_may_not_look_yet_does_not_wait_for_the_end_of_a_pause(store, clock, monkeypatch):
+    """Looks are expensive, and there may be a job that the last one did not see."""
+    monkeypatch.setattr(claim_order, "CHEAP", 0)
+    store.open()
+    store.database.cursors = Cursors(clock=count().__next__)
+    put(store, queue="mail")
+    pause(store, MAIL, until=clock() + 60 * MINUTE)
+
+    dues = [take(store).due for _ in range(3)]
+    assert dues[-1].now
+    assert dues[-1].in_seconds < 10

@@ -60,6 +60,8 @@ class Transitions(Transaction):
 
     sql = SQLiteStatements()
     cursors: Cursors
+    _back = 0
+    """How many rows this claim has put back after a pause."""
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""
@@ -110,7 +112,7 @@ class Transitions(Transaction):
         if self._find(order, 1, _decode_slots(slots.fetchone()[0]), max(self.now, latest)):
             return Due(True)
         due = next_due(later.fetchall(), request, self.now, held)
-        return due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now)
+        return due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=bool(held.ended))
 
     def _look(self) -> list[Found]:
         return _decode_found(self.execute(sql.READY_RANGES).fetchone()[0])
@@ -133,15 +135,15 @@ class Transitions(Transaction):
         if len(jobs if leased else claimed) < request.limit and claimed.due is None:
             later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
             due = next_due(later.fetchall(), request, self.now, held)
-            due = self.cursors.unsure(due) if kept else due
-            claimed.due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now)
+            due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=self._back > 0)
+            claimed.due = self.cursors.unsure(due) if kept else due
         return claimed, moved
 
     def _look_again(self, request: ClaimRequest, held: Paused) -> ClaimOrder:
         """Something was paused or resumed since the last look, or is to be put back."""
         self.cursors.paused = held
         if held.ended:
-            put_back_ended(self, held.ended)
+            self._back = put_back_ended(self, held.ended)
         return self.cursors.looked(self._look, request)
 
     def _lease_of_others(
