@@ -246,6 +246,21 @@ def test_a_claim_parks_a_bounded_number_and_the_next_ones_the_rest(store, monkey
     assert [("tenant:acme", 12)] == parked(store)
 
 
+def test_a_claim_looks_a_bounded_number_of_times_however_many_ranges_a_paused_tenant_has(store, monkeypatch):
+    store.insert([new_job(tenant="acme", priority=n) for n in range(1, 61)])
+    free = put(store).id
+    pause(store, ACME)
+    looks, look = [], Cursors.looked
+    monkeypatch.setattr(Cursors, "looked", lambda *given: looks.append(1) or look(*given))
+
+    claims = []
+    while not any(claims):
+        claims.append(take(store, 1))
+        assert 0.0 == claims[-1].due.in_seconds if not claims[-1] else True
+        assert len(looks) <= 25 * len(claims)
+    assert [free] == ids(claims[-1])
+
+
 def test_a_limited_type_is_not_held_back_by_a_paused_tenant(store):
     limit(store, "noop", 1)
     put_many(store, 20, tenant="acme")

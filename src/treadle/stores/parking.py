@@ -16,6 +16,8 @@ from treadle.stores.transaction import Transaction
 
 MOST_PARKED = 1_000
 """Rows that one transaction parks or puts back: on SQLite others wait for it."""
+MOST_LOOKS = 20
+"""Times that one claim looks at everything again because it has parked something."""
 MOST_REASONS = 1_000
 """What rows are parked for, of which one transaction looks at that many."""
 

@@ -33,7 +33,7 @@ from treadle.stores.claim_order import (
     ReadyRange,
     next_due,
 )
-from treadle.stores.parking import MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
+from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
@@ -59,7 +59,7 @@ class Transitions(Transaction):
     sql = PostgresStatements()
     cursors: Cursors
     _parked = 0
-    """How many rows this claim has parked."""
+    """How many rows this claim has parked, about."""
     _more = False
     """Whether rows may be left that are parked for a pause that is over."""
     _short: list[tuple[ReadyRange, int, Position]]
@@ -153,7 +153,7 @@ class Transitions(Transaction):
             return 0
         ranges = as_json([(*range, limit, *position) for range, limit, position in short])
         parked = self.execute(sql.PARK, {"ranges": ranges, "now": self.now, "most": MOST_PARKED}).rowcount
-        self._parked += parked
+        self._parked += max(parked, MOST_PARKED // MOST_LOOKS)
         return parked
 
     def _claim_batch(

@@ -28,7 +28,7 @@ from treadle.stores.claim_order import (
     RangeStart,
     next_due,
 )
-from treadle.stores.parking import MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
+from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due, Paused
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
@@ -160,7 +160,7 @@ class Transitions(Transaction):
                 break
             most = max(MOST_PARKED, request.limit)
             row = {**jobs[first][2]._asdict(), "now": self.now, "tenants": tenants, "most": most}
-            parked += self.execute(sql.PARK, row).rowcount
+            parked += max(self.execute(sql.PARK, row).rowcount, MOST_PARKED // MOST_LOOKS)
         else:
             return Claim(), []
         leased = self._lease(worker, request, jobs[:first]) if jobs[:first] else None
