@@ -114,10 +114,10 @@ class ClaimOrder:
 
     def _next_batch(self) -> list[Head]:
         """Read twice as many jobs as needed if all ranges had equally many, and one to see what comes after it. If
-        that was too few, read twice as many again, of half as many ranges."""
+        that was too few, read twice as many again, of half as many ranges: up to all that is needed, of one range."""
         heap, wanted = self._heap, 2 * self.missing
         each = self.missing if len(heap) == 1 else max(2, -(-wanted // len(heap)))
-        self.rows = max(each, 2 * self.rows)
+        self.rows = max(each, min(2 * self.rows, wanted))
         batch, most = [heapq.heappop(heap)], -(-wanted // self.rows)
         if batch[0].at[0] > self.now:  # none of this priority is due: only what is below them is of interest
             most = len(heap) + 1
