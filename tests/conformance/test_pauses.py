@@ -137,6 +137,16 @@ def test_a_pause_after_one_that_has_ended_begins_anew(store, clock, target):
     assert [] == take(store)
 
 
+def test_a_pause_that_has_ended_when_it_is_stored_holds_nothing(store, clock, target):
+    """Who stores it may have waited for another transaction."""
+    held = put_one_of(store, target)
+    made = pause(store, target, until=clock())
+
+    assert (target, made.since) == (made.target, made.until)
+    assert [] == store.pauses()
+    assert [held] == ids(take(store))
+
+
 def test_resume_returns_the_pause_that_it_ended(store, target):
     made = pause(store, target)
 
