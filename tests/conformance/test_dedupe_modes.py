@@ -29,6 +29,8 @@ from treadle.dedupe import PARKED, rule_text
 from treadle.errors import KeyHeld
 from treadle.job import NewJob, Status
 from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
+from treadle.stores.base import ClaimRequest
+from treadle.stores.rows import Due
 
 REPLACE = {"mode": "replace"}
 DEBOUNCE = {"mode": "debounce", "wait": 5, "at_most": 12}
@@ -102,6 +104,18 @@ def test_replace_of_a_running_holder_stores_one_successor_that_starts_when_it_ha
     assert settle_one(store, running, COMPLETED)
     assert [fourth.id] == ids(take(store))
     assert {Status.COMPLETED} == {store.get(first.id).status}
+
+
+def test_no_time_is_known_at_which_a_successor_is_due(store, clock):
+    """A tick and the pages would show the year 9999."""
+    call(store)
+    start(store)
+    call(store)
+
+    assert Due(False) == take(store).due == store.due(ClaimRequest(limit=1))
+    assert [None] == [row.next_due for row in store.queue_stats()]
+    put(store, delay=HOUR)
+    assert clock() + HOUR == take(store).due.next_at == store.queue_stats()[0].next_due
 
 
 def test_a_successor_keeps_its_own_run_at(store, clock):

@@ -20,6 +20,16 @@ def test_higher_priority_comes_first_across_types_and_queues(store):
     assert ids([high, middle, low]) == ids(take(store))
 
 
+@pytest.mark.parametrize("types", [1, 2])
+def test_a_claim_takes_jobs_of_any_number_of_priorities(store, types):
+    """Each priority is read on its own. How many rows are read of it must not grow from one to the next."""
+    jobs = [new_job(f"t{n % types}", priority=-n) for n in range(150)]
+    store.insert([*jobs, *(new_job("later", priority=n, delay=3600 * SECOND) for n in range(100))])
+
+    assert ids(jobs) == ids(take(store, 200))
+    assert [] == take(store)
+
+
 def test_within_a_priority_the_older_job_comes_first_across_types(store, clock):
     jobs = []
     for type in ("c", "a", "b"):

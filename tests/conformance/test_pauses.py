@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from itertools import count
 from typing import Any
 
 import pytest
@@ -28,8 +29,9 @@ from treadle.errors import WorkerLost, WorkerQuiet
 from treadle.job import Status
 from treadle.outcome import COMPLETED, RELEASED
 from treadle.pauses import NewPause, Target
-from treadle.stores import parking
+from treadle.stores import claim_order, parking
 from treadle.stores.base import ClaimRequest
+from treadle.stores.claim_order import Cursors
 
 MAIL, EMBED, ACME = Target(queue="mail"), Target(type="embed"), Target(tenant="acme")
 
@@ -133,6 +135,16 @@ def test_a_pause_after_one_that_has_ended_begins_anew(store, clock, target):
 
     assert 120 == (second.since - first.since).total_seconds()
     assert [] == take(store)
+
+
+def test_a_pause_that_has_ended_when_it_is_stored_holds_nothing(store, clock, target):
+    """Who stores it may have waited for another transaction."""
+    held = put_one_of(store, target)
+    made = pause(store, target, until=clock())
+
+    assert (target, made.since) == (made.target, made.until)
+    assert [] == store.pauses()
+    assert [held] == ids(take(store))
 
 
 def test_resume_returns_the_pause_that_it_ended(store, target):
@@ -244,6 +256,21 @@ def test_a_claim_parks_a_bounded_number_and_the_next_ones_the_rest(store, monkey
     assert [("tenant:acme", 12)] == parked(store)
 
 
+def test_a_claim_looks_a_bounded_number_of_times_however_many_ranges_a_paused_tenant_has(store, monkeypatch):
+    store.insert([new_job(tenant="acme", priority=n) for n in range(1, 61)])
+    free = put(store).id
+    pause(store, ACME)
+    looks, look = [], Cursors.looked
+    monkeypatch.setattr(Cursors, "looked", lambda *given: looks.append(1) or look(*given))
+
+    claims = []
+    while not any(claims):
+        claims.append(take(store, 1))
+        assert 0.0 == claims[-1].due.in_seconds if not claims[-1] else True
+        assert len(looks) <= 25 * len(claims)
+    assert [free] == ids(claims[-1])
+
+
 def test_a_limited_type_is_not_held_back_by_a_paused_tenant(store):
     limit(store, "noop", 1)
     put_many(store, 20, tenant="acme")
@@ -273,6 +300,32 @@ def test_claims_put_back_what_was_left_parked(store, monkeypatch):
 
     assert [5, 5, 2, 0] == [len(take(store, 10)) for _ in range(4)]
     assert [] == select(store, "SELECT tenant FROM treadle.pauses")
+
+
+@pytest.mark.only("postgresql")
+def test_no_claim_hurries_for_parked_jobs_that_a_user_has_locked(store):
+    """A transaction of the user's may stay open for long: each claim at once would find nothing, and begin again."""
+    held = put(store, tenant="acme").id
+    pause(store, ACME)
+    take(store)
+    with closing(by_hand(store)) as users:
+        users.execute("SELECT 1 FROM treadle.ready FOR UPDATE")
+        store.resume(ACME)
+        claimed = take(store)
+        assert ([], None) == (claimed, claimed.due.in_seconds)
+        users.rollback()
+
+    assert [held] == ids(take(store))
+
+
+def test_a_claim_after_which_parked_jobs_may_be_left_is_followed_by_another(store, monkeypatch):
+    put_many(store, 12, tenant="acme")
+    pause(store, ACME)
+    take(store)
+    store.resume(ACME)
+    monkeypatch.setattr(parking.put_back, "__defaults__", (5,))
+
+    assert 0.0 == take(store).due.in_seconds
 
 
 @pytest.mark.by_hand
@@ -413,3 +466,17 @@ def test_who_drains_knows_of_claims_that_began_before(store):
         assert claim
         connection.rollback()
         assert frozenset() == before & store.claiming()
+
+
+@pytest.mark.only("sqlite", "postgresql")
+def test_a_claim_that_may_not_look_yet_does_not_wait_for_the_end_of_a_pause(store, clock, monkeypatch):
+    """Looks are expensive, and there may be a job that the last one did not see."""
+    monkeypatch.setattr(claim_order, "CHEAP", 0)
+    store.open()
+    store.database.cursors = Cursors(clock=count().__next__)
+    put(store, queue="mail")
+    pause(store, MAIL, until=clock() + 60 * MINUTE)
+
+    dues = [take(store).due for _ in range(3)]
+    assert dues[-1].now
+    assert dues[-1].in_seconds < 10

@@ -134,3 +134,10 @@ def test_readers_see_no_buttons(connect: Connect, td: Treadle) -> None:
 def test_a_pause_is_a_metric(client: TestClient, td: Treadle) -> None:
     td.pause(queue="mail")
     assert 'treadle_pause_seconds{queue="mail"} 0' in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("length", ["99999999999d", "3000000d", "soon", "0"])
+def test_a_page_refuses_a_length_that_no_pause_can_have(client: TestClient, td: Treadle, length: str) -> None:
+    form = {"kind": "queue", "name": "mail", "for": length}
+    assert client.post("/pauses", data=form, headers=OURS).status_code == 400
+    assert td.pauses() == []

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from treadle.clock import SECOND
+from treadle.dedupe import PARKED
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import NOTHING_PAUSED, Due, Paused
 
@@ -113,10 +114,10 @@ class ClaimOrder:
 
     def _next_batch(self) -> list[Head]:
         """Read twice as many jobs as needed if all ranges had equally many, and one to see what comes after it. If
-        that was too few, read twice as many again, of half as many ranges."""
+        that was too few, read twice as many again, of half as many ranges: up to all that is needed, of one range."""
         heap, wanted = self._heap, 2 * self.missing
         each = self.missing if len(heap) == 1 else max(2, -(-wanted // len(heap)))
-        self.rows = max(each, 2 * self.rows)
+        self.rows = max(each, min(2 * self.rows, wanted))
         batch, most = [heapq.heappop(heap)], -(-wanted // self.rows)
         if batch[0].at[0] > self.now:  # none of this priority is due: only what is below them is of interest
             most = len(heap) + 1
@@ -201,7 +202,8 @@ def next_due(
     rows: Sequence[tuple[int, str, str]], request: ClaimRequest, now: int, paused: Paused = NOTHING_PAUSED
 ) -> Due:
     """When the next job of the claimer is due, or until when none is. `rows` has the run_at, queue and type of the
-    LOOKED_AT jobs of any type that are due next."""
+    LOOKED_AT jobs of any type that are due next. A job that waits for its dedupe key is due at no time."""
+    rows = [row for row in rows if row[0] < PARKED]
     next_at = rows[-1][0] if len(rows) == LOOKED_AT else None
     for run_at, queue, type in rows:
         wanted = (request.types is None or type in request.types) and (not request.queues or queue in request.queues)

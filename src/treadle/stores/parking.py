@@ -16,6 +16,8 @@ from treadle.stores.transaction import Transaction
 
 MOST_PARKED = 1_000
 """Rows that one transaction parks or puts back: on SQLite others wait for it."""
+MOST_LOOKS = 20
+"""Times that one claim looks at everything again because it has parked something."""
 MOST_REASONS = 1_000
 """What rows are parked for, of which one transaction looks at that many."""
 
@@ -39,10 +41,9 @@ def paused(rows: Iterable[PauseRow], now: int) -> Paused:
     )
 
 
-def due_with_pauses(due: Due, paused: Paused, now: int, *, unparked: bool = False) -> Due:
-    """The end of a pause is a moment to look. What is parked for a pause that is over waits for a claim, and so does
-    what is still to be parked."""
-    if paused.ended or unparked:
+def due_with_pauses(due: Due, paused: Paused, now: int, *, more: bool) -> Due:
+    """The end of a pause is a moment to look. `more`: rows are left that another claim has to park, or to put back."""
+    if more:
         return Due(True, due.next_at, 0.0)
     if paused.next_at is None or (due.next_at is not None and due.next_at <= paused.next_at):
         return due

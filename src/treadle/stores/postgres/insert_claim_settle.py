@@ -33,7 +33,7 @@ from treadle.stores.claim_order import (
     ReadyRange,
     next_due,
 )
-from treadle.stores.parking import MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
+from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
@@ -59,7 +59,9 @@ class Transitions(Transaction):
     sql = PostgresStatements()
     cursors: Cursors
     _parked = 0
-    """How many rows this claim has parked."""
+    """How many rows this claim has parked, about."""
+    _more = False
+    """Whether rows may be left that are parked for a pause that is over."""
     _short: list[tuple[ReadyRange, int, Position]]
     """The ranges of which it got less than it asked for."""
 
@@ -98,6 +100,7 @@ class Transitions(Transaction):
         batches = order.batches(1, slots, self.now)
         if any(order.merge(batch, self._read_starts(batch, order)) for batch in batches):
             return Due(True)
+        self._more = bool(self.cursors.paused.ended)
         return self._next_due(request)
 
     def _next_due(self, request: ClaimRequest) -> Due:
@@ -105,16 +108,16 @@ class Transitions(Transaction):
         due, held = next_due(later, request, self.now, self.cursors.paused), self.cursors.paused
         if held is NOTHING_PAUSED:
             return due
-        return due_with_pauses(due, held, self.now, unparked=self._parked >= MOST_PARKED)
+        return due_with_pauses(due, held, self.now, more=self._more or self._parked >= MOST_PARKED)
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
         if worker and not (may_claim := self.value(self.sql.IS_ALIVE, {"worker": worker})):
             raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
-        self._parked, self._short = 0, []
+        self._parked, self._short, self._more = 0, [], False
         kept = self.cursors.kept(request)
         order = kept or self.cursors.looked(self.ready_ranges, request)
         if ended := self.cursors.paused.ended:
-            put_back_ended(self, ended)
+            self._more = put_back_ended(self, ended) > 0
             order, kept = self.cursors.looked(self.ready_ranges, request), None
         claimed = self._claim_in(order, worker, request)
         if self.met_expired:  # what is behind them is for another claim, once the verb has ended them
@@ -150,7 +153,7 @@ class Transitions(Transaction):
             return 0
         ranges = as_json([(*range, limit, *position) for range, limit, position in short])
         parked = self.execute(sql.PARK, {"ranges": ranges, "now": self.now, "most": MOST_PARKED}).rowcount
-        self._parked += parked
+        self._parked += max(parked, MOST_PARKED // MOST_LOOKS)
         return parked
 
     def _claim_batch(

@@ -13,9 +13,10 @@ _TENANT = for_tenant("")
 
 
 def pause(tx: Transaction, new: NewPause) -> Pause:
+    """Store it. It may have ended already: this has waited for other transactions."""
     row = {"who": new.by, "reason": new.reason, "until": new.until, "draining": int(new.draining)}
     tx.execute(tx.sql.PAUSE, {**_names(new.target), **row, "now": tx.now})
-    return next(found for found in pauses(tx) if found.target == new.target)
+    return next(found for row in tx.execute(tx.sql.PAUSES) if (found := _pause(*row)).target == new.target)
 
 
 def resume(tx: Transaction, target: Target) -> Pause | None:

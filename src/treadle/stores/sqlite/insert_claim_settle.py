@@ -28,7 +28,7 @@ from treadle.stores.claim_order import (
     RangeStart,
     next_due,
 )
-from treadle.stores.parking import MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
+from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due, Paused
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
@@ -61,6 +61,8 @@ class Transitions(Transaction):
 
     sql = SQLiteStatements()
     cursors: Cursors
+    _back = 0
+    """How many rows this claim has put back after a pause."""
 
     def job_waits(self, queue: str) -> None:
         """Workers see every commit. But if the clock steps back, the job must not wait until it has caught up."""
@@ -109,7 +111,7 @@ class Transitions(Transaction):
         if self._find(order, 1, _decode_slots(slots.fetchone()[0]), max(self.now, latest)):
             return Due(True)
         due = next_due(later.fetchall(), request, self.now, held)
-        return due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now)
+        return due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=bool(held.ended))
 
     def _look(self) -> list[Found]:
         return _decode_found(self.execute(sql.READY_RANGES).fetchone()[0])
@@ -132,15 +134,15 @@ class Transitions(Transaction):
         if len(jobs if leased else claimed) < request.limit and claimed.due is None:
             later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
             due = next_due(later.fetchall(), request, self.now, held)
-            due = self.cursors.unsure(due) if kept else due
-            claimed.due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now)
+            due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=self._back > 0)
+            claimed.due = self.cursors.unsure(due) if kept else due
         return claimed, moved
 
     def _look_again(self, request: ClaimRequest, held: Paused) -> ClaimOrder:
         """Something was paused or resumed since the last look, or is to be put back."""
         self.cursors.paused = held
         if held.ended:
-            put_back_ended(self, held.ended)
+            self._back = put_back_ended(self, held.ended)
         return self.cursors.looked(self._look, request)
 
     def _lease_of_others(
@@ -157,7 +159,7 @@ class Transitions(Transaction):
                 break
             most = max(MOST_PARKED, request.limit)
             row = {**jobs[first][2]._asdict(), "now": self.now, "tenants": tenants, "most": most}
-            parked += self.execute(sql.PARK, row).rowcount
+            parked += max(self.execute(sql.PARK, row).rowcount, MOST_PARKED // MOST_LOOKS)
         else:
             return Claim(), []
         leased = self._lease(worker, request, jobs[:first]) if jobs[:first] else None

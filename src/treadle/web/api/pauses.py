@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Annotated
 
@@ -97,7 +97,7 @@ def target_of(queue: str | None, type: str | None, tenant: str | None) -> Target
     return checked_target(queue, type, tenant)
 
 
-def pause_and_record(request: Request, target: Target, reason: str, until: datetime | None) -> Pause:
+def pause_and_record(request: Request, target: Target, reason: str, until: datetime | timedelta | None) -> Pause:
     made = request.app.pause(**{target.kind: target.name}, reason=reason, until=until, by=request.caller.name)
     request.audit("pause", _what(target, reason))
     return made

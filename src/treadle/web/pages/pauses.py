@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from treadle import clock
-from treadle.errors import TreadleError
+from treadle.errors import BadOption, TreadleError
 from treadle.pauses import KINDS, MOST_REASON, Target
 from treadle.units import parse_duration
 from treadle.web.api.pauses import pause_and_record, resume_and_record, set_quiet, target_of
@@ -15,6 +14,8 @@ from treadle.web.route import Request, Response, get, post, redirect
 
 LENGTHS = (("", "until resumed"), ("15m", "15 minutes"), ("1h", "1 hour"), ("4h", "4 hours"), ("1d", "1 day"))
 """How long a pause may last, as a page offers it."""
+FOREVER = 1e12
+"""Seconds beyond all dates, which a timedelta can still hold."""
 
 
 @get("/pauses/new", "What to pause, and why", scope="manage", page=True, for_tenants=False)
@@ -32,8 +33,9 @@ def _form(request: Request, kind: str, name: str, error: str, status: int = 200)
 def pause(request: Request) -> Response:
     kind, name = request.field("kind"), request.field("name")
     try:
-        seconds = parse_duration(request.field("for")) if request.field("for") else None
-        until = None if seconds is None else clock.to_datetime(request.app.store.now()) + timedelta(seconds=seconds)
+        if (seconds := parse_duration(length := request.field("for"))) is None and length:
+            raise BadOption("for", length, "a duration such as 15m or 1h; leave it out to pause until resumed")
+        until = None if seconds is None else timedelta(seconds=min(seconds, FOREVER))
         pause_and_record(request, _target(kind, name), request.field("reason"), until)
     except TreadleError as error:
         return _form(request, kind, name, str(error), 400)
