@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import threading
+
+import psycopg
 import pytest
 
 from tests.conformance.helpers import (
@@ -17,6 +20,7 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
+from tests.eventually import eventually
 from treadle import bulk
 from treadle import ids as job_ids
 from treadle.bulk import Bulk
@@ -230,3 +234,24 @@ def test_a_bulk_action_without_a_filter_or_with_an_unknown_action_is_refused(sto
         Bulk(store, "delete", EVERYTHING)
     with pytest.raises(BadOption, match="one of retry, run_now, reschedule, cancel, delete"):
         Bulk(store, "pause", parse("status:failed"))
+
+
+@pytest.mark.only("postgresql")
+@pytest.mark.parametrize("verb", ["bulk", "complete"])
+def test_leases_are_locked_in_the_order_in_which_a_settle_locks_them(store, by_hand, verb):
+    """In another order, it would deadlock with a settle of the same jobs."""
+    oldest, *others = ids(put_many(store, 3))
+    take(store)
+    newest_first = [*reversed(others), oldest]
+    with psycopg.connect(store.url) as settling:
+        settling.execute("SELECT 1 FROM treadle.leases WHERE id = %s FOR UPDATE", [oldest])
+        change = {
+            "bulk": lambda: carry_out(store, "cancel", "type:noop"),
+            "complete": lambda: store.complete(newest_first),
+        }
+        thread = threading.Thread(target=change[verb])
+        thread.start()
+        eventually(lambda: by_hand("SELECT count(*) FROM pg_locks WHERE NOT granted")[0][0])
+        free = [str(id) for (id,) in by_hand("SELECT id FROM treadle_leases FOR UPDATE SKIP LOCKED")]
+    thread.join()
+    assert set(others) == set(free)

@@ -14,10 +14,13 @@ from tests.conformance.helpers import (
     settle_one,
     take,
 )
+from treadle.clock import SECOND
 from treadle.filters import Filter
 from treadle.job import Status
 from treadle.outcome import COMPLETED
 from treadle.stores.base import TypePolicy
+from treadle.stores.shared import claim_settle
+from treadle.stores.shared.expiry import expire
 
 
 def test_no_more_jobs_are_leased_than_the_limit(open_store):
@@ -112,6 +115,28 @@ def test_a_limit_below_the_number_of_running_jobs_lets_them_finish(store):
     assert [] == take(store)
     store.settle([(running[2], COMPLETED)])
     assert 1 == len(take(store))
+
+
+@pytest.mark.only("postgresql")
+def test_a_claim_that_looks_again_does_not_wait_for_types_that_others_have_locked(store, users, clock, monkeypatch):
+    """Types are locked in the order of their names. One that it has locked already may come after these."""
+    for type in ("a", "b"):
+        limit(store, type, 1)
+    put(store, "b", start_within=SECOND)
+    clock.advance(1)
+    added: list[str] = []
+
+    def expire_while_others_claim(*given):
+        added.append(put(store, "a").id)
+        users.execute("SELECT 1 FROM treadle.types WHERE type = 'a' FOR UPDATE")
+        return expire(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(claim_settle, "expire", expire_while_others_claim)
+        claimed = take(store)
+    assert ([], 0.0) == (claimed, claimed.due.in_seconds)
+    users.rollback()
+    assert added == ids(take(store))
 
 
 def test_each_type_has_its_own_limit(store):

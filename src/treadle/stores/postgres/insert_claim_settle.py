@@ -61,7 +61,9 @@ class Transitions(Transaction):
     _parked = 0
     """How many rows this claim has parked, about."""
     _more = False
-    """Whether rows may be left that are parked for a pause that is over."""
+    """Whether another claim is to follow: rows may still be parked for a pause that is over, or a type was locked."""
+    _has_locked = False
+    """Whether this transaction has locked limited types."""
     _short: list[tuple[ReadyRange, int, Position]]
     """The ranges of which it got less than it asked for."""
 
@@ -106,7 +108,7 @@ class Transitions(Transaction):
     def _next_due(self, request: ClaimRequest) -> Due:
         later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT}).fetchall()
         due, held = next_due(later, request, self.now, self.cursors.paused), self.cursors.paused
-        if held is NOTHING_PAUSED:
+        if held is NOTHING_PAUSED and not self._more:
             return due
         return due_with_pauses(due, held, self.now, more=self._more or self._parked >= MOST_PARKED)
 
@@ -173,13 +175,14 @@ class Transitions(Transaction):
         return claimed
 
     def _lock_limits(self, types: Collection[str]) -> dict[str, int]:
-        """The free slots of the limited types, once no other transaction can take any of them."""
-        names = sorted(types)
-        self.execute(sql.LOCK_TYPES, {"types": names})
-        rows: list[tuple[str, int]] = self.execute(
-            sql.FREE_SLOTS, {"types": names, "now": self.now, "grace": RECLAIM_AFTER}
-        ).fetchall()
-        return dict(rows)
+        """The free slots of the limited types, once no other transaction can take any of them. A claim that looks again
+        does not wait for others of them: two such claims would deadlock. The next claim does."""
+        lock = sql.LOCK_FREE_TYPES if self._has_locked else sql.LOCK_TYPES
+        self._has_locked = True
+        names = [row[0] for row in self.execute(lock, {"types": sorted(types)})]
+        self._more = self._more or len(names) < len(types)
+        rows = self.execute(sql.FREE_SLOTS, {"types": names, "now": self.now, "grace": RECLAIM_AFTER}).fetchall()
+        return {**dict.fromkeys(types, 0), **dict(rows)}
 
     def _read_starts(self, batch: Sequence[Head], order: ClaimOrder) -> list[RangeStart]:
         ranges = as_json([(*head.range, *head.after) for head in batch])

@@ -92,6 +92,9 @@ SELECT run_at, queue, type FROM treadle.ready WHERE run_at > updated_at AND run_
 # Lock these limited types until we commit. Sorted, so that no two transactions deadlock.
 LOCK_TYPES = "SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE"
 
+# ... of which those that no other transaction has locked.
+LOCK_FREE_TYPES = f"{LOCK_TYPES} SKIP LOCKED"
+
 # How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
 # would be older than the lock.
 FREE_SLOTS = f"""

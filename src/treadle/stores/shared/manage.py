@@ -139,7 +139,7 @@ def _change_next(tx: Transaction, verb: Verb, filter: Filter, before: str | None
     """A job that is locked and matches again cannot become one that does not match."""
     page = search.jobs(tx, filter, limit, before)
     keys.lock(tx, [job.id for job in page])
-    locked = [job.id for job in page if _is_locked(tx, job.id)]
+    locked = [id for id in sorted(job.id for job in page) if _is_locked(tx, id)]  # as a settle locks leases
     matching = search.jobs(tx, filter.replace(ids=tuple(locked)), limit, None).jobs if locked else []
     done = sum(_done(tx, verb, job.id) for job in matching)
     return BulkChunk(done, len(page) - done, page.next)
@@ -166,7 +166,7 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
     """A worker that has such a job leased loses it: the fence refuses what it writes later."""
     changed = 0
     keys.lock(tx, [id for id in ids if is_id(id)])
-    for id in ids:
+    for id in sorted(ids):
         try:
             job = lock_job(tx, id)
         except JobNotFound:
