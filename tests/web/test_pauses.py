@@ -81,6 +81,7 @@ def test_a_tenant_sees_its_own_pause_and_changes_none(connect: Connect, td: Trea
     bound = connect("read manage @acme")
 
     assert ["acme"] == [found["tenant"] for found in bound.get("/api/pauses").json()["items"]]
+    assert [] == connect("read @").get("/api/pauses").json()["items"]  # bound to the jobs without a tenant
     for path in ("/api/pauses", "/api/pauses/resume", "/api/pauses/drain"):
         assert bound.post(path, json={"tenant": "acme"}).status_code == 403
     assert 3 == len(td.pauses())

@@ -100,7 +100,7 @@ class VisibleJobs(msgspec.Struct, frozen=True):
 
     def pauses(self) -> list[Pause]:
         """What is paused. A caller bound to a tenant sees that tenant's pause, and no other."""
-        return [pause for pause in self._app.pauses() if self.caller.tenant in (None, pause.tenant)]
+        return [pause for pause in self._app.pauses() if self.caller.tenant in (None, pause.tenant or None)]
 
     def worker_names(self) -> dict[str, str]:
         """By id, for the workers that a job names."""
