@@ -76,6 +76,13 @@ def test_a_worker_becomes_quiet(client: TestClient, td: Treadle, worker: str) ->
     assert actions(td) == [("unquiet", "host-1"), ("quiet", "host-1")]
 
 
+def test_a_worker_that_stops_as_it_becomes_quiet_is_not_found(
+    client: TestClient, td: Treadle, worker: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Treadle, "workers", lambda _: [])
+    assert client.post(f"/api/workers/{worker}/quiet").status_code == 404
+
+
 def test_a_tenant_sees_its_own_pause_and_changes_none(connect: Connect, td: Treadle) -> None:
     td.pause(tenant="acme", by="ann"), td.pause(tenant="umbrella", by="ann"), td.pause(queue="mail", by="ann")
     bound = connect("read manage @acme")

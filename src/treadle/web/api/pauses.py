@@ -10,6 +10,7 @@ import msgspec
 from msgspec import Meta
 
 from treadle import views
+from treadle.errors import NoSuchWorker
 from treadle.pauses import MOST_REASON, Drained, Pause, Target, checked_target
 from treadle.views import WorkerOut
 from treadle.web.api.jobs import RequiredName
@@ -115,7 +116,9 @@ def set_quiet(request: Request, worker: str, quiet: bool) -> WorkerOut:
     app = request.app
     (app.quiet if quiet else app.unquiet)(worker)
     now = app.store.now()
-    found = next(row for row in app.workers() if row.id == worker)
+    found = next((row for row in app.workers() if row.id == worker), None)
+    if found is None:  # it has just stopped
+        raise NoSuchWorker(worker)
     request.audit("quiet" if quiet else "unquiet", found.name)
     return views.worker(found, now)
 
