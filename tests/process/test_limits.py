@@ -1,4 +1,4 @@
-"""concurrency=3, a thousand jobs, four processes, kills on the way. (On PostgreSQL 60; script/torture has more.)"""
+"""concurrency=3, 300 jobs, four processes, kills on the way. (On PostgreSQL 60; script/torture has more.)"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.process.usage import LIMIT, most_at_once, used
 def test_a_limit_of_three_is_never_exceeded_and_all_slots_are_in_use_between_kills(place: Place) -> None:
     """Between two runs in a slot are two commits, which wait for the disk or make a dozen round trips to the server.
     The jobs take long compared with that."""
-    n, seconds = (size("LIMITS", 60), 1.0) if place.is_postgres else (size("LIMITS", 600), 0.25)
+    n, seconds = (size("LIMITS", 60), 1.0) if place.is_postgres else (size("LIMITS", 300), 0.5)
     supervisor = place.worker(processes=4, beat=1.0)
     place.wait_for_workers(4)
     td.enqueue_many([three_at_once.request(seconds=seconds) for _ in range(n)])
