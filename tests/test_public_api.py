@@ -200,6 +200,7 @@ JOB = [
     "progress",
     "dedupe_mode",
     "start_by",
+    "waits_for_key",
     "schedule",
     "fired_at",
 ]

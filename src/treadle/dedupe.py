@@ -25,8 +25,6 @@ UNTIL: tuple[str, ...] = get_args(Until)
 LIMIT = 512
 LONGEST = 10**8
 """Seconds: about three years."""
-PARKED = clock.LAST
-"""The run_at of a successor that waits until the holder of its key has ended."""
 REPLACED_BY = "replaced by "
 """With an id: the error of a job that a newer one has replaced."""
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
@@ -203,8 +201,6 @@ class KeyState(msgspec.Struct, frozen=True):
         return self.place is Place.ENDED or (bool(self.until_started) and self.place is not Place.FRESH)
 
 
-def due_at(rule: Rule, wanted: int, now: int, since: int | None) -> int:
-    """When a job is due: when it asks for, or when its debounce is over."""
-    if rule.mode != "debounce":
-        return wanted
+def due_at(rule: Rule, now: int, since: int | None) -> int:
+    """When the debounce of a job is over that was first called `since`."""
     return max(now, min(now + rule.wait, (now if since is None else since) + rule.at_most))

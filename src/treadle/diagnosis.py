@@ -276,7 +276,7 @@ def _expired(facts: JobFacts) -> Iterator[Reason]:
 def _expires(facts: JobFacts) -> Iterator[Reason]:
     """It keeps the job from nothing yet, so that it comes last."""
     job = facts.job
-    if job.start_by is not None and not job.is_parked:
+    if job.start_by is not None and not job.waits_for_key:
         left = _duration(clock.from_datetime(job.start_by) - facts.now)
         text = f"if it is not started by {_at(job.start_by)}, in {left}, it is cancelled"
         way_out = f"to give it more time: treadle jobs reschedule {job.id} --delay 0"

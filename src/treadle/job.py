@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from treadle import clock, codec
-from treadle.dedupe import PARKED, mode_of
+from treadle.dedupe import mode_of
 
 
 class Status(StrEnum):
@@ -89,9 +89,6 @@ class Progress(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-_PARKED_UNTIL = clock.to_datetime(PARKED)
-
-
 class Job(msgspec.Struct, frozen=True, kw_only=True):
     """One stored unit of work, as read at one moment."""
 
@@ -122,11 +119,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """How it was enqueued, if it has a dedupe key: "return", "replace", …"""
     start_by: datetime | None = None
     """If it is not started by then, it is cancelled. None once it has started, and if it has no such limit."""
-
-    @property
-    def is_parked(self) -> bool:
-        """Whether it does not wait for a time, but until the holder of its dedupe key has ended."""
-        return self.run_at == _PARKED_UNTIL
+    waits_for_key: bool = False
+    """Whether it waits until the holder of its dedupe key has ended, whatever its run_at is."""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):

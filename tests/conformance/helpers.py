@@ -16,7 +16,6 @@ import pytest
 from tests.servers import libsql
 from treadle import clock
 from treadle.clock import SECOND
-from treadle.dedupe import PARKED
 from treadle.errors import StoreRefused
 from treadle.filters import Filter
 from treadle.ids import new_id
@@ -158,7 +157,7 @@ def check_keys(store: Any) -> None:
     keys = select(store, "SELECT tenant, key, id, successor, expires_at FROM treadle.dedupe")
     ended = {row[0] for row in select(store, "SELECT id FROM treadle.finished")}
     jobs = {row[0]: row[1:] for row in select(store, "SELECT id, tenant, dedupe, dedupe_rule FROM treadle.jobs")}
-    parked = {row[0] for row in select(store, f"SELECT id FROM treadle.ready WHERE run_at = {PARKED}")}
+    parked = {row[0] for row in select(store, "SELECT id FROM treadle.ready WHERE parked = 'key'")}
     holders = {id: (tenant, key) for tenant, key, id, _, _ in keys}
     assert all(jobs[id][:2] == key for id, key in holders.items())
     assert not [id for *_, id, _, expires_at in keys if id in ended and expires_at is None]

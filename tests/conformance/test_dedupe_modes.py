@@ -25,9 +25,9 @@ from tests.conformance.helpers import (
 from tests.conformance.test_by_hand import delete_job
 from treadle import Dedupe
 from treadle.clock import SECOND, from_datetime
-from treadle.dedupe import PARKED, rule_text
+from treadle.dedupe import rule_text
 from treadle.errors import KeyHeld
-from treadle.job import NewJob, Status
+from treadle.job import NewJob, Reschedule, Status
 from treadle.outcome import CANCELLED, COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Due
@@ -107,7 +107,7 @@ def test_replace_of_a_running_holder_stores_one_successor_that_starts_when_it_ha
 
 
 def test_no_time_is_known_at_which_a_successor_is_due(store, clock):
-    """A tick and the pages would show the year 9999."""
+    """It waits for the holder of its key, and not for a time."""
     call(store)
     start(store)
     call(store)
@@ -302,12 +302,29 @@ def test_a_follow_up_with_the_key_of_its_own_job_replaces_the_successor(store):
     assert [follow_up.id] == ids(take(store))
 
 
-def test_a_successor_is_not_due_before_its_time(store):
+def test_a_successor_that_is_due_waits_for_its_key(store, clock):
     call(store)
-    start(store)
+    running = start(store)
     second = call(store)
 
-    assert PARKED == from_datetime(second.run_at) == from_datetime(store.get(second.id).run_at)
+    assert second.waits_for_key
+    assert second == store.get(second.id)
+    assert clock() == from_datetime(second.run_at)
+    assert [] == take(store)
+    settle_one(store, running, COMPLETED)
+    assert not store.get(second.id).waits_for_key
+    assert [second.id] == ids(take(store))
+
+
+def test_a_successor_that_is_rescheduled_still_waits_for_its_key(store):
+    call(store)
+    running = start(store)
+    second = call(store)
+    store.reschedule(second.id, Reschedule(priority=5))
+
+    assert [] == take(store)
+    settle_one(store, running, COMPLETED)
+    assert [second.id] == ids(take(store))
 
 
 # Debounce

@@ -138,12 +138,12 @@ def test_why_names_the_job_that_a_successor_waits_for(td, index):
 
     reason = td.why(second.id).reasons[0]
 
-    assert second.is_parked
+    assert second.waits_for_key
     assert (ReasonCode.KEY_HELD, {"holder": first.id}) == (reason.code, reason.data)
     assert f"it waits until job {first.id} has ended" in reason.text
     lease.complete()
     assert ReasonCode.KEY_HELD not in {reason.code for reason in td.why(second.id).reasons}
-    assert not td.get(second.id).is_parked
+    assert not td.get(second.id).waits_for_key
 
 
 def test_a_worker_runs_the_newest_version_last(td):

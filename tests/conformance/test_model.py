@@ -258,9 +258,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def reschedule(self, data: st.DataObject, delay: int | None, **place: Any) -> None:
         id = data.draw(st.sampled_from(list(self.jobs)))
-        k = self.jobs[id]
-        delay = None if k.parked else delay
-        changes = Reschedule(delay=delay, **place)
+        k, changes = self.jobs[id], Reschedule(delay=delay, **place)
         if k.status is not Status.PENDING:
             with pytest.raises(WrongStatus):
                 self.store.reschedule(id, changes)

@@ -178,7 +178,7 @@ def test_a_debounce_is_due_after_the_last_call_and_never_after_its_ceiling(wait,
     rule, now, since = Rule(mode="debounce", wait=wait, at_most=wait + more), 1000, None
     for pause in calls:
         now += pause
-        due = due_at(rule, 0, now, since)
+        due = due_at(rule, now, since)
         since = now if since is None else since
         assert due == max(now, min(now + wait, since + wait + more))
 

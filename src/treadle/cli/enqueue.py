@@ -107,7 +107,7 @@ def _json(pair: str, text: str) -> Any:
 def _report(shared: Shared, app: Treadle, job: Job, *, existed: bool) -> None:
     """Say where the job is, and whether a worker can run it."""
     now = datetime.now(UTC)
-    when = f"due {AFTER_HOLDER if job.is_parked else units.format_relative(max(job.run_at, now), now)}"
+    when = f"due {AFTER_HOLDER if job.waits_for_key else units.format_relative(max(job.run_at, now), now)}"
     how = f"is already {job.status}: it has the same key" if existed else f"stored in queue {job.queue}, {when}"
     shared.note(("✓ ", "green"), f"{job.type} {job.id} {how}", (f"\n  in {app.store.where}", "dim"))
     try:

@@ -88,7 +88,7 @@ def _when(job: Job, now: datetime) -> str:
     if job.status is Status.PROCESSING:
         done = f" {job.progress.fraction:.0%}" if job.progress else ""
         return f"for {units.format_duration((now - (job.started_at or now)).total_seconds())}{done}"
-    if job.status is Status.PENDING and job.is_parked:
+    if job.status is Status.PENDING and job.waits_for_key:
         return AFTER_HOLDER
     if job.status is Status.PENDING:
         late = (now - job.run_at).total_seconds()
@@ -172,7 +172,7 @@ def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) ->
         lasted = units.format_duration((job.completed_at - (job.started_at or job.completed_at)).total_seconds())
         after = f" after {lasted}" if job.started_at else ""
         yield job.completed_at, f"{status(job.status)}{after}", style(job.status)
-    elif job.status is Status.PENDING and job.is_parked:
+    elif job.status is Status.PENDING and job.waits_for_key:
         yield job.updated_at, f"due {AFTER_HOLDER}", style(job.status)
     elif job.status is Status.PENDING:
         yield job.run_at, f"due ({units.format_relative(job.run_at)})", style(job.status)

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from treadle.clock import SECOND
-from treadle.dedupe import PARKED
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import NOTHING_PAUSED, Due, Paused
 
@@ -202,8 +201,7 @@ def next_due(
     rows: Sequence[tuple[int, str, str]], request: ClaimRequest, now: int, paused: Paused = NOTHING_PAUSED
 ) -> Due:
     """When the next job of the claimer is due, or until when none is. `rows` has the run_at, queue and type of the
-    LOOKED_AT jobs of any type that are due next. A job that waits for its dedupe key is due at no time."""
-    rows = [row for row in rows if row[0] < PARKED]
+    LOOKED_AT jobs of any type that are due next."""
     next_at = rows[-1][0] if len(rows) == LOOKED_AT else None
     for run_at, queue, type in rows:
         wanted = (request.types is None or type in request.types) and (not request.queues or queue in request.queues)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from treadle.dedupe import PARKED
 from treadle.job import Status
 from treadle.stores.rows import ScheduleRow
 
@@ -82,19 +81,17 @@ class Statements:
         UPDATE treadle.dedupe
            SET id = CAST(CAST(:id AS text) AS uuid), until_started = CAST(:until_started AS integer),
                since = CAST(:since AS bigint), expires_at = CAST(:expires_at AS bigint),
-               successor = CAST(CAST(:successor AS text) AS uuid), due = CAST(:due AS bigint)
+               successor = CAST(CAST(:successor AS text) AS uuid)
          WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
     """
     # A job that waits, which nobody can claim until we commit; or which nobody else can end, either.
     SHARE_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR SHARE"
     LOCK_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
-    # A successor waits no longer.
-    _DUE = """coalesce((SELECT due FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text)
-                                                        AND key = CAST(:key AS text)), CAST(:now AS bigint))"""
-    WAKE_SUCCESSOR = f"""
-        UPDATE treadle.ready SET updated_at = CAST(:now AS bigint), run_at = {_DUE},
-               start_by = start_by - run_at + {_DUE}
-         WHERE id = CAST(CAST(:successor AS text) AS uuid) AND run_at = {PARKED} RETURNING queue
+    # A successor is parked until the holder of its key has ended. Then it waits for its time only.
+    PARK_SUCCESSOR = "UPDATE treadle.ready SET parked = 'key' WHERE id = CAST(CAST(:id AS text) AS uuid)"
+    WAKE_SUCCESSOR = """
+        UPDATE treadle.ready SET parked = '', updated_at = CAST(:now AS bigint)
+         WHERE id = CAST(CAST(:successor AS text) AS uuid) AND parked = 'key' RETURNING queue
     """
     IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
     # Say how a type is run.
@@ -177,7 +174,7 @@ class Statements:
           FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid)
     """
     # Whether a job was not started in time.
-    HAS_EXPIRED = "SELECT EXISTS (SELECT 1 FROM treadle.ready WHERE start_by <= :now)"
+    HAS_EXPIRED = "SELECT EXISTS (SELECT 1 FROM treadle.ready WHERE start_by <= :now AND parked <> 'key')"
     # Turn what ended otherwise into a completed job.
     COMPLETE_FINISHED = """
         UPDATE treadle.finished SET status = 'completed', completed_at = :now, error = NULL WHERE id = CAST(:id AS uuid)
@@ -190,17 +187,19 @@ class Statements:
         SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle.jobs WHERE id = CAST(:id AS uuid)
             ON CONFLICT DO NOTHING
     """
-    # Let a job that waits wait no longer. One that is due keeps its place.
+    # Let a job that waits wait no longer, for its time or for its dedupe key. One that is due keeps its place.
     RUN_NOW = """
-        UPDATE treadle.ready SET run_at = :now, start_by = start_by - run_at + :now, updated_at = :now
-         WHERE id = CAST(:id AS uuid) AND run_at > :now
+        UPDATE treadle.ready SET run_at = least(run_at, CAST(:now AS bigint)), updated_at = :now,
+               start_by = start_by - run_at + least(run_at, CAST(:now AS bigint)),
+               parked = CASE WHEN parked = 'key' THEN '' ELSE parked END
+         WHERE id = CAST(:id AS uuid) AND (run_at > :now OR parked = 'key')
     """
     DEDUPE_KEY = """
         SELECT tenant, dedupe, dedupe_rule FROM treadle.jobs WHERE id = CAST(:id AS uuid) AND dedupe IS NOT NULL
     """
     # A job that ends is nobody's successor.
     DROP_SUCCESSOR = """
-        UPDATE treadle.dedupe SET successor = NULL, due = NULL
+        UPDATE treadle.dedupe SET successor = NULL
          WHERE (tenant, key) IN (SELECT tenant, dedupe FROM treadle.jobs WHERE id = CAST(:id AS uuid))
            AND successor = CAST(:id AS uuid)
     """

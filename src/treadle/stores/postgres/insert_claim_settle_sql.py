@@ -1,6 +1,5 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.dedupe import PARKED
 from treadle.stores.postgres.sql import CLAIMED_COLUMNS, THESE
 from treadle.stores.sql import MOST, MOST_ATTEMPTS, STUCK, Statements
 
@@ -86,7 +85,8 @@ SELECT priority FROM treadle.ready
 
 # The next jobs that will be due, of any type. (Those that were due when they were put here are not in the index.)
 NEXT_DUE = """
-SELECT run_at, queue, type FROM treadle.ready WHERE run_at > updated_at AND run_at > :now ORDER BY run_at LIMIT :limit
+SELECT run_at, queue, type FROM treadle.ready
+ WHERE run_at > updated_at AND run_at > :now AND parked <> 'key' ORDER BY run_at LIMIT :limit
 """
 
 # Lock these limited types until we commit. Sorted, so that no two transactions deadlock.
@@ -264,9 +264,9 @@ SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel
 # released, and one with its queue for each successor.
 RELEASE_KEYS = f"""
 WITH mine AS MATERIALIZED (
-    SELECT d.place, d.successor, d.due, d.expires_at
+    SELECT d.place, d.successor, d.expires_at
       FROM (SELECT id, tenant, dedupe FROM treadle.jobs WHERE id = {THESE} OFFSET 0) j
-     CROSS JOIN LATERAL (SELECT p.ctid AS place, p.successor, p.due, p.expires_at FROM treadle.dedupe p
+     CROSS JOIN LATERAL (SELECT p.ctid AS place, p.successor, p.expires_at FROM treadle.dedupe p
                           WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id
                           LIMIT 1 FOR UPDATE SKIP LOCKED) d),
 gone AS (
@@ -274,15 +274,13 @@ gone AS (
         SELECT place FROM mine WHERE successor IS NULL AND coalesce(expires_at, 0) <= CAST(:now AS bigint)))
     RETURNING id),
 passed AS (
-    UPDATE treadle.dedupe d SET id = d.successor, successor = NULL, due = NULL, expires_at = NULL
+    UPDATE treadle.dedupe d SET id = d.successor, successor = NULL, expires_at = NULL
      WHERE ctid = ANY(ARRAY(SELECT place FROM mine WHERE successor IS NOT NULL))
     RETURNING id),
 woken AS (
-    UPDATE treadle.ready r SET updated_at = CAST(:now AS bigint), run_at = coalesce(m.due, CAST(:now AS bigint)),
-           start_by = r.start_by - r.run_at + coalesce(m.due, CAST(:now AS bigint))
-      FROM mine m
-     WHERE r.id = ANY(ARRAY(SELECT id FROM passed)) AND m.successor = r.id AND r.run_at = {PARKED}
-    RETURNING r.queue)
+    UPDATE treadle.ready SET parked = '', updated_at = CAST(:now AS bigint)
+     WHERE id = ANY(ARRAY(SELECT id FROM passed)) AND parked = 'key'
+    RETURNING queue)
 SELECT 1, NULL FROM gone UNION ALL SELECT 1, NULL FROM passed UNION ALL SELECT 0, queue FROM woken
 """
 

@@ -82,7 +82,8 @@ class PostgresStatements(Statements):
     SELECT r.id::text, r.type, r.queue, r.start_by - r.run_at,
            EXISTS (SELECT 1 FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
                     WHERE j.id = r.id AND j.tenant = r.tenant AND d.id = r.id)
-      FROM treadle.ready r WHERE start_by <= :now ORDER BY start_by LIMIT :limit FOR UPDATE OF r SKIP LOCKED
+      FROM treadle.ready r WHERE start_by <= :now AND parked <> 'key'
+     ORDER BY start_by LIMIT :limit FOR UPDATE OF r SKIP LOCKED
     """
     # Lock their keys: those jobs whose key no other transaction has locked.
     LOCK_FREE_KEYS = f"""
@@ -179,7 +180,7 @@ class PostgresStatements(Statements):
                   ORDER BY lease DESC LIMIT 1) END"""
     JOB = f"""
     SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
-           r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by,
+           r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by, r.parked = 'key',
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
            {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at

@@ -28,9 +28,11 @@ def _insert_with_keys(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     rows = {job.id: keys.row(job) for job in jobs if job.id not in keys.holders}
     if rows:
         tally(tx, tx.insert(list(rows.values())))
+    for id in keys.successors:
+        tx.execute(tx.sql.PARK_SUCCESSOR, {"id": id})
     if keys.replaced:
         end_replaced(tx, keys.replaced)
-    answers = {id: row.as_stored(tx.now) for id, row in rows.items() if id not in keys.replaced}
+    answers = {id: row.as_stored(tx.now) for id, row in rows.items() if id not in {*keys.replaced, *keys.successors}}
     return [answers.get(job.id) or read.job(tx, keys.holders.get(job.id, job.id)) for job in jobs]
 
 

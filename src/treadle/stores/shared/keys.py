@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from treadle.codec import as_json
-from treadle.dedupe import PARKED, PLAIN, REPLACED_BY, KeyState, Place, Rule, due_at, read_rule
+from treadle.dedupe import PLAIN, REPLACED_BY, KeyState, Place, Rule, due_at, read_rule
 from treadle.errors import KeyHeld
 from treadle.job import NewJob, Status
 from treadle.stores.shared.stats import tally
@@ -37,6 +37,8 @@ class KeyTaker:
         """The jobs that must not be stored, each with the job that is the answer in its place."""
         self.replaced: dict[str, Replaced] = {}
         """The jobs that end once the new ones are stored. Some of them may be new themselves."""
+        self.successors: list[str] = []
+        """The jobs that wait behind a running holder, once they are stored."""
         self._due: dict[str, int] = {}
         self._tx = tx
         self._fresh = {job.id: job for job in jobs}
@@ -59,7 +61,7 @@ class KeyTaker:
             if done:
                 return
         if rule.mode == "debounce":
-            self._due[job.id] = due_at(rule, 0, self._tx.now, None)
+            self._due[job.id] = due_at(rule, self._tx.now, None)
 
     def _answer(self, job: NewJob, key: str, rule: Rule, state: KeyState) -> bool:
         """The holder is the answer. False if it has started just now, and that releases the key."""
@@ -88,14 +90,13 @@ class KeyTaker:
         if state.successor is not None:
             self._end(state.successor, job.id)
         since = None if runs and state.successor is None else state.since
-        due = due_at(rule, job.due(now), now, since)
         row = _key_row(job.id, rule, now)
         if rule.mode == "debounce":
-            row["since"], self._due[job.id] = now if since is None else since, due
+            row["since"], self._due[job.id] = now if since is None else since, due_at(rule, now, since)
         if runs:
-            row.update(id=state.holder, until_started=state.until_started, expires_at=state.expires_at)
-            row.update(successor=job.id, due=due)
-            self._due[job.id] = PARKED
+            held = {"id": state.holder, "until_started": state.until_started, "expires_at": state.expires_at}
+            row |= {**held, "successor": job.id}
+            self.successors.append(job.id)
         _set(self._tx, place, row)
         return True
 
@@ -158,12 +159,12 @@ def _key_row(id: str, rule: Rule, now: int) -> dict[str, Any]:
 
 
 def _set(tx: Transaction, place: Mapping[str, Any], row: Mapping[str, Any]) -> None:
-    tx.execute(tx.sql.SET_KEY, {"successor": None, "due": None, **place, **row})
+    tx.execute(tx.sql.SET_KEY, {"successor": None, **place, **row})
 
 
 def _pass_on(tx: Transaction, place: Mapping[str, Any], state: KeyState) -> None:
     """The holder was deleted by hand: its successor takes the key."""
-    queue = tx.value(tx.sql.WAKE_SUCCESSOR, {**place, "successor": state.successor, "now": tx.now})
+    queue = tx.value(tx.sql.WAKE_SUCCESSOR, {"successor": state.successor, "now": tx.now})
     if queue is not None:
         tx.job_waits(queue)
     row = {"id": state.successor, "until_started": 0, "since": state.since, "expires_at": None}

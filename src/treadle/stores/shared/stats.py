@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from treadle.clock import MINUTE, moment
 from treadle.codec import as_json
-from treadle.dedupe import PARKED
 from treadle.job import STATES, FailureGroup, Status, Usage
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.rows import QueueStats, Sampled
@@ -187,7 +186,7 @@ def _stats_of(
         type=key[1],
         counts={state.name: tally[state.status] for state in STATES} | waiting,
         oldest_due=min((level.oldest for level in levels if level.oldest is not None), default=None),
-        next_due=min((level.next for level in levels if level.next not in (None, PARKED)), default=None),
+        next_due=min((level.next for level in levels if level.next is not None), default=None),
         limit=limit,
         exact=not pending or (whole and all(level.later < MOST_COUNTED for level in levels)),
         others=others,

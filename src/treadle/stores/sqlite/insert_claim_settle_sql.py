@@ -1,6 +1,5 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.dedupe import PARKED
 from treadle.stores.sql import MOST_ATTEMPTS, STUCK
 from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements, from_postgres
 
@@ -72,7 +71,8 @@ SELECT due, CASE WHEN json_array_length(due) < :limit THEN (
 
 # The next jobs that will be due, of any type. (Those that were due when they were put here are not in the index.)
 NEXT_DUE = """
-SELECT run_at, queue, type FROM treadle_ready WHERE run_at > updated_at AND run_at > :now ORDER BY run_at LIMIT :limit
+SELECT run_at, queue, type FROM treadle_ready
+ WHERE run_at > updated_at AND run_at > :now AND parked <> 'key' ORDER BY run_at LIMIT :limit
 """
 
 # How many more of each limited type may run. A stuck lease is not counted.
@@ -217,12 +217,10 @@ DELETE_LEASES = "DELETE FROM treadle_leases WHERE id IN (SELECT value FROM json_
 _OF_THESE = "successor IS NOT NULL AND id IN (SELECT value FROM json_each(:ids))"
 RELEASE_KEYS = (
     f"""
-    UPDATE treadle_ready AS r SET updated_at = :now, run_at = coalesce(d.due, :now),
-           start_by = r.start_by - r.run_at + coalesce(d.due, :now)
-      FROM (SELECT successor, due FROM treadle_dedupe WHERE {_OF_THESE}) d
-     WHERE r.id = d.successor AND r.run_at = {PARKED}
+    UPDATE treadle_ready SET parked = '', updated_at = :now
+     WHERE id IN (SELECT successor FROM treadle_dedupe WHERE {_OF_THESE}) AND parked = 'key'
     """,
-    f"UPDATE treadle_dedupe SET id = successor, successor = NULL, due = NULL, expires_at = NULL WHERE {_OF_THESE}",
+    f"UPDATE treadle_dedupe SET id = successor, successor = NULL, expires_at = NULL WHERE {_OF_THESE}",
     """
     DELETE FROM treadle_dedupe WHERE (tenant, key, id) IN (
         SELECT j.tenant, j.dedupe, j.id FROM json_each(:ids) e JOIN treadle_jobs j ON j.id = e.value

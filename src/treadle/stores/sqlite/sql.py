@@ -77,7 +77,7 @@ class SQLiteStatements(Statements):
     EXPIRED = """
     SELECT id, type, queue, start_by - run_at,
            EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_ready.id AND j.dedupe IS NOT NULL)
-      FROM treadle_ready WHERE start_by <= :now ORDER BY start_by LIMIT :limit
+      FROM treadle_ready WHERE start_by <= :now AND parked <> 'key' ORDER BY start_by LIMIT :limit
     """
     # Lock their keys: nothing to do here, because the one writer locks everything.
     LOCK_FREE_KEYS = ""
@@ -154,7 +154,7 @@ class SQLiteStatements(Statements):
                 (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
     JOB = f"""
     SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
-           r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by,
+           r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by, r.parked = 'key',
            l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
            f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
            {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at

@@ -78,14 +78,14 @@ def _note(job: Job, state: str) -> str:
     if state == "completed" and job.result is not None:
         return brief(job.result, 80)
     notes = [f"subject {job.subject}"] if job.subject else []
-    notes += ["waits for its dedupe key"] if job.is_parked else []
+    notes += ["waits for its dedupe key"] if job.waits_for_key else []
     notes += [f"snoozed {times(job.snoozes)}"] if job.snoozes else []
     return ", ".join(notes)
 
 
 def _moment(job: Job, state: str) -> datetime:
     """The time that matters most: when it ended, started, or is due."""
-    if state in ("scheduled", "retrying") and not job.is_parked:
+    if state in ("scheduled", "retrying") and not job.waits_for_key:
         return job.run_at
     return job.completed_at or (job.started_at if state == Status.PROCESSING else None) or job.created_at
 

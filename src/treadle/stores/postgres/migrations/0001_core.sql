@@ -48,7 +48,7 @@ CREATE TABLE treadle.ready (
     snoozes    integer NOT NULL,
     suspicion  integer NOT NULL,
     updated_at bigint NOT NULL,
-    parked     text COLLATE "C" NOT NULL DEFAULT '',  -- what keeps claims from meeting it again and again: 'tenant:acme'
+    parked     text COLLATE "C" NOT NULL DEFAULT '',  -- why claims do not meet it: 'tenant:acme' is paused, its dedupe 'key' is held
     start_by   bigint,  -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
     PRIMARY KEY (id, tenant)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
@@ -136,7 +136,6 @@ CREATE TABLE treadle.dedupe (
     since         bigint,                      -- of a debounce: its first call
     expires_at    bigint,                      -- of a throttle: it is held until then, and no longer
     successor     uuid,                        -- the job that takes the key when the holder has ended
-    due           bigint,                      -- ... and its run_at then
     PRIMARY KEY (tenant, key)
 );
 CREATE INDEX dedupe_throttled ON treadle.dedupe (expires_at) WHERE expires_at IS NOT NULL;
@@ -314,26 +313,26 @@ CREATE INDEX requests_by_time ON treadle.requests (at);
 -- The parts put together again, for people. It shows what its reader may see, and no more.
 CREATE VIEW treadle.job WITH (security_invoker = true) AS
 WITH placed (id, tenant, status, run_at, attempts, snoozes, worker_id, updated_at, started_at, completed_at, error, result,
-             progress, start_by) AS (
+             progress, start_by, waits_for_key) AS (
     SELECT id, tenant, 'pending', run_at, attempts, snoozes, NULL, updated_at, NULL::bigint, NULL::bigint,
            CASE WHEN attempts > 0 OR suspicion > 0 THEN
                 (SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
-                  ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision, start_by
+                  ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision, start_by, parked = 'key'
       FROM treadle.ready r
     UNION ALL
     SELECT id, tenant, 'processing', run_at, attempt, snoozes, nullif(worker, ''), started_at, started_at, NULL, NULL,
-           NULL, fraction, NULL
+           NULL, fraction, NULL, false
       FROM treadle.leases
     UNION ALL
     SELECT id, tenant, status, run_at, attempts, snoozes, nullif(worker, ''), completed_at, started_at, completed_at,
-           error, result, NULL, NULL
+           error, result, NULL, NULL, false
       FROM treadle.finished
 )
 SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.status,
        to_timestamp(p.run_at / 1e6) AS run_at, p.attempts, j.max_attempts, p.snoozes, p.worker_id,
        to_timestamp(j.created_at / 1e6) AS created_at, to_timestamp(p.updated_at / 1e6) AS updated_at,
        to_timestamp(p.started_at / 1e6) AS started_at, to_timestamp(p.completed_at / 1e6) AS completed_at,
-       p.error, p.result, p.progress, to_timestamp(p.start_by / 1e6) AS start_by,
+       p.error, p.result, p.progress, to_timestamp(p.start_by / 1e6) AS start_by, p.waits_for_key,
        CASE WHEN j.dedupe IS NOT NULL THEN coalesce(substring(j.dedupe_rule FROM '"mode":"([a-z]+)"'), 'return')
             END AS dedupe_mode, j.schedule,
        to_timestamp(j.fired_at / 1e6) AS fired_at

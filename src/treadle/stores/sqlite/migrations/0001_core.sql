@@ -44,7 +44,7 @@ CREATE TABLE treadle_ready (
     snoozes    INTEGER NOT NULL,
     suspicion  INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
-    parked     TEXT NOT NULL DEFAULT '',  -- what keeps claims from meeting it again and again: 'tenant:acme'
+    parked     TEXT NOT NULL DEFAULT '',  -- why claims do not meet it: 'tenant:acme' is paused, its dedupe 'key' is held
     start_by   INTEGER  -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
 ) STRICT, WITHOUT ROWID;
 
@@ -129,7 +129,6 @@ CREATE TABLE treadle_dedupe (
     since         INTEGER,                     -- of a debounce: its first call
     expires_at    INTEGER,                     -- of a throttle: it is held until then, and no longer
     successor     TEXT,                        -- the job that takes the key when the holder has ended
-    due           INTEGER,                     -- ... and its run_at then
     PRIMARY KEY (tenant, key)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX treadle_dedupe_with_successor ON treadle_dedupe (id) WHERE successor IS NOT NULL;
@@ -323,7 +322,7 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
             THEN (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1)
             ELSE f.error END AS error,
        f.result, l.fraction AS progress,
-       strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by,
+       strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by, coalesce(r.parked = 'key', 0) AS waits_for_key,
        CASE WHEN j.dedupe IS NULL THEN NULL WHEN json_valid(j.dedupe_rule) THEN j.dedupe_rule ->> 'mode'
             ELSE 'return' END AS dedupe_mode, j.schedule,
        strftime('%Y-%m-%dT%H:%M:%fZ', j.fired_at / 1e6, 'unixepoch') AS fired_at
