@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import psycopg
 import pytest
 
 from tests.conformance.helpers import (
+    HOUR,
     limit,
     new_job,
     put,
@@ -14,10 +17,11 @@ from tests.conformance.tenants.place import (
     REFUSED,
     fill,
 )
-from treadle import Treadle
-from treadle.errors import BadOption, ScheduleNotFound, StoreUnusable
+from treadle import Dedupe, Treadle
+from treadle.errors import BadOption, KeyHeld, ScheduleNotFound, StoreUnusable
 from treadle.filters import Filter
 from treadle.schedule import NewSchedule, Rule
+from treadle.stores.base import ClaimRequest
 
 
 def test_a_producer_enqueues_through_the_library(place, store):
@@ -38,6 +42,21 @@ def test_a_producer_enqueues_through_the_library(place, store):
     assert [] == td.jobs().jobs
     assert td.get(one.id) is None  # no tenant is named
     td.close()
+
+
+@pytest.mark.parametrize("mode", ["return", "replace", "debounce", "throttle", "reject"])
+def test_a_producer_uses_every_dedupe_mode(place, store, mode):
+    times = {"debounce": {"wait": 5, "at_most": 60}, "throttle": {"period": 60}}.get(mode, {})
+    td = Treadle(place.url("producer"))
+    options = {"tenant": "acme", "dedupe": Dedupe("one", mode=mode, **times)}
+    first = td.enqueue("index", {"n": 1}, **options)
+    if mode == "debounce":
+        store.run_now(first.id)
+    [claimed] = store.claim("", ClaimRequest(limit=1, lease_for=HOUR))
+    with suppress(KeyHeld):
+        td.enqueue("index", {"n": 2}, **options)
+    assert first.id == claimed.id
+    assert (2 if mode in ("replace", "debounce") else 1) == len(store.jobs(Filter(), 10))
 
 
 def test_a_producer_cannot_enqueue_a_job_without_a_tenant(place):

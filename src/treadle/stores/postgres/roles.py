@@ -36,7 +36,9 @@ EVERYTHING = "SELECT, INSERT, UPDATE, DELETE"
 OF_TENANTS = {
     "jobs": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (priority, queue), DELETE"),
     # UPDATE of a column is what `SELECT … FOR UPDATE` asks for.
-    "ready": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (run_at, priority, queue, updated_at, start_by), DELETE"),
+    "ready": Rights(
+        EVERYTHING, "SELECT, INSERT, UPDATE (run_at, priority, queue, updated_at, start_by, parked), DELETE"
+    ),
     "leases": Rights(EVERYTHING, "SELECT, UPDATE (cancel)"),  # so that a producer claims and settles nothing
     "finished": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (completed_at), DELETE"),
     "attempts": Rights(EVERYTHING, "SELECT, DELETE"),
