@@ -22,6 +22,7 @@ PURE = {
     "errors",
     "ids",
     "job",
+    "limits",
     "outcome",
     "views",
     "redact",

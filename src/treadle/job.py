@@ -228,6 +228,8 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     traceparent: str | None = None
     fired_at: int | None = None
     """If a schedule fired it: the moment for which it did."""
+    limited: int = 0
+    """1 if limits have to learn that it has ended; 2 if jobs may be parked for one of its keys."""
 
     @property
     def fence(self) -> tuple[int, int]:

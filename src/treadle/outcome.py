@@ -62,6 +62,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """Attempts that this run costs: none if it is given back, more if earlier crashes turn out to be its own."""
     written: bool = False
     """True if `ctx.transaction()` has stored it already."""
+    started: bool = True
+    """False if its handler has not begun: then a start is given back to its rates."""
+    holds: str | None = None
+    """The limit whose key starts nothing before this job; '': all that have a rate, or else all."""
 
 
 class Snooze(Exception):
@@ -74,6 +78,17 @@ class Snooze(Exception):
             raise BadOption("at_most", at_most, "a number of snoozes, 0 or more; None for no limit")
         super().__init__(f"snoozed for {seconds:g} s")
         self.seconds, self.at_most = seconds, at_most
+
+
+class RateLimited(Snooze):
+    """Raise it in a handler when the service it calls asks to come back later: no job with the same key of the limit
+    starts before. `limit` names it; default: those of its limits that have a rate, or else all of them."""
+
+    def __init__(self, retry_after: float, *, limit: str = "", at_most: int | None = None) -> None:
+        if not isinstance(limit, str):
+            raise BadOption("limit", limit, "the name of a limit of this type; leave it out for those with a rate")
+        super().__init__(retry_after, at_most=at_most)
+        self.limit = limit
 
 
 class Retry(Exception):
@@ -104,6 +119,7 @@ class TimedOut(Exception):
 
 COMPLETED = Outcome(OutcomeKind.COMPLETED)
 RELEASED = Outcome(OutcomeKind.RELEASED, charged=0)
+UNSTARTED = Outcome(OutcomeKind.RELEASED, charged=0, started=False)
 CANCELLED = Outcome(OutcomeKind.CANCELLED, error="cancelled", charged=0)
 
 
@@ -156,7 +172,8 @@ def after_crash(claimed: ClaimedJob, reason: str, *, alone: bool, outside: bool 
 def _snoozed(claimed: ClaimedJob, snooze: Snooze) -> Outcome:
     if snooze.at_most is not None and claimed.snoozes >= snooze.at_most:
         return Outcome(OutcomeKind.FAILED, error=f"still not ready after {claimed.snoozes} snoozes")
-    return Outcome(OutcomeKind.SNOOZED, delay=clock.seconds(snooze.seconds), charged=0)
+    holds = snooze.limit if isinstance(snooze, RateLimited) else None
+    return Outcome(OutcomeKind.SNOOZED, delay=clock.seconds(snooze.seconds), charged=0, holds=holds)
 
 
 def describe(error: BaseException) -> tuple[str, str | None]:

@@ -10,10 +10,12 @@ import msgspec
 
 from treadle import clock
 from treadle.backoff import DEFAULT, Backoff, to_backoff
+from treadle.codec import as_json
 from treadle.context import Context
 from treadle.dedupe import Dedupe, DedupeOption
 from treadle.errors import BadHandler, BadOption, DuplicateType, TreadleError, UnknownOption, UnknownType
 from treadle.function import JobFunction
+from treadle.limits import Limit, checked_limits
 from treadle.schedule import NewSchedule
 from treadle.settings import at_least_one, checked_name, checked_priority, checked_timeout
 from treadle.signature import Signature
@@ -41,6 +43,7 @@ class JobOptions(TypedDict, total=False):
     backoff: Backoff | Sequence[float] | float
     dedupe: DedupeOption
     run: Literal["auto", "thread", "process"]
+    limits: Sequence[Limit]
     cron: str | None
     zone: str | None
 
@@ -102,6 +105,7 @@ class Registry:
         """Declare a job. The type defaults to the function's name, so that moving a module changes nothing.
 
         `concurrency`: how many may run at once, over all workers. `max_attempts`: runs in total, by default 5.
+        `limits`: how many may run at once or start per time, of this and other types, or for each key.
         `timeout`: seconds for one run. `run="process"`: in a child process, which a timeout can kill.
         `cron`, `zone`: also enqueue it at these times, without arguments. The schedule has the name of the type.
         """
@@ -218,6 +222,7 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
         max_attempts=at_least_one("max_attempts", options.get("max_attempts", 5)),
         concurrency=None if concurrency is None else at_least_one("concurrency", concurrency),
         timeout=None if timeout is None else clock.seconds(timeout),
+        limits=as_json(checked_limits(options.get("limits", ()))),
     )
     return JobType(
         handler=handler,

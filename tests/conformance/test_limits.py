@@ -19,6 +19,7 @@ from treadle.filters import Filter
 from treadle.job import Status
 from treadle.outcome import COMPLETED
 from treadle.stores.base import TypePolicy
+from treadle.stores.limiting import SOON
 from treadle.stores.shared import claim_settle
 from treadle.stores.shared.expiry import expire
 
@@ -128,13 +129,14 @@ def test_a_claim_that_looks_again_does_not_wait_for_types_that_others_have_locke
 
     def expire_while_others_claim(*given):
         added.append(put(store, "a").id)
-        users.execute("SELECT 1 FROM treadle.types WHERE type = 'a' FOR UPDATE")
+        users.execute("SELECT pg_advisory_xact_lock(hashtextextended('treadle type:a' || chr(31), 0))")
         return expire(*given)
 
     with monkeypatch.context() as patched:
         patched.setattr(claim_settle, "expire", expire_while_others_claim)
         claimed = take(store)
-    assert ([], 0.0) == (claimed, claimed.due.in_seconds)
+    assert ([], True) == (claimed, claimed.due.now)
+    assert claimed.due.in_seconds == SOON / SECOND
     users.rollback()
     assert added == ids(take(store))
 

@@ -33,7 +33,7 @@ BATCH = 50
 MOST = 3 * BATCH
 """Rows that a statement may read per job of a batch: the row itself, its job, and one other."""
 
-OURS = ("ready", "leases", "jobs", "finished", "attempts", "dedupe")
+OURS = ("ready", "leases", "jobs", "finished", "attempts", "dedupe", "lease_keys", "openings", "buckets")
 FIRST = 1_790_000_000_000_000
 """When the first job was created, in microseconds."""
 
@@ -65,6 +65,12 @@ SELECT id, queue, type, tenant, priority, at, 0, 0, 0, at FROM made WHERE n > {E
 INSERT INTO treadle.dedupe SELECT tenant, 'key-' || n, id FROM made WHERE n > {ENDED} AND n % 5 = 0;
 INSERT INTO treadle.attempts
 SELECT id, tenant, n, 1, 'w', at, at, 'retried', 'e', 't' FROM made WHERE n <= {ENDED};
+INSERT INTO treadle.lease_keys
+SELECT 'api', tenant, id, n, tenant FROM made WHERE n > {ENDED} AND n <= {ENDED + RUNNING};
+INSERT INTO treadle.openings (name, key, at, held)
+SELECT 'api', 'key-' || n, at, 0 FROM made WHERE n > {ENDED} AND n <= {ENDED + RUNNING};
+INSERT INTO treadle.buckets (name, key, full_at)
+SELECT 'api', 'key-' || n, at * 1000 FROM made WHERE n > {ENDED} AND n <= {ENDED + RUNNING};
 INSERT INTO treadle.types VALUES ('limited', 'queue-0', 0, 5, NULL, NULL, 0);
 """
 
@@ -124,9 +130,10 @@ class Explain:
         values = [parameters[name] for name in names]
         text = NAME.sub(lambda match: f"${names.index(match[1]) + 1}", statement)
         self.connection.execute("DEALLOCATE ALL")
-        self.connection.execute(f"PREPARE p ({', '.join(map(type_of, values))}) AS {text}")
+        types = f" ({', '.join(map(type_of, values))})" if values else ""
+        self.connection.execute(f"PREPARE p{types} AS {text}")
         cursor = psycopg.ClientCursor(self.connection)
-        execute = f"EXECUTE p ({', '.join(['%s'] * len(names))})"
+        execute = f"EXECUTE p ({', '.join(['%s'] * len(names))})" if names else "EXECUTE p"
         cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {execute}", values)
         return Plan(cursor.fetchone()[0][0]["Plan"])
 
@@ -225,17 +232,15 @@ from_where = pytest.mark.parametrize("position", [START, SOMEWHERE], ids=["from 
 
 
 def test_ranges_are_found_by_skipping_through_the_index(explain):
-    check(explain(hot.READY_RANGES, {"grace": RECLAIM_AFTER, "now": LATER}))
+    check(explain(hot.READY_RANGES, {}))
 
 
 def test_a_limited_type_is_counted_in_the_leases_only(explain):
     """There are as many leases as running jobs."""
-    explain.connection.execute("UPDATE treadle.types SET concurrency = 10000")
-    for statement, more in ((hot.READY_RANGES, {}), (hot.FREE_SLOTS, {"types": ["limited"]})):
-        plan = explain(statement, {"grace": RECLAIM_AFTER, "now": LATER, **more})
+    plan = explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps([("type:limited", "")])})
 
-        assert plan.rows <= RUNNING + MOST, plan
-        assert {"leases"} >= set(plan.sequential), plan
+    assert plan.rows <= RUNNING + MOST, plan
+    assert {"leases"} >= set(plan.sequential), plan
 
 
 @from_where
@@ -299,12 +304,56 @@ def test_parking_reads_the_start_of_a_range(explain):
 def test_parked_rows_are_found_by_what_they_are_parked_for(explain):
     explain.connection.execute("UPDATE treadle.ready SET parked = 'tenant:acme' WHERE tenant = 'acme'")
 
-    check(explain(Transaction.sql.PARKED_FOR, {"most": BATCH}))
+    check(explain(Transaction.sql.PARKED_FOR, {"after": "tenant:", "before": "tenant;", "most": BATCH}))
     check(explain(Transaction.sql.UNPARK, {"parked": "tenant:acme", "most": BATCH}))
     check(explain(Transaction.sql.DROP_PAUSES, {"now": LATER}))
 
 
 PAUSE_ACME = "INSERT INTO treadle.pauses VALUES ('acme', '', '', 'ann', '', 0, NULL, 0)"
+
+
+# Limits
+
+KEY_USES = Transaction.sql.KEY_USES.format(keys=Transaction.sql.KEYS, unit=Transaction.sql.UNIT)
+SOME_KEYS = [("api", f"key-{ENDED + 1 + n}") for n in range(BATCH)]
+
+
+def waiting(explain, n=BATCH):
+    rows = explain.connection.execute("SELECT id::text FROM treadle.ready ORDER BY id LIMIT %s", [n]).fetchall()
+    return [id for [id] in rows]
+
+
+def test_the_use_of_keys_is_found_by_key(explain):
+    check(explain(KEY_USES, {"grace": RECLAIM_AFTER, "now": LATER, "keys": json.dumps(SOME_KEYS)}))
+
+
+def test_candidates_are_locked_leased_and_parked_by_their_ids(explain):
+    some = {"ids": json.dumps(waiting(explain)), "now": LATER}
+    check(explain(hot.LIMIT_VALUES, {**some, "paths": '[["a", "b"]]'}))
+    parked = json.dumps([(id, "limit:api\x1facme") for id in waiting(explain)])
+    check(explain(Transaction.sql.PARK_FOR, {"rows": parked}), 4 * BATCH)
+    worker = {"worker": "w1", "timeouts": "{}", "token": 1}
+    check(explain(hot.INSERT_LEASES_OF, {**some, **worker}), 4 * BATCH)
+
+
+def test_openings_are_found_by_their_time_and_key(explain):
+    check(explain(Transaction.sql.OPENINGS, {"now": LATER, "most": BATCH}))
+    rows = json.dumps([(*key, LATER + 1, "limit:api") for key in SOME_KEYS])
+    check(explain(Transaction.sql.ADD_OPENINGS, {"rows": rows, "now": LATER}))
+    check(explain(Transaction.sql.NEXT_OPENING, {}))
+    check(explain(Transaction.sql.EMPTY_BUCKETS, {"keys": json.dumps(SOME_KEYS)}))
+
+
+def test_rows_that_are_parked_for_keys_are_found_by_jumps(explain):
+    explain.connection.execute("UPDATE treadle.ready SET parked = 'limit:' || tenant WHERE queue < 'queue-5'")
+    rows = json.dumps([("limit:acme", 3), ("limit:none", 3)])
+    check(explain(Transaction.sql.UNPARK_KEYS, {"rows": rows, "most": 3}), 10 * BATCH)
+
+
+def test_released_keys_are_found_by_the_jobs(explain, held):
+    ids = json.dumps([id for id, _ in held])
+    [release] = Transaction.sql.RELEASE_LIMITS
+    check(explain(release, {"ids": ids, "keyed": ids, "now": LATER}), 3 * BATCH)
 
 
 # Settle

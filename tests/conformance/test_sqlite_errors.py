@@ -82,6 +82,7 @@ def test_a_damaged_file_raises_an_error_of_treadle_whatever_is_done(store, by_ha
 
 def test_a_table_that_is_missing_for_a_moment_costs_nothing(store, by_hand):
     claimed = put_and_take(store)
+    put(store)
     by_hand("ALTER TABLE treadle_leases RENAME TO elsewhere")
     for verb in (lambda: settle_one(store, claimed, COMPLETED), lambda: take(store), lambda: store.get(claimed.id)):
         with pytest.raises(StoreUnusable, match="no such table"):

@@ -321,6 +321,12 @@ def test_what_all_databases_share_is_sqlite_here(store):
         assert not re.search(r"::|\bCAST\b|\btreadle\.", statement), name
         if not name.startswith("_"):
             text = statement.format(
-                by="type, ", group="1, type", which="true", pairs=Transaction.sql.PAIRS, names="type"
+                by="type, ",
+                group="1, type",
+                which="true",
+                pairs=Transaction.sql.PAIRS,
+                names="type",
+                keys=Transaction.sql.KEYS,
+                unit=Transaction.sql.UNIT,
             )
             assert plan(store, text, dict.fromkeys(re.findall(r":(\w+)", text))) is not None, name

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import (
     LOOKED_AT,
+    NO_SLOTS,
     ClaimOrder,
     Found,
     Head,
@@ -58,7 +59,7 @@ class Index:
     def claim(self, order: ClaimOrder, limit: int) -> list[str]:
         return [
             id
-            for batch in order.batches(limit, {}, NOW)
+            for batch in order.batches(limit, NO_SLOTS, NOW)
             for _, id, _ in order.merge(batch, [self.read(head, order.rows) for head in batch])
         ]
 

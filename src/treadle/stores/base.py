@@ -30,7 +30,7 @@ from treadle.job import (
     Usage,
 )
 from treadle.outcome import Outcome
-from treadle.pauses import NewPause, Pause, Target
+from treadle.stores.control import Limiting, Pausing
 from treadle.stores.records import WebRecords
 from treadle.stores.rows import (
     Beat,
@@ -72,6 +72,8 @@ class TypePolicy(msgspec.Struct, frozen=True, kw_only=True):
     timeout: int | None = None
     redact: str = "[]"
     """As `Redactor.published`: names that its app hides, too."""
+    limits: str = "[]"
+    """JSON: the limits that its code declares, but for its concurrency."""
     arguments: str = ""
     """To publish: the JSON schema of its handler's arguments. `policies` leaves it out, `arguments` returns it."""
 
@@ -365,30 +367,5 @@ class Managing(Protocol):
         commit. `changes`: what a reschedule sets."""
 
 
-class Pausing(Protocol):
-    """From what nothing is claimed."""
-
-    def pause(self, new: NewPause) -> Pause:
-        """Claim nothing of it from the commit on. If it is paused already: who, why and until when are new."""
-
-    def resume(self, target: Target) -> Pause | None:
-        """End a pause and return it; None if there was none. Then call `put_back_parked` until that returns 0."""
-
-    def pauses(self) -> list[Pause]:
-        """Those that hold now, oldest first."""
-
-    def put_back_parked(self) -> int:
-        """Let some of the jobs be claimed that were parked for a pause that is over. Return their number. A chore."""
-
-    def running_of(self, target: Target) -> int:
-        """How many of its jobs are leased."""
-
-    def claiming(self) -> frozenset[str]:
-        """The transactions that may be claiming right now. Those that began before a pause may not know of it."""
-
-    def set_quiet(self, worker: str, quiet: bool) -> bool:
-        """Let a worker claim nothing from the commit on, or let it claim again. False if there is no such worker."""
-
-
-class Store(Engine, Schema, Reading, Managing, Pausing, Scheduling, WebRecords, Protocol):
+class Store(Engine, Schema, Reading, Managing, Pausing, Limiting, Scheduling, WebRecords, Protocol):
     """A database that keeps jobs."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from treadle.clock import SECOND
+from treadle.limits import Key, Limits
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import NOTHING_PAUSED, Due, Paused
 
@@ -40,11 +41,32 @@ _LAST_RANGE = ReadyRange("\U0010ffff", "", 0)
 
 
 class Found(NamedTuple):
-    """What a look found: a range, its first job, and the free slots of its type, if that is limited."""
+    """What a look found: a range, and its first job."""
 
     range: ReadyRange
     first: Position
-    slots: int | None = None
+
+
+class Slots:
+    """The free places of the limits that hold for whole types, as far as this claim may take them."""
+
+    def __init__(self, limits: Mapping[str, tuple[str, ...]], places: dict[str, int]) -> None:
+        self._limits, self._places = limits, places
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def has(self, type: str) -> bool:
+        """Whether each limit of the type has a place."""
+        return all(self._places.get(name, 0) > 0 for name in self._limits.get(type, ()))
+
+    def take(self, type: str, places: int = 1) -> None:
+        for name in self._limits.get(type, ()):
+            self._places[name] -= places
+
+
+NO_SLOTS = Slots({}, {})
+"""No type is limited."""
 
 
 class Head(NamedTuple):
@@ -81,29 +103,30 @@ class ClaimOrder:
         types, queues, some_paused = request.types, request.queues, paused is not NOTHING_PAUSED
         self._heap = [
             Head(-range.priority, first, before(first), range)
-            for range, first, slots in found
+            for range, first in found
             if (types is None or range.type in types)
             and (not queues or range.queue in queues)
-            and (slots is None or slots > 0)
             and not (some_paused and paused.holds(range.queue, range.type))
         ]
         heapq.heapify(self._heap)
-        self.limited = {range.type for range, _, slots in found if slots is not None and slots > 0}
-        """The types whose free slots have to be counted before jobs are claimed."""
         self.missing = 0
         """How many jobs are still to be found."""
         self.rows = 0
         """How many jobs to read of each range."""
         self.now = 0
         """The moment at which jobs must be due."""
-        self._slots: dict[str, int] = {}
+        self._slots = NO_SLOTS
         self._full: list[Head] = []
-        """Ranges whose type has no free slot."""
+        """Ranges whose type has no free place."""
 
-    def batches(self, limit: int, slots: Mapping[str, int], now: int) -> Iterator[list[Head]]:
-        """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found. `slots` has the
-        limited types, each with its free slots."""
-        self.missing, self.rows, self.now, self._slots = limit, 0, now, dict(slots)
+    @property
+    def types(self) -> set[str]:
+        """The types of which jobs may be found."""
+        return {head.range.type for heads in (self._heap, self._full) for head in heads}
+
+    def batches(self, limit: int, slots: Slots, now: int) -> Iterator[list[Head]]:
+        """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found."""
+        self.missing, self.rows, self.now, self._slots = limit, 0, now, slots
         if self._full or slots:
             heads, self._heap, self._full = [*self._heap, *self._full], [], []
             for head in heads:
@@ -166,21 +189,29 @@ class ClaimOrder:
         """No more jobs of this range can be taken now. `lower` is the next priority below it."""
         self._push(Head(-lower, START, START, head.range._replace(priority=lower)))
 
+    def give_back(self, types: Sequence[str]) -> None:
+        """Jobs of these types that were found are not taken."""
+        self.missing += len(types)
+        for type in types:
+            self._slots.take(type, -1)
+        full, self._full = self._full, []
+        for head in full:
+            self._push(head)
+
     def _push(self, head: Head) -> None:
-        if self._slots.get(head.range.type, 1) > 0:
+        if self._slots.has(head.range.type):
             heapq.heappush(self._heap, head)
         else:
             self._full.append(head)
 
     def _with_slots(self, candidates: list[Candidate]) -> list[Candidate]:
-        """As many as are missing and have a free slot. A type in several queues has one limit."""
+        """As many as are missing and have a free place."""
         jobs: list[Candidate] = []
         for candidate in candidates:
             type = candidate[2].type
-            if len(jobs) < self.missing and self._slots.get(type, 1) > 0:
+            if len(jobs) < self.missing and self._slots.has(type):
                 jobs.append(candidate)
-                if type in self._slots:
-                    self._slots[type] -= 1
+                self._slots.take(type)
         return jobs
 
 
@@ -244,6 +275,13 @@ class Cursors:
         """Whether there may be a job before our positions."""
         self.paused = NOTHING_PAUSED
         """What was paused at the last look."""
+        self.limits = Limits()
+        self.limits_version = -1
+        """Of `limits`, which are read again when it has changed."""
+        self.unlimited: int | None = None
+        """The version in which no type has a limit."""
+        self.full: set[Key] = set()
+        """The limits without a key that had no free place at the last claim."""
 
     def look_first(self) -> bool:
         """Whether the next claim should begin with a full look."""

@@ -97,13 +97,14 @@ class Statements:
     # Say how a type is run.
     PUBLISH = """
         INSERT INTO treadle.types
-               (type, queue, priority, max_attempts, concurrency, timeout, redact, arguments, updated_at)
-        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :arguments, :now)
+               (type, queue, priority, max_attempts, concurrency, timeout, redact, limits, arguments, updated_at)
+        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :limits, :arguments, :now)
             ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
                max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
-               redact = excluded.redact, arguments = excluded.arguments, updated_at = excluded.updated_at
+               redact = excluded.redact, limits = excluded.limits, arguments = excluded.arguments,
+               updated_at = excluded.updated_at
     """
-    POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout, redact FROM treadle.types"
+    POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout, redact, limits FROM treadle.types"
 
     ARGUMENTS = "SELECT arguments FROM treadle.types WHERE type = :type"
 
@@ -261,6 +262,72 @@ class Statements:
          GROUP BY code ORDER BY code
     """
 
+    # ---- limits
+
+    # What the types declare, the newest declaration first.
+    LIMITED_TYPES = """
+        SELECT type, concurrency, limits FROM treadle.types WHERE concurrency IS NOT NULL OR limits <> '[]'
+         ORDER BY updated_at DESC, type
+    """
+    LIMIT_CHANGES = """
+        SELECT name, key, concurrency, rate, who, at FROM treadle.limits WHERE name <> '' ORDER BY name, key
+    """
+    CHANGE_LIMIT = """
+        INSERT INTO treadle.limits AS l (name, key, concurrency, rate, who, at)
+        VALUES (:name, :key, CAST(:concurrency AS integer), CAST(:rate AS text), :who, :now)
+            ON CONFLICT (name, key) DO UPDATE SET concurrency = coalesce(excluded.concurrency, l.concurrency),
+               rate = coalesce(excluded.rate, l.rate), who = excluded.who, at = excluded.at
+    """
+    UNSET_LIMIT = "DELETE FROM treadle.limits WHERE name = :name AND key = :key"
+    # Claims read the limits again when this has changed.
+    LIMITS_VERSION = "SELECT coalesce(max(at), 0) FROM treadle.limits WHERE name = ''"
+    LIMITS_CHANGED = """
+        INSERT INTO treadle.limits AS l (name, key, who, at) VALUES ('', '', '', 1)
+            ON CONFLICT (name, key) DO UPDATE SET at = l.at + 1
+    """
+    # How much of each key is used: jobs that run, its bucket, tokens given back since, and until when it is held back.
+    # A stuck lease is not counted.
+    _BUCKET = """FROM treadle.buckets b WHERE b.name = e.name AND b.key = e.key AND b.full_at IS NOT NULL
+                  ORDER BY b.seq DESC LIMIT 1"""
+    KEY_USES = f"""
+        SELECT e.name, e.key,
+               CASE WHEN substr(e.name, 1, 5) = 'type:'
+                    THEN (SELECT count(*) FROM treadle.leases l WHERE l.type = substr(e.name, 6) AND NOT {STUCK})
+                    ELSE (SELECT count(*) FROM treadle.lease_keys k
+                            JOIN treadle.leases l ON l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease
+                           WHERE k.name = e.name AND k.key = e.key AND NOT {STUCK}) END,
+               (SELECT full_at {_BUCKET}),
+               (SELECT count(*) FROM treadle.buckets r
+                 WHERE r.name = e.name AND r.key = e.key AND r.full_at IS NULL AND r.seq > (SELECT seq {_BUCKET})),
+               (SELECT max(o.at) FROM treadle.openings o WHERE o.name = e.name AND o.key = e.key AND o.held = 1),
+               (SELECT 1 FROM treadle.ready r
+                 WHERE r.parked = 'limit:' || e.name || {{unit}} || e.key AND r.parked <> '' LIMIT 1)
+          FROM ({{keys}}) e
+    """
+    RUNNING_BY_LIMIT = "SELECT name, count(*) FROM treadle.lease_keys GROUP BY name"
+    # Buckets that are full say nothing, and so do tokens that were given back to them.
+    PRUNE_BUCKETS = """
+        DELETE FROM treadle.buckets AS b WHERE coalesce(full_at, (
+            SELECT max(n.full_at) FROM treadle.buckets n WHERE n.name = b.name AND n.key = b.key), 0) < :now
+    """
+    # Keys of leases that were deleted by hand.
+    PRUNE_LEASE_KEYS = """
+        DELETE FROM treadle.lease_keys AS k
+         WHERE NOT EXISTS (SELECT 1 FROM treadle.leases l
+                            WHERE l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease)
+    """
+    NEXT_OPENING = "SELECT min(at) FROM treadle.openings"
+    # Nothing of this key starts before.
+    HOLD_KEY = """
+        INSERT INTO treadle.openings (name, key, at, held)
+        VALUES (CAST(:name AS text), CAST(:key AS text), CAST(:at AS bigint), 1)
+    """
+    # A claim of this key was not started.
+    GIVE_BACK_TOKEN = """
+        INSERT INTO treadle.buckets (name, key, full_at) VALUES (CAST(:name AS text), CAST(:key AS text), NULL)
+    """
+    LEASE_KEYS_OF = "SELECT name, key FROM treadle.lease_keys WHERE id = CAST(CAST(:id AS text) AS uuid)"
+
     # ---- pauses
 
     # One that has ended keeps nothing of itself.
@@ -282,15 +349,16 @@ class Statements:
          WHERE until <= :now AND NOT EXISTS (
                SELECT 1 FROM treadle.ready r WHERE r.parked = 'tenant:' || p.tenant AND r.parked <> '')
     """
-    # What rows are parked for: a jump over the index for each.
+    # What rows are parked for, after this and before that: a jump over the index for each.
     PARKED_FOR = """
         WITH RECURSIVE held (parked) AS (
-            SELECT (SELECT parked FROM treadle.ready WHERE parked <> '' ORDER BY parked LIMIT 1)
+            SELECT (SELECT parked FROM treadle.ready
+                     WHERE parked <> '' AND parked > CAST(:after AS text) ORDER BY parked LIMIT 1)
             UNION ALL
             SELECT (SELECT r.parked FROM treadle.ready r WHERE r.parked <> '' AND r.parked > held.parked
                      ORDER BY r.parked LIMIT 1) FROM held WHERE parked IS NOT NULL
         )
-        SELECT parked FROM held WHERE parked IS NOT NULL LIMIT :most
+        SELECT parked FROM held WHERE parked < CAST(:before AS text) LIMIT :most
     """
     # How many jobs of what is paused still run.
     RUNNING_OF = """

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, Protocol, TypeVar
 
 from treadle.job import ClaimedJob, Job, NewJob, Status
+from treadle.limits import Key
 from treadle.outcome import Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import Found
@@ -60,6 +61,10 @@ class Transaction(ABC):
     """The moment at which all of it happens."""
     set_aside: Collection[str] = ()
     """Jobs that are not settled now: an earlier try found that their dedupe keys are locked."""
+    locks_limits: ClassVar[bool]
+    """Whether `lock_limits` makes a difference: what was counted before it may have changed."""
+    has_locked_limits = False
+    """Whether it has waited for locks of limits: then it does not wait for more."""
     met_expired = False
     """Whether its claim met jobs that were not started in time. They still wait, and the verb ends them."""
 
@@ -87,7 +92,17 @@ class Transaction(ABC):
 
     @abstractmethod
     def ready_ranges(self) -> list[Found]:
-        """Every (queue, type) in which jobs wait, with its highest priority, and the free slots of a limited type."""
+        """Every (queue, type) in which jobs wait, with its highest priority."""
+
+    @abstractmethod
+    def lock_limits(self, keys: Collection[Key], *, wait: bool) -> Collection[Key]:
+        """Let no other transaction start a job of these keys until this one ends. Return those that are locked now:
+        all of them, unless this does not wait."""
+
+    @abstractmethod
+    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]]) -> Iterable[tuple[str, str, str, str]]:
+        """What keys of limits are made of: the id, tenant and subject of each job that still waits, and as JSON what
+        its payload has at each path."""
 
     @abstractmethod
     def due(self, request: ClaimRequest) -> Due:

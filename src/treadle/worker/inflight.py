@@ -23,7 +23,7 @@ import msgspec
 from treadle import clock
 from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
-from treadle.outcome import Outcome, OutcomeKind, StopReason, after_stop
+from treadle.outcome import UNSTARTED, Outcome, OutcomeKind, StopReason, after_stop
 from treadle.redact import Redactor
 from treadle.registry import JobType
 from treadle.units import plural
@@ -68,6 +68,10 @@ class RunningAttempt(msgspec.Struct, eq=False):
         """The outcome of an attempt that was stopped; None if the job is no longer this worker's to settle."""
         reason, job_type = self.run.stop_reason, self.job_type
         return None if reason is None else after_stop(self.run.claimed, reason, job_type.timeout, job_type.backoff)
+
+    def stopped_before_its_start(self) -> Outcome | None:
+        """The same, if its handler has not begun."""
+        return UNSTARTED if self.run.stop_reason is StopReason.RELEASED else self.stopped()
 
 
 class Attempts:

@@ -85,6 +85,8 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
     store.insert_once(tenant, "key", "hash", [])
     store.pause(NewPause(target=Target(tenant=tenant), by="somebody"))
     store.put_schedule(NewSchedule(name="digest", type="noop", rule=Rule(every=HOUR), tenant=tenant))
+    key = {"rows": as_json([("api", tenant, held.id, held.number, tenant)])}
+    store.database.write("other", lambda tx: tx.execute(tx.sql.ADD_LEASE_KEYS, key))
     fired = {"rows": as_json([(tenant, "digest", waiting.id)])}
     store.database.write("other", lambda tx: tx.execute(tx.sql.ADD_FIRED, fired))
     return {"failed": ended.id, "completed": done.id, "processing": held.id, "pending": waiting.id}

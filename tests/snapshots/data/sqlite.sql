@@ -46,7 +46,7 @@ CREATE TABLE treadle_ready (
     snoozes    INTEGER NOT NULL,
     suspicion  INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
-    parked     TEXT NOT NULL DEFAULT '',  -- why claims do not meet it: 'tenant:acme' is paused, its dedupe 'key' is held
+    parked     TEXT NOT NULL DEFAULT '',  -- why claims do not meet it: see parking.py
     start_by   INTEGER  -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
 ) STRICT, WITHOUT ROWID;
 
@@ -56,7 +56,7 @@ CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC
     WHERE parked = '';
 
 -- Where they are found again when what parked them is over.
-CREATE INDEX treadle_ready_parked ON treadle_ready (parked, priority DESC, run_at, id) WHERE parked <> '';
+CREATE INDEX treadle_ready_parked ON treadle_ready (parked, queue, type, priority DESC, run_at, id) WHERE parked <> '';
 
 -- Those that were put here for later: when the next one is due. A job that is due at once is not in it.
 CREATE INDEX treadle_ready_later ON treadle_ready (run_at) WHERE run_at > updated_at;
@@ -146,8 +146,52 @@ CREATE TABLE treadle_types (
     timeout      INTEGER,
     updated_at   INTEGER NOT NULL,
     redact       TEXT NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
-    arguments    TEXT NOT NULL DEFAULT ''  -- JSON schema of the handler's arguments; '' if there is none
+    arguments    TEXT NOT NULL DEFAULT '', -- JSON schema of the handler's arguments; '' if there is none
+    limits       TEXT NOT NULL DEFAULT '[]'  -- JSON: the limits that its code declares
 ) STRICT, WITHOUT ROWID;
+
+-- What people have changed of limits at run time: for one key, or with '' for all others. It wins over the code. The row
+-- without a name counts the changes in `at`.
+CREATE TABLE treadle_limits (
+    name        TEXT NOT NULL,
+    key         TEXT NOT NULL,
+    concurrency INTEGER,        -- NULL, as the one below: as the code says
+    rate        TEXT,           -- JSON
+    who         TEXT NOT NULL,
+    at          INTEGER NOT NULL,
+    PRIMARY KEY (name, key)
+) STRICT, WITHOUT ROWID;
+
+-- The limits under which leased jobs run, each with the key that it counts the job by.
+CREATE TABLE treadle_lease_keys (
+    name   TEXT NOT NULL,
+    key    TEXT NOT NULL,
+    id     TEXT NOT NULL,
+    lease  INTEGER NOT NULL,
+    tenant TEXT NOT NULL,
+    PRIMARY KEY (name, key, id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX treadle_lease_keys_by_job ON treadle_lease_keys (id);
+
+-- Moments at which a key of a limit may have a free place. A claim that comes to one lets jobs go that are parked for it.
+CREATE TABLE treadle_openings (
+    seq  INTEGER PRIMARY KEY,
+    name TEXT NOT NULL,
+    key  TEXT NOT NULL,
+    at   INTEGER NOT NULL,
+    held INTEGER NOT NULL  -- 1: nothing of this key starts before
+) STRICT;
+CREATE INDEX treadle_openings_in_order ON treadle_openings (at);
+CREATE INDEX treadle_openings_by_key ON treadle_openings (name, key, at);
+
+-- The token bucket of each key of a rate. The newest row counts; one without `full_at` gives a token back.
+CREATE TABLE treadle_buckets (
+    seq     INTEGER PRIMARY KEY,
+    name    TEXT NOT NULL,
+    key     TEXT NOT NULL,
+    full_at INTEGER  -- the nanosecond since 1970 at which it is full again
+) STRICT;
+CREATE INDEX treadle_buckets_by_key ON treadle_buckets (name, key, seq);
 
 -- One incarnation of a process that claims and runs. Its `beats` stand still when it does.
 CREATE TABLE treadle_workers (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from operator import attrgetter
 from typing import Any
@@ -19,10 +19,12 @@ import msgspec
 from treadle.codec import as_json
 from treadle.errors import WorkerLost, WorkerQuiet
 from treadle.job import ClaimedJob, NewJob
+from treadle.limits import Key
 from treadle.outcome import UNSUCCESSFUL, Outcome, OutcomeKind
-from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
+from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import (
     LOOKED_AT,
+    NO_SLOTS,
     Candidate,
     ClaimOrder,
     Cursors,
@@ -33,6 +35,7 @@ from treadle.stores.claim_order import (
     ReadyRange,
     next_due,
 )
+from treadle.stores.limiting import LimitedClaim, limited_claim
 from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres.sql import PostgresStatements
@@ -45,7 +48,7 @@ _COLUMNS = attrgetter(
     *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent"),
     *("schedule", "fired_at"),
 )
-_EXPIRED = len(ClaimedJob.__struct_fields__)
+_EXPIRED = len(ClaimedJob.__struct_fields__) - 1  # `limited` is not read
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
 _decode_due = msgspec.json.Decoder(list[tuple[int, str]]).decode
 _decode_expired = msgspec.json.Decoder(list[tuple[str, int]]).decode
@@ -61,9 +64,9 @@ class Transitions(Transaction):
     _parked = 0
     """How many rows this claim has parked, about."""
     _more = False
-    """Whether another claim is to follow: rows may still be parked for a pause that is over, or a type was locked."""
-    _has_locked = False
-    """Whether this transaction has locked limited types."""
+    """Whether another claim is to follow: rows may still be parked for a pause that is over."""
+    _limited: LimitedClaim | None = None
+    locks_limits = True
     _short: list[tuple[ReadyRange, int, Position]]
     """The ranges of which it got less than it asked for."""
 
@@ -90,17 +93,18 @@ class Transitions(Transaction):
     # From `ready` to `leases`
 
     def ready_ranges(self) -> list[Found]:
-        rows = self.execute(sql.READY_RANGES, {"now": self.now, "grace": RECLAIM_AFTER}).fetchall()
-        pauses, rows = rows[0][6], [row for row in rows if row[0] is not None]
+        rows = self.execute(sql.READY_RANGES).fetchall()
+        pauses, rows = rows[0][5], [row for row in rows if row[0] is not None]
         self.cursors.paused = NOTHING_PAUSED if pauses is None else paused(_decode_pauses(pauses), self.now)
-        return [Found(ReadyRange(q, t, priority), (run_at, id), slots) for q, t, priority, run_at, id, slots, _ in rows]
+        return [Found(ReadyRange(q, t, priority), (run_at, id)) for q, t, priority, run_at, id, _ in rows]
 
     def due(self, request: ClaimRequest) -> Due:
-        found = self.ready_ranges()
-        slots = {range.type: free for range, _, free in found if free is not None}
-        order = ClaimOrder(found, request, self.cursors.paused)
+        version, opened = self.execute(sql.LIMITS_STATE, {"now": self.now}).fetchone()
+        order = ClaimOrder(self.ready_ranges(), request, self.cursors.paused)
+        self._limited = limited_claim(self, self.cursors, version, opened)
+        slots = self._limited.slots(order.types, lock=False) if self._limited else NO_SLOTS
         batches = order.batches(1, slots, self.now)
-        if any(order.merge(batch, self._read_starts(batch, order)) for batch in batches):
+        if opened or any(order.merge(batch, self._read_starts(batch, order)) for batch in batches):
             return Due(True)
         self._more = bool(self.cursors.paused.ended)
         return self._next_due(request)
@@ -108,14 +112,29 @@ class Transitions(Transaction):
     def _next_due(self, request: ClaimRequest) -> Due:
         later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT}).fetchall()
         due, held = next_due(later, request, self.now, self.cursors.paused), self.cursors.paused
-        if held is NOTHING_PAUSED and not self._more:
-            return due
-        return due_with_pauses(due, held, self.now, more=self._more or self._parked >= MOST_PARKED)
+        if held is not NOTHING_PAUSED or self._more:
+            due = due_with_pauses(due, held, self.now, more=self._more or self._parked >= MOST_PARKED)
+        return self._limited.due(due) if self._limited else due
+
+    def lock_limits(self, keys: Collection[Key], *, wait: bool) -> Collection[Key]:
+        statement = self.sql.LOCK_LIMITS if wait else self.sql.LOCK_FREE_LIMITS
+        rows = self.execute(statement, {"keys": as_json(sorted(keys))}).fetchall() if keys else ()
+        return [(name, key) for name, key, locked in rows if wait or locked]
+
+    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]]) -> Iterable[tuple[str, str, str, str]]:
+        row = {"ids": as_json(ids), "paths": as_json(paths), "now": self.now}
+        return self.execute(sql.LIMIT_VALUES, row).fetchall()
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
-        if worker and not (may_claim := self.value(self.sql.IS_ALIVE, {"worker": worker})):
+        may_claim, version, opened = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now}).fetchone()
+        if worker and not may_claim:
             raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
         self._parked, self._short, self._more = 0, [], False
+        self._limited = None
+        if version != self.cursors.unlimited or opened:
+            self._limited = limited_claim(self, self.cursors, version, opened)
+        if opened and self._limited and self._limited.open_keys():
+            self.cursors.stale = True
         kept = self.cursors.kept(request)
         order = kept or self.cursors.looked(self.ready_ranges, request)
         if ended := self.cursors.paused.ended:
@@ -128,16 +147,20 @@ class Transitions(Transaction):
         if kept and len(claimed) < request.limit and self.cursors.may_look():
             rest, kept = msgspec.structs.replace(request, limit=request.limit - len(claimed)), None
             claimed += self._claim_in(self.cursors.looked(self.ready_ranges, request), worker, rest)
+        if self._limited:
+            self._limited.record_parked()
         if len(claimed) < request.limit:
             due = self._next_due(request)
             claimed.due = self.cursors.unsure(due) if kept else due
         return claimed, []
 
     def _claim_in(self, order: ClaimOrder, worker: str, request: ClaimRequest) -> Claim:
-        claimed, slots = Claim(), self._lock_limits(order.limited) if order.limited else {}
+        claimed, slots = Claim(), self._limited.slots(order.types) if self._limited else NO_SLOTS
         for batch in order.batches(request.limit, slots, self.now):
             claimed += self._claim_batch(worker, request, order, batch)
             order.missing = request.limit - len(claimed)  # others may have been faster
+            if self._limited and self._limited.parked >= MOST_PARKED:  # the next claim goes on
+                break
             if self.met_expired:  # there may be more of this priority
                 break
             if self.cursors.paused.tenants and order.missing and self._park_met():
@@ -162,51 +185,61 @@ class Transitions(Transaction):
         self, worker: str, request: ClaimRequest, order: ClaimOrder, batch: Sequence[Head]
     ) -> list[ClaimedJob]:
         head = batch[0]
-        if len(batch) > 1 or head.range.type in order.limited or order.has_others(head):
+        if len(batch) > 1 or order.has_others(head) or (self._limited and self._limited.limits(head.range.type)):
             jobs = order.merge(batch, self._read_starts(batch, order))
-            return self._lease(worker, request, _starts_of(jobs, batch)) if jobs else []
+            limited = self._limited
+            keyed = self._lease_fitting(limited, worker, request, order, jobs) if limited and jobs else []
+            plain = [job for job in jobs if not (limited and limited.has_keys(job[2].type))]
+            return [*keyed, *(self._lease_ranges(worker, request, _starts_of(plain, batch)) if plain else ())]
         # Nearly always: nothing to merge, so nothing to read first.
         is_due = head.at[0] <= self.now
-        claimed = self._lease(worker, request, [(head.range, order.missing, head.after)]) if is_due else []
+        claimed = self._lease_ranges(worker, request, [(head.range, order.missing, head.after)]) if is_due else []
         if len(claimed) == order.missing:
             order.passed(head, max((c.run_at, c.id) for c in claimed))
         elif (lower := self.value(sql.LOWER_PRIORITY, head.range._asdict())) is not None:
             order.below(head, lower)
         return claimed
 
-    def _lock_limits(self, types: Collection[str]) -> dict[str, int]:
-        """The free slots of the limited types, once no other transaction can take any of them. A claim that looks again
-        does not wait for others of them: two such claims would deadlock. The next claim does."""
-        lock = sql.LOCK_FREE_TYPES if self._has_locked else sql.LOCK_TYPES
-        self._has_locked = True
-        names = [row[0] for row in self.execute(lock, {"types": sorted(types)})]
-        self._more = self._more or len(names) < len(types)
-        rows = self.execute(sql.FREE_SLOTS, {"types": names, "now": self.now, "grace": RECLAIM_AFTER}).fetchall()
-        return {**dict.fromkeys(types, 0), **dict(rows)}
+    def _lease_fitting(
+        self, limited: LimitedClaim, worker: str, request: ClaimRequest, order: ClaimOrder, jobs: list[Candidate]
+    ) -> list[ClaimedJob]:
+        """Of types whose limits have keys, lease those jobs that fit."""
+        fitting = [(id, range) for _, id, range in limited.fit(order, jobs) if limited.has_keys(range.type)]
+        ids = as_json([id for id, _ in fitting])
+        return self._lease(worker, request, [range for _, range in fitting], {"ids": ids}) if fitting else []
 
     def _read_starts(self, batch: Sequence[Head], order: ClaimOrder) -> list[RangeStart]:
         ranges = as_json([(*head.range, *head.after) for head in batch])
         rows = self.execute(sql.READ_RANGES, {"ranges": ranges, "now": self.now, "limit": order.rows}).fetchall()
         return [RangeStart(_decode_due(due), lower) for due, lower in rows]
 
-    def _lease(
+    def _lease_ranges(
         self, worker: str, request: ClaimRequest, starts: Sequence[tuple[ReadyRange, int, Position]]
     ) -> list[ClaimedJob]:
-        now = self.now
+        """Lease the next jobs of each range."""
         ranges = as_json([(*range, limit, *position) for range, limit, position in starts])
+        claimed = self._lease(worker, request, [range for range, _, _ in starts], {"ranges": ranges})
+        if len(claimed) < sum(limit for _, limit, _ in starts):
+            self._short += starts
+        return claimed
+
+    def _lease(
+        self, worker: str, request: ClaimRequest, ranges: Iterable[ReadyRange], which: Mapping[str, str]
+    ) -> list[ClaimedJob]:
         known, by_hand = request.types or {}, request.lease_for
-        timeouts = {r.type: known.get(r.type) if by_hand is None else by_hand for r, _, _ in starts}
-        parameters = {"ranges": ranges, "now": now, "worker": worker, "timeouts": as_json(timeouts)}
+        timeouts = {range.type: known.get(range.type) if by_hand is None else by_hand for range in ranges}
+        parameters = {**which, "now": self.now, "worker": worker, "timeouts": as_json(timeouts)}
         token = secrets.randbits(63)
-        found = self.execute(sql.INSERT_LEASES, {**parameters, "token": token}).fetchall()
+        statement = sql.INSERT_LEASES if "ranges" in which else sql.INSERT_LEASES_OF
+        found = self.execute(statement, {**parameters, "token": token}).fetchall()
         if found and found[0][_EXPIRED]:
             found = self._put_back_expired(found, token)
         claimed = [ClaimedJob(*row[:_EXPIRED]) for row in found if row[_PAYLOAD] is not None]
         if len(claimed) < len(found):
             log.warning("%d waiting jobs were broken by hand: there is no such job", len(found) - len(claimed))
             self.execute(sql.DROP_ORPHANED_LEASES)
-        if len(found) < sum(limit for _, limit, _ in starts):
-            self._short += starts
+        if self._limited:
+            self._limited.record(claimed)
         return claimed
 
     def _put_back_expired(self, found: Sequence[tuple[Any, ...]], token: int) -> list[tuple[Any, ...]]:

@@ -1,7 +1,7 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.postgres.sql import CLAIMED_COLUMNS, THESE
-from treadle.stores.sql import MOST, MOST_ATTEMPTS, STUCK, Statements
+from treadle.stores.postgres.sql import CLAIMED_COLUMNS, THESE, PostgresStatements
+from treadle.stores.sql import MOST, MOST_ATTEMPTS, Statements
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
 
@@ -37,10 +37,9 @@ SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint),
 
 # ---- claim
 
-# Every (queue, type) in which jobs wait, with its highest priority, where that begins and, if the type is
-# limited, how many more of it may run: a jump over the index per pair. A stuck lease is not counted. Each row, and the
-# one row without a pair if no job waits, has the pauses: [[tenant, queue, type, until], …].
-READY_RANGES = f"""
+# Every (queue, type) in which jobs wait, with its highest priority, and where that begins: a jump over the index per
+# pair. Each row, and the one row without a pair if no job waits, has the pauses: [[tenant, queue, type, until], …].
+READY_RANGES = """
 WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
     (SELECT queue, type, priority, run_at, id FROM treadle.ready WHERE parked = ''
       ORDER BY queue, type, priority DESC, run_at, id LIMIT 1)
@@ -50,12 +49,9 @@ WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
          WHERE (r.queue, r.type) > (pair.queue, pair.type) AND r.parked = ''
          ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n
 )
-SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text,
-       CASE WHEN t.concurrency IS NOT NULL THEN t.concurrency - (
-           SELECT count(*) FROM treadle.leases l WHERE l.type = t.type AND NOT {STUCK}) END,
-       paused.rows
+SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text, paused.rows
   FROM (SELECT json_agg(json_build_array(tenant, queue, type, until))::text AS rows FROM treadle.pauses) paused
-  LEFT JOIN pair ON true LEFT JOIN treadle.types t ON t.type = pair.type
+  LEFT JOIN pair ON true
 """
 
 # The next :limit due jobs of ranges and, where there are fewer, the next lower priority.
@@ -89,18 +85,27 @@ SELECT run_at, queue, type FROM treadle.ready
  WHERE run_at > updated_at AND run_at > :now AND parked <> 'key' ORDER BY run_at LIMIT :limit
 """
 
-# Lock these limited types until we commit. Sorted, so that no two transactions deadlock.
-LOCK_TYPES = "SELECT type FROM treadle.types WHERE type = ANY(:types) ORDER BY type FOR NO KEY UPDATE"
+# Which limits are in force, and whether one of their keys may have a free place again. A claim also has to know whether
+# its worker may claim.
+_LIMITS_VERSION, _IS_ALIVE = Statements.LIMITS_VERSION, PostgresStatements.IS_ALIVE
+_OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
+LIMITS_STATE = f"SELECT ({_LIMITS_VERSION}), {_OPENED}"
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({_LIMITS_VERSION}), {_OPENED}"
 
-# ... of which those that no other transaction has locked.
-LOCK_FREE_TYPES = f"{LOCK_TYPES} SKIP LOCKED"
-
-# How many more of each limited type may run. A statement of its own, after the lock: in one with it, what it counts
-# would be older than the lock.
-FREE_SLOTS = f"""
-SELECT t.type, t.concurrency - (
-           SELECT count(*) FROM treadle.leases l WHERE l.type = t.type AND NOT {STUCK})
-  FROM treadle.types t WHERE t.concurrency IS NOT NULL AND t.type = ANY(:types)
+# Lock waiting jobs that no other transaction has, and that are not paused: their ids, tenants, subjects and, as JSON,
+# what their payloads have at :paths.
+LIMIT_VALUES = """
+SELECT r.id::text, r.tenant, j.subject, (
+           SELECT json_agg(j.payload #> ARRAY(SELECT jsonb_array_elements_text(p.v)) ORDER BY p.n)::text
+             FROM jsonb_array_elements(CAST(:paths AS text)::jsonb) WITH ORDINALITY p (v, n))
+  FROM (SELECT p.* FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb) e (id)
+         CROSS JOIN LATERAL (SELECT * FROM treadle.ready q WHERE q.id = e.id::uuid LIMIT 1 FOR UPDATE SKIP LOCKED) p
+        OFFSET 0) r
+ CROSS JOIN LATERAL (SELECT subject, payload FROM treadle.jobs q WHERE q.id = r.id AND q.tenant = r.tenant LIMIT 1) j
+ WHERE r.parked = '' AND NOT EXISTS (
+       SELECT 1 FROM treadle.pauses p
+        WHERE (p.until IS NULL OR p.until > :now)
+          AND (p.queue = r.queue OR p.type = r.type OR (p.tenant <> '' AND p.tenant = r.tenant)))
 """
 
 _RANGES = """SELECT v ->> 0 AS queue, v ->> 1 AS type, (v ->> 2)::integer AS priority, (v ->> 3)::integer AS n,
@@ -128,11 +133,7 @@ UPDATE treadle.ready SET parked = 'tenant:' || tenant WHERE ctid = ANY(ARRAY(
 # have to wait for a process of its own: its time runs from then on. What is paused is not taken, even if the look at
 # the ranges was before the pause: of a paused tenant, jobs count as found and stay.
 # [[queue, type, priority, limit, run_at, id], …]: after this run_at and id.
-INSERT_LEASES = f"""
-WITH paused AS MATERIALIZED (
-    SELECT tenant, queue, type FROM treadle.pauses WHERE until IS NULL OR until > :now),
-gone AS (
-    DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY(
+_IN_RANGES = f"""
         SELECT p.ctid
           FROM ({_RANGES}) e
          CROSS JOIN LATERAL (
@@ -140,7 +141,12 @@ gone AS (
                 WHERE r.queue = e.queue AND r.type = e.type AND r.priority = e.priority AND r.run_at <= :now
                   AND (r.run_at, r.id) > (e.run_at, e.id) AND r.parked = ''
                 ORDER BY r.run_at, r.id LIMIT e.n FOR UPDATE SKIP LOCKED) p
-         WHERE e.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND e.type <> ALL(ARRAY(SELECT type FROM paused))))
+         WHERE e.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND e.type <> ALL(ARRAY(SELECT type FROM paused))"""
+_INSERT_LEASES = f"""
+WITH paused AS MATERIALIZED (
+    SELECT tenant, queue, type FROM treadle.pauses WHERE until IS NULL OR until > :now),
+gone AS (
+    DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY({{rows}}))
        AND tenant <> ALL(ARRAY(SELECT tenant FROM paused WHERE tenant <> ''))
     RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, start_by),
 l AS (
@@ -161,6 +167,13 @@ SELECT {CLAIMED_COLUMNS},
   FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY j.priority DESC, l.run_at, l.id
 """
+INSERT_LEASES = _INSERT_LEASES.format(rows=_IN_RANGES)
+# ... or jobs that we have locked. [id, …]
+INSERT_LEASES_OF = _INSERT_LEASES.format(
+    rows="""
+        SELECT p.ctid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb) e (id)
+         CROSS JOIN LATERAL (SELECT ctid FROM treadle.ready r WHERE r.id = e.id::uuid LIMIT 1) p"""
+)
 
 # Put jobs that were not started in time back, as if no claim had met them. [[id, start_by], …]
 UNLEASE = """

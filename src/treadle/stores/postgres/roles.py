@@ -39,6 +39,7 @@ OF_TENANTS = {
     "ready": Rights(
         EVERYTHING, "SELECT, INSERT, UPDATE (run_at, priority, queue, updated_at, start_by, parked), DELETE"
     ),
+    "lease_keys": Rights(EVERYTHING, "SELECT"),
     "leases": Rights(EVERYTHING, "SELECT, UPDATE (cancel)"),  # so that a producer claims and settles nothing
     "finished": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (completed_at), DELETE"),
     "attempts": Rights(EVERYTHING, "SELECT, DELETE"),
@@ -54,6 +55,9 @@ OF_TENANTS = {
 
 OF_ALL = {
     "meta": Rights("SELECT", "SELECT"),
+    "limits": Rights(EVERYTHING, ""),  # these three name keys, which may be other tenants
+    "openings": Rights(EVERYTHING, ""),
+    "buckets": Rights(EVERYTHING, ""),
     "types": Rights("SELECT, INSERT, UPDATE", "SELECT"),
     "workers": Rights(EVERYTHING, ""),
     "tallies": Rights(EVERYTHING, "INSERT"),  # sums over all tenants: to be added to, not to be seen

@@ -67,7 +67,8 @@ class PostgresStatements(Statements):
     # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck. These are locked, so that
     # their owner cannot move the deadline in between; one that it moves or settles just now is left to it.
     _LEASES = f"""
-    SELECT json_build_array({CLAIMED_COLUMNS})::text
+    SELECT json_build_array({CLAIMED_COLUMNS},
+                            2 * (EXISTS (SELECT 1 FROM treadle.lease_keys k WHERE k.id = l.id))::integer)::text
       FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
     """
     LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
@@ -149,13 +150,108 @@ class PostgresStatements(Statements):
      WHERE json_typeof(j.payload) <> 'object'
     """
 
+    # ---- limits
+
+    # [[name, key, …], …]
+    KEYS = "SELECT v ->> 0 AS name, v ->> 1 AS key FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) v"
+    # Lock keys of limits until we commit, so that nobody else starts a job of theirs. Sorted, so that no two
+    # transactions deadlock.
+    _LOCK_LIMITS = """
+    SELECT k.name, k.key, {lock}(k.number)
+      FROM (SELECT e.name, e.key, hashtextextended('treadle ' || e.name || chr(31) || e.key, 0) AS number
+              FROM ({keys}) e ORDER BY 3 OFFSET 0) k
+    """
+    LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock", keys=KEYS)
+    # ... of which those that no other transaction has locked.
+    LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock", keys=KEYS)
+    UNIT = "chr(31)"
+    # Those to come to now, if no other transaction does, and whether their keys are locked by this.
+    OPENINGS = """
+    SELECT seq, name, key, pg_try_advisory_xact_lock(hashtextextended('treadle ' || name || chr(31) || key, 0))
+      FROM (SELECT seq, name, key FROM treadle.openings WHERE at <= :now
+             ORDER BY at LIMIT :most FOR UPDATE SKIP LOCKED) o
+    """
+    # Park rows, which we have locked. [[id, what for], …]
+    PARK_FOR = """
+    UPDATE treadle.ready r SET parked = m.parked
+      FROM (SELECT p.ctid AS place, e.v ->> 1 AS parked FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e (v)
+             CROSS JOIN LATERAL (SELECT ctid FROM treadle.ready WHERE id = (e.v ->> 0)::uuid LIMIT 1) p OFFSET 0) m
+     WHERE r.ctid = m.place
+    """
+    # Put back the most urgent rows of each queue and type that are parked for a key, unless another transaction does.
+    # [[what for, how many], …]; at most :most.
+    UNPARK_KEYS = """
+    WITH RECURSIVE pair AS (
+        SELECT e.parked, e.n, p.queue, p.type
+          FROM (SELECT v ->> 0 AS parked, (v ->> 1)::integer AS n
+                  FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v) e
+         CROSS JOIN LATERAL (SELECT r.queue, r.type FROM treadle.ready r WHERE r.parked = e.parked AND r.parked <> ''
+                              ORDER BY r.queue, r.type LIMIT 1) p
+        UNION ALL
+        SELECT pair.parked, pair.n, p.queue, p.type FROM pair
+         CROSS JOIN LATERAL (SELECT r.queue, r.type FROM treadle.ready r
+                              WHERE r.parked = pair.parked AND r.parked <> ''
+                                AND (r.queue, r.type) > (pair.queue, pair.type)
+                              ORDER BY r.queue, r.type LIMIT 1) p
+    )
+    UPDATE treadle.ready SET parked = '' WHERE ctid = ANY(ARRAY(
+        SELECT p.ctid FROM pair
+         CROSS JOIN LATERAL (SELECT r.ctid FROM treadle.ready r
+                              WHERE r.parked = pair.parked AND r.parked <> ''
+                                AND r.queue = pair.queue AND r.type = pair.type
+                              ORDER BY r.priority DESC, r.run_at, r.id
+                              LIMIT least(pair.n, CAST(:most AS integer)) FOR UPDATE SKIP LOCKED) p))
+    RETURNING queue
+    """
+    # [[name, key, id, lease, tenant], …]
+    ADD_LEASE_KEYS = """
+    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
+    SELECT v ->> 0, v ->> 1, (v ->> 2)::uuid, (v ->> 3)::bigint, v ->> 4
+      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+        ON CONFLICT (name, key, id, tenant) DO UPDATE SET lease = excluded.lease
+    """
+    EMPTY_BUCKETS = f"""
+    DELETE FROM treadle.buckets WHERE ctid = ANY(ARRAY(
+        SELECT p.ctid FROM ({KEYS}) e
+         CROSS JOIN LATERAL (SELECT ctid FROM treadle.buckets b WHERE b.name = e.name AND b.key = e.key OFFSET 0) p))
+    """
+    # [[name, key, full_at], …]
+    ADD_BUCKETS = """
+    INSERT INTO treadle.buckets (name, key, full_at)
+    SELECT v ->> 0, v ->> 1, (v ->> 2)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
+    """
+    # Of keys for which rows are parked, unless there is one to come. [[name, key, at, what for], …]
+    ADD_OPENINGS = """
+    INSERT INTO treadle.openings (name, key, at, held)
+    SELECT e.name, e.key, e.at, 0
+      FROM (SELECT v ->> 0 AS name, v ->> 1 AS key, (v ->> 2)::bigint AS at, v ->> 3 AS parked
+              FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v) e
+     WHERE (SELECT 1 FROM treadle.ready r WHERE r.parked = e.parked AND r.parked <> '' LIMIT 1) = 1
+       AND NOT (e.at > :now AND coalesce((SELECT max(o.at) FROM treadle.openings o
+                                           WHERE o.name = e.name AND o.key = e.key), 0) > :now)
+    """
+    DELETE_OPENINGS = """
+    DELETE FROM treadle.openings
+     WHERE seq = ANY(ARRAY(SELECT value::bigint FROM jsonb_array_elements_text(CAST(:seqs AS text)::jsonb)))
+    """
+    # Leases have ended: their keys have free places. (Whether rows are parked for them is not known here: a claim that
+    # parks one may not be committed yet.)
+    RELEASE_LIMITS = (
+        f"""
+        WITH gone AS (DELETE FROM treadle.lease_keys WHERE id = {THESE} RETURNING id, name, key)
+        INSERT INTO treadle.openings (name, key, at, held)
+        SELECT DISTINCT name, key, CAST(:now AS bigint), 0 FROM gone
+         WHERE id IN (SELECT value::uuid FROM jsonb_array_elements_text(CAST(:keyed AS text)::jsonb))
+        """,
+    )
+
     # ---- pauses
 
     # Put back the most urgent rows that are parked for this, unless another transaction does.
     UNPARK = """
     UPDATE treadle.ready SET parked = '' WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM treadle.ready WHERE parked = CAST(:parked AS text) AND parked <> ''
-         ORDER BY parked, priority DESC, run_at, id LIMIT :most FOR UPDATE SKIP LOCKED))
+         ORDER BY parked, queue, type, priority DESC, run_at, id LIMIT :most FOR UPDATE SKIP LOCKED))
     RETURNING queue
     """
     # Transactions that write leases: those that began before a pause may claim what it pauses.

@@ -14,7 +14,7 @@ from treadle.job import ClaimedJob, NewJob
 from treadle.outcome import Outcome
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Due, Settled
-from treadle.stores.shared import keys
+from treadle.stores.shared import keys, limits
 from treadle.stores.shared.enqueue import insert
 from treadle.stores.shared.expiry import expire
 from treadle.stores.shared.stats import count_ended, tally
@@ -80,6 +80,8 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
     written, uncounted = tx.settle(ended)
     if uncounted:
         count_ended(tx, uncounted)
+    if limited := [one for one in written if one[0].limited or one[1].holds is not None]:
+        limits.release(tx, limited)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
         keys.release(tx, keyed)
     if follow_ups := [job for _, outcome in written if outcome.follow_ups for job in outcome.follow_ups]:

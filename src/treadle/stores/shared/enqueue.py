@@ -50,6 +50,7 @@ def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 def publish(tx: Transaction, policies: Sequence[TypePolicy]) -> None:
     for policy in sorted(policies, key=lambda policy: policy.type):
         tx.execute(tx.sql.PUBLISH, {**msgspec.structs.asdict(policy), "now": tx.now})
+    tx.execute(tx.sql.LIMITS_CHANGED)
 
 
 def policies(tx: Transaction) -> dict[str, TypePolicy]:

@@ -10,6 +10,8 @@ from treadle.stores.parking import MOST_REASONS, for_tenant, put_back
 from treadle.stores.transaction import Transaction
 
 _TENANT = for_tenant("")
+_AFTER_TENANT = "tenant;"
+"""What sorts after all of those."""
 
 
 def pause(tx: Transaction, new: NewPause) -> Pause:
@@ -39,8 +41,11 @@ def pauses(tx: Transaction) -> list[Pause]:
 def put_back_parked(tx: Transaction) -> int:
     """Put back some of the rows that are parked for a pause that is over, and drop what is left of such pauses."""
     held = {for_tenant(found.tenant) for found in pauses(tx) if found.tenant}
-    reasons = [row[0] for row in tx.execute(tx.sql.PARKED_FOR, {"most": MOST_REASONS})]
-    back = put_back(tx, [reason for reason in reasons if reason.startswith(_TENANT) and reason not in held])
+    parked = [
+        row[0]
+        for row in tx.execute(tx.sql.PARKED_FOR, {"after": _TENANT, "before": _AFTER_TENANT, "most": MOST_REASONS})
+    ]
+    back = put_back(tx, [reason for reason in parked if reason not in held])
     if not back:
         tx.execute(tx.sql.DROP_PAUSES, {"now": tx.now})
     return back
@@ -60,7 +65,7 @@ def _queues(tx: Transaction, target: Target) -> set[str]:
     """The queues in which its jobs may wait."""
     if target.queue:
         return {target.queue}
-    return {range.queue for range, _, _ in tx.ready_ranges() if target.tenant or range.type == target.type}
+    return {range.queue for range, _ in tx.ready_ranges() if target.tenant or range.type == target.type}
 
 
 def _names(target: Target) -> dict[str, Any]:

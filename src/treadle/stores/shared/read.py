@@ -16,7 +16,8 @@ from treadle.ids import is_id
 from treadle.job import Attempt, Job, Progress, Status
 from treadle.pauses import Pause
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
-from treadle.stores.claim_order import ReadyRange
+from treadle.stores.claim_order import Cursors, ReadyRange
+from treadle.stores.limiting import LimitedClaim, load
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
 
@@ -143,12 +144,14 @@ def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequ
     types = {type for worker in rivals for type in worker.types}
     place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
     ahead = 0
-    for range, _, slots in tx.ready_ranges():
+    found = tx.ready_ranges()
+    slots = LimitedClaim(tx, Cursors(), load(tx)).slots({range.type for range, _ in found}, lock=False)
+    for range, _ in found:
         if ahead > MOST_AHEAD:
             break
         if any(pause.holds(range.queue, range.type, "") for pause in paused if not pause.tenant):
             continue
-        if range.type in types and any(serves(w, range.queue) for w in rivals) and (slots is None or slots > 0):
+        if range.type in types and any(serves(w, range.queue) for w in rivals) and slots.has(range.type):
             ahead += _ahead_in(tx, range, place, MOST_AHEAD + 1 - ahead)
     return ahead
 

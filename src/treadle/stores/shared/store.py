@@ -23,6 +23,7 @@ from treadle.stores.shared import (
     enqueue,
     expiry,
     fire,
+    limits,
     liveness,
     manage,
     pausing,
@@ -278,6 +279,13 @@ class SQLStore(ABC, Generic[D]):
 
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)
+
+    # Limits
+
+    change_limit = writes("other", limits.change_limit)
+    unset_limit = writes("other", limits.unset_limit)
+    open_limits = writes("other", limits.open_limits)
+    limits = reads("read", limits.limits)
 
     # Pauses
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections import Counter, defaultdict
-from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from itertools import groupby
 from operator import attrgetter, itemgetter
@@ -16,18 +16,22 @@ import msgspec
 from treadle.codec import as_json
 from treadle.errors import WorkerLost, WorkerQuiet
 from treadle.job import ClaimedJob, NewJob, Status
+from treadle.limits import Key
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
-from treadle.stores.base import RECLAIM_AFTER, ClaimRequest
+from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import (
     LOOKED_AT,
+    NO_SLOTS,
     Candidate,
     ClaimOrder,
     Cursors,
     Found,
     Position,
     RangeStart,
+    Slots,
     next_due,
 )
+from treadle.stores.limiting import LimitedClaim, limited_claim
 from treadle.stores.parking import MOST_LOOKS, MOST_PARKED, PauseRow, due_with_pauses, paused, put_back_ended
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due, Paused
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
@@ -39,7 +43,6 @@ log = logging.getLogger("treadle")
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_found = msgspec.json.Decoder(list[Found]).decode
 _decode_due = msgspec.json.Decoder(list[Position]).decode
-_decode_slots = msgspec.json.Decoder(dict[str, int]).decode
 _decode_pauses = msgspec.json.Decoder(list[PauseRow]).decode
 _decode_ids = msgspec.json.Decoder(list[str]).decode
 _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
@@ -96,45 +99,61 @@ class Transitions(Transaction):
 
     # From `ready` to `leases`
 
-    def ready_ranges(self) -> list[Found]:
-        slots = _decode_slots(self.value(sql.FREE_SLOTS, {"now": self.now, "grace": RECLAIM_AFTER}))
-        return [found._replace(slots=slots.get(found.range.type)) for found in self._look()]
-
     def due(self, request: ClaimRequest) -> Due:
-        clock = self.execute(sql.CLOCK)
-        slots = self.execute(sql.FREE_SLOTS, {"now": self.now, "grace": RECLAIM_AFTER})
+        state = self.execute(sql.CLAIM_STATE, {"worker": "", "now": self.now})
         later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
-        pauses, found = self.execute(sql.PAUSED), self._look()
-        held = paused(_decode_pauses(pauses.fetchone()[0]), self.now)
+        found = self.ready_ranges()
+        _, latest, _, pauses, version, opened = state.fetchone()
+        held, limited = paused(_decode_pauses(pauses), self.now), limited_claim(self, self.cursors, version, opened)
         order = ClaimOrder(found, request, held)
-        [latest] = clock.fetchone() or [0]  # a claim will correct it if the clock stepped back
-        if self._find(order, 1, _decode_slots(slots.fetchone()[0]), max(self.now, latest)):
+        slots = limited.slots(order.types) if limited else NO_SLOTS
+        if opened or self._find(
+            order, 1, slots, max(self.now, latest or 0)
+        ):  # a claim corrects a clock that stepped back
             return Due(True)
         due = next_due(later.fetchall(), request, self.now, held)
-        return due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=bool(held.ended))
+        due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=bool(held.ended))
+        return limited.due(due) if limited else due
 
-    def _look(self) -> list[Found]:
+    def ready_ranges(self) -> list[Found]:
         return _decode_found(self.execute(sql.READY_RANGES).fetchone()[0])
 
+    locks_limits = False
+
+    def lock_limits(self, keys: Collection[Key], *, wait: bool) -> Collection[Key]:
+        return keys  # the one writer locks everything
+
+    def limit_values(self, ids: Sequence[str], paths: Sequence[Sequence[str]]) -> Iterable[tuple[str, str, str, str]]:
+        inside = [".".join(["$", *(f'"{name}"' for name in path)]) for path in paths]
+        return self.execute(sql.LIMIT_VALUES, {"ids": as_json(ids), "paths": as_json(inside)}).fetchall()
+
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
-        state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now, "grace": RECLAIM_AFTER})
+        state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now})
         kept = self.cursors.kept(request)
-        order = kept or self.cursors.looked(self._look, request)
-        *checked, pauses = state.fetchone()
-        slots = self._checked(worker, *checked)
+        order = kept or self.cursors.looked(self.ready_ranges, request)
+        *checked, pauses, version, opened = state.fetchone()
+        self._check(worker, *checked)
         held = NOTHING_PAUSED if pauses == "[]" else paused(_decode_pauses(pauses), self.now)
-        if held != self.cursors.paused or held.ended:
+        limited = None
+        if version != self.cursors.unlimited or opened:
+            limited = limited_claim(self, self.cursors, version, opened)
+        back = limited.open_keys() if limited and opened else 0
+        if held != self.cursors.paused or held.ended or back:
             order, kept = self._look_again(request, held), None
-        jobs = self._find(order, request.limit, slots, self.now)
+        slots = limited.slots(order.types) if limited else NO_SLOTS
+        jobs = self._find(order, request.limit, slots, self.now, limited)
         if order.missing and (self.cursors.may_look() if kept else self.cursors.stale):
-            order, kept = self.cursors.looked(self._look, request), None
-            jobs = self._find(order, request.limit, slots, self.now)
+            jobs, kept = self._find_again(request, limited), None
         leased = self._lease(worker, request, jobs, sorted(held.tenants)) if jobs else (Claim(), [])
-        claimed, moved = self._lease_of_others(worker, request, slots, held) if leased is None else leased
+        claimed, moved = self._lease_of_others(worker, request, limited, held) if leased is None else leased
+        if limited:
+            limited.record(claimed)
+            limited.record_parked()
         if len(jobs if leased else claimed) < request.limit and claimed.due is None:
             later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
             due = next_due(later.fetchall(), request, self.now, held)
             due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=self._back > 0)
+            due = limited.due(due) if limited else due
             claimed.due = self.cursors.unsure(due) if kept else due
         return claimed, moved
 
@@ -143,15 +162,15 @@ class Transitions(Transaction):
         self.cursors.paused = held
         if held.ended:
             self._back = put_back_ended(self, held.ended)
-        return self.cursors.looked(self._look, request)
+        return self.cursors.looked(self.ready_ranges, request)
 
     def _lease_of_others(
-        self, worker: str, request: ClaimRequest, slots: Mapping[str, int], held: Paused
+        self, worker: str, request: ClaimRequest, limited: LimitedClaim | None, held: Paused
     ) -> tuple[Claim, Moved]:
         """Park what paused tenants have among the first jobs, until none is of theirs. If they have too many for one
         claim, take what comes before the first of theirs, and leave the rest to the next claim."""
         parked, tenants = 0, as_json(sorted(held.tenants))
-        while jobs := self._find(self.cursors.looked(self._look, request), request.limit, slots, self.now):
+        while jobs := self._find_again(request, limited):
             ids = as_json([id for _, id, _ in jobs])
             theirs = set(_decode_ids(self.value(sql.OF_TENANTS, {"ids": ids, "tenants": tenants})))
             first = next((place for place, job in enumerate(jobs) if job[1] in theirs), None)
@@ -168,17 +187,19 @@ class Transitions(Transaction):
             self.cursors.stale, claimed.due = True, Due(True, None, 0.0)
         return claimed, moved
 
-    def _checked(
-        self, worker: str, may_claim: int | None, latest: int | None, number: int, slots: str
-    ) -> dict[str, int]:
-        """The free slots of limited types, if the worker may claim."""
+    def _find_again(self, request: ClaimRequest, limited: LimitedClaim | None) -> list[Candidate]:
+        order = self.cursors.looked(self.ready_ranges, request)
+        slots = limited.slots_again(order.types) if limited else NO_SLOTS
+        return self._find(order, request.limit, slots, self.now, limited)
+
+    def _check(self, worker: str, may_claim: int | None, latest: int | None, number: int) -> None:
+        """Whether the worker may claim, and whether the clock and the counter of leases are right."""
         if worker and not may_claim:
             raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
         if latest is None or number not in NUMBERS:
             latest = self._restore_meta(latest, number)
         if self.now < latest:
             self._correct_clock_step(latest)
-        return _decode_slots(slots)
 
     def _restore_meta(self, latest: int | None, number: int) -> int:
         """The clock or the counter of lease numbers starts again: at now, which is more than any count of leases."""
@@ -189,16 +210,20 @@ class Transitions(Transaction):
 
     def _correct_clock_step(self, latest: int) -> None:
         """The clock stepped back: what should run at once would wait until it has caught up."""
-        self.execute(sql.MAKE_DUE, {"now": self.now, "step": latest - self.now})
+        for statement in (sql.MAKE_DUE, *sql.MOVE_LIMITS):
+            self.execute(statement, {"now": self.now, "step": latest - self.now})
         self.execute(sql.SET_CLOCK, {"now": self.now})
         self.cursors.stale = True
 
-    def _find(self, order: ClaimOrder, limit: int, slots: Mapping[str, int], now: int) -> list[Candidate]:
+    def _find(
+        self, order: ClaimOrder, limit: int, slots: Slots, now: int, limited: LimitedClaim | None = None
+    ) -> list[Candidate]:
         jobs: list[Candidate] = []
         for batch in order.batches(limit, slots, now):
             ranges = as_json([(*head.range, *head.after) for head in batch])
             found = self.execute(sql.READ_RANGES, {"ranges": ranges, "now": now, "limit": order.rows})
-            jobs += order.merge(batch, [RangeStart(_decode_due(due), lower) for due, lower in found])
+            some = order.merge(batch, [RangeStart(_decode_due(due), lower) for due, lower in found])
+            jobs += limited.fit(order, some) if limited and some else some
         return jobs
 
     def _lease(

@@ -1,9 +1,7 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.sql import MOST_ATTEMPTS, STUCK
+from treadle.stores.sql import MOST_ATTEMPTS
 from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements, from_postgres
-
-_STUCK = from_postgres(STUCK)
 
 # The attempts before this one.
 _ATTEMPTS = f"min(max(l.attempt, 1), {MOST_ATTEMPTS}) - 1"
@@ -75,20 +73,22 @@ SELECT run_at, queue, type FROM treadle_ready
  WHERE run_at > updated_at AND run_at > :now AND parked <> 'key' ORDER BY run_at LIMIT :limit
 """
 
-# How many more of each limited type may run. A stuck lease is not counted.
-FREE_SLOTS = f"""
-SELECT json_group_object(t.type, max(t.concurrency, 0) - (
-           SELECT count(*) FROM treadle_leases l WHERE l.type = t.type AND NOT {_STUCK}))
-  FROM treadle_types t WHERE t.concurrency IS NOT NULL
-"""
-
 CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
 LAST_NUMBER = "SELECT coalesce(max(value), -1) FROM treadle_meta WHERE key = 'lease'"
 
 # All that a claim has to know first.
 _IS_ALIVE = SQLiteStatements.IS_ALIVE
 PAUSED = "SELECT json_group_array(json_array(tenant, queue, type, until)) FROM treadle_pauses"
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({FREE_SLOTS}), ({PAUSED})"
+_LIMITS_VERSION = from_postgres(SQLiteStatements.LIMITS_VERSION)
+_OPENED = "EXISTS (SELECT 1 FROM treadle_openings WHERE at <= :now)"
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({PAUSED}), ({_LIMITS_VERSION}), {_OPENED}"
+
+# What the keys of jobs are made of: their ids, tenants, subjects and, as JSON, what their payloads have at :paths.
+LIMIT_VALUES = """
+SELECT j.id, j.tenant, j.subject, CASE WHEN :paths <> '[]' AND json_valid(j.payload) THEN (
+           SELECT json_group_array(j.payload -> p.value) FROM json_each(:paths) p) END
+  FROM json_each(:ids) e CROSS JOIN treadle_jobs j ON j.id = e.value
+"""
 
 # Which of these jobs belong to a tenant of [tenant, …].
 OF_TENANTS = """
@@ -115,6 +115,12 @@ MAKE_DUE = """
 UPDATE treadle_ready SET run_at = min(:now, run_at - :step), start_by = start_by - run_at + min(:now, run_at - :step)
  WHERE run_at > :now AND run_at <= updated_at
 """
+
+# ... and what waits for limits waits no longer than it would have.
+MOVE_LIMITS = (
+    "UPDATE treadle_openings SET at = max(:now, at - :step) WHERE at > :now",
+    "UPDATE treadle_buckets SET full_at = full_at - 1000 * :step WHERE full_at > 1000 * :now",
+)
 
 SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
 

@@ -29,6 +29,8 @@ CLAIMED_COLUMNS = """
 json_array(l.id, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent,
        j.fired_at)"""
+# ... of a lease that is not new: also whether it runs under limits.
+_OF_LEASE = CLAIMED_COLUMNS[:-1] + ", 2 * EXISTS (SELECT 1 FROM treadle_lease_keys k WHERE k.id = l.id))"
 
 
 class SQLiteStatements(Statements):
@@ -66,7 +68,7 @@ class SQLiteStatements(Statements):
     IS_ALIVE = "SELECT quiet_at IS NULL FROM treadle_workers WHERE id = :worker"
     DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
     # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck.
-    _LEASES = f"SELECT {CLAIMED_COLUMNS} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
+    _LEASES = f"SELECT {_OF_LEASE} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
     LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
     LEASE_OF_JOB = f"{_LEASES} WHERE l.id = :id"
     STUCK_LEASES = f"{_LEASES} WHERE {from_postgres(STUCK)}"
@@ -133,13 +135,79 @@ class SQLiteStatements(Statements):
      WHERE CASE WHEN json_valid(j.payload) THEN json_type(j.payload) <> 'object' ELSE true END
     """
 
+    # ---- limits
+
+    # [[name, key, …], …]
+    KEYS = "SELECT value ->> 0 AS name, value ->> 1 AS key FROM json_each(:keys)"
+    UNIT = "char(31)"
+    # Those to come to now.
+    OPENINGS = "SELECT seq, name, key, 1 FROM treadle_openings WHERE at <= :now ORDER BY at LIMIT :most"
+    # Park rows. [[id, what for], …]
+    PARK_FOR = """
+    UPDATE treadle_ready AS r SET parked = e.value ->> 1 FROM json_each(:rows) e WHERE r.id = e.value ->> 0
+    """
+    # Put back the most urgent rows of each queue and type that are parked for a key. [[what for, how many], …]
+    UNPARK_KEYS = """
+    WITH RECURSIVE pair (parked, n, queue, type) AS (
+        SELECT r.parked, e.value ->> 1, r.queue, r.type FROM json_each(:rows) e JOIN treadle_ready r ON r.id = (
+            SELECT id FROM treadle_ready n WHERE n.parked = e.value ->> 0 AND n.parked <> ''
+             ORDER BY n.queue, n.type LIMIT 1)
+        UNION ALL
+        SELECT r.parked, pair.n, r.queue, r.type FROM pair JOIN treadle_ready r ON r.id = coalesce(
+            (SELECT id FROM treadle_ready n
+              WHERE n.parked = pair.parked AND n.parked <> '' AND n.queue = pair.queue AND n.type > pair.type
+              ORDER BY n.type LIMIT 1),
+            (SELECT id FROM treadle_ready n WHERE n.parked = pair.parked AND n.parked <> '' AND n.queue > pair.queue
+              ORDER BY n.queue, n.type LIMIT 1))
+    )
+    UPDATE treadle_ready SET parked = '' WHERE id IN (
+        SELECT j.value FROM pair JOIN json_each((
+            SELECT json_group_array(id) FROM (
+                SELECT id FROM treadle_ready n
+                 WHERE n.parked = pair.parked AND n.parked <> '' AND n.queue = pair.queue AND n.type = pair.type
+                 ORDER BY n.priority DESC, n.run_at, n.id LIMIT :most))) j
+         WHERE j.key < pair.n)
+    RETURNING queue
+    """
+    # [[name, key, id, lease, tenant], …]
+    ADD_LEASE_KEYS = """
+    INSERT OR REPLACE INTO treadle_lease_keys (name, key, id, lease, tenant)
+    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(:rows)
+    """
+    EMPTY_BUCKETS = f"DELETE FROM treadle_buckets WHERE (name, key) IN ({KEYS})"
+    # [[name, key, full_at], …]
+    ADD_BUCKETS = """
+    INSERT INTO treadle_buckets (name, key, full_at)
+    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows)
+    """
+    # Of keys for which rows are parked, unless there is one to come. [[name, key, at, what for], …]
+    ADD_OPENINGS = """
+    INSERT INTO treadle_openings (name, key, at, held)
+    SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, 0 FROM json_each(:rows) e
+     WHERE EXISTS (SELECT 1 FROM treadle_ready r WHERE r.parked = e.value ->> 3 AND r.parked <> '')
+       AND NOT (e.value ->> 2 > :now AND EXISTS (
+           SELECT 1 FROM treadle_openings o WHERE o.name = e.value ->> 0 AND o.key = e.value ->> 1 AND o.at > :now))
+    """
+    DELETE_OPENINGS = "DELETE FROM treadle_openings WHERE seq IN (SELECT value FROM json_each(:seqs))"
+    # Leases have ended: their keys have free places. Only keys for which rows are parked need an opening.
+    RELEASE_LIMITS: tuple[str, ...] = (
+        """
+        INSERT INTO treadle_openings (name, key, at, held)
+        SELECT DISTINCT k.name, k.key, :now, 0 FROM treadle_lease_keys k
+         WHERE k.id IN (SELECT value FROM json_each(:keyed)) AND EXISTS (
+               SELECT 1 FROM treadle_ready r
+                WHERE r.parked = 'limit:' || k.name || char(31) || k.key AND r.parked <> '')
+        """,
+        "DELETE FROM treadle_lease_keys WHERE id IN (SELECT value FROM json_each(:ids))",
+    )
+
     # ---- pauses
 
     # Put back the most urgent rows that are parked for this.
     UNPARK = """
     UPDATE treadle_ready SET parked = '' WHERE id IN (
         SELECT id FROM treadle_ready WHERE parked = :parked AND parked <> ''
-         ORDER BY parked, priority DESC, run_at, id LIMIT :most)
+         ORDER BY parked, queue, type, priority DESC, run_at, id LIMIT :most)
     RETURNING queue
     """
     # Transactions that may be claiming: none, because nobody else writes while this reads what is committed.

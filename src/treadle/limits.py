@@ -1,0 +1,261 @@
+"""Limits: how many jobs run at once and how many start per time, over all or for each key. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+
+import msgspec
+
+from treadle.clock import SECOND
+from treadle.codec import as_json
+from treadle.errors import BadOption
+from treadle.settings import at_least_one, checked_name
+
+OF_TYPE = "type:"
+"""How the name of the limit begins that `concurrency=` of a type is."""
+MOST_KEY = 200
+"""Characters of a key. What is longer is cut off, so that jobs share a key rather than escape it."""
+UNLIMITED = 1 << 31
+PARKED = "limit:"
+"""How `ready.parked` begins for a job whose key has no free place: 'limit:NAME', the character 31, and the key."""
+_NANO = 1_000
+"""A bucket is kept in nanoseconds: a thousand per microsecond of the clock."""
+
+
+class Rate(msgspec.Struct, frozen=True):
+    """At most `count` starts in `per` seconds, evenly spread. After a quiet time, `burst` may start at once."""
+
+    count: int
+    per: float = 1.0
+    burst: int = 0
+    """0: a tenth of `count`, and at least 1."""
+
+    def __post_init__(self) -> None:
+        per: Any = self.per.total_seconds() if isinstance(self.per, timedelta) else self.per
+        at_least_one("count", self.count)
+        if not isinstance(per, int | float) or isinstance(per, bool) or not 0.001 <= per <= 10**8:
+            raise BadOption("per", self.per, "seconds in which `count` jobs may start, or a timedelta")
+        if self.count / per > 100_000:
+            raise BadOption("rate", f"{self.count} in {per:g} s", "use at most 100,000 starts per second")
+        msgspec.structs.force_setattr(self, "per", float(per))
+        msgspec.structs.force_setattr(self, "burst", at_least_one("burst", self.burst or max(1, self.count // 10)))
+
+    def __str__(self) -> str:
+        return f"{self.count:,} in {self.per:g} s, burst {self.burst:,}"
+
+    # A token bucket as one number: `full_at`, the nanosecond at which all of `burst` may start again.
+
+    @property
+    def _interval(self) -> int:
+        return math.ceil(self.per * SECOND * _NANO / self.count)
+
+    def tokens(self, full_at: int, now: int) -> int:
+        """How many may start now."""
+        return max(0, self.burst + (min(0, now * _NANO - full_at) // self._interval))
+
+    def spend(self, full_at: int, now: int, starts: int) -> int:
+        """The bucket after that many starts. A negative number gives tokens back."""
+        return max(full_at, now * _NANO) + starts * self._interval
+
+    def next_at(self, full_at: int, now: int) -> int:
+        """The microsecond at which another one may start."""
+        return max(now, -(((self.burst - 1) * self._interval - full_at) // _NANO))
+
+
+class Limit(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A named limit, for one type or shared by several: of jobs at once, of starts per time, or of both."""
+
+    name: str
+    concurrency: int | None = None
+    rate: Rate | None = None
+    per: str | None = None
+    """What it is counted by: "tenant", "subject" or a path such as "payload.account_id". None: all jobs together."""
+
+    def __post_init__(self) -> None:
+        checked_limit_name(self.name)
+        checked_bounds(self.concurrency, self.rate)
+        if self.per not in (None, "tenant", "subject") and not _is_path(self.per):
+            raise BadOption("per", self.per, 'use "tenant", "subject", or a path such as "payload.account_id"')
+
+
+def _is_path(per: Any) -> bool:
+    """Names of members, from the payload inwards. (A number is an index in one database, and a name in another.)"""
+    payload, *names = per.split(".") if isinstance(per, str) else [""]
+    fits = all(0 < len(name) <= 100 and not name.isdigit() and not {'"', "\0"} & set(name) for name in names)
+    return payload == "payload" and 0 < len(names) <= 8 and fits
+
+
+def checked_limit_name(name: Any) -> str:
+    if not checked_name("name", name) or not name.isprintable():
+        raise BadOption("name", name, "use a name of printable characters")
+    return str(name)
+
+
+def checked_bounds(concurrency: Any, rate: Any) -> None:
+    """What a limit needs: a concurrency, a rate, or both."""
+    if concurrency is None and rate is None:
+        raise BadOption("concurrency", concurrency, "pass concurrency=, rate=Rate(…), or both")
+    if concurrency is not None:
+        at_least_one("concurrency", concurrency)
+    if rate is not None and not isinstance(rate, Rate):
+        raise BadOption("rate", rate, "a Rate, such as Rate(500, per=60)")
+
+
+def checked_limits(limits: Any) -> tuple[Limit, ...]:
+    """The limits of a type."""
+    if isinstance(limits, str | Limit) or not isinstance(limits, Iterable):
+        raise BadOption("limits", limits, 'pass a list, such as [Limit("openai", concurrency=20)]')
+    found = tuple(limits)
+    for limit in found:
+        if not isinstance(limit, Limit):
+            raise BadOption("limits", limit, 'each is a Limit, such as Limit("openai", concurrency=20)')
+        if limit.name.startswith(OF_TYPE):
+            raise BadOption(
+                "limits", limit.name, f"{OF_TYPE}NAME is what concurrency= of a type makes; use another name"
+            )
+    if len({limit.name for limit in found}) < len(found):
+        raise BadOption("limits", [limit.name for limit in found], "name each limit once")
+    return found
+
+
+# What is in force
+
+Bounds = tuple[int | None, Rate | None]
+"""How many at once, and how many per time."""
+Key = tuple[str, str]
+"""The name of a limit, and the value that it is counted by; '' for one without `per`, and where there is no value."""
+
+
+class LimitChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What somebody set at run time, for one key or, if that is '', for all others. None: as the code says."""
+
+    name: str
+    key: str = ""
+    concurrency: int | None = None
+    rate: Rate | None = None
+    by: str = ""
+    at: datetime | None = None
+
+
+class LimitState(msgspec.Struct, frozen=True, kw_only=True):
+    """One limit, or one key of it that somebody has changed, and how much of it is used."""
+
+    name: str
+    key: str = ""
+    """'': the limit itself."""
+    per: str | None = None
+    types: tuple[str, ...] = ()
+    """The types that it holds for."""
+    concurrency: int | None = None
+    rate: Rate | None = None
+    running: int = 0
+    """Jobs that run under it: of this key, or of all keys."""
+    declared: Limit | None = None
+    """What the code says. None: no code declares it."""
+    changed_by: str | None = None
+    """Who set it at run time; None: it is as the code says."""
+    changed_at: datetime | None = None
+
+    @property
+    def over(self) -> int:
+        """How many run beyond it: it was lowered, and that stops nobody."""
+        shared = self.per is not None and not self.key
+        return 0 if shared or self.concurrency is None else max(0, self.running - self.concurrency)
+
+
+class Limits:
+    """All limits that are in force: what the types declare, the newest declaration first, and what people changed."""
+
+    def __init__(
+        self, declared: Mapping[str, Sequence[Limit]] | None = None, changes: Iterable[LimitChange] = ()
+    ) -> None:
+        declared = declared or {}
+        self._changes = {(change.name, change.key): change for change in changes}
+        self.by_name: dict[str, Limit] = {}
+        for limits in declared.values():
+            for limit in limits:
+                self.by_name.setdefault(limit.name, limit)
+        self.types: dict[str, tuple[str, ...]] = {
+            type: tuple(x.name for x in limits) for type, limits in declared.items()
+        }
+        """The names of the limits of each limited type."""
+        names = self.types.items()
+        self.whole = {type: found for type, of in names if (found := tuple(n for n in of if not self._per(n)))}
+        """... without a key: they hold for all jobs of a type."""
+        self.keyed = {type: found for type, of in names if (found := tuple(n for n in of if self._per(n)))}
+        """... with a key."""
+
+    def _per(self, name: str) -> str | None:
+        return self.by_name[name].per
+
+    def paths(self, types: Iterable[str]) -> list[str]:
+        """The paths into the payload that the keys of these types need."""
+        pers = {self._per(name) or "" for type in types for name in self.keyed.get(type, ())}
+        return sorted(per for per in pers if per.startswith("payload."))
+
+    def keys(self, type: str, tenant: str, subject: str, values: Mapping[str, object]) -> tuple[Key, ...]:
+        """The keys of one job. `values`: what its payload has at each path."""
+        found = []
+        for name in self.keyed.get(type, ()):
+            per = self._per(name) or ""
+            value = tenant if per == "tenant" else subject if per == "subject" else key_of(values.get(per))
+            found.append((name, value[:MOST_KEY]))
+        return tuple(found)
+
+    def bounds(self, key: Key) -> Bounds:
+        """The concurrency and the rate of a key."""
+        limit = self.by_name.get(key[0])
+        concurrency, rate = (limit.concurrency, limit.rate) if limit else (None, None)
+        for change in (self._changes.get((key[0], "")), self._changes.get(key)):
+            if change is not None:
+                concurrency = concurrency if change.concurrency is None else change.concurrency
+                rate = rate if change.rate is None else change.rate
+        return concurrency, rate
+
+
+class KeyUse(NamedTuple):
+    """How much of a key is used."""
+
+    running: int = 0
+    full_at: int = 0
+    """Of its bucket."""
+    held_until: int = 0
+    """Nothing starts before: somebody was told to come back then."""
+    parked: bool = False
+    """Whether jobs are parked for it."""
+
+    def places(self, bounds: Bounds, now: int) -> int:
+        """How many more jobs may start now."""
+        concurrency, rate = bounds
+        if self.held_until > now:
+            return 0
+        free = UNLIMITED if concurrency is None else max(0, concurrency - self.running)
+        return free if rate is None else min(free, rate.tokens(self.full_at, now))
+
+    def next_at(self, bounds: Bounds, now: int) -> int | None:
+        """When time alone makes the next place free. None: a job has to end first, or there is one."""
+        concurrency, rate = bounds
+        if concurrency is not None and self.running >= concurrency:
+            return None
+        at = max(self.held_until, rate.next_at(self.full_at, now) if rate else 0)
+        return at if at > now else None
+
+
+def key_of(value: object) -> str:
+    """The key that a value in a payload is: a text as it is, a number as JSON has it, else ''."""
+    if isinstance(value, str):
+        return value
+    return as_json(value) if isinstance(value, int | float) else ""
+
+
+def parked_for(key: Key) -> str:
+    """What a row is parked for whose key has no free place."""
+    return f"{PARKED}{key[0]}\x1f{key[1]}"
+
+
+def key_parked_for(parked: str) -> Key:
+    name, _, key = parked.removeprefix(PARKED).partition("\x1f")
+    return name, key

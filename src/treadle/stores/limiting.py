@@ -1,0 +1,267 @@
+"""What limits let a claim start.
+
+A limit without a key holds for whole types: the claim leaves out the ranges of those that have no free place. A limit
+with a key is met job by job: a job whose key has no free place is parked for it, which takes it out of the index that
+claims read, so that a full key costs the others nothing.
+
+How many jobs run under a key is counted, in the leases, while nobody else can start one (`lock_limits`). A place
+becomes free when a job ends, or at a known time. Both leave an opening: a row that names the key and the moment. A
+claim that comes to it puts back as many of the parked jobs as there are free places. An opening that is missing (its
+job was cancelled meanwhile, say) is added by a chore.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from treadle import clock
+from treadle.codec import as_json, decode, decode_as
+from treadle.job import ClaimedJob
+from treadle.limits import OF_TYPE, Key, KeyUse, Limit, LimitChange, Limits, Rate, parked_for
+from treadle.stores.base import RECLAIM_AFTER
+from treadle.stores.claim_order import NO_SLOTS, Candidate, ClaimOrder, Cursors, Slots
+from treadle.stores.parking import MOST_PARKED
+from treadle.stores.rows import Due
+from treadle.stores.transaction import Transaction
+
+SOON = 5_000
+"""Microseconds after which a claim that could not lock a key is repeated."""
+MOST_OPENINGS = 200
+"""Openings to which one claim comes."""
+
+
+def load(tx: Transaction) -> Limits:
+    """All limits that are in force."""
+    declared: dict[str, list[Limit]] = {}
+    for type, concurrency, limits in tx.execute(tx.sql.LIMITED_TYPES):
+        own = [] if concurrency is None else [Limit(f"{OF_TYPE}{type}", 1)]
+        for limit in own:
+            msgspec.structs.force_setattr(limit, "concurrency", max(0, concurrency))  # 0 by hand: nothing of it starts
+        declared[type] = [*own, *(decode_as(limits, list[Limit]) or ())]
+    return Limits(declared, changes(tx))
+
+
+def limited_claim(tx: Transaction, cursors: Cursors, version: int, opened: int) -> LimitedClaim | None:
+    """What the limits allow a claim; None if there are none, and no openings either. This process remembers them until
+    they are changed."""
+    if version != cursors.limits_version:
+        cursors.limits, cursors.limits_version = load(tx), version
+        cursors.unlimited = None if cursors.limits.types else version
+    return LimitedClaim(tx, cursors, cursors.limits) if cursors.limits.types or opened else None
+
+
+def changes(tx: Transaction) -> list[LimitChange]:
+    """What people set at run time."""
+    rows = tx.execute(tx.sql.LIMIT_CHANGES).fetchall()
+    return [
+        LimitChange(name=n, key=k, concurrency=c, rate=decode_as(r or "", Rate), by=by, at=clock.moment(at))
+        for n, k, c, r, by, at in rows
+    ]
+
+
+def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key]) -> dict[Key, KeyUse]:
+    """How much of these keys is used."""
+    if not keys:
+        return {}
+    statement = tx.sql.KEY_USES.format(keys=tx.sql.KEYS, unit=tx.sql.UNIT)
+    rows = tx.execute(statement, {"keys": as_json(sorted(keys)), "now": tx.now, "grace": RECLAIM_AFTER})
+    found = {}
+    for name, key, running, full_at, given_back, held_until, parked in rows:
+        _, rate = limits.bounds((name, key))
+        full_at = rate.spend(full_at, 0, -given_back) if rate and full_at and given_back else full_at or 0
+        found[name, key] = KeyUse(running, full_at, held_until or 0, bool(parked))
+    return found
+
+
+class LimitedClaim:
+    """What the limits allow one claim."""
+
+    def __init__(self, tx: Transaction, cursors: Cursors, limits: Limits) -> None:
+        self._tx, self._cursors, self._limits = tx, cursors, limits
+        self._uses: dict[Key, KeyUse] = {}
+        self._places: dict[Key, int] = {}
+        self._keys: dict[str, tuple[Key, ...]] = {}
+        """The keys of jobs that fit."""
+        self._full: set[Key] = set()
+        """Keys for which jobs were parked."""
+        self._spent: set[Key] = set()
+        """Keys of jobs that were claimed."""
+        self._left: set[Key] = set()
+        """Keys with a free place that a job did not take, because another key of it is full."""
+        self.parked = 0
+        self.again = False
+        """Whether another claim should follow soon: there is more to park, or another claim has locked a key."""
+
+    def open_keys(self) -> int:
+        """Come to the openings that are due: put back what is parked for keys with free places, as many of each queue
+        and type as there are places. Return how many jobs."""
+        tx = self._tx
+        rows = tx.execute(tx.sql.OPENINGS, {"now": tx.now, "most": MOST_OPENINGS}).fetchall()
+        locked = {(name, key): seq for seq, name, key, is_locked in rows if is_locked}
+        self.again = len(rows) == MOST_OPENINGS or any(not row[3] for row in rows)
+        self._measure(locked)
+        free = {key: min(self._places[key], MOST_PARKED) for key in locked if self._uses[key].parked}
+        queues = self._put_back({key: n for key, n in free.items() if n})
+        tx.execute(tx.sql.DELETE_OPENINGS, {"seqs": as_json([row[0] for row in rows if row[3]])})
+        add_openings(tx, [(key, tx.now if n == MOST_PARKED else self._next_at(key)) for key, n in free.items()])
+        return queues
+
+    def _put_back(self, free: dict[Key, int]) -> int:
+        """Let as many jobs that are parked for these keys be claimed, of each queue and type. Return how many."""
+        tx = self._tx
+        if not free:
+            return 0
+        back = as_json([(parked_for(key), n) for key, n in free.items()])
+        queues = [row[0] for row in tx.execute(tx.sql.UNPARK_KEYS, {"rows": back, "most": max(free.values())})]
+        for queue in sorted(set(queues)):
+            tx.job_waits(queue)
+        return len(queues)
+
+    def due(self, due: Due) -> Due:
+        """The same, if a place becomes free before."""
+        now, whole = self._tx.now, [self._next_at(key) for key in self._uses if not key[1]]
+        opening = self._tx.value(self._tx.sql.NEXT_OPENING)
+        moments = [at for at in (opening, *whole, now + SOON if self.again else None) if at is not None]
+        if not moments or (due.next_at is not None and due.next_at <= min(moments)):
+            return due
+        wait = max(SOON, min(moments) - now)
+        return Due(due.now or self.again, now + wait, wait / clock.SECOND)
+
+    def _next_at(self, key: Key) -> int | None:
+        return self._uses[key].next_at(self._limits.bounds(key), self._tx.now)
+
+    def slots_again(self, types: Iterable[str]) -> Slots:
+        """Begin again: nothing was taken."""
+        self._places, self._keys = {}, {}
+        return self.slots(types)
+
+    def limits(self, type: str) -> bool:
+        """Whether a type is limited at all."""
+        return type in self._limits.types
+
+    def has_keys(self, type: str) -> bool:
+        """Whether it has to be seen for each job whether it fits."""
+        return type in self._limits.keyed
+
+    def slots(self, types: Iterable[str], *, lock: bool = True) -> Slots:
+        """The free places of the limits without a key, once no other transaction can take any of them. A claim that
+        looks again does not wait for others of them: two such claims would deadlock."""
+        whole = self._limits.whole
+        keys = {(name, "") for type in types for name in whole.get(type, ())}
+        if not keys:
+            return NO_SLOTS
+        places = self._lock_whole(keys) if lock and self._tx.locks_limits else self._measure(keys)
+        return Slots(whole, {name: places.get((name, ""), 0) for name, _ in keys})
+
+    def _lock_whole(self, keys: set[Key]) -> dict[Key, int]:
+        """Lock and measure limits; but those that were full at the last claim only if they are no longer."""
+        full = self._cursors.full & keys
+        wanted = keys - {key for key, n in self._measure(full).items() if not n}
+        locked = self._tx.lock_limits(wanted, wait=not self._tx.has_locked_limits)
+        self._tx.has_locked_limits, self.again = True, self.again or len(locked) < len(wanted)
+        places = self._measure(locked)
+        self._cursors.full = {key for key in keys if not places.get(key)}
+        return places
+
+    def _measure(self, keys: Collection[Key]) -> dict[Key, int]:
+        """The free places of keys."""
+        uses = key_uses(self._tx, self._limits, keys)
+        places = {key: use.places(self._limits.bounds(key), self._tx.now) for key, use in uses.items()}
+        self._uses |= uses
+        self._places |= places
+        return places
+
+    def fit(self, order: ClaimOrder, jobs: list[Candidate]) -> list[Candidate]:
+        """Those of the jobs whose keys have free places. The others are parked, and the claim goes on behind them."""
+        keyed = self._limits.keyed
+        limited = {id: range.type for _, id, range in jobs if range.type in keyed}
+        if not limited:
+            return jobs
+        keys = self._read_keys(limited)
+        self._lock({key for of in keys.values() for key in of})
+        parked: list[tuple[str, str]] = []
+        fitting, others = list[Candidate](), list[str]()
+        for job in jobs:
+            _, id, range = job
+            if id not in limited or (id in keys and self._take(id, keys[id], parked)):
+                fitting.append(job)
+            else:
+                others.append(range.type)
+        order.give_back(others)
+        if parked:
+            self._tx.execute(self._tx.sql.PARK_FOR, {"rows": as_json(parked)})
+        self.parked += len(parked)
+        if self.parked >= MOST_PARKED:  # others wait for this transaction
+            order.missing, self.again = 0, True
+        return fitting
+
+    def _read_keys(self, limited: dict[str, str]) -> dict[str, tuple[Key, ...]]:
+        """The keys of the jobs that are still there. On PostgreSQL they are locked now."""
+        paths = self._limits.paths(set(limited.values()))
+        rows = self._tx.limit_values(list(limited), [path.split(".")[1:] for path in paths])
+        return {
+            id: self._limits.keys(limited[id], tenant, subject, dict(zip(paths, decode(values or "[]"), strict=False)))
+            for id, tenant, subject, values in rows
+        }
+
+    def _lock(self, keys: set[Key]) -> None:
+        """Lock and measure keys that are new to this claim. It does not wait for others, which may wait for it."""
+        if new := keys - self._places.keys():
+            self._measure(self._tx.lock_limits(new, wait=False))
+
+    def _take(self, id: str, keys: tuple[Key, ...], parked: list[tuple[str, str]]) -> bool:
+        """Take a place of each key; or none, and park the job for the first that has none."""
+        if any(key not in self._places for key in keys):
+            self.again = True
+            return False
+        full = next((key for key in keys if self._places[key] <= 0), None)
+        if full is not None:
+            parked.append((id, parked_for(full)))
+            self._full.add(full)
+            self._left.update(key for key in keys if self._places[key] > 0)
+            return False
+        for key in keys:
+            self._places[key] -= 1
+        self._keys[id] = keys
+        return True
+
+    def record(self, claimed: Sequence[ClaimedJob]) -> None:
+        """Write under which keys the claimed jobs run, and what they take from the buckets."""
+        whole, starts, rows = self._limits.whole, Counter[Key](), list[tuple[str, str, str, int, str]]()
+        for c in claimed:
+            keys = (*((name, "") for name in whole.get(c.type, ())), *self._keys.get(c.id, ()))
+            starts.update(keys)
+            own = [key for key in keys if not key[0].startswith(OF_TYPE)]
+            rows += [(*key, c.id, c.number, c.tenant) for key in own]
+            if own or any(self._limits.bounds(key)[1] for key in keys):
+                msgspec.structs.force_setattr(c, "limited", 2 if c.id in self._keys else 1)
+        if rows:
+            self._tx.execute(self._tx.sql.ADD_LEASE_KEYS, {"rows": as_json(rows)})
+        self._spend(starts)
+
+    def record_parked(self) -> None:
+        """Write when the jobs that were parked may follow, if that is known now."""
+        later = [(key, self._next_at(key)) for key in self._full | self._spent]
+        add_openings(self._tx, [*later, *((key, self._tx.now) for key in self._left if self._places[key] > 0)])
+
+    def _spend(self, starts: Counter[Key]) -> None:
+        rows = []
+        for key, n in starts.items():
+            use, (_, rate) = self._uses[key], self._limits.bounds(key)
+            full_at = rate.spend(use.full_at, self._tx.now, n) if rate else 0
+            self._uses[key] = use._replace(running=use.running + n, full_at=full_at)
+            rows += [(*key, full_at)] if rate else []
+        self._spent |= starts.keys()
+        if rows:
+            self._tx.execute(self._tx.sql.EMPTY_BUCKETS, {"keys": as_json(rows)})
+            self._tx.execute(self._tx.sql.ADD_BUCKETS, {"rows": as_json(rows)})
+
+
+def add_openings(tx: Transaction, openings: Iterable[tuple[Key, int | None]]) -> None:
+    """Of keys for which jobs are parked: when they may have a free place."""
+    rows = [(*key, at, parked_for(key)) for key, at in openings if at is not None]
+    if rows:
+        tx.execute(tx.sql.ADD_OPENINGS, {"rows": as_json(rows), "now": tx.now})

@@ -1,0 +1,128 @@
+"""Limits: what a settle gives back, what people change at run time, and what a chore looks after."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+from treadle.codec import as_json
+from treadle.limits import OF_TYPE, PARKED, Key, LimitChange, LimitState, key_parked_for
+from treadle.stores.limiting import add_openings, changes, key_uses, load
+from treadle.stores.parking import MOST_REASONS
+from treadle.stores.transaction import LeaseOutcome, Transaction
+
+_AFTER_PARKED = "limit;"
+"""What sorts after all that begins with PARKED."""
+
+
+def release(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
+    """These leases have ended: their keys have free places. On PostgreSQL this locks nothing that a claim needs."""
+    for c, outcome in ended:
+        if outcome.holds is not None:
+            _hold(tx, c.id, c.type, outcome.holds, tx.now + outcome.delay)
+        elif not outcome.started:
+            _give_back(tx, c.id, c.type)
+    ids, keyed = [c.id for c, _ in ended if c.limited], [c.id for c, _ in ended if c.limited > 1]
+    for statement in tx.sql.RELEASE_LIMITS:
+        tx.execute(statement, {"ids": as_json(ids), "keyed": as_json(keyed), "now": tx.now})
+
+
+def _keys_of(tx: Transaction, id: str, type: str) -> list[Key]:
+    """The keys under which a leased job runs."""
+    return [(f"{OF_TYPE}{type}", ""), *tx.execute(tx.sql.LEASE_KEYS_OF, {"id": id}).fetchall()]
+
+
+def _hold(tx: Transaction, id: str, type: str, name: str, until: int) -> None:
+    """Let no job of its keys start before: of the limit that was named, or of those with a rate, or else of all."""
+    limits = load(tx)
+    keys = [key for key in _keys_of(tx, id, type) if key[0] in limits.by_name]
+    rated = [key for key in keys if limits.bounds(key)[1]]
+    for limit, key in [k for k in keys if k[0] == name] if name else rated or keys:
+        tx.execute(tx.sql.HOLD_KEY, {"name": limit, "key": key, "at": until})
+
+
+def _give_back(tx: Transaction, id: str, type: str) -> None:
+    """A job was claimed and did not start: its rates may start another one."""
+    limits = load(tx)
+    for key in _keys_of(tx, id, type):
+        if limits.bounds(key)[1]:
+            tx.execute(tx.sql.GIVE_BACK_TOKEN, {"name": key[0], "key": key[1]})
+
+
+# What people see and change
+
+
+def limits(tx: Transaction) -> list[LimitState]:
+    """All limits that code declares, and all that people have changed, by name and key."""
+    in_force, changed = load(tx), {(change.name, change.key): change for change in changes(tx)}
+    types = defaultdict(list)
+    for type, names in in_force.types.items():
+        for name in names:
+            types[name].append(type)
+    running = dict(tx.execute(tx.sql.RUNNING_BY_LIMIT).fetchall())
+    keys = {*((name, "") for name in in_force.by_name), *changed}
+    uses = key_uses(tx, in_force, [key for key in keys if key[1] or key[0].startswith(OF_TYPE)])
+    states = []
+    for name, key in sorted(keys):
+        concurrency, rate = in_force.bounds((name, key))
+        declared, change = in_force.by_name.get(name), changed.get((name, key))
+        states.append(
+            LimitState(
+                name=name,
+                key=key,
+                per=declared.per if declared else None,
+                types=tuple(sorted(types[name])),
+                concurrency=concurrency,
+                rate=rate,
+                running=uses[name, key].running if (name, key) in uses else running.get(name, 0),
+                declared=declared,
+                changed_by=None if change is None else change.by,
+                changed_at=None if change is None else change.at,
+            )
+        )
+    return states
+
+
+def change_limit(tx: Transaction, change: LimitChange) -> LimitState:
+    """From the commit on, claims go by it. What runs goes on."""
+    rate = None if change.rate is None else as_json(change.rate)
+    row = {"name": change.name, "key": change.key, "concurrency": change.concurrency, "rate": rate, "who": change.by}
+    tx.execute(tx.sql.CHANGE_LIMIT, {**row, "now": tx.now})
+    _changed(tx, change.name, change.key)
+    return next(state for state in limits(tx) if (state.name, state.key) == (change.name, change.key))
+
+
+def unset_limit(tx: Transaction, name: str, key: str) -> bool:
+    """Go by the code again. False if nothing was changed."""
+    gone = tx.execute(tx.sql.UNSET_LIMIT, {"name": name, "key": key}).rowcount > 0
+    if gone:
+        _changed(tx, name, key)
+    return gone
+
+
+def _changed(tx: Transaction, name: str, key: str) -> None:
+    """Claims read the limits again, and come to the keys for which jobs are parked. (If they are very many, a chore
+    finds the rest.)"""
+    tx.execute(tx.sql.LIMITS_CHANGED)
+    of_limit = {"after": f"{PARKED}{name}", "before": f"{PARKED}{name} ", "most": MOST_REASONS}
+    keys = [(name, key)] if key else [key_parked_for(row[0]) for row in tx.execute(tx.sql.PARKED_FOR, of_limit)]
+    add_openings(tx, [(key, tx.now) for key in keys])
+    for queue in {range.queue for range, _ in tx.ready_ranges()}:
+        tx.job_waits(queue)
+
+
+def open_limits(tx: Transaction, after: str = "") -> tuple[int, str]:
+    """Add openings for keys that have free places while jobs are parked for them, and delete what is over. Looks at
+    some keys after this one. Return the number of those with a place, and where to go on."""
+    tx.execute(tx.sql.PRUNE_LEASE_KEYS)
+    tx.execute(tx.sql.PRUNE_BUCKETS, {"now": tx.now * 1_000})
+    bounds = {"after": after or PARKED, "before": _AFTER_PARKED, "most": MOST_REASONS}
+    parked = [row[0] for row in tx.execute(tx.sql.PARKED_FOR, bounds)]
+    in_force = load(tx)
+    free = [
+        key
+        for key, use in key_uses(tx, in_force, [key_parked_for(reason) for reason in parked]).items()
+        if use.places(in_force.bounds(key), tx.now) or use.next_at(in_force.bounds(key), tx.now)
+    ]
+    add_openings(tx, [(key, tx.now) for key in free])
+    return len(free), parked[-1] if len(parked) == MOST_REASONS else ""

@@ -1,0 +1,480 @@
+"""Limits with keys and rates: exact, all or none, and a full key costs the others nothing."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from tests.conformance.helpers import (
+    at_once,
+    by_hand,
+    check_consistency,
+    enlist,
+    ids,
+    on_postgres,
+    put,
+    put_many,
+    select,
+    settle_one,
+    take,
+)
+from treadle import Limit, Rate
+from treadle.clock import SECOND
+from treadle.codec import as_json
+from treadle.limits import LimitChange
+from treadle.outcome import COMPLETED, RELEASED, UNSTARTED, Outcome, OutcomeKind
+from treadle.stores.base import ClaimRequest, TypePolicy
+from treadle.stores.parking import MOST_PARKED
+
+PER_TENANT = Limit("api", concurrency=2, per="tenant")
+RATED = Limit("api", rate=Rate(1, per=10, burst=1), per="tenant")
+
+
+def declare(store, *limits, types=("noop",), **options):
+    store.publish([TypePolicy(type=type, limits=as_json(limits), **options) for type in types])
+
+
+def finish(store, claimed):
+    for one in claimed:
+        assert settle_one(store, one, COMPLETED)
+
+
+def parked(store):
+    return select(store, "SELECT id FROM treadle.ready WHERE parked <> '' ORDER BY id")
+
+
+def test_no_more_jobs_of_a_key_run_than_the_limit(open_store):
+    ours, theirs = open_store(), open_store()
+    declare(ours, PER_TENANT)
+    put_many(ours, 5, tenant="acme")
+    put_many(ours, 5, tenant="umbrella")
+
+    first, second = take(ours, 3), take(theirs, 10)
+
+    assert 4 == len(first) + len(second)
+    assert ["acme", "acme", "umbrella", "umbrella"] == sorted(c.tenant for c in (*first, *second))
+    assert [] == take(ours)
+
+
+def test_a_full_key_is_met_once(store):
+    declare(store, PER_TENANT)
+    put_many(store, 10, tenant="acme")
+    assert 2 == len(take(store))
+    assert 8 == len(parked(store))
+    free = put(store, tenant="umbrella")
+    assert [free.id] == ids(take(store, 1))
+
+
+@pytest.mark.parametrize(
+    "outcome", [COMPLETED, RELEASED, Outcome(OutcomeKind.FAILED), Outcome(OutcomeKind.SNOOZED, delay=60 * SECOND)]
+)
+def test_the_commit_that_frees_a_place_lets_the_next_job_go(store, outcome):
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    jobs = put_many(store, 3, tenant="acme")
+    (first,) = take(store)
+    assert [] == take(store)
+
+    assert settle_one(store, first, outcome)
+
+    expected = jobs[0] if outcome is RELEASED else jobs[1]
+    assert [expected.id] == ids(take(store))
+    assert [] == take(store)
+    check_consistency(store)
+
+
+def test_freed_places_go_to_the_most_urgent(store):
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    put(store, tenant="acme")
+    (running,) = take(store)
+    low, high = put(store, tenant="acme"), put(store, tenant="acme", priority=5)
+    assert [] == take(store)
+    for expected in (high, low):
+        assert settle_one(store, running, COMPLETED)
+        (running,) = take(store)
+        assert expected.id == running.id
+
+
+def test_a_job_takes_a_place_of_all_its_limits_or_of_none(store):
+    declare(store, Limit("a", concurrency=2, per="tenant"), Limit("b", concurrency=1, per="subject"))
+    one, two = (put(store, tenant="acme", subject="same") for _ in range(2))
+    other = put(store, tenant="acme", subject="other")
+
+    claimed = take(store)
+
+    assert [one.id, other.id] == ids(claimed)
+    assert settle_one(store, claimed[1], COMPLETED)
+    assert [] == take(store), "subject 'same' is still full"
+    assert settle_one(store, claimed[0], COMPLETED)
+    assert [two.id] == ids(take(store))
+
+
+def test_a_place_that_a_job_cannot_use_goes_to_the_next(store):
+    """A place of `a` becomes free. The first job that waits for it lacks one of `b`, and the second does not."""
+    declare(store, Limit("a", concurrency=1, per="tenant"), Limit("b", concurrency=1, per="subject"))
+    put(store, tenant="x", subject="s")
+    put(store, tenant="y", subject="t")
+    on_x, _ = take(store)
+    put(store, tenant="x", subject="t")
+    second = put(store, tenant="x", subject="u")
+    assert [] == take(store)
+
+    assert settle_one(store, on_x, COMPLETED)
+
+    claimed = [*take(store), *take(store)]
+    assert [second.id] == ids(claimed)
+
+
+def test_a_limit_is_shared_by_types(store):
+    declare(store, Limit("api", concurrency=3), types=("a", "b"))
+    put_many(store, 5, "a")
+    put_many(store, 5, "b")
+    claimed = take(store)
+    assert 3 == len(claimed)
+    finish(store, claimed[:1])
+    assert 1 == len(take(store, types={"b": None}))
+    assert [] == take(store)
+
+
+def test_a_place_is_used_by_the_type_that_a_worker_knows(store):
+    """Jobs of type `a` are parked first, and nobody runs them now."""
+    declare(store, Limit("api", concurrency=1, per="tenant"), types=("a", "b"))
+    put(store, "a", tenant="acme")
+    (running,) = take(store)
+    put_many(store, 3, "a", tenant="acme")
+    mine = put(store, "b", tenant="acme", queue="other")
+    assert [] == take(store)
+    assert settle_one(store, running, COMPLETED)
+    assert [mine.id] == ids(take(store, types={"b": None}, queues=("other",)))
+
+
+def test_concurrency_of_a_type_and_a_limit_both_hold(store):
+    declare(store, Limit("api", concurrency=2, per="tenant"), concurrency=3)
+    for tenant in ("x", "y"):
+        put_many(store, 5, tenant=tenant)
+    claimed = take(store)
+    assert 3 == len(claimed)
+    assert ["x", "x", "y"] == sorted(c.tenant for c in claimed)
+
+
+@pytest.mark.parametrize(
+    ("payload", "key"),
+    [
+        ('{"account":{"id":"a1"}}', "a1"),
+        ('{"account":{"id":17}}', "17"),
+        ('{"account":{"id":1.50}}', "1.5"),
+        ('{"account":{"id":true}}', "true"),
+        ('{"account":{"id":"Ünïcode \\u0001"}}', "Ünïcode \x01"),
+        ('{"account":{"id":null}}', ""),
+        ('{"account":{"id":{"deep":1}}}', ""),
+        ('{"account":[1,2]}', ""),
+        ('{"account":"text"}', ""),
+        ("{}", ""),
+        ('{"account":{"id":"' + "x" * 300 + '"}}', "x" * 200),
+    ],
+)
+def test_the_key_is_a_value_of_the_payload(store, payload, key):
+    declare(store, Limit("api", concurrency=1, per="payload.account.id"))
+    jobs = [put(store, payload=payload) for _ in range(2)]
+    assert [jobs[0].id] == ids(take(store))
+    assert [(key,)] == [tuple(row) for row in select(store, "SELECT key FROM treadle.lease_keys")]
+    assert [] == take(store)
+
+
+def test_more_full_jobs_than_one_claim_parks_are_parked_by_the_next(store):
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    jobs = put_many(store, MOST_PARKED + 50, tenant="acme")
+    free = put(store, tenant="umbrella")
+    first = take(store, 2)
+    assert jobs[0].id == first[0].id
+    if len(first) == 1:
+        assert first.due.now
+        first += take(store, 1)
+    assert free.id == first[1].id
+    check_consistency(store)
+
+
+def test_a_job_that_expires_or_is_cancelled_while_parked_takes_no_place(store, clock):
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    put(store, tenant="acme")
+    (running,) = take(store)
+    late = put(store, tenant="acme", start_within=SECOND)
+    gone, last = put(store, tenant="acme"), put(store, tenant="acme")
+    assert [] == take(store)
+    store.cancel(gone.id)
+    clock.advance(2)
+    store.expire(10)
+    assert settle_one(store, running, COMPLETED)
+    assert [last.id] == ids(take(store))
+    assert "expired" in store.get(late.id).error
+
+
+def test_a_chore_finds_places_that_nobody_was_told_of(store):
+    """The job that was let go for the free place was cancelled."""
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    jobs = put_many(store, 3, tenant="acme")
+    (running,) = take(store)
+    assert settle_one(store, running, COMPLETED)
+    assert [] == take(store, types={"other": None})  # comes to the opening, and runs nothing
+    store.cancel(jobs[1].id)
+    assert [] == take(store)
+
+    assert (1, "") == store.open_limits()
+
+    assert [jobs[2].id] == ids(take(store))
+
+
+def test_jobs_of_a_limit_that_no_code_declares_any_more_are_let_go(store):
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    jobs = put_many(store, 4, tenant="acme")
+    (running,) = take(store)
+    declare(store)
+    store.open_limits()
+    assert ids(jobs[1:]) == ids(take(store))
+    assert settle_one(store, running, COMPLETED)
+    assert [] == select(store, "SELECT name FROM treadle.lease_keys")
+
+
+def test_the_places_of_a_dead_worker_are_free(store):
+    enlist(store)
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    jobs = put_many(store, 2, tenant="acme")
+    assert 1 == len(take(store, worker="w1"))
+    store.declare_dead("w1", "gone")
+    assert [jobs[0].id] == ids(take(store))
+
+
+@pytest.mark.parametrize("types", [("noop",), ("a", "b")])
+def test_claims_at_once_never_exceed_a_key(open_store, types):
+    stores = [open_store() for _ in range(4)]
+    declare(stores[0], Limit("api", concurrency=3, per="tenant"), Limit("all", concurrency=7), types=types)
+    for n in range(60):
+        put(stores[0], types[n % len(types)], tenant=f"t{n % 4}")
+    running: list = []
+    for _ in range(40):
+        found = at_once(*(lambda store=store: take(store, 4) for store in stores))
+        for claimed in found:
+            running += claimed
+        by_tenant = [sum(c.tenant == f"t{n}" for c in running) for n in range(4)]
+        assert max(by_tenant) <= 3
+        assert len(running) <= 7
+        ended, running = running[:4], running[4:]
+        finish(stores[0], ended)
+        if not running and not ended:
+            break
+    assert not running
+    assert [] == parked(stores[0])
+
+
+# At run time
+
+
+def test_a_change_wins_over_the_code_until_it_is_unset(store):
+    declare(store, PER_TENANT)
+    put_many(store, 10, tenant="acme")
+    put_many(store, 10, tenant="umbrella")
+    claimed = take(store)
+    assert 4 == len(claimed)
+
+    state = store.change_limit(LimitChange(name="api", key="acme", concurrency=5, by="ann"))
+
+    assert ("ann", 5, 2, PER_TENANT) == (state.changed_by, state.concurrency, state.running, state.declared)
+    more = take(store)
+    assert ["acme"] * 3 == [c.tenant for c in more]
+    declare(store, PER_TENANT)
+    assert [] == take(store)
+    assert store.unset_limit("api", "acme")
+    assert not store.unset_limit("api", "acme")
+    finish(store, [*claimed, *more][-1:])
+    assert [] == take(store), "4 of 2 run"
+
+
+def test_a_change_without_a_key_holds_for_all_keys_that_have_none_of_their_own(store):
+    declare(store, PER_TENANT)
+    for tenant in ("x", "y"):
+        put_many(store, 9, tenant=tenant)
+    take(store)
+    store.change_limit(LimitChange(name="api", key="x", concurrency=3))
+    store.change_limit(LimitChange(name="api", concurrency=4))
+    assert ["x", "y", "y"] == sorted(c.tenant for c in take(store))
+    assert [("api", "", 4, 7), ("api", "x", 3, 3)] == [
+        (state.name, state.key, state.concurrency, state.running) for state in store.limits()
+    ]
+
+
+def test_lowering_a_limit_stops_nobody(store):
+    declare(store, concurrency=5)
+    put_many(store, 9)
+    claimed = take(store)
+    [state] = [store.change_limit(LimitChange(name="type:noop", concurrency=3))]
+    assert (5, 3, 2) == (state.running, state.concurrency, state.over)
+    finish(store, claimed[:2])
+    assert [] == take(store)
+    finish(store, claimed[2:3])
+    assert 1 == len(take(store))
+
+
+# Rates
+
+
+def test_a_rate_starts_no_more_than_its_burst_and_then_one_at_a_time(store, clock):
+    declare(store, Limit("api", rate=Rate(1, per=10, burst=2)))
+    put_many(store, 5)
+    first = take(store)
+    assert 2 == len(first)
+    assert 10 == pytest.approx(first.due.in_seconds)
+    clock.advance(9.9)
+    assert [] == take(store)
+    clock.advance(0.1)
+    assert 1 == len(take(store))
+    clock.advance(100)
+    assert 2 == len(take(store)), "no more than the burst, however long it was quiet"
+
+
+def test_a_rate_is_counted_by_key(store, clock):
+    declare(store, RATED)
+    for tenant in ("x", "y"):
+        put_many(store, 3, tenant=tenant)
+    first = take(store)
+    assert ["x", "y"] == [c.tenant for c in first]
+    assert 10 == pytest.approx(first.due.in_seconds), "nobody has to poll"
+    again = take(store)
+    assert ([], 10) == (again, pytest.approx(again.due.in_seconds))
+    clock.advance(10)
+    assert ["x", "y"] == [c.tenant for c in take(store)]
+    finish(store, first)
+    assert [] == take(store), "the end of a job is no start"
+    clock.advance(10)
+    assert ["x", "y"] == [c.tenant for c in take(store)]
+    assert [] == parked(store)
+
+
+def test_a_claim_that_was_not_started_is_given_back_and_a_retry_costs_a_start(store, clock):
+    declare(store, RATED)
+    put_many(store, 1, tenant="x")
+    (claimed,) = take(store)
+    assert settle_one(store, claimed, UNSTARTED)
+    (claimed,) = take(store)
+    assert settle_one(store, claimed, Outcome(OutcomeKind.RETRIED, error="once more"))
+    assert [] == take(store)
+    clock.advance(10)
+    assert 1 == len(take(store))
+
+
+@pytest.mark.parametrize("rate", [Rate(7, per=3, burst=2), Rate(100, per=1, burst=5), Rate(3, per=1)])
+def test_no_window_has_more_starts_than_burst_and_rate(store, clock, rate):
+    declare(store, Limit("api", rate=rate, per="tenant"))
+    put_many(store, 400, tenant="x")
+    starts: list[int] = []
+    began = clock()
+    while clock() < began + 4 * rate.per * SECOND and len(starts) < 300:
+        claimed = take(store, 50)
+        starts += [clock()] * len(claimed)
+        clock.advance(max(0.001, claimed.due.in_seconds or 0.001) if claimed.due else 0.001)
+    window = rate.per * SECOND
+    most = max(sum(at <= other < at + window for other in starts) for at in starts)
+    assert most <= rate.count + rate.burst
+    allowed = rate.burst + (clock() - began) / window * rate.count
+    assert len(starts) >= 0.95 * min(allowed, 300) - 1
+
+
+# A service that asks to come back later
+
+HELD = Outcome(OutcomeKind.SNOOZED, delay=30 * SECOND, charged=0, holds="")
+
+
+def test_a_key_is_held_back(store, clock):
+    declare(store, Limit("api", concurrency=5, per="tenant"))
+    put_many(store, 3, tenant="x")
+    other = put_many(store, 2, tenant="y")
+    held, *_ = take(store, 1)
+    assert settle_one(store, held, HELD)
+
+    claimed = take(store)
+
+    assert ids(other) == ids(claimed)
+    assert 30 == pytest.approx(claimed.due.in_seconds)
+    clock.advance(30)
+    assert 3 == len(take(store))
+
+
+def test_a_limit_of_a_type_is_held_back(store, clock):
+    declare(store, concurrency=5)
+    put_many(store, 3)
+    held, *_ = take(store, 1)
+    assert settle_one(store, held, HELD)
+    claimed = take(store)
+    assert ([], 30) == (claimed, pytest.approx(claimed.due.in_seconds))
+    clock.advance(30)
+    assert 3 == len(take(store))
+
+
+def test_only_the_limit_that_is_named_or_those_with_a_rate_are_held_back(store):
+    rated = Limit("rated", rate=Rate(100, per=1, burst=100), per="tenant")
+    declare(store, rated, Limit("plain", concurrency=50, per="subject"))
+    for outcome, free in (
+        (HELD, [("y", "s")]),
+        (Outcome(OutcomeKind.SNOOZED, delay=SECOND, holds="plain"), [("y", "z")]),
+    ):
+        first = put(store, tenant="x", subject="s")
+        (claimed,) = take(store, 1)
+        assert first.id == claimed.id
+        assert settle_one(store, claimed, outcome)
+        put(store, tenant="x", subject="s")
+        for tenant, subject in free:
+            put(store, tenant=tenant, subject=subject)
+        assert free == [(c.tenant, c.subject) for c in take(store)]
+        break
+
+
+def test_without_a_limit_it_is_a_snooze(store, clock):
+    put_many(store, 2)
+    held, *_ = take(store, 1)
+    assert settle_one(store, held, HELD)
+    assert 1 == len(take(store))
+    clock.advance(30)
+    assert [held.id] == ids(take(store))
+
+
+def test_rows_broken_by_hand_stop_no_claim(store):
+    declare(store, PER_TENANT)
+    put_many(store, 3, tenant="x")
+    with closing(by_hand(store)) as connection:
+        table = "treadle.types" if on_postgres(store) else "treadle_types"
+        connection.execute(f"UPDATE {table} SET limits = 'no JSON'")
+        connection.commit()
+    store.change_limit(LimitChange(name="api", concurrency=1))
+    assert 3 == len(take(store)), "no limit can be read"
+
+
+def test_a_chore_deletes_buckets_that_are_full(store, clock):
+    declare(store, RATED)
+    put_many(store, 2, tenant="x")
+    (claimed,) = take(store)
+    assert settle_one(store, claimed, UNSTARTED)
+    store.open_limits()
+    assert 2 == len(select(store, "SELECT seq FROM treadle.buckets"))
+    clock.advance(11)
+    store.open_limits()
+    assert [] == select(store, "SELECT seq FROM treadle.buckets")
+
+
+@pytest.mark.only("sqlite")
+def test_a_clock_that_steps_back_delays_no_rate(store, clock):
+    declare(store, RATED)
+    put_many(store, 3, tenant="x")
+    assert 1 == len(take(store))
+    clock.advance(-3_600)
+    again = take(store)
+    assert ([], True) == (again, again.due.in_seconds <= 10)
+    clock.advance(10)
+    assert 1 == len(take(store))
+
+
+def test_due_knows_of_places(store, clock):
+    declare(store, Limit("api", rate=Rate(1, per=10, burst=1)))
+    put_many(store, 2)
+    assert store.due(ClaimRequest(limit=1)).now
+    take(store)
+    due = store.due(ClaimRequest(limit=1))
+    assert (False, 10) == (due.now, pytest.approx(due.in_seconds))
