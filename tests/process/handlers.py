@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.process.journal import FOLDER, journalled, note
-from treadle import Context, Retry, Snooze, Treadle, fixed
+from treadle import Context, Limit, Rate, Retry, Snooze, Treadle, fixed
 
 td = Treadle()
 
@@ -109,6 +109,29 @@ async def three_at_once(ctx: Context, seconds: float) -> str:
     with journalled(ctx) as token:
         await asyncio.sleep(seconds)
     return token
+
+
+async def _keyed(ctx: Context, seconds: float) -> str:
+    with journalled(ctx) as token:
+        await asyncio.sleep(seconds)
+    return token
+
+
+KEYED = {
+    limit: td.job(
+        type=f"keyed_{limit}", limits=[Limit(f"keyed_{limit}", concurrency=limit, per="tenant")], max_attempts=1000
+    )(_keyed)
+    for limit in (1, 3, 10)
+}
+"""By how many may run at once for each tenant."""
+
+RATE = Rate(20, per=1, burst=5)
+
+
+@td.job(limits=[Limit("rated", rate=RATE, per="tenant")], max_attempts=1000)
+async def rated(ctx: Context) -> str:
+    with journalled(ctx) as token:
+        return token
 
 
 # One file

@@ -1,0 +1,54 @@
+"""Limits of 1, 3 and 10 per key, and a rate, under kills: by the handlers' own journals. (script/torture has more.)"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+from tests.process.handlers import KEYED, RATE, rated, td
+from tests.process.harness import Place, end, kill_every, size
+from tests.process.journal import Run
+from tests.process.usage import most_at_once
+
+
+def by_key(place: Place, keys: dict[str, tuple[int, str]]) -> dict[tuple[int, str], list[Run]]:
+    found: defaultdict[tuple[int, str], list[Run]] = defaultdict(list)
+    for run in place.runs():
+        found[keys[run.id]].append(run)
+    return found
+
+
+def test_no_key_is_ever_exceeded(place: Place) -> None:
+    n, tenants, processes = size("LIMIT_KEYS", 360), size("LIMIT_KEYS_TENANTS", 4), size("LIMIT_KEYS_PROCESSES", 3)
+    supervisor = place.worker(processes=processes, beat=1.0, concurrency=20)
+    place.wait_for_workers(processes)
+    wanted = [(limit, f"t{m % tenants}") for limit in KEYED for m in range(n // 3)]
+    requests = [KEYED[limit].using(tenant=tenant).request(seconds=0.05) for limit, tenant in wanted]
+    keys = {job.id: key for job, key in zip(td.enqueue_many(requests), wanted, strict=True)}
+    kills = dict(kill_every(1.0, place.worker_pids, lambda: len(keys) - place.count("completed")))
+    assert end(supervisor) == 0
+    most = {key: most_at_once(runs, kills) for key, runs in by_key(place, keys).items()}
+    print(f"{len(place.runs())} runs of {len(most)} keys, {len(kills)} kills: {most}")
+    assert len(most) == 3 * tenants
+    assert all(at_once <= limit for (limit, _), at_once in most.items())
+    assert place.sql("SELECT count(*) FROM treadle_lease_keys") == [(0,)]
+    assert place.sql("SELECT count(*) FROM treadle_ready") == [(0,)]
+
+
+def test_no_window_has_more_starts_than_the_rate_allows(place: Place) -> None:
+    """A start is noted a little after the claim that took its token, so that some may come closer together."""
+    n, tenants = size("RATES", 120), 2
+    supervisor = place.worker(processes=2, beat=1.0, concurrency=20)
+    place.wait_for_workers(2)
+    requests = [rated.using(tenant=f"t{m % tenants}").request() for m in range(n)]
+    keys = {job.id: (0, job.tenant) for job in td.enqueue_many(requests)}
+    kills = dict(kill_every(2.0, place.worker_pids, lambda: len(keys) - place.count("completed")))
+    assert end(supervisor) == 0
+    late = 250_000_000
+    window = round(RATE.per * 1e9)
+    for runs in by_key(place, keys).values():
+        starts = sorted(run.started for run in runs)
+        most = max(sum(at <= other < at + window - late for other in starts) for at in starts)
+        seconds = (starts[-1] - starts[0]) / 1e9
+        print(f"{len(starts)} starts in {seconds:.1f} s, {len(kills)} kills: {most} in a window")
+        assert most <= RATE.count + RATE.burst
+        assert len(starts) <= RATE.burst + RATE.count * seconds / RATE.per + 0.3 * RATE.count
