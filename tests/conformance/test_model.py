@@ -31,8 +31,9 @@ from tests.conformance.helpers import (
     select,
     take,
 )
-from treadle import Dedupe, stores
+from treadle import Dedupe, Limit, stores
 from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.dedupe import rule_text
 from treadle.errors import KeyHeld, WrongStatus
 from treadle.ids import id_at
@@ -40,9 +41,12 @@ from treadle.job import ClaimedJob, Reschedule, Status, Suspicion, can_retry
 from treadle.outcome import COMPLETED, RELEASED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
+from treadle.stores.base import TypePolicy
 
 TYPES, QUEUES, TENANTS, WORKERS = ("a", "b"), ("q", "r"), ("", "t"), ("w1", "w2", "")
 LIMITS = {"b": 2}
+PER_TENANT = Limit("per tenant", concurrency=1, per="tenant")
+"""Of type `a`."""
 TARGETS = (Target(queue="q"), Target(type="a"), Target(tenant="t"))
 EVERY = 4 * SECOND
 HEARTBEAT = NewSchedule(name="heartbeat", type="a", tenant="t", rule=Rule(every=EVERY))
@@ -97,8 +101,8 @@ class StoreMachine(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        for type, most in LIMITS.items():
-            limit(self.store, type, most)
+        limit(self.store, "b", LIMITS["b"])
+        self.store.publish([TypePolicy(type="a", limits=as_json([PER_TENANT]))])
         for worker in WORKERS[:2]:
             enlist(self.store, worker)
         self.store.put_schedule(HEARTBEAT)
@@ -132,6 +136,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def due(self, types: set[str] | None, most: int) -> list[str]:
         room = {type: most - self.running(type) for type, most in LIMITS.items()}
+        free = {tenant: 1 - self.running_of(tenant) for tenant in TENANTS}
         chosen = []
         pending = ((id, k) for id, k in self.jobs.items() if k.status is Status.PENDING and not k.parked)
         waiting = [(-k.priority, k.run_at, id) for id, k in pending]
@@ -139,8 +144,10 @@ class StoreMachine(RuleBasedStateMachine):
             type = self.jobs[id].type
             may_run = run_at <= self.clock() and (types is None or type in types) and room.get(type, 1) > 0
             may_run = may_run and not self.is_paused(self.jobs[id])
+            may_run = may_run and (type != "a" or free[self.jobs[id].tenant] > 0)
             if may_run and len(chosen) < most:
                 chosen.append(id)
+                free[self.jobs[id].tenant] -= type == "a"
                 room[type] = room.get(type, 99) - 1
         return chosen
 
@@ -150,6 +157,10 @@ class StoreMachine(RuleBasedStateMachine):
 
     def running(self, type: str) -> int:
         return sum(k.type == type and k.status is Status.PROCESSING for k in self.jobs.values())
+
+    def running_of(self, tenant: str) -> int:
+        found = [k for k in self.jobs.values() if k.status is Status.PROCESSING]
+        return sum(k.type == "a" and k.tenant == tenant for k in found)
 
     def end(self, id: str, outcome: Outcome) -> None:
         """End a held lease with this outcome."""
@@ -217,6 +228,7 @@ class StoreMachine(RuleBasedStateMachine):
     def claim(self, most: int, worker: str, types: set[str] | None) -> None:
         expected, late = self.due(types, most), self.late()
         worker = self.workers[worker]
+        self.store.open_limits()  # a job that was let go for a free place may be cancelled, paused or of another type
         claimed = take(self.store, most, worker, types=None if types is None else dict.fromkeys(types))
 
         if late.isdisjoint(expected):

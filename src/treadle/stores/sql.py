@@ -208,7 +208,8 @@ class Statements:
     RESCHEDULE = """
         UPDATE treadle.ready SET run_at = coalesce(CAST(:run_at AS bigint), run_at), updated_at = :now,
                priority = coalesce(CAST(:priority AS integer), priority), queue = coalesce(CAST(:queue AS text), queue),
-               start_by = start_by - run_at + coalesce(CAST(:run_at AS bigint), run_at)
+               start_by = start_by - run_at + coalesce(CAST(:run_at AS bigint), run_at),
+               parked = CASE WHEN substr(parked, 1, 6) = 'limit:' THEN '' ELSE parked END
          WHERE id = CAST(:id AS uuid)
     """
     # ... for good: whatever puts it back to wait reads its priority here. The only change of a row of `jobs`.
