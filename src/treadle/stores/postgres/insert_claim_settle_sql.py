@@ -1,7 +1,6 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.postgres.sql import CLAIMED_COLUMNS, THESE
-from treadle.stores.sql import MOST, MOST_ATTEMPTS, STUCK, Statements
+from treadle.stores.sql import LEASE_COLUMNS, MOST, MOST_ATTEMPTS, STUCK, THESE, Statements
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
 
@@ -156,7 +155,7 @@ tally AS (
     SELECT s.status, type, queue, s.sign * count(*)
       FROM gone CROSS JOIN (VALUES ('pending', -1), ('processing', 1)) s (status, sign)
      GROUP BY s.status, s.sign, type, queue)
-SELECT {CLAIMED_COLUMNS},
+SELECT {LEASE_COLUMNS},
        (SELECT json_agg(json_build_array(id, start_by))::text FROM gone WHERE start_by <= :now)
   FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY j.priority DESC, l.run_at, l.id
