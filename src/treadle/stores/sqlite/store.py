@@ -6,25 +6,24 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
-from treadle.job import ClaimedJob, Job, NewJob
+from treadle.job import ClaimedJob
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
 from treadle.stores.claim_order import Cursors
-from treadle.stores.shared import claim_settle, enqueue
-from treadle.stores.shared.store import D, P, SQLStore, T
+from treadle.stores.shared import claim_settle
+from treadle.stores.shared.store import D, SQLStore
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
 from treadle.stores.sqlite.watch import Watch
-from treadle.stores.transaction import Steps
 from treadle.stores.user_connections import unwrap
 
 TRANSACTION_SECONDS = 5.0
@@ -131,15 +130,6 @@ class SQLiteStore(SQLiteTables[Database]):
     def policies(self) -> dict[str, TypePolicy]:
         """A file without tables has none. They are not created here: the user may have a transaction open."""
         return {} if self._database is None and not self.schema() else super().policies()
-
-    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
-        return self._write_within(connection, "", enqueue.insert_again, jobs)
-
-    def _write_within(
-        self, connection: Any, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        with self._within(connection) as tx:
-            return steps(tx, *args, **kwargs)
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
