@@ -91,15 +91,11 @@ class PostgresStore(SQLStore[Database]):
         with closing(self._connections()) as database:
             return schema(database)[0]
 
-    def newest_schema(self) -> int:
-        return newest_schema()
+    newest_schema, schema_sql = staticmethod(newest_schema), staticmethod(schema_sql)
 
     def upgrade(self) -> int:
         with closing(self._connections()) as database:
             return upgrade(database)
-
-    def schema_sql(self) -> str:
-        return schema_sql()
 
     def give_rights(self, to: roles.Roles) -> None:
         """Create these roles, and grant them their rights. Safe to repeat."""

@@ -35,15 +35,11 @@ OLDEST_SQLITE = (3, 38)
 class SQLiteTables(SQLStore[D]):
     """Jobs in SQLite's tables, in a file or on a libSQL server."""
 
-    def newest_schema(self) -> int:
-        return newest_schema()
+    newest_schema, schema_sql = staticmethod(newest_schema), staticmethod(schema_sql)
 
     def upgrade(self) -> int:
         self.open()  # which does it by itself
         return newest_schema()
-
-    def schema_sql(self) -> str:
-        return schema_sql()
 
     def compact(self) -> int:
         return 0  # one writer at a time: everything is added up as it is written
