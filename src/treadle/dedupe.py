@@ -154,11 +154,6 @@ def read_rule(text: str | None) -> Rule:
         return PLAIN
 
 
-def mode_of(text: str | None) -> str:
-    """The mode of a stored job's rule."""
-    return read_rule(text).mode if text else "return"
-
-
 class Place(StrEnum):
     """Where the holder of a key is."""
 

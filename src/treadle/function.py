@@ -189,7 +189,9 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
     dedupe = options.get("dedupe", dedupe)
     key = None if dedupe is None else key_for(dedupe, policy.type, tenant, codec.decode(payload))
     if isinstance(dedupe, Dedupe) and dedupe.mode == "debounce":
-        _refuse_times(options)
+        for name in options.keys() & {"delay", "run_at"}:
+            way_out = "a debounce decides when the job is due; leave it out, or change wait"
+            raise BadOption(name, options.get(name), way_out)
     return NewJob(
         id=new_id(),
         type=policy.type,
@@ -205,14 +207,6 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
         dedupe_rule=None if key is None else rule_text(dedupe),
         start_within=microseconds(options["start_within"]) if "start_within" in options else None,
     )
-
-
-def _refuse_times(options: Options) -> None:
-    for name in ("delay", "run_at"):
-        if name in options:
-            raise BadOption(
-                name, options.get(name), "a debounce decides when the job is due; leave it out, or change wait"
-            )
 
 
 _CHECKS: dict[str, Callable[[Any], object]] = {

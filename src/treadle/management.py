@@ -266,12 +266,10 @@ def latencies(samples: Sequence[Sampled]) -> dict[str, Latency]:
     by_type: dict[str, list[Sampled]] = {}
     for sample in samples:
         by_type.setdefault(sample.type, []).append(sample)
-    return {type: _latency(some) for type, some in sorted(by_type.items())}
-
-
-def _latency(samples: Sequence[Sampled]) -> Latency:
-    waits, runs = _quantiles(sample.waited for sample in samples), _quantiles(sample.ran for sample in samples)
-    return Latency(len(samples), *waits, *runs)
+    return {
+        type: Latency(len(some), *_quantiles(one.waited for one in some), *_quantiles(one.ran for one in some))
+        for type, some in sorted(by_type.items())
+    }
 
 
 def _quantiles(times: Iterable[int]) -> tuple[float, float]:

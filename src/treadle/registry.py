@@ -131,11 +131,8 @@ class Registry:
             self._parent._refuse_a_second(function)
         name = function.job_type.name
         if name in self._functions:
-            raise DuplicateType(
-                name,
-                _location(self._functions[name].job_type.handler),
-                _location(function.job_type.handler),
-            )
+            first, second = self._functions[name].job_type.handler, function.job_type.handler
+            raise DuplicateType(name, _location(first), _location(second))
 
     def include(self, other: Registry) -> None:
         """Add all jobs of another registry, also those declared later. If one type exists already, add none."""

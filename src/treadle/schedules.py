@@ -11,6 +11,7 @@ import msgspec
 
 from treadle import clock
 from treadle.backfill import Backfill
+from treadle.codec import as_json
 from treadle.errors import BadCursor, BadOption, ScheduleNotFound, StoreUnusable
 from treadle.function import AnyJob, JobFunction, ScheduleOptions, make_schedule
 from treadle.job import Job
@@ -72,9 +73,8 @@ class Schedules:
             raise BadOption("limit", limit, f"from 1 to {PAGE_LIMIT}; for more, pass cursor=page.next")
         rows = self._app.store.schedules(tenant, _after(cursor), limit + 1)
         workers, now = self._workers(rows), self._app.store.now()
-        more = len(rows) > limit
         shown = [to_schedule(row, workers, now, shown=1) for row in rows[:limit]]
-        return SchedulePage(shown, _cursor(rows[limit - 1]) if more else None)
+        return SchedulePage(shown, as_json((shown[-1].tenant, shown[-1].name)) if len(rows) > limit else None)
 
     def get(self, name: str, *, tenant: str = "") -> Schedule | None:
         """The schedule, with its next ten moments, or None."""
@@ -181,10 +181,6 @@ class Schedules:
     def _workers(self, rows: Sequence[ScheduleRow]) -> Sequence[WorkerRow]:
         """The workers, if they matter. A role that sees one tenant does not see workers."""
         return self._app.store.workers() if any(row.source == "code" for row in rows) else ()
-
-
-def _cursor(row: ScheduleRow) -> str:
-    return msgspec.json.encode((row.tenant, row.name)).decode()
 
 
 def _after(cursor: str | None) -> tuple[str, str]:

@@ -229,8 +229,7 @@ def hint(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"counts": {row["status"]: row["count"] for row in counts}}
 
 
-def moment(at: int | None) -> datetime | None:
-    return None if at is None else clock.moment(at)
+moment = clock.optional_moment
 
 
 class UsageOut(msgspec.Struct, kw_only=True):

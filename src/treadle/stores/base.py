@@ -32,17 +32,7 @@ from treadle.job import (
 from treadle.outcome import Outcome
 from treadle.pauses import NewPause, Pause, Target
 from treadle.stores.records import WebRecords
-from treadle.stores.rows import (
-    Beat,
-    BulkChunk,
-    Claim,
-    Defect,
-    Due,
-    JobCounts,
-    QueueStats,
-    Sampled,
-    Settled,
-)
+from treadle.stores.rows import Beat, BulkChunk, Claim, Defect, Due, JobCounts, QueueStats, Sampled, Settled
 from treadle.stores.scheduling import Scheduling
 
 RECLAIM_AFTER = 5_000_000

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from treadle import clock, codec
-from treadle.dedupe import mode_of
+from treadle.dedupe import read_rule
 from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.errors import JobNotFound
 from treadle.ids import is_id
@@ -64,7 +64,7 @@ def to_job(row: tuple[Any, ...]) -> Job:
         job["waits_for_key"] = bool(job["waits_for_key"])
     moments = {name: clock.moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
     job.update(moments, payload=_payload(job["payload"]), worker_id=job.get("worker_id") or None)
-    return Job(**job, dedupe_mode=None if rule is None else mode_of(rule))
+    return Job(**job, dedupe_mode=None if rule is None else read_rule(rule).mode)
 
 
 def attempts(tx: Transaction, id: str) -> list[Attempt]:
