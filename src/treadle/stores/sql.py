@@ -456,6 +456,22 @@ class Statements:
                  ORDER BY id DESC LIMIT :looked_at) a
          WHERE started_at IS NOT NULL LIMIT :limit
     """
+    # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
+    FAILURES = """
+        WITH newest AS (
+            SELECT * FROM (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
+                             FROM treadle.finished WHERE status = 'failed' AND status <> 'completed'
+                            ORDER BY id DESC LIMIT :limit) ended
+             UNION ALL
+            SELECT * FROM (SELECT type, coalesce((SELECT error FROM treadle.attempts a
+                                                   WHERE a.id = r.id AND a.tenant = r.tenant
+                                                   ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
+                             FROM treadle.ready r WHERE attempts > 0 AND run_at > :now
+                            ORDER BY id DESC LIMIT :limit) waiting)
+        SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
+          FROM (SELECT *, substr(error, 1, strpos(error || ':', ':') - 1) AS raised FROM newest) n
+         GROUP BY type, raised ORDER BY max(at) DESC
+    """
     _DURING = """
         minute >= :since AND minute < :until AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
            AND (CAST(:type AS text) IS NULL OR type = CAST(:type AS text))
@@ -547,7 +563,14 @@ class Statements:
         SELECT e ->> 0, e ->> 1, (e ->> 2)::uuid FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
          WHERE true ON CONFLICT DO NOTHING
         """
-    # Of [[tenant, schedule], …], the jobs that are not dropped because they have ended, each with whether it runs.
+    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
+    DROP_ENDED = """
+        DELETE FROM treadle.fired AS d
+         WHERE (tenant, schedule) IN (SELECT e ->> 0, e ->> 1 FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e)
+           AND (EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
+                OR NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant))
+    """
+    # ... and the others, each with whether it runs.
     UNENDED = """
         SELECT d.tenant, d.schedule, d.id::text,
                EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = d.id AND l.tenant = d.tenant)

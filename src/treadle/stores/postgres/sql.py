@@ -175,31 +175,6 @@ class PostgresStatements(Statements):
         SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
     """
 
-    # ---- stats
-
-    # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
-    FAILURES = """
-    WITH newest AS (
-        (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
-           FROM treadle.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
-         UNION ALL
-        (SELECT type, coalesce((SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
-                                 ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
-           FROM treadle.ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
-    SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
-      FROM newest GROUP BY type, raised ORDER BY max(at) DESC
-    """
-
-    # ---- schedules
-
-    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
-    DROP_ENDED = """
-    DELETE FROM treadle.fired d USING jsonb_array_elements(CAST(:names AS text)::jsonb) e
-     WHERE d.tenant = e ->> 0 AND d.schedule = e ->> 1
-       AND (EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
-            OR NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant))
-    """
-
 
 META = "SELECT key, value FROM treadle.meta"
 

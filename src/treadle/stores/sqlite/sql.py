@@ -164,33 +164,6 @@ class SQLiteStatements(Statements):
              ORDER BY 1, 2, 3, 4 LIMIT :limit)
     """
 
-    # ---- stats
-
-    # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
-    FAILURES = """
-    WITH newest AS (
-        SELECT * FROM (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
-                         FROM treadle_finished WHERE status = 'failed' AND status <> 'completed'
-                        ORDER BY id DESC LIMIT :limit)
-         UNION ALL
-        SELECT * FROM (SELECT type, coalesce((SELECT error FROM treadle_attempts a WHERE a.id = r.id
-                                               ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
-                         FROM treadle_ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
-    SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id)
-      FROM (SELECT *, substr(error, 1, instr(error || ':', ':') - 1) AS raised FROM newest)
-     GROUP BY type, raised ORDER BY max(at) DESC
-    """
-
-    # ---- schedules
-
-    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
-    DROP_ENDED = """
-    DELETE FROM treadle_fired
-     WHERE (tenant, schedule) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:names))
-       AND (EXISTS (SELECT 1 FROM treadle_finished f WHERE f.id = treadle_fired.id)
-            OR NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_fired.id))
-    """
-
 
 def _steps(part: str) -> list[str]:
     """SQLite finds a name as it stands in the JSON, with its escapes."""
