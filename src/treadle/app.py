@@ -179,9 +179,8 @@ class Treadle(Management):
         age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
         ended = statuses(status)
         if age < 0 or not ended or not all(s.is_final for s in ended):
-            raise BadOption(
-                "prune", (older_than, status), "an age of 0 or more, of completed, cancelled or failed jobs"
-            )
+            way_out = "an age of 0 or more, of completed, cancelled or failed jobs"
+            raise BadOption("prune", (older_than, status), way_out)
         return sum(prune(self.store, ended, age))
 
     # Work

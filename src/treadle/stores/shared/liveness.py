@@ -70,7 +70,6 @@ def extend(tx: Transaction, claimed: ClaimedJob, until: int) -> ClaimedJob:
 
 
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
-    """Release leases of which the worker never learned."""
     return _settled(tx, [(c, RELEASED) for c in _leases_of(tx, worker) if c.number in numbers])
 
 
@@ -96,7 +95,6 @@ def declare_dead(
 
 
 def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
-    """Return what has no living owner, and what is stuck."""
     if silent_for is not None:
         tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
     dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]

@@ -32,7 +32,6 @@ def resume(tx: Transaction, target: Target) -> Pause | None:
 
 
 def pauses(tx: Transaction) -> list[Pause]:
-    """Those that hold now, oldest first."""
     rows = tx.execute(tx.sql.PAUSES).fetchall()
     return [_pause(row) for row in rows if row[6] is None or row[6] > tx.now]
 
@@ -48,7 +47,6 @@ def put_back_parked(tx: Transaction) -> int:
 
 
 def running_of(tx: Transaction, target: Target) -> int:
-    """How many of its jobs are leased."""
     count: int = tx.value(tx.sql.RUNNING_OF, {kind: name or None for kind, name in _names(target).items()})
     return count
 

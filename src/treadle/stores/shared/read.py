@@ -16,7 +16,6 @@ from treadle.ids import is_id
 from treadle.job import Attempt, Job, Progress, Status
 from treadle.pauses import Pause
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
-from treadle.stores.claim_order import ReadyRange
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
 
@@ -149,10 +148,6 @@ def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequ
         if any(pause.holds(range.queue, range.type, "") for pause in paused if not pause.tenant):
             continue
         if range.type in types and any(serves(w, range.queue) for w in rivals) and (slots is None or slots > 0):
-            ahead += _ahead_in(tx, range, place, MOST_AHEAD + 1 - ahead)
+            row = {**place, "queue": range.queue, "type": range.type, "limit": MOST_AHEAD + 1 - ahead}
+            ahead += sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_EQUAL))
     return ahead
-
-
-def _ahead_in(tx: Transaction, range: ReadyRange, place: dict[str, object], limit: int) -> int:
-    row = {**place, "queue": range.queue, "type": range.type, "limit": limit}
-    return sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_EQUAL))

@@ -57,9 +57,8 @@ class SQLiteStore(SQLiteTables[Database]):
         if synchronous not in ("FULL", "NORMAL"):
             raise BadOption("synchronous", synchronous, "FULL survives a power cut, NORMAL may lose the last moments")
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-            raise StoreUnusable(
-                f"SQLite {sqlite3.sqlite_version}", "it is too old", "use a Python with SQLite 3.38 or newer"
-            )
+            where, way_out = f"SQLite {sqlite3.sqlite_version}", "use a Python with SQLite 3.38 or newer"
+            raise StoreUnusable(where, "it is too old", way_out)
         super().__init__()
         self.path = sqlite_url.path_of(url)
         self.where = str(self.path)
@@ -164,9 +163,8 @@ class SQLiteStore(SQLiteTables[Database]):
             raise BadConnection(connection, f"it is not open on {self.where}", "the jobs live in another file")
         if not connection.in_transaction:
             if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
-                raise BadConnection(
-                    connection, "no transaction is open on it", "begin one first, or leave connection out"
-                )
+                way_out = "begin one first, or leave connection out"
+                raise BadConnection(connection, "no transaction is open on it", way_out)
             connection.execute("BEGIN IMMEDIATE")
 
     @contextmanager

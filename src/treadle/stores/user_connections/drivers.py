@@ -193,9 +193,8 @@ def run_sqlalchemy(connection: Any, sql: str, parameters: Mapping[str, Any]) -> 
             sql, names = numbered(sql)
             given = tuple(parameters[name] for name in names)
         case other:
-            raise BadConnection(
-                connection, f"treadle does not know its driver {other}", "use psycopg, psycopg2 or asyncpg"
-            )
+            problem = f"treadle does not know its driver {other}"
+            raise BadConnection(connection, problem, "use psycopg, psycopg2 or asyncpg")
     # A user who streams sets it for the whole connection, and a SAVEPOINT cannot be streamed.
     result = connection.exec_driver_sql(sql, given or None, {"stream_results": False, "yield_per": None})
     return [tuple(row) for row in result.fetchall()] if result.returns_rows else []
