@@ -43,7 +43,7 @@ MIDDLE = {
     "backfill",
     "bulk",
     "context",
-    "control",
+    "pausing",
     "management",
     "function",
     "group_commit",

@@ -8,13 +8,13 @@ from typing import Any, Unpack
 
 from treadle import clock, filters
 from treadle.bulk import Bulk, changes_for
-from treadle.control import Control
 from treadle.diagnosis import Why, explain
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
 from treadle.function import Changes, make_reschedule
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.pausing import Pausing
 from treadle.problems import Problem, problems
 from treadle.results import twin
 from treadle.schedule import LATE
@@ -36,7 +36,7 @@ ONE_STEP = 60 << 34
 """Seconds, in whole minutes: so long that all of the time is one step."""
 
 
-class Management(Control):
+class Management(Pausing):
     """The part of `Treadle` that manages stored jobs."""
 
     def get(self, id: str) -> Job | None:
