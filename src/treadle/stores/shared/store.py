@@ -19,6 +19,7 @@ from treadle.schedule import NewSchedule
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Due, ScheduleRow, Settled
 from treadle.stores.shared import (
+    backlog,
     claim_settle,
     defects,
     enqueue,
@@ -28,7 +29,6 @@ from treadle.stores.shared import (
     manage,
     pausing,
     read,
-    samples,
     schedules,
     search,
     stats,
@@ -258,7 +258,7 @@ class SQLStore(ABC, Generic[D]):
     counts = reads("read", search.counts)
     queue_stats = reads("read", stats.queue_stats)
     usage = reads("read", stats.usage)
-    backlog = reads("read", samples.backlog)
+    backlog = reads("read", backlog.backlog)
     latency_sample = reads("read", stats.latency_sample)
     failures = reads("read", stats.failures)
     cancel = writes("other", manage.cancel)
@@ -274,9 +274,9 @@ class SQLStore(ABC, Generic[D]):
 
     def sample_backlog(self) -> int:
         database = self.database
-        if database.read("read", samples.is_sampled):
+        if database.read("read", backlog.is_sampled):
             return 0
-        return database.write("other", samples.sample, database.read("read", stats.queue_stats))
+        return database.write("other", backlog.sample, database.read("read", stats.queue_stats))
 
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)
