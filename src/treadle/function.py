@@ -13,7 +13,7 @@ from treadle.errors import BadArguments, BadOption, TreadleError, UnknownOption
 from treadle.ids import new_id
 from treadle.job import Job, NewJob, Reschedule
 from treadle.schedule import MISSED, OVERLAP, Missed, NewSchedule, Overlap, checked_choice, checked_rule
-from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at, microseconds
+from treadle.settings import at_least_one, checked_delay, checked_moment, checked_name, checked_priority, microseconds
 
 if TYPE_CHECKING:
     from treadle.registry import AlreadyDone, JobType, Registry
@@ -214,7 +214,7 @@ _CHECKS: dict[str, Callable[[Any], object]] = {
     "priority": checked_priority,
     "max_attempts": partial(at_least_one, "max_attempts"),
     "delay": checked_delay,
-    "run_at": checked_run_at,
+    "run_at": partial(checked_moment, "run_at", way_out="a datetime; for seconds from now use delay=…"),
     "start_within": microseconds,
 }
 
