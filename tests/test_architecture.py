@@ -44,7 +44,7 @@ MIDDLE = {
     "backfill",
     "bulk",
     "context",
-    "control",
+    "pausing",
     "management",
     "function",
     "group_commit",

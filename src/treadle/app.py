@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Unpack
 
-from treadle import clock, codec
+from treadle import clock
 from treadle.backoff import DEFAULT
 from treadle.context import Tracing
 from treadle.diagnosis import BEAT
-from treadle.errors import BadArguments, BadOption, BadPayload, JobNotFound, MissingExtra
-from treadle.function import Options, checked, make_request
+from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra
+from treadle.function import Options, checked, encode_payload, make_request
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.lease import Lease
@@ -101,13 +101,10 @@ class Treadle(Management):
     def request(self, type: str, payload: Mapping[str, Any] | None = None, /, **options: Unpack[Options]) -> NewJob:
         """A checked request by name, for `enqueue_many`."""
         checked(options)
-        arguments = {} if payload is None else payload
-        if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
-            raise BadArguments(type, f"a payload is a JSON object, not {payload!r}", "a dict with text keys")
         known = self.registry.get(type)
+        text = encode_payload(type, known, payload)
         if known is not None:
-            return make_request(known.policy, known.dedupe, known.signature.encode(arguments), options)
-        text = codec.to_json_exact(dict(arguments), type, type)
+            return make_request(known.policy, known.dedupe, text, options)
         return make_request(self._policy(checked_name("type", type)), None, text, options)
 
     def enqueue_many(self, requests: Sequence[NewJob], *, connection: Any = None, detached: bool = False) -> list[Job]:
@@ -182,9 +179,8 @@ class Treadle(Management):
         age = older_than.total_seconds() if isinstance(older_than, timedelta) else older_than
         ended = statuses(status)
         if age < 0 or not ended or not all(s.is_final for s in ended):
-            raise BadOption(
-                "prune", (older_than, status), "an age of 0 or more, of completed, cancelled or failed jobs"
-            )
+            way_out = "an age of 0 or more, of completed, cancelled or failed jobs"
+            raise BadOption("prune", (older_than, status), way_out)
         return sum(prune(self.store, ended, age))
 
     # Work

@@ -41,12 +41,7 @@ class Bulk:
     """
 
     def __init__(
-        self,
-        store: Store,
-        action: str,
-        wanted: Filter,
-        expected: int | None = None,
-        changes: Reschedule = UNCHANGED,
+        self, store: Store, action: str, wanted: Filter, expected: int | None = None, changes: Reschedule = UNCHANGED
     ) -> None:
         if action not in ACTIONS:
             raise BadOption("action", action, f"one of {', '.join(ACTIONS)}")
@@ -73,9 +68,8 @@ class Bulk:
 
     def step(self) -> BulkChunk:
         """Change the next jobs."""
-        chunk = self.store.change_next(
-            self.action, self.wanted, self.position, CHUNK, self.operation, changes=self.changes
-        )
+        what = (self.action, self.wanted, self.position, CHUNK, self.operation)
+        chunk = self.store.change_next(*what, changes=self.changes)
         self.position = chunk.position
         self.done += chunk.done
         self.skipped += chunk.skipped

@@ -34,6 +34,10 @@ def moment(at: int) -> datetime:
     return to_datetime(min(max(at, FIRST), LAST))
 
 
+def optional_moment(at: int | None) -> datetime | None:
+    return None if at is None else moment(at)
+
+
 def from_datetime(moment: datetime) -> int:
     """A datetime as microseconds. A naive one is local time, as for `datetime.timestamp`."""
     return (moment.astimezone(UTC) - _EPOCH) // _MICROSECOND

@@ -101,8 +101,7 @@ class Context:
     @property
     def fired_at(self) -> datetime | None:
         """The moment for which a schedule fired the job. It stays the same however late the job runs, or runs again."""
-        at = self._run.claimed.fired_at
-        return None if at is None else clock.moment(at)
+        return clock.optional_moment(self._run.claimed.fired_at)
 
     @property
     def cancelled(self) -> bool:

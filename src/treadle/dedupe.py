@@ -54,40 +54,36 @@ class Dedupe:
     period: float | None = None
 
     def __post_init__(self) -> None:
-        _check(self)
+        """Raises BadOption for what makes no sense."""
+        if self.key is not True and not callable(self.key):
+            checked_key(self.key)
+        if self.mode not in MODES:
+            raise BadOption("mode", self.mode, f"choose one of {', '.join(MODES)}")
+        if self.until not in UNTIL:
+            raise BadOption("until", self.until, "a key is held until its job has 'ended', or has 'started'")
+        if self.mode == "throttle" and self.until != "ended":
+            raise BadOption("until", self.until, "a throttled key is held for its period; leave until out")
+        for name, (mode, what) in _TIMES.items():
+            value = getattr(self, name)
+            if self.mode != mode and value is not None:
+                raise BadOption(name, value, f"it belongs to mode={mode!r}; leave it out, or choose that mode")
+            valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= LONGEST
+            if self.mode == mode and not valid:
+                raise BadOption(name, value, f"{what}: more than 0, and at most {LONGEST:g}")
+        if self.wait is not None and self.at_most is not None and self.at_most < self.wait:
+            raise BadOption("at_most", self.at_most, f"it cannot be less than wait={self.wait:g}")
+
+
+_TIMES = {
+    "wait": ("debounce", "seconds without a call before the job starts"),
+    "at_most": ("debounce", "the most seconds from the first call to the start"),
+    "period": ("throttle", "the seconds in which one job is stored"),
+}
+"""Each with the mode that it belongs to."""
 
 
 DedupeOption = Key | Dedupe | None
 """What `dedupe=` takes. A key alone is `Dedupe(key)`."""
-
-
-def _check(dedupe: Dedupe) -> None:
-    """Raises BadOption for what makes no sense."""
-    if dedupe.key is not True and not callable(dedupe.key):
-        checked_key(dedupe.key)
-    if dedupe.mode not in MODES:
-        raise BadOption("mode", dedupe.mode, f"choose one of {', '.join(MODES)}")
-    if dedupe.until not in UNTIL:
-        raise BadOption("until", dedupe.until, "a key is held until its job has 'ended', or has 'started'")
-    if dedupe.mode == "throttle" and dedupe.until != "ended":
-        raise BadOption("until", dedupe.until, "a throttled key is held for its period; leave until out")
-    for name, mode, what in (
-        ("wait", "debounce", "seconds without a call before the job starts"),
-        ("at_most", "debounce", "the most seconds from the first call to the start"),
-        ("period", "throttle", "the seconds in which one job is stored"),
-    ):
-        value = getattr(dedupe, name)
-        if dedupe.mode == mode:
-            _check_seconds(name, value, what)
-        elif value is not None:
-            raise BadOption(name, value, f"it belongs to mode={mode!r}; leave it out, or choose that mode")
-    if dedupe.wait is not None and dedupe.at_most is not None and dedupe.at_most < dedupe.wait:
-        raise BadOption("at_most", dedupe.at_most, f"it cannot be less than wait={dedupe.wait:g}")
-
-
-def _check_seconds(name: str, value: object, what: str) -> None:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value <= LONGEST:
-        raise BadOption(name, value, f"{what}: more than 0, and at most {LONGEST:g}")
 
 
 def make_dedupe_key(type: str, tenant: str | None, payload: Mapping[str, Any]) -> str:
@@ -141,7 +137,7 @@ def rule_text(dedupe: DedupeOption) -> str | None:
     """The rule as it is stored; None for a key alone."""
     if not isinstance(dedupe, Dedupe):
         return None
-    times = {name: clock.seconds(getattr(dedupe, name) or 0) for name in ("wait", "at_most", "period")}
+    times = {name: clock.seconds(getattr(dedupe, name) or 0) for name in _TIMES}
     rule = Rule(mode=dedupe.mode, until=dedupe.until, **times)
     return None if rule == PLAIN else msgspec.json.encode(rule).decode()
 
@@ -152,11 +148,6 @@ def read_rule(text: str | None) -> Rule:
         return _decode_rule(text) if text else PLAIN
     except (msgspec.MsgspecError, UnicodeError):
         return PLAIN
-
-
-def mode_of(text: str | None) -> str:
-    """The mode of a stored job's rule."""
-    return read_rule(text).mode if text else "return"
 
 
 class Place(StrEnum):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ from treadle import clock
 from treadle.errors import nearest
 from treadle.job import EXPIRED, Job, Status, expired_error
 from treadle.pauses import Pause
-from treadle.units import format_duration, plural
+from treadle.units import format_duration, format_utc, plural
 
 if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
@@ -180,7 +179,7 @@ def for_tenant(why: Why, job: Job) -> Why:
 
 
 def _ended(job: Job) -> Reason:
-    when = f"at {_at(job.completed_at)}" if job.completed_at else "before"
+    when = f"at {format_utc(job.completed_at)}" if job.completed_at else "before"
     if job.status is Status.FAILED and job.attempts >= job.max_attempts:
         text = f"it failed {when}, after {job.attempts} of {plural(job.max_attempts, 'attempt')}: {job.error}"
         way_out = f"fix the cause, then retry it: treadle jobs retry {job.id}"
@@ -278,7 +277,7 @@ def _expires(facts: JobFacts) -> Iterator[Reason]:
     job = facts.job
     if job.start_by is not None and not job.waits_for_key:
         left = _duration(clock.from_datetime(job.start_by) - facts.now)
-        text = f"if it is not started by {_at(job.start_by)}, in {left}, it is cancelled"
+        text = f"if it is not started by {format_utc(job.start_by)}, in {left}, it is cancelled"
         way_out = f"to give it more time: treadle jobs reschedule {job.id} --delay 0"
         yield Reason(ReasonCode.EXPIRES, text, way_out, {"start_by": job.start_by})
 
@@ -294,7 +293,7 @@ def _not_due(facts: JobFacts) -> Iterator[Reason]:
     if due_in > 0:
         again = f" (again, after {plural(job.attempts, 'attempt')}: {job.error})" if job.error else ""
         until = "debounced until" if job.dedupe_mode == "debounce" and not job.error else "at"
-        text = f"it is not due yet: {until} {_at(job.run_at)}, in {_duration(due_in)}{again}"
+        text = f"it is not due yet: {until} {format_utc(job.run_at)}, in {_duration(due_in)}{again}"
         data = {"run_at": job.run_at, "seconds": due_in / clock.SECOND}
         yield Reason(ReasonCode.NOT_DUE, text, "wait until then", data)
 
@@ -347,10 +346,6 @@ def _holders(facts: JobFacts) -> str:
     names = {worker.id: worker.name for worker in facts.workers}
     each = [f"{n} by {names.get(id, id) or 'hand'}" for id, n in sorted(facts.holders.items())]
     return ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")
-
-
-def _at(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _duration(microseconds: int) -> str:

@@ -12,8 +12,8 @@ from treadle.dedupe import Dedupe, DedupeOption, key_for, rule_text
 from treadle.errors import BadArguments, BadOption, TreadleError, UnknownOption
 from treadle.ids import new_id
 from treadle.job import Job, NewJob, Reschedule
-from treadle.schedule import MISSED, OVERLAP, Missed, NewSchedule, Overlap, Rule, checked_choice, checked_rule
-from treadle.settings import at_least_one, checked_delay, checked_name, checked_priority, checked_run_at, microseconds
+from treadle.schedule import MISSED, OVERLAP, Missed, NewSchedule, Overlap, checked_choice, checked_rule
+from treadle.settings import at_least_one, checked_delay, checked_moment, checked_name, checked_priority, microseconds
 
 if TYPE_CHECKING:
     from treadle.registry import AlreadyDone, JobType, Registry
@@ -109,27 +109,13 @@ class JobFunction(Enqueuer[P], Generic[Q, P, R]):
     def __repr__(self) -> str:
         return f"<job {self.job_type.name}>"
 
-    def schedule(
-        self,
-        name: str,
-        *,
-        cron: str | None = None,
-        every: float | timedelta | None = None,
-        zone: str | None = None,
-        anchor: datetime | None = None,
-        payload: Mapping[str, Any] | None = None,
-        missed: Missed = "once",
-        overlap: Overlap = "skip",
-        **options: Unpack[ScheduleOptions],
-    ) -> None:
+    def schedule(self, name: str, **options: Unpack[ScheduleOptions]) -> None:
         """Declare a schedule: workers of this code store a job with this payload at its moments.
 
         `cron` is in `zone`, by default UTC. `every` is in seconds, and counts from `anchor`, by default 1970.
         """
         self.registry.refuse_a_second_schedule(name)
-        rule = checked_rule(cron, every, zone, anchor)
-        new = make_schedule(name, self.job_type, rule, payload, missed, overlap, options)
-        self.job_type.schedules[name] = new
+        self.job_type.schedules[name] = make_schedule(name, self.job_type, options)
 
     def already_done(self, function: AlreadyDone) -> AlreadyDone:
         """Declare how to recognize finished work: given jobs that are not completed, return those whose work exists."""
@@ -137,49 +123,55 @@ class JobFunction(Enqueuer[P], Generic[Q, P, R]):
         return function
 
 
-class ScheduleOptions(TypedDict, total=False):
-    """What the jobs of a schedule get, if not what their type says."""
+AnyJob = JobFunction[..., ..., Any]
 
+
+class ScheduleOptions(TypedDict, total=False):
+    """When a schedule fires, and what its jobs get, if not what their type says."""
+
+    cron: str | None
+    every: float | timedelta | None
+    zone: str | None
+    anchor: datetime | None
+    payload: Mapping[str, Any] | None
+    missed: Missed
+    """Default: "once"."""
+    overlap: Overlap
+    """Default: "skip"."""
     queue: str
     priority: int
     max_attempts: int
     subject: str
 
 
-def make_schedule(
-    name: str,
-    job: JobType | str,
-    rule: Rule,
-    payload: Mapping[str, Any] | None,
-    missed: str,
-    overlap: str,
-    options: ScheduleOptions,
-    tenant: str = "",
-) -> NewSchedule:
+KNOWN_SCHEDULE_OPTIONS = frozenset(ScheduleOptions.__annotations__)
+
+
+def make_schedule(name: str, job: JobType | str, options: ScheduleOptions, tenant: str = "") -> NewSchedule:
     """A checked schedule. The payload has to fit the handler, if that is known here."""
-    for option in options.keys() - KNOWN_SCHEDULE_OPTIONS:
-        raise UnknownOption(option, KNOWN_SCHEDULE_OPTIONS)
-    for option, value in {**options, "tenant": tenant}.items():
-        _CHECKS[option](value)
+    checked(cast(Options, options), KNOWN_SCHEDULE_OPTIONS)
     if not name:
         raise BadOption("name", name, "a schedule needs a name")
-    type, arguments = job if isinstance(job, str) else job.name, {} if payload is None else payload
-    if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
-        raise BadArguments(type, f"a payload is a JSON object, not {payload!r}", "a dict with text keys")
-    encode = partial(codec.to_json_exact, type=type, where=type) if isinstance(job, str) else job.signature.encode
+    type, known = (job, None) if isinstance(job, str) else (job.name, job)
+    of_jobs: dict[str, Any] = {option: value for option, value in options.items() if option in _CHECKS}
     return NewSchedule(
         name=checked_name("name", name),
-        tenant=tenant,
+        tenant=checked_name("tenant", tenant),
         type=checked_name("type", type),
-        rule=rule,
-        payload=encode(dict(arguments)),
-        missed=checked_choice("missed", missed, MISSED),
-        overlap=checked_choice("overlap", overlap, OVERLAP),
-        **options,
+        rule=checked_rule(*(options.get(part) for part in ("cron", "every", "zone", "anchor"))),
+        payload=encode_payload(type, known, options.get("payload")),
+        missed=checked_choice("missed", options.get("missed", "once"), MISSED),
+        overlap=checked_choice("overlap", options.get("overlap", "skip"), OVERLAP),
+        **of_jobs,
     )
 
 
-KNOWN_SCHEDULE_OPTIONS = frozenset(ScheduleOptions.__annotations__)
+def encode_payload(type: str, known: JobType | None, payload: Mapping[str, Any] | None) -> str:
+    """A payload as JSON. It has to fit the handler, if that is known here."""
+    arguments = {} if payload is None else payload
+    if not isinstance(arguments, Mapping) or not all(isinstance(key, str) for key in arguments):
+        raise BadArguments(type, f"a payload is a JSON object, not {payload!r}", "a dict with text keys")
+    return codec.to_json_exact(dict(arguments), type, type) if known is None else known.signature.encode(arguments)
 
 
 def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options: Options) -> NewJob:
@@ -197,7 +189,9 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
     dedupe = options.get("dedupe", dedupe)
     key = None if dedupe is None else key_for(dedupe, policy.type, tenant, codec.decode(payload))
     if isinstance(dedupe, Dedupe) and dedupe.mode == "debounce":
-        _refuse_times(options)
+        for name in options.keys() & {"delay", "run_at"}:
+            way_out = "a debounce decides when the job is due; leave it out, or change wait"
+            raise BadOption(name, options.get(name), way_out)
     return NewJob(
         id=new_id(),
         type=policy.type,
@@ -215,20 +209,12 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
     )
 
 
-def _refuse_times(options: Options) -> None:
-    for name in ("delay", "run_at"):
-        if name in options:
-            raise BadOption(
-                name, options.get(name), "a debounce decides when the job is due; leave it out, or change wait"
-            )
-
-
 _CHECKS: dict[str, Callable[[Any], object]] = {
     **{name: partial(checked_name, name) for name in ("queue", "tenant", "subject")},
     "priority": checked_priority,
     "max_attempts": partial(at_least_one, "max_attempts"),
     "delay": checked_delay,
-    "run_at": checked_run_at,
+    "run_at": partial(checked_moment, "run_at", way_out="a datetime; for seconds from now use delay=…"),
     "start_within": microseconds,
 }
 

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from treadle import clock, codec
-from treadle.dedupe import mode_of
+from treadle.dedupe import read_rule
 
 
 class Status(StrEnum):
@@ -173,10 +173,10 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             return job
         return msgspec.structs.replace(
             job,
-            dedupe_mode=None if self.dedupe is None else mode_of(self.dedupe_rule),
+            dedupe_mode=None if self.dedupe is None else read_rule(self.dedupe_rule).mode,
             start_by=None if self.start_within is None else clock.moment(due + self.start_within),
             schedule=self.schedule,
-            fired_at=None if self.fired_at is None else clock.moment(self.fired_at),
+            fired_at=clock.optional_moment(self.fired_at),
         )
 
 

@@ -8,13 +8,13 @@ from typing import Any, Unpack
 
 from treadle import clock, filters
 from treadle.bulk import Bulk, changes_for
-from treadle.control import Control
 from treadle.diagnosis import Why, explain
 from treadle.errors import BadCursor, BadOption, JobNotFound
 from treadle.filters import EVERYTHING, Filter
 from treadle.function import Changes, make_reschedule
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.pausing import Pausing
 from treadle.problems import Problem, problems
 from treadle.results import twin
 from treadle.schedule import LATE
@@ -36,7 +36,7 @@ ONE_STEP = 60 << 34
 """Seconds, in whole minutes: so long that all of the time is one step."""
 
 
-class Management(Control):
+class Management(Pausing):
     """The part of `Treadle` that manages stored jobs."""
 
     def get(self, id: str) -> Job | None:
@@ -266,12 +266,10 @@ def latencies(samples: Sequence[Sampled]) -> dict[str, Latency]:
     by_type: dict[str, list[Sampled]] = {}
     for sample in samples:
         by_type.setdefault(sample.type, []).append(sample)
-    return {type: _latency(some) for type, some in sorted(by_type.items())}
-
-
-def _latency(samples: Sequence[Sampled]) -> Latency:
-    waits, runs = _quantiles(sample.waited for sample in samples), _quantiles(sample.ran for sample in samples)
-    return Latency(len(samples), *waits, *runs)
+    return {
+        type: Latency(len(some), *_quantiles(one.waited for one in some), *_quantiles(one.ran for one in some))
+        for type, some in sorted(by_type.items())
+    }
 
 
 def _quantiles(times: Iterable[int]) -> tuple[float, float]:

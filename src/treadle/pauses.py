@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -11,7 +11,7 @@ import msgspec
 from treadle import clock
 from treadle.errors import BadOption
 from treadle.settings import checked_name
-from treadle.units import format_duration
+from treadle.units import format_duration, format_utc
 
 MOST_REASON = 1_000
 """Characters of a reason."""
@@ -74,9 +74,9 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
     def __str__(self) -> str:
         """`queue 'mail' is paused by ann since 2026-11-01 08:30:00 UTC until …: provider down`"""
-        until = f" until {_at(self.until)}" if self.until else ""
+        until = f" until {format_utc(self.until)}" if self.until else ""
         reason = f": {self.reason}" if self.reason else ""
-        return f"{self.target} is paused by {self.by or 'somebody'} since {_at(self.since)}{until}{reason}"
+        return f"{self.target} is paused by {self.by or 'somebody'} since {format_utc(self.since)}{until}{reason}"
 
 
 class NewPause(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,7 +153,3 @@ def forgotten_text(pause: Pause, now: int) -> str:
     what = "drained" if pause.draining else "paused"
     reason = f" ({pause.reason})" if pause.reason else ""
     return f"{pause.target} has been {what} for {format_duration(age(pause, now))} by {pause.by or 'somebody'}{reason}"
-
-
-def _at(moment: datetime) -> str:
-    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

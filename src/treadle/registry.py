@@ -14,7 +14,7 @@ from treadle.codec import as_json
 from treadle.context import Context
 from treadle.dedupe import Dedupe, DedupeOption
 from treadle.errors import BadHandler, BadOption, DuplicateType, TreadleError, UnknownOption, UnknownType
-from treadle.function import JobFunction
+from treadle.function import AnyJob, JobFunction
 from treadle.limits import Limit, checked_limits
 from treadle.schedule import NewSchedule
 from treadle.settings import at_least_one, checked_name, checked_priority, checked_timeout
@@ -93,7 +93,7 @@ class Registry:
         """The app that includes it, perhaps by way of other registries."""
         self._parent: Registry | None = None
         self._included: list[Registry] = []
-        self._functions: dict[str, JobFunction[..., ..., Any]] = {}
+        self._functions: dict[str, AnyJob] = {}
 
     @overload
     def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobFunction[Concatenate[Context, P], P, R]: ...
@@ -113,10 +113,10 @@ class Registry:
             return self._add(function, options)
         return lambda function: self._add(function, options)
 
-    def _add(self, handler: Callable[..., Any], options: JobOptions) -> JobFunction[..., ..., Any]:
+    def _add(self, handler: Callable[..., Any], options: JobOptions) -> AnyJob:
         for option in options.keys() - KNOWN_JOB_OPTIONS:
             raise UnknownOption(option, KNOWN_JOB_OPTIONS)
-        declared = JobFunction[..., ..., Any](_job_type(handler, options), self)
+        declared: AnyJob = JobFunction(_job_type(handler, options), self)
         self._refuse_a_second(declared)
         if options.get("zone") is not None and options.get("cron") is None:
             raise BadOption("zone", options.get("zone"), "it belongs to cron=; pass both")
@@ -125,21 +125,18 @@ class Registry:
         self._keep(declared)
         return declared
 
-    def _keep(self, function: JobFunction[..., ..., Any]) -> None:
+    def _keep(self, function: AnyJob) -> None:
         if self._parent is not None:  # declared after the include: workers look at the parent
             self._parent._keep(function)
         self._functions[function.job_type.name] = function
 
-    def _refuse_a_second(self, function: JobFunction[..., ..., Any]) -> None:
+    def _refuse_a_second(self, function: AnyJob) -> None:
         if self._parent is not None:
             self._parent._refuse_a_second(function)
         name = function.job_type.name
         if name in self._functions:
-            raise DuplicateType(
-                name,
-                _location(self._functions[name].job_type.handler),
-                _location(function.job_type.handler),
-            )
+            first, second = self._functions[name].job_type.handler, function.job_type.handler
+            raise DuplicateType(name, _location(first), _location(second))
 
     def include(self, other: Registry) -> None:
         """Add all jobs of another registry, also those declared later. If one type exists already, add none."""
@@ -187,7 +184,7 @@ class Registry:
         function = self._functions.get(type)
         return None if function is None else function.job_type
 
-    def __iter__(self) -> Iterator[JobFunction[..., ..., Any]]:
+    def __iter__(self) -> Iterator[AnyJob]:
         return iter(self._functions.values())
 
     def __len__(self) -> int:

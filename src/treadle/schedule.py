@@ -135,9 +135,8 @@ def checked_rule(cron: Any, every: Any, zone: Any, anchor: Any) -> Rule:
             raise BadOption("cron", cron, "it has no moment in the next 50 years")
         return rule
     if zone is not None:
-        raise BadOption(
-            "zone", zone, "every= counts seconds, which are the same in all zones; use cron= for local time"
-        )
+        way_out = "every= counts seconds, which are the same in all zones; use cron= for local time"
+        raise BadOption("zone", zone, way_out)
     start = 0 if anchor is None else clock.from_datetime(checked_moment("anchor", anchor))
     return Rule(every=_checked_every(every), anchor=start)
 

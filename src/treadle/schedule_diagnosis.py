@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from treadle import clock
+from treadle.clock import optional_moment
 from treadle.codec import decode_as
 from treadle.diagnosis import alive
 from treadle.problems import Problem
 from treadle.schedule import LATE, Schedule, SchedulePause, latest, next_after, next_moments
-from treadle.units import format_duration, plural
+from treadle.units import format_duration, format_utc, plural
 
 if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
@@ -32,7 +33,7 @@ def to_schedule(row: ScheduleRow, workers: Sequence[WorkerRow], now: int, shown:
         at=clock.moment(row.paused_at or 0),
         by=row.paused_by or "",
         reason=row.paused_reason or "",
-        until=_moment(row.paused_until),
+        until=optional_moment(row.paused_until),
     )
     return Schedule(
         name=row.name,
@@ -51,12 +52,12 @@ def to_schedule(row: ScheduleRow, workers: Sequence[WorkerRow], now: int, shown:
         overlap=row.overlap,
         source="code" if row.source == "code" else "runtime",
         revision=row.revision,
-        next_at=_moment(row.next_at),
+        next_at=optional_moment(row.next_at),
         upcoming=_upcoming(row, shown),
         pause=pause if paused else None,
         last_job=row.last_job,
-        last_fired_at=_moment(row.last_moment),
-        skipped_at=_moment(row.skipped_at),
+        last_fired_at=optional_moment(row.last_moment),
+        skipped_at=optional_moment(row.skipped_at),
         skipped_why=row.skipped_why,
         orphaned=is_orphaned(row, workers, now),
         created_at=clock.moment(row.created_at),
@@ -71,10 +72,6 @@ def _upcoming(row: ScheduleRow, shown: int) -> tuple[datetime, ...]:
         return tuple(map(clock.moment, [row.next_at, *next_moments(row.rule, row.next_at, shown - 1)]))
     except Exception:  # its rule was broken by hand
         return (clock.moment(row.next_at),)
-
-
-def _moment(at: int | None) -> datetime | None:
-    return None if at is None else clock.moment(at)
 
 
 def is_paused(row: ScheduleRow, now: int) -> bool:
@@ -137,28 +134,28 @@ def _paused(row: ScheduleRow, now: int) -> Iterator[ScheduleReason]:
     reason = f": {row.paused_reason}" if row.paused_reason else ""
     until = "" if row.paused_until is None else f", until {_at(row.paused_until)}"
     text = f"{what}: paused{by} at {_at(since)}{until}{reason}"
-    yield ScheduleReason("paused", text, f"to go on: treadle schedules resume {_named(row)}", _moment(at))
+    yield ScheduleReason("paused", text, f"to go on: treadle schedules resume {_named(row)}", optional_moment(at))
 
 
 def _broken(row: ScheduleRow, now: int) -> Iterator[ScheduleReason]:
     if row.next_at is None and not is_paused(row, now):
         text = f"fires no more: {row.skipped_why or 'its rule has no moment left'}"
         way_out = f"put it again, or resume it: treadle schedules resume {_named(row)}"
-        yield ScheduleReason("broken", text, way_out, _moment(row.skipped_at))
+        yield ScheduleReason("broken", text, way_out, optional_moment(row.skipped_at))
 
 
 def _overdue(row: ScheduleRow, now: int) -> Iterator[ScheduleReason]:
     if is_overdue(row, now) and row.next_at is not None:
         late = format_duration((now - row.next_at) / clock.SECOND)
         text = f"did not fire at {_at(row.next_at)}: it has been due for {late}, and no worker or tick fires it"
-        yield ScheduleReason("overdue", text, "start a worker: treadle worker app:td", _moment(row.next_at))
+        yield ScheduleReason("overdue", text, "start a worker: treadle worker app:td", optional_moment(row.next_at))
 
 
 def _skipped(row: ScheduleRow) -> Iterator[ScheduleReason]:
     if row.skipped_at is not None and row.skipped_at > (row.last_moment or 0) and row.next_at is not None:
         text = f"did not fire at {_at(row.skipped_at)}: {row.skipped_why}"
         way_out = "it fires again at its next moment; choose another policy if each moment needs a job"
-        yield ScheduleReason("skipped", text, way_out, _moment(row.skipped_at))
+        yield ScheduleReason("skipped", text, way_out, optional_moment(row.skipped_at))
 
 
 def _orphaned(row: ScheduleRow, workers: Sequence[WorkerRow], now: int) -> Iterator[ScheduleReason]:
@@ -182,7 +179,8 @@ def _waits(row: ScheduleRow, now: int) -> ScheduleReason:
     assert row.next_at is not None
     due = format_duration((row.next_at - now) / clock.SECOND)
     text = f"fires next at {_at(row.next_at)}, in {due}"
-    return ScheduleReason("waits", text, f"to run it now: treadle schedules run {_named(row)}", _moment(row.next_at))
+    way_out = f"to run it now: treadle schedules run {_named(row)}"
+    return ScheduleReason("waits", text, way_out, clock.moment(row.next_at))
 
 
 # What is wrong
@@ -220,4 +218,4 @@ def _named(row: ScheduleRow) -> str:
 
 
 def _at(at: int) -> str:
-    return clock.moment(at).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return format_utc(clock.moment(at))

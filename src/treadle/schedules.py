@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import datetime, timedelta
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
 
 from treadle import clock
 from treadle.backfill import Backfill
+from treadle.codec import as_json
 from treadle.errors import BadCursor, BadOption, ScheduleNotFound, StoreUnusable
-from treadle.function import JobFunction, ScheduleOptions, make_schedule
+from treadle.function import AnyJob, JobFunction, ScheduleOptions, make_schedule
 from treadle.job import Job
 from treadle.results import twin
-from treadle.schedule import Missed, NewSchedule, Overlap, Rule, Schedule, checked_rule
+from treadle.schedule import NewSchedule, Schedule
 from treadle.schedule_diagnosis import ScheduleWhy, explain_schedule, to_schedule
 from treadle.settings import checked_moment, checked_name
 from treadle.stores.user_connections import is_async, run_on_async
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 PAGE_LIMIT = 1_000
 
+JobOrType = AnyJob | str
 Progress = Callable[[int, int], None]
 """Gets how many moments are done, and how many there are."""
 
@@ -71,9 +73,8 @@ class Schedules:
             raise BadOption("limit", limit, f"from 1 to {PAGE_LIMIT}; for more, pass cursor=page.next")
         rows = self._app.store.schedules(tenant, _after(cursor), limit + 1)
         workers, now = self._workers(rows), self._app.store.now()
-        more = len(rows) > limit
         shown = [to_schedule(row, workers, now, shown=1) for row in rows[:limit]]
-        return SchedulePage(shown, _cursor(rows[limit - 1]) if more else None)
+        return SchedulePage(shown, as_json((shown[-1].tenant, shown[-1].name)) if len(rows) > limit else None)
 
     def get(self, name: str, *, tenant: str = "") -> Schedule | None:
         """The schedule, with its next ten moments, or None."""
@@ -97,48 +98,20 @@ class Schedules:
     # Change
 
     def put(
-        self,
-        name: str,
-        job: JobFunction[..., ..., Any] | str,
-        *,
-        cron: str | None = None,
-        every: float | timedelta | None = None,
-        zone: str | None = None,
-        anchor: datetime | None = None,
-        payload: Mapping[str, Any] | None = None,
-        missed: Missed = "once",
-        overlap: Overlap = "skip",
-        tenant: str = "",
-        connection: Any = None,
-        **options: Unpack[ScheduleOptions],
+        self, name: str, job: JobOrType, *, tenant: str = "", connection: Any = None, **options: Unpack[ScheduleOptions]
     ) -> Schedule:
         """Store a schedule, or change the one with this name. `job`: a job, or the name of its type.
 
         It wins over what code declares under this name, until it is deleted. With `connection`, it exists if and only
         if your open transaction commits.
         """
-        new = self._new(name, job, checked_rule(cron, every, zone, anchor), payload, missed, overlap, tenant, options)
-        return self._shown(self._app.store.put_schedule(new, connection))
+        return self._shown(self._app.store.put_schedule(self._new(name, job, options, tenant), connection))
 
     async def aput(
-        self,
-        name: str,
-        job: JobFunction[..., ..., Any] | str,
-        *,
-        cron: str | None = None,
-        every: float | timedelta | None = None,
-        zone: str | None = None,
-        anchor: datetime | None = None,
-        payload: Mapping[str, Any] | None = None,
-        missed: Missed = "once",
-        overlap: Overlap = "skip",
-        tenant: str = "",
-        connection: Any = None,
-        **options: Unpack[ScheduleOptions],
+        self, name: str, job: JobOrType, *, tenant: str = "", connection: Any = None, **options: Unpack[ScheduleOptions]
     ) -> Schedule:
         """`put` without blocking the event loop."""
-        store = self._app.store
-        new = self._new(name, job, checked_rule(cron, every, zone, anchor), payload, missed, overlap, tenant, options)
+        store, new = self._app.store, self._new(name, job, options, tenant)
         if connection is None:
             row = await asyncio.to_thread(store.put_schedule, new)
         elif is_async(connection):
@@ -147,21 +120,11 @@ class Schedules:
             row = store.put_schedule(new, connection)
         return await asyncio.to_thread(self._shown, row)
 
-    def _new(
-        self,
-        name: str,
-        job: JobFunction[..., ..., Any] | str,
-        rule: Rule,
-        payload: Mapping[str, Any] | None,
-        missed: str,
-        overlap: str,
-        tenant: str,
-        options: ScheduleOptions,
-    ) -> NewSchedule:
+    def _new(self, name: str, job: JobOrType, options: ScheduleOptions, tenant: str) -> NewSchedule:
         if not isinstance(job, JobFunction | str):
             raise BadOption("job", job, "a function with @td.job, or the name of its type")
         kind = (self._app.registry.get(job) or job) if isinstance(job, str) else job.job_type
-        return make_schedule(name, kind, rule, payload, missed, overlap, options, tenant)
+        return make_schedule(name, kind, options, tenant)
 
     def pause(
         self, name: str, *, reason: str = "", until: datetime | None = None, by: str = "", tenant: str = ""
@@ -218,10 +181,6 @@ class Schedules:
     def _workers(self, rows: Sequence[ScheduleRow]) -> Sequence[WorkerRow]:
         """The workers, if they matter. A role that sees one tenant does not see workers."""
         return self._app.store.workers() if any(row.source == "code" for row in rows) else ()
-
-
-def _cursor(row: ScheduleRow) -> str:
-    return msgspec.json.encode((row.tenant, row.name)).decode()
 
 
 def _after(cursor: str | None) -> tuple[str, str]:

@@ -83,15 +83,12 @@ def microseconds(start_within: Any) -> int:
     return clock.seconds(seconds)
 
 
-def checked_run_at(moment: Any) -> datetime:
-    if not isinstance(moment, datetime):
-        raise BadOption("run_at", moment, "a datetime; for seconds from now use delay=…")
-    return checked_moment("run_at", moment)
+A_DATETIME = "a datetime, such as datetime(2026, 11, 1, 8, 30, tzinfo=UTC)"
 
 
-def checked_moment(option: str, moment: Any) -> datetime:
+def checked_moment(option: str, moment: Any, way_out: str = A_DATETIME) -> datetime:
     if not isinstance(moment, datetime):
-        raise BadOption(option, moment, "a datetime, such as datetime(2026, 11, 1, 8, 30, tzinfo=UTC)")
+        raise BadOption(option, moment, way_out)
     try:
         exists = clock.FIRST <= clock.from_datetime(moment) <= clock.LAST
     except OverflowError:

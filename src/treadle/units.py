@@ -45,6 +45,10 @@ def format_relative(moment: datetime, now: datetime | None = None) -> str:
     return f"in {format_duration(seconds)}" if seconds > 0 else f"{format_duration(-seconds)} ago"
 
 
+def format_utc(moment: datetime) -> str:
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
 def plural(count: int, word: str) -> str:
     return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
 

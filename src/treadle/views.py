@@ -29,10 +29,8 @@ if TYPE_CHECKING:
 
 def job(job: Job, hide: Redactor) -> Job:
     progress = job.progress and msgspec.structs.replace(job.progress, message=hide.text(job.progress.message))
-    payload, result = hide.value(job.payload), hide.value(job.result)
-    return msgspec.structs.replace(
-        job, payload=payload, result=result, error=_redacted(job.error, hide), progress=progress
-    )
+    values = {"payload": hide.value(job.payload), "result": hide.value(job.result)}
+    return msgspec.structs.replace(job, **values, error=_redacted(job.error, hide), progress=progress)
 
 
 def attempt(attempt: Attempt, hide: Redactor) -> Attempt:
@@ -229,8 +227,7 @@ def hint(counts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return {"counts": {row["status"]: row["count"] for row in counts}}
 
 
-def moment(at: int | None) -> datetime | None:
-    return None if at is None else clock.moment(at)
+moment = clock.optional_moment
 
 
 class UsageOut(msgspec.Struct, kw_only=True):

@@ -15,17 +15,13 @@ def open_store(url: str, *, synchronous: str = "FULL", clock: Clock = now) -> St
     if scheme != "sqlite" and synchronous != "FULL":
         raise BadOption("synchronous", synchronous, "the server decides that, not its clients")
     if scheme in ("postgresql", "postgres"):
-        return _postgres(url, clock)
+        try:
+            from treadle.stores.postgres.store import PostgresStore
+        except ImportError as error:
+            raise MissingExtra("postgresql://", "psycopg", "postgres-binary") from error
+        return PostgresStore(url, clock=clock)
     if scheme in LIBSQL_SCHEMES:
         from treadle.stores.libsql.store import LibSQLStore  # it imports an HTTP client, which others do not need
 
         return LibSQLStore(url, clock=clock)
     return SQLiteStore(url, synchronous=synchronous, clock=clock)
-
-
-def _postgres(url: str, clock: Clock) -> Store:
-    try:
-        from treadle.stores.postgres.store import PostgresStore
-    except ImportError as error:
-        raise MissingExtra("postgresql://", "psycopg", "postgres-binary") from error
-    return PostgresStore(url, clock=clock)

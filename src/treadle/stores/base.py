@@ -30,20 +30,10 @@ from treadle.job import (
     Usage,
 )
 from treadle.outcome import Outcome
-from treadle.stores.control import Limiting, Pausing
-from treadle.stores.records import WebRecords
-from treadle.stores.rows import (
-    Beat,
-    BulkChunk,
-    Claim,
-    Defect,
-    Due,
-    JobCounts,
-    QueueStats,
-    Sampled,
-    Settled,
-)
-from treadle.stores.scheduling import Scheduling
+from treadle.stores.base_control import Limiting, Pausing
+from treadle.stores.base_schedules import Scheduling
+from treadle.stores.base_web_records import WebRecords
+from treadle.stores.rows import Beat, BulkChunk, Claim, Defect, Due, JobCounts, QueueStats, Sampled, Settled
 
 RECLAIM_AFTER = 5_000_000
 """Microseconds past its deadline after which a job of a worker can be stuck: its worker goes first."""

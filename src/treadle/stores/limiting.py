@@ -105,7 +105,7 @@ class LimitedClaim:
         self._measure(locked)
         free = {key: min(self._places[key], MOST_PARKED) for key in locked if self._uses[key].parked}
         queues = self._put_back({key: n for key, n in free.items() if n})
-        tx.execute(tx.sql.DELETE_OPENINGS, {"seqs": as_json([row[0] for row in rows if row[3]])})
+        tx.execute(tx.sql.DELETE_OPENINGS, {"ids": as_json([row[0] for row in rows if row[3]])})
         add_openings(tx, [(key, tx.now if n == MOST_PARKED else self._next_at(key)) for key, n in free.items()])
         return queues
 

@@ -28,9 +28,8 @@ def numbers(where: str, meta: str, found: Mapping[str, int]) -> tuple[int, int]:
     schema, oldest = found.get("schema", 0), found.get("oldest", 0)
     if schema < 1 or oldest < 1:
         problem = f"it has tables of treadle, but in {meta} schema is {schema} and oldest is {oldest}"
-        raise StoreUnusable(
-            where, problem, f"restore the rows of {meta} from a backup, or let treadle use another database"
-        )
+        way_out = f"restore the rows of {meta} from a backup, or let treadle use another database"
+        raise StoreUnusable(where, problem, way_out)
     return schema, oldest
 
 

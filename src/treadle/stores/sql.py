@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from treadle.filters import MOST_SEARCHED
 from treadle.job import Status
 from treadle.stores.rows import ScheduleRow
 
@@ -38,6 +39,15 @@ _OF_SCHEDULE = ", ".join(_TYPES)
 _S_OF_SCHEDULE = ", ".join(f"s.{column}" for column in _TYPES)
 _NEW_SCHEDULE = ", ".join(f"CAST(:{column} AS {type})" for column, type in _TYPES.items())
 _SET_SCHEDULE = ", ".join(f"{column} = CAST(:{column} AS {type})" for column, type in _TYPES.items())
+# The rows that a JSON array of ids names.
+THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
+
+# The fields of ClaimedJob, of a lease `l` and its job `j`.
+LEASE_COLUMNS = """
+       l.id::text, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
+       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent,
+       j.fired_at"""
+
 # The dedupe rule of a job `j`: NULL without a key, '' for a key alone.
 DEDUPE_RULE = "CASE WHEN j.dedupe IS NOT NULL THEN coalesce(j.dedupe_rule, '') END"
 
@@ -59,6 +69,8 @@ class Statements:
 
     # ---- enqueue
 
+    # The ids that an earlier try has stored already.
+    EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {THESE}"
     # Let no other transaction change who holds a key.
     LOCK_KEY = """
         SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) FOR UPDATE
@@ -110,6 +122,20 @@ class Statements:
 
     # ---- claim
 
+    # Who declares this worker dead has to wait until its claim is committed, and finds all of its leases.
+    # 1 if it may claim, 0 if somebody wants it to be quiet.
+    IS_ALIVE = "SELECT (quiet_at IS NULL)::integer FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
+    DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {THESE}"
+    # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck. These are locked, so that
+    # their owner cannot move the deadline in between; one that it moves or settles just now is left to it.
+    _LEASES = f"""
+        SELECT json_build_array({LEASE_COLUMNS},
+                                2 * (EXISTS (SELECT 1 FROM treadle.lease_keys k WHERE k.id = l.id))::integer)::text
+          FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
+        """
+    LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
+    LEASE_OF_JOB = f"{_LEASES} WHERE l.id = CAST(:id AS uuid)"
+    STUCK_LEASES = f"{_LEASES} WHERE {STUCK} FOR UPDATE OF l SKIP LOCKED"
     DEAD_LEASEHOLDERS = """
         SELECT DISTINCT worker FROM treadle.leases l
          WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
@@ -117,6 +143,12 @@ class Statements:
 
     # ---- settle
 
+    # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
+    WRITTEN_BEFORE = """
+        SELECT f.lease, f.token FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+          JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint
+                                 AND f.token = (e ->> 2)::bigint AND f.status = e ->> 3
+        """
     # Leases of jobs that were deleted by hand: there is nothing left to run.
     DELETE_ORPHANED_LEASES = """
         DELETE FROM treadle.leases AS l
@@ -148,6 +180,12 @@ class Statements:
     BEATS = "SELECT id, beats, quiet_at FROM treadle.workers"
     SET_QUIET = "UPDATE treadle.workers SET quiet_at = CAST(:quiet_at AS bigint) WHERE id = :worker"
     FLAGS_OF_WORKER = "SELECT lease, cancel, deadline FROM treadle.leases WHERE worker = :worker"
+    # [[id, number, token, deadline], …]
+    MOVE_DEADLINES = """
+        UPDATE treadle.leases AS l SET deadline = (e ->> 3)::bigint
+          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+         WHERE l.id = (e ->> 0)::uuid AND l.lease = (e ->> 1)::bigint AND l.token = (e ->> 2)::bigint
+        """
     UNREGISTER = """
         DELETE FROM treadle.workers
          WHERE id = :worker AND (CAST(:beats AS bigint) IS NULL OR beats = CAST(:beats AS bigint))
@@ -218,6 +256,36 @@ class Statements:
                queue = coalesce(CAST(:queue AS text), queue)
          WHERE id = CAST(:id AS uuid)
     """
+    # Everything there is to know of some jobs; `to_job` in read.py has the names.
+    _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+                (SELECT error FROM treadle.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
+                  ORDER BY lease DESC LIMIT 1) END"""
+    _JOB = f"""
+        SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts,
+               j.created_at, r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by, r.parked = 'key',
+               l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
+               f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error,
+               f.result::text, {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at
+        """
+    # Conditions of a filter: a text in an error, and in a payload.
+    _ERROR = f"coalesce(f.error, {_LAST_ERROR})"
+    _ERROR_HAS = f"strpos(lower({_ERROR}), lower(CAST(:{{text}} AS text))) > 0"
+    # Not after a name that may be a secret's, if it has a value; not in a URL that may have a password; and only near
+    # the start, because each of the names is looked for. (LIMIT: without it, `e` is computed again for each of them.)
+    _ERROR_SHOWS = f"""EXISTS (
+        SELECT 1 FROM (SELECT e, length(t) AS n, strpos(e, t) AS p
+                         FROM (SELECT lower(substr({_ERROR}, 1, {MOST_SEARCHED})) AS e,
+                                      lower(CAST(:{{text}} AS text)) AS t LIMIT 1) s LIMIT 1) s
+         WHERE p > 0
+           AND NOT (strpos(e, '://') BETWEEN 1 AND p - 1 AND strpos(substr(e, p), '@') > 0)
+           AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements_text(CAST(:markers AS text)::jsonb) m
+                            WHERE strpos(e, m.value) BETWEEN 1 AND p - 1
+                              AND strpos(replace(substr(e, strpos(e, m.value), p + n - strpos(e, m.value)), '=', ':'),
+                                         ':') > 0))"""
+    _PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
+    DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {THESE}"
+    DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {THESE}"
+    DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {THESE}"
     # Where there is no tally: every job, counted one by one.
     COUNT_EACH = """
         SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END),
@@ -265,6 +333,8 @@ class Statements:
 
     # ---- limits
 
+    # [[name, key, …], …]
+    KEYS = "SELECT e ->> 0 AS name, e ->> 1 AS key FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e"
     # What the types declare, the newest declaration first.
     LIMITED_TYPES = """
         SELECT type, concurrency, limits FROM treadle.types WHERE concurrency IS NOT NULL OR limits <> '[]'
@@ -305,6 +375,28 @@ class Statements:
                  WHERE r.parked = 'limit:' || e.name || {{unit}} || e.key AND r.parked <> '' LIMIT 1)
           FROM ({{keys}}) e
     """
+    # [[name, key, id, lease, tenant], …]
+    ADD_LEASE_KEYS = """
+        INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
+        SELECT e ->> 0, e ->> 1, (e ->> 2)::uuid, (e ->> 3)::bigint, e ->> 4
+          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true
+            ON CONFLICT (name, key, id, tenant) DO UPDATE SET lease = excluded.lease
+    """
+    # [[name, key, full_at], …]
+    ADD_BUCKETS = """
+        INSERT INTO treadle.buckets (name, key, full_at)
+        SELECT e ->> 0, e ->> 1, (e ->> 2)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+    """
+    # Of keys for which rows are parked, unless there is one to come. [[name, key, at, what for], …]
+    ADD_OPENINGS = """
+        INSERT INTO treadle.openings (name, key, at, held)
+        SELECT n.name, n.key, n.at, 0
+          FROM (SELECT e ->> 0 AS name, e ->> 1 AS key, (e ->> 2)::bigint AS at, e ->> 3 AS parked
+                  FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e) n
+         WHERE (SELECT 1 FROM treadle.ready r WHERE r.parked = n.parked AND r.parked <> '' LIMIT 1) = 1
+           AND NOT (n.at > :now AND coalesce((SELECT max(o.at) FROM treadle.openings o
+                                               WHERE o.name = n.name AND o.key = n.key), 0) > :now)
+    """
     RUNNING_BY_LIMIT = "SELECT name, count(*) FROM treadle.lease_keys GROUP BY name"
     # Buckets that are full say nothing, and so do tokens that were given back to them.
     PRUNE_BUCKETS = """
@@ -317,6 +409,7 @@ class Statements:
          WHERE NOT EXISTS (SELECT 1 FROM treadle.leases l
                             WHERE l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease)
     """
+    DELETE_OPENINGS = f"DELETE FROM treadle.openings WHERE seq = {THESE}".replace("::uuid", "::bigint")
     NEXT_OPENING = "SELECT min(at) FROM treadle.openings"
     # Nothing of this key starts before.
     HOLD_KEY = """
@@ -328,6 +421,17 @@ class Statements:
         INSERT INTO treadle.buckets (name, key, full_at) VALUES (CAST(:name AS text), CAST(:key AS text), NULL)
     """
     LEASE_KEYS_OF = "SELECT name, key FROM treadle.lease_keys WHERE id = CAST(CAST(:id AS text) AS uuid)"
+
+    # ---- rows broken by hand: a job is in one place
+
+    DROP_READY_OF_LEASED = """
+        DELETE FROM treadle.ready WHERE (id, tenant) IN (SELECT id, tenant FROM treadle.leases) RETURNING id::text
+        """
+    DROP_LEASES_OF_FINISHED = """
+        DELETE FROM treadle.leases AS l
+         WHERE EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = l.id AND f.tenant = l.tenant)
+        RETURNING id::text, type, queue
+        """
 
     # ---- pauses
 
@@ -407,6 +511,8 @@ class Statements:
         SELECT count(*) OVER (), queue, type, {_BY_STATUS} FROM treadle.tallies t WHERE {{which}}
          GROUP BY queue, type HAVING sum(count) <> 0 ORDER BY sum(count) DESC, queue, type LIMIT :queues
     """
+    # A JSON list of pairs, as a table.
+    PAIRS = "SELECT e ->> 0 AS queue, e ->> 1 AS type FROM jsonb_array_elements(CAST(:pairs AS text)::jsonb) e"
     # Of each (queue, type, priority) that waits: since when the oldest is due, when the next is, how many are later.
     # Parked jobs are due, but nobody could take them. {pairs}: the queues and types.
     WAITING_BY_PRIORITY = """
@@ -444,6 +550,22 @@ class Statements:
           FROM (SELECT type, queue, run_at, started_at, completed_at FROM treadle.finished
                  ORDER BY id DESC LIMIT :looked_at) a
          WHERE started_at IS NOT NULL LIMIT :limit
+    """
+    # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
+    FAILURES = """
+        WITH newest AS (
+            SELECT * FROM (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
+                             FROM treadle.finished WHERE status = 'failed' AND status <> 'completed'
+                            ORDER BY id DESC LIMIT :limit) ended
+             UNION ALL
+            SELECT * FROM (SELECT type, coalesce((SELECT error FROM treadle.attempts a
+                                                   WHERE a.id = r.id AND a.tenant = r.tenant
+                                                   ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
+                             FROM treadle.ready r WHERE attempts > 0 AND run_at > :now
+                            ORDER BY id DESC LIMIT :limit) waiting)
+        SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
+          FROM (SELECT *, substr(error, 1, strpos(error || ':', ':') - 1) AS raised FROM newest) n
+         GROUP BY type, raised ORDER BY max(at) DESC
     """
     _DURING = """
         minute >= :since AND minute < :until AND (CAST(:tenant AS text) IS NULL OR tenant = CAST(:tenant AS text))
@@ -518,6 +640,39 @@ class Statements:
     # Those that are due. One that is locked is being fired or changed by another transaction.
     DUE_SCHEDULES = f"{_TO_FIRE} WHERE s.next_at <= :now ORDER BY s.next_at LIMIT :limit FOR UPDATE OF s SKIP LOCKED"
     LOCK_TO_FIRE = f"{_TO_FIRE} WHERE s.tenant = :tenant AND s.name = :name FOR UPDATE OF s"
+    # Move schedules on, if they are as they were read. The answer: those that were.
+    # [[tenant, name, next_at, revision, new next_at, last job, its moment, skipped moment, why], …]
+    ADVANCE_SCHEDULES = """
+        UPDATE treadle.schedules AS s SET next_at = (e ->> 4)::bigint, last_job = coalesce(e ->> 5, s.last_job),
+               last_moment = coalesce((e ->> 6)::bigint, s.last_moment),
+               skipped_at = coalesce((e ->> 7)::bigint, s.skipped_at), skipped_why = coalesce(e ->> 8, s.skipped_why),
+               paused_at = NULL, paused_by = NULL, paused_reason = NULL, paused_until = NULL
+          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+         WHERE s.tenant = e ->> 0 AND s.name = e ->> 1 AND s.next_at = (e ->> 2)::bigint
+           AND s.revision = (e ->> 3)::bigint
+        RETURNING tenant, name
+        """
+    # [[tenant, schedule, id], …]
+    ADD_FIRED = """
+        INSERT INTO treadle.fired (tenant, schedule, id)
+        SELECT e ->> 0, e ->> 1, (e ->> 2)::uuid FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
+         WHERE true ON CONFLICT DO NOTHING
+        """
+    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
+    DROP_ENDED = """
+        DELETE FROM treadle.fired AS d
+         WHERE (tenant, schedule) IN (SELECT e ->> 0, e ->> 1 FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e)
+           AND (EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
+                OR NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant))
+    """
+    # ... and the others, each with whether it runs.
+    UNENDED = """
+        SELECT d.tenant, d.schedule, d.id::text,
+               EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = d.id AND l.tenant = d.tenant)
+          FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e
+          JOIN treadle.fired d ON d.tenant = e ->> 0 AND d.schedule = e ->> 1
+         ORDER BY d.id
+        """
     SET_LAST_JOB = "UPDATE treadle.schedules SET last_job = :id WHERE tenant = :tenant AND name = :name"
 
     # ---- the records of the HTTP API
@@ -555,6 +710,9 @@ class Statements:
     FAIL_OPERATION = """
         UPDATE treadle.operations SET ended_at = :now, error = :error WHERE id = CAST(:id AS uuid) AND ended_at IS NULL
     """
+    LOCK_OPERATION = """
+        SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
+        """
     _OPERATION = """
         SELECT id::text, who, action, filter, total, done, skipped, position, started_at, updated_at, ended_at, error,
                changes

@@ -84,6 +84,9 @@ class Transaction(ABC):
     def snapshot(self) -> AbstractContextManager[None]:
         """Several reads that see the same moment."""
 
+    def act_for(self, tenant: str) -> None:  # noqa: B027 (most databases have nothing to do)
+        """See and change the rows of this tenant, if the database shows its users one tenant at a time."""
+
     # How rows move, as this database does it best
 
     @abstractmethod

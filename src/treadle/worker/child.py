@@ -24,7 +24,7 @@ from treadle import clock
 from treadle.backoff import backoff_delay
 from treadle.context import Run
 from treadle.errors import TreadleError, UnknownType
-from treadle.function import JobFunction
+from treadle.function import AnyJob, JobFunction
 from treadle.job import ClaimedJob, Progress
 from treadle.outcome import Crash, Outcome, after_crash, decide
 from treadle.stores import open_store
@@ -255,7 +255,7 @@ def _attempt(pipe: Connection, request: ChildRequest) -> ChildAnswer:
         return ChildAnswer(outcome=contextvars.copy_context().run(run_sync, run, job_type))
 
 
-def _import(request: ChildRequest) -> tuple[Treadle, JobFunction[..., ..., Any]]:
+def _import(request: ChildRequest) -> tuple[Treadle, AnyJob]:
     """The app and the job, in this process."""
     app: Treadle | None = getattr(importlib.import_module(request.app), request.name) if request.name else None
     type = request.claimed.type
@@ -269,7 +269,7 @@ def _import(request: ChildRequest) -> tuple[Treadle, JobFunction[..., ..., Any]]
     return function.registry.app, function
 
 
-def _find(module: Any, type: str) -> JobFunction[..., ..., Any] | None:
+def _find(module: Any, type: str) -> AnyJob | None:
     """The job of that type among a module's names."""
     return next((v for _, v in _names(module) if isinstance(v, JobFunction) and v.job_type.name == type), None)
 

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from treadle import clock
-from treadle.control import put_back
 from treadle.errors import TreadleError
 from treadle.filters import Filter
 from treadle.job import Status
+from treadle.pausing import put_back
 from treadle.worker import host
 
 if TYPE_CHECKING:

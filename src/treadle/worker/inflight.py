@@ -219,19 +219,19 @@ class Attempts:
 
     async def all_ended(self, seconds: float, hurry: asyncio.Event | None = None) -> None:
         """Wait until nothing runs, for at most this many seconds."""
-        deadline = time.monotonic() + seconds
-        while self.running and time.monotonic() < deadline and not (hurry and hurry.is_set()):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.change(), min(0.2, deadline - time.monotonic()))
+        await self._until(lambda: not self.running or (hurry is not None and hurry.is_set()), seconds)
 
     async def all_settled(self, seconds: float, settler: asyncio.Task[None]) -> None:
         """Wait until every outcome is committed, for at most this many seconds, or until the settler ends."""
-        deadline = time.monotonic() + seconds
-        while self.unsettled and not settler.done() and (left := deadline - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self.change(), min(0.2, left))
+        await self._until(lambda: not self.unsettled or settler.done(), seconds)
         if self.unsettled:
             log.error("%s could not be stored in time: the jobs run again", plural(self.unsettled, "outcome"))
+
+    async def _until(self, over: Callable[[], bool], seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while not over() and (left := deadline - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.change(), min(0.2, left))
 
     async def change(self) -> None:
         """Wait for the next change. Each waiter checks what it waits for first, so several can share one event."""

@@ -58,13 +58,6 @@ class Parts:
         with contextlib.suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self.fail, name, error)
 
-    def has_ended(self, name: str) -> bool:
-        return self.tasks[name].done()
-
-    async def wait_for(self, name: str, seconds: float) -> None:
-        """Wait until a task has ended by itself, for at most this long."""
-        await asyncio.wait([self.tasks[name]], timeout=seconds)
-
     def stopping(self) -> None:
         """From now on, parts end on purpose."""
         self._stopping = True

@@ -63,11 +63,8 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     with ThreadPoolExecutor(1, "treadle-tick") as thread:  # not in the loop's own pool: handlers may fill that
         looked = thread.submit(_look_twice, app.store)
         run_on_a_loop(_pass(worker, max_seconds, looked))
-    due, next_fire = (
-        app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types))),
-        app.store.next_fire(),
-    )
-    times = [clock.now() if one.now else one.next_at for one in (due, next_fire)]
+    due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
+    times = [clock.now() if one.now else one.next_at for one in (due, app.store.next_fire())]
     next_at = min((at for at in times if at is not None), default=None)
     return report_of(worker, rescued + looked.result(), next_at, fired)
 
@@ -84,8 +81,8 @@ def _look_twice(store: Engine) -> int:
 def report_of(worker: Worker, rescued: int, next_at: int | None, fired: int = 0) -> TickReport:
     """What a worker did that claimed for a while."""
     counts: dict[str, Any] = {kind.value: worker.outcomes[kind] for kind in OutcomeKind}
-    next_due_at = None if next_at is None else clock.moment(next_at)
-    return TickReport(fired=fired, rescued=rescued, ran=worker.claimed_total, next_due_at=next_due_at, **counts)
+    counts["next_due_at"] = clock.optional_moment(next_at)
+    return TickReport(fired=fired, rescued=rescued, ran=worker.claimed_total, **counts)
 
 
 async def _pass(worker: Worker, max_seconds: float, looked: Future[int]) -> None:

@@ -203,14 +203,15 @@ class Worker:
 
     async def _wind_down(self, grace: float, deadline: float) -> None:
         """In this order: the last claim, what runs, its outcomes, their hooks, the other tasks."""
-        await self._parts.wait_for("claim", STOP_SECONDS / 3)
-        if self._parts.has_ended("settle"):
+        tasks = self._parts.tasks
+        await asyncio.wait([tasks["claim"]], timeout=STOP_SECONDS / 3)
+        if tasks["settle"].done():
             self._parts.start("settle", self._settler.run())  # for the last outcomes
         await self._attempts.all_ended(grace, self._hurry)
         self._attempts.stop(StopReason.RELEASED, self._attempts.running)
         await self._attempts.all_ended(1.0)
         self._attempts.give_up_all()
-        await self._attempts.all_settled(deadline - time.monotonic() - STOP_SECONDS / 3, self._parts.tasks["settle"])
+        await self._attempts.all_settled(deadline - time.monotonic() - STOP_SECONDS / 3, tasks["settle"])
         await self._hooks.close()
         await self._parts.cancel(1.0)
 
@@ -338,9 +339,8 @@ class Worker:
                 self._hooks.started(claimed)
             started = [self._executor.start(job, self._types[job.type]) for job in claimed]
             self._attempts.claiming = False
-            await asyncio.sleep(
-                0 if all(started) else PAUSE
-            )  # handlers that never wait have ended after this, and their slots are free again
+            # Handlers that never wait have ended after this, and their slots are free again.
+            await asyncio.sleep(0 if all(started) else PAUSE)
             if claimed.due is not None and not self._stopping:
                 await self._until(claimed.due)
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import SECOND, Clock
-from treadle.errors import CommitUnknown, StoreUnusable, TransactionOver, TreadleError
+from treadle.errors import CommitUnknown, StoreUnusable, TransactionOver
 from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
@@ -231,7 +231,8 @@ class Database:
         """The error that a store's user knows."""
         match error:
             case Failed():
-                return self._of_statement(error)
+                said, way_out = f"the server answered ({error})", "see the server's log"
+                return error_for(error.code, self.where, said, way_out, joins_transactions=False)
             case Unreachable():
                 return StoreUnusable(self.where, f"no answer ({error})", "is the server up, and the URL right?")
             case Untrusted():
@@ -244,7 +245,3 @@ class Database:
                 return StoreUnusable(self.where, f"it answered {error.status} ({error})", way_out)
             case _:
                 return error
-
-    def _of_statement(self, error: Failed) -> TreadleError:
-        said, way_out = f"the server answered ({error})", "see the server's log"
-        return error_for(error.code, self.where, said, way_out, joins_transactions=False)

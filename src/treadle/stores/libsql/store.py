@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import sqlite3
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from typing import Any
 
 from treadle.clock import Clock, now
 from treadle.errors import BadConnection, StoreUnusable, TransactionOver
-from treadle.job import ClaimedJob, Job, NewJob
+from treadle.job import ClaimedJob
 from treadle.outcome import Outcome
 from treadle.stores.libsql.connection import BLOCK, GONE, Database, Transaction
 from treadle.stores.libsql.hrana import Failed, Parameters
 from treadle.stores.libsql.server import NoResult, Refused
 from treadle.stores.libsql.url import read as read_url
-from treadle.stores.shared import claim_settle, enqueue
-from treadle.stores.shared.store import P, T
+from treadle.stores.shared import claim_settle
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite.schema import newest_schema, schema_in, upgrade
 from treadle.stores.sqlite.store import OLDEST_SQLITE, SQLiteTables
-from treadle.stores.transaction import Steps
 
 OURS = "treadle"
 """treadle's savepoint in the user's transaction."""
@@ -104,18 +102,12 @@ class LibSQLStore(SQLiteTables[Database]):
 
     # Enqueue
 
-    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
-        return self._write_within(connection, "", enqueue.insert_again, jobs)
-
-    def _write_within(
-        self, connection: Any, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        if not isinstance(connection, Connection):
-            way_out = "only in ctx.transaction() can a job be part of one; leave connection out"
-            raise BadConnection(
-                connection, "a transaction on a libSQL server cannot be shared between connections", way_out
-            )
-        return connection.within(steps, *args, **kwargs)
+    def _within(self, connection: Any) -> AbstractContextManager[Transaction]:
+        if isinstance(connection, Connection):
+            return connection.within()
+        problem = "a transaction on a libSQL server cannot be shared between connections"
+        way_out = "only in ctx.transaction() can a job be part of one; leave connection out"
+        raise BadConnection(connection, problem, way_out)
 
     # Settle
 
@@ -178,13 +170,13 @@ class Connection:
     def rollback(self) -> None:
         self.execute("ROLLBACK")
 
-    def within(self, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take the steps as a part of the transaction. If they raise, nothing of them stays in there."""
+    @contextmanager
+    def within(self) -> Generator[Transaction]:
+        """For a part of the transaction. If the block raises, nothing of it stays in there."""
         self.execute(f"SAVEPOINT {OURS}")
         try:
-            answer = steps(self._tx, *args, **kwargs)
+            yield self._tx
             self.execute(f"RELEASE {OURS}")
-            return answer
         except BaseException as error:
             self._tx.forget()
             with suppress(sqlite3.Error, TransactionOver):

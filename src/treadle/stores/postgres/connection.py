@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from functools import cache
+from functools import cache, cached_property
 from typing import Any, Concatenate, LiteralString, ParamSpec, TypeVar
 
 import psycopg
@@ -19,7 +19,7 @@ from treadle.clock import Clock
 from treadle.errors import CommitUnknown, StoreBusy, StoreUnusable, TreadleError
 from treadle.stores.claim_order import Cursors
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
-from treadle.stores.postgres import sql
+from treadle.stores.postgres import roles, sql
 from treadle.stores.postgres.insert_claim_settle import Transitions
 from treadle.stores.transaction import BUSY_SECONDS, NOTHING, Rows
 
@@ -90,12 +90,12 @@ def named(sql: str) -> str:
 class Transaction(Transitions):
     """A connection, and the moment at which all of it happens: the server's, unless the store has a clock."""
 
-    def __init__(self, connection: Any, clock: Clock | None, cursors: Cursors, now: int | None = None) -> None:
+    def __init__(self, connection: Any, database: Database, now: int | None = None) -> None:
         self.connection = connection
-        self.cursors = cursors
+        self.cursors = database.cursors
         self.queues: set[str] = set()
-        self._clock = clock
-        if now is None or clock is not None:
+        self._database = database
+        if now is None or database.clock is not None:
             self.set_now()
         else:
             self.now = now
@@ -110,7 +110,12 @@ class Transaction(Transitions):
 
     def set_now(self) -> None:
         """Take the moment from the clock: time may have passed since the transaction began."""
-        self.now = int(self.value(sql.NOW)) if self._clock is None else self._clock()
+        clock = self._database.clock
+        self.now = int(self.value(sql.NOW)) if clock is None else clock()
+
+    def act_for(self, tenant: str) -> None:
+        if tenant and self._database.scope == "":
+            self.execute(roles.SET_TENANT, {"tenant": tenant})
 
 
 Steps = Callable[Concatenate[Transaction, P], T]
@@ -131,7 +136,7 @@ class Database:
         self.pid = os.getpid()
         self.where = where
         self._conninfo = conninfo
-        self._clock = clock
+        self.clock = clock
         self._pools = {name: _Pool(size) for name, size in POOLS.items()}
         self._notified: dict[str, float] = {}
         self.cursors = Cursors()
@@ -148,6 +153,12 @@ class Database:
             raise StoreUnusable(self.where, f"cannot be reached ({_line(error)})", IS_IT_UP) from error
         connection.add_notice_handler(lambda _: None)
         return connection
+
+    @cached_property
+    def scope(self) -> str | None:
+        """The tenant whose jobs our role can see: None for all, '' for the one that each transaction names."""
+        scope: str | None = self.read("other", Transaction.value, roles.SCOPE)
+        return scope
 
     def write(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take the steps in one transaction. Nothing of them stays if they raise."""
@@ -187,7 +198,7 @@ class Database:
             pass
         (now, *_) = rows.fetchone() or (None,)
         try:
-            yield Transaction(connection, self._clock, self.cursors, now)
+            yield Transaction(connection, self, now)
         finally:
             if connection.info.transaction_status != TransactionStatus.IDLE:
                 with suppress(psycopg.Error):

@@ -1,7 +1,6 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.postgres.sql import CLAIMED_COLUMNS, THESE, PostgresStatements
-from treadle.stores.sql import MOST, MOST_ATTEMPTS, Statements
+from treadle.stores.sql import LEASE_COLUMNS, MOST, MOST_ATTEMPTS, THESE, Statements
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
 
@@ -87,7 +86,7 @@ SELECT run_at, queue, type FROM treadle.ready
 
 # Which limits are in force, and whether one of their keys may have a free place again. A claim also has to know whether
 # its worker may claim.
-_LIMITS_VERSION, _IS_ALIVE = Statements.LIMITS_VERSION, PostgresStatements.IS_ALIVE
+_LIMITS_VERSION, _IS_ALIVE = Statements.LIMITS_VERSION, Statements.IS_ALIVE
 _OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
 LIMITS_STATE = f"SELECT ({_LIMITS_VERSION}), {_OPENED}"
 CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({_LIMITS_VERSION}), {_OPENED}"
@@ -162,7 +161,7 @@ tally AS (
     SELECT s.status, type, queue, s.sign * count(*)
       FROM gone CROSS JOIN (VALUES ('pending', -1), ('processing', 1)) s (status, sign)
      GROUP BY s.status, s.sign, type, queue)
-SELECT {CLAIMED_COLUMNS},
+SELECT {LEASE_COLUMNS},
        (SELECT json_agg(json_build_array(id, start_by))::text FROM gone WHERE start_by <= :now)
   FROM l LEFT JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
  ORDER BY j.priority DESC, l.run_at, l.id

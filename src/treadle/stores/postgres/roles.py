@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from treadle.errors import BadOption
 from treadle.job import Job, NewJob
-from treadle.stores.transaction import Insert, P, Steps, T, Transaction
+from treadle.stores.transaction import Insert, Transaction
 
 ALL = "treadle_all"
 """The policy of roles that see every tenant; the store finds out by this name whether its role is one of them."""
@@ -174,34 +174,11 @@ SELECT row_security_active('treadle.jobs') AND coalesce(current_setting('treadle
 """
 
 
-def insert_for_tenants(tx: Transaction, jobs: Sequence[NewJob], how: Insert, scope: str) -> list[Job]:
+def insert_for_tenants(tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
     """`how`, for one tenant after the other. In their order, which is the order in which keys are taken."""
-    if not all(job.tenant for job in jobs):
-        raise BadOption("tenant", "", "this role acts for one tenant at a time: using(tenant=…)")
-    if scope:
-        return how(tx, jobs)
     stored: dict[str, Job] = {}
     for tenant in sorted({job.tenant for job in jobs}):
-        tx.execute(SET_TENANT, {"tenant": tenant})
+        tx.act_for(tenant)
         theirs = [job for job in jobs if job.tenant == tenant]
         stored.update(zip((job.id for job in theirs), how(tx, theirs), strict=True))
     return [stored[job.id] for job in jobs]
-
-
-def insert_within(tx: Transaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
-    """The same in a transaction of the user's, whose role we do not know. Afterwards it names no tenant, as before."""
-    if not all(job.tenant for job in jobs) or not tx.value(IS_OPEN):
-        return how(tx, jobs)
-    stored = insert_for_tenants(tx, jobs, how, "")
-    tx.execute(SET_TENANT, {"tenant": ""})
-    return stored
-
-
-def within(tx: Transaction, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Take steps for one tenant in a transaction of the user's. Afterwards it names no tenant, as before."""
-    if not tenant or not tx.value(IS_OPEN):
-        return steps(tx, *args, **kwargs)
-    tx.execute(SET_TENANT, {"tenant": tenant})
-    answer = steps(tx, *args, **kwargs)
-    tx.execute(SET_TENANT, {"tenant": ""})
-    return answer

@@ -9,17 +9,7 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 
 from typing import ClassVar
 
-from treadle.filters import MOST_SEARCHED
-from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, SUMS_OF_USAGE, UNTHROTTLED, Statements
-
-# The rows that a JSON array of ids names.
-THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
-
-# The fields of ClaimedJob.
-CLAIMED_COLUMNS = """
-       l.id::text, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
-       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent,
-       j.fired_at"""
+from treadle.stores.sql import MOST, SUMS_OF_USAGE, THESE, UNTHROTTLED, Statements
 
 
 class PostgresStatements(Statements):
@@ -27,8 +17,6 @@ class PostgresStatements(Statements):
 
     # ---- enqueue
 
-    # The ids that an earlier try has stored already.
-    EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {THESE}"
     # Take a dedupe key, or see by the row count that it is held: by a job that is stored, once this does not wait.
     TAKE_KEY = """
     INSERT INTO treadle.dedupe (tenant, key, id)
@@ -57,23 +45,6 @@ class PostgresStatements(Statements):
     INSERT INTO treadle.tallies (status, type, queue, count)
     SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
     """
-
-    # ---- claim
-
-    # Who declares this worker dead has to wait until its claim is committed, and finds all of its leases.
-    # 1 if it may claim, 0 if somebody wants it to be quiet.
-    IS_ALIVE = "SELECT (quiet_at IS NULL)::integer FROM treadle.workers WHERE id = :worker FOR KEY SHARE"
-    DELETE_READY = f"DELETE FROM treadle.ready WHERE id = {THESE}"
-    # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck. These are locked, so that
-    # their owner cannot move the deadline in between; one that it moves or settles just now is left to it.
-    _LEASES = f"""
-    SELECT json_build_array({CLAIMED_COLUMNS},
-                            2 * (EXISTS (SELECT 1 FROM treadle.lease_keys k WHERE k.id = l.id))::integer)::text
-      FROM treadle.leases l JOIN treadle.jobs j ON j.id = l.id AND j.tenant = l.tenant
-    """
-    LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
-    LEASE_OF_JOB = f"{_LEASES} WHERE l.id = CAST(:id AS uuid)"
-    STUCK_LEASES = f"{_LEASES} WHERE {STUCK} FOR UPDATE OF l SKIP LOCKED"
 
     # ---- jobs that were not started in time
 
@@ -106,12 +77,6 @@ class PostgresStatements(Statements):
 
     # ---- settle
 
-    # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
-    WRITTEN_BEFORE = """
-    SELECT f.lease, f.token FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
-      JOIN treadle.finished f ON f.id = (e ->> 0)::uuid AND f.lease = (e ->> 1)::bigint
-                             AND f.token = (e ->> 2)::bigint AND f.status = e ->> 3
-    """
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
     ADD_USAGE = """
     INSERT INTO treadle.usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
@@ -120,24 +85,8 @@ class PostgresStatements(Statements):
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
     """
 
-    # ---- liveness
+    # ---- rows broken by hand
 
-    # [[id, number, token, deadline], …]
-    MOVE_DEADLINES = """
-    UPDATE treadle.leases l SET deadline = (e ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
-     WHERE l.id = (e ->> 0)::uuid AND l.lease = (e ->> 1)::bigint AND l.token = (e ->> 2)::bigint
-    """
-
-    # ---- rows broken by hand: a job is in one place
-
-    DROP_READY_OF_LEASED = """
-    DELETE FROM treadle.ready WHERE (id, tenant) IN (SELECT id, tenant FROM treadle.leases) RETURNING id::text
-    """
-    DROP_LEASES_OF_FINISHED = """
-    DELETE FROM treadle.leases l
-     WHERE EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = l.id AND f.tenant = l.tenant)
-    RETURNING id::text, type, queue
-    """
     DROP_REPEATED_ATTEMPTS = """
     DELETE FROM treadle.attempts WHERE (id, tenant, lease) IN (SELECT id, tenant, lease FROM treadle.leases)
     RETURNING id::text
@@ -152,8 +101,6 @@ class PostgresStatements(Statements):
 
     # ---- limits
 
-    # [[name, key, …], …]
-    KEYS = "SELECT v ->> 0 AS name, v ->> 1 AS key FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) v"
     # Lock keys of limits until we commit, so that nobody else starts a job of theirs. Sorted, so that no two
     # transactions deadlock.
     _LOCK_LIMITS = """
@@ -161,9 +108,9 @@ class PostgresStatements(Statements):
       FROM (SELECT e.name, e.key, hashtextextended('treadle ' || e.name || chr(31) || e.key, 0) AS number
               FROM ({keys}) e ORDER BY 3 OFFSET 0) k
     """
-    LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock", keys=KEYS)
+    LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock", keys=Statements.KEYS)
     # ... of which those that no other transaction has locked.
-    LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock", keys=KEYS)
+    LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock", keys=Statements.KEYS)
     UNIT = "chr(31)"
     # Those to come to now, if no other transaction does, and whether their keys are locked by this.
     OPENINGS = """
@@ -203,36 +150,11 @@ class PostgresStatements(Statements):
                               LIMIT least(pair.n, CAST(:most AS integer)) FOR UPDATE SKIP LOCKED) p))
     RETURNING queue
     """
-    # [[name, key, id, lease, tenant], …]
-    ADD_LEASE_KEYS = """
-    INSERT INTO treadle.lease_keys (name, key, id, lease, tenant)
-    SELECT v ->> 0, v ->> 1, (v ->> 2)::uuid, (v ->> 3)::bigint, v ->> 4
-      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
-        ON CONFLICT (name, key, id, tenant) DO UPDATE SET lease = excluded.lease
-    """
+    _KEYS = Statements.KEYS
     EMPTY_BUCKETS = f"""
     DELETE FROM treadle.buckets WHERE ctid = ANY(ARRAY(
-        SELECT p.ctid FROM ({KEYS}) e
+        SELECT p.ctid FROM ({_KEYS}) e
          CROSS JOIN LATERAL (SELECT ctid FROM treadle.buckets b WHERE b.name = e.name AND b.key = e.key OFFSET 0) p))
-    """
-    # [[name, key, full_at], …]
-    ADD_BUCKETS = """
-    INSERT INTO treadle.buckets (name, key, full_at)
-    SELECT v ->> 0, v ->> 1, (v ->> 2)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
-    """
-    # Of keys for which rows are parked, unless there is one to come. [[name, key, at, what for], …]
-    ADD_OPENINGS = """
-    INSERT INTO treadle.openings (name, key, at, held)
-    SELECT e.name, e.key, e.at, 0
-      FROM (SELECT v ->> 0 AS name, v ->> 1 AS key, (v ->> 2)::bigint AS at, v ->> 3 AS parked
-              FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v) e
-     WHERE (SELECT 1 FROM treadle.ready r WHERE r.parked = e.parked AND r.parked <> '' LIMIT 1) = 1
-       AND NOT (e.at > :now AND coalesce((SELECT max(o.at) FROM treadle.openings o
-                                           WHERE o.name = e.name AND o.key = e.key), 0) > :now)
-    """
-    DELETE_OPENINGS = """
-    DELETE FROM treadle.openings
-     WHERE seq = ANY(ARRAY(SELECT value::bigint FROM jsonb_array_elements_text(CAST(:seqs AS text)::jsonb)))
     """
     # Leases have ended: their keys have free places. (Whether rows are parked for them is not known here: a claim that
     # parks one may not be committed yet.)
@@ -270,17 +192,8 @@ class PostgresStatements(Statements):
         "SELECT 1 FROM treadle.leases WHERE id = CAST(:id AS uuid) FOR UPDATE",
         "SELECT 1 FROM treadle.finished WHERE id = CAST(:id AS uuid) FOR UPDATE",
     )
-    # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from its own rows.
-    _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
-                (SELECT error FROM treadle.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
-                  ORDER BY lease DESC LIMIT 1) END"""
-    JOB = f"""
-    SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts, j.created_at,
-           r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by, r.parked = 'key',
-           l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
-           f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result::text,
-           {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at
-    """
+    JOB = Statements._JOB
+    # What it is read from: each list starts from its own rows.
     FROM_ALL = """FROM treadle.jobs j
       LEFT JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) r ON true
       LEFT JOIN LATERAL (SELECT * FROM treadle.leases p WHERE p.id = j.id AND p.tenant = j.tenant LIMIT 1) l ON true
@@ -298,23 +211,11 @@ class PostgresStatements(Statements):
     GET = f"{JOB} {FROM_ALL} WHERE j.id = CAST(CAST(:id AS text) AS uuid)"
     # The tables, by their short names in a list.
     TABLES: ClassVar = {name[0]: f"treadle.{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
-    # Conditions of a filter. The value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
+    ERROR_HAS = Statements._ERROR_HAS
+    ERROR_SHOWS = Statements._ERROR_SHOWS
+    PAYLOAD_HAS = Statements._PAYLOAD_HAS
+    # Conditions of a filter: the value at a path of the payload, as JSON and as text. Where PostgreSQL cannot turn an
     # escape into a character (\u0000, half a surrogate pair: written by hand), a look at any path would raise.
-    _ERROR = f"coalesce(f.error, {_LAST_ERROR})"
-    ERROR_HAS = f"strpos(lower({_ERROR}), lower(CAST(:{{text}} AS text))) > 0"
-    # Not after a name that may be a secret's, if it has a value; not in a URL that may have a password; and only near
-    # the start, because each of the names is looked for. (LIMIT: without it, `e` is computed again for each of them.)
-    ERROR_SHOWS = f"""EXISTS (
-        SELECT 1 FROM (SELECT e, length(t) AS n, strpos(e, t) AS p
-                         FROM (SELECT lower(substr({_ERROR}, 1, {MOST_SEARCHED})) AS e,
-                                      lower(CAST(:{{text}} AS text)) AS t LIMIT 1) s LIMIT 1) s
-         WHERE p > 0
-           AND NOT (strpos(e, '://') BETWEEN 1 AND p - 1 AND strpos(substr(e, p), '@') > 0)
-           AND NOT EXISTS (SELECT 1 FROM json_array_elements_text(CAST(:markers AS json)) m(value)
-                            WHERE strpos(e, m.value) BETWEEN 1 AND p - 1
-                              AND strpos(replace(substr(e, strpos(e, m.value), p + n - strpos(e, m.value)), '=', ':'),
-                                         ':') > 0))"""
-    PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
     _BROKEN = r"""strpos(j.payload::text, '\u') > 0 AND regexp_replace(replace(j.payload::text, '\\', ''),
         '\\u[dD][89abAB][0-9a-fA-F]{{2}}\\u[dD][c-fC-F]', '', 'g') ~ '\\u(0000|[dD][89a-fA-F])'"""
     AT_PATH = (
@@ -326,9 +227,6 @@ class PostgresStatements(Statements):
         """A path as PostgreSQL writes it; a number may be a name or an index."""
         return [parts]
 
-    DELETE_JOBS = f"DELETE FROM treadle.jobs WHERE id = {THESE}"
-    DELETE_FINISHED = f"DELETE FROM treadle.finished WHERE id = {THESE}"
-    DELETE_ATTEMPTS = f"DELETE FROM treadle.attempts WHERE id = {THESE}"
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at. What another transaction prunes is left to it. (`coalesce`, so that the
     # planner does not believe that few have such a status, and `f.id`, since `id` would be the text: it would sort all
@@ -343,64 +241,6 @@ class PostgresStatements(Statements):
     PRUNE_USAGE = """
     DELETE FROM treadle.usage WHERE ctid = ANY(ARRAY(
         SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
-    """
-
-    # ---- stats
-
-    # A JSON list of pairs, as a table.
-    PAIRS = "SELECT v ->> 0 AS queue, v ->> 1 AS type FROM jsonb_array_elements(CAST(:pairs AS text)::jsonb) v"
-    # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
-    FAILURES = """
-    WITH newest AS (
-        (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
-           FROM treadle.finished WHERE status = 'failed' AND status <> 'completed' ORDER BY id DESC LIMIT :limit)
-         UNION ALL
-        (SELECT type, coalesce((SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
-                                 ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
-           FROM treadle.ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
-    SELECT type, split_part(error, ':', 1) AS raised, sum(failed), sum(1 - failed), min(at), max(at), max(id::text)
-      FROM newest GROUP BY type, raised ORDER BY max(at) DESC
-    """
-
-    # ---- schedules
-
-    # Move schedules on, if they are as they were read. The answer: those that were.
-    # [[tenant, name, next_at, revision, new next_at, last job, its moment, skipped moment, why], …]
-    ADVANCE_SCHEDULES = """
-    UPDATE treadle.schedules s SET next_at = (e ->> 4)::bigint, last_job = coalesce(e ->> 5, s.last_job),
-           last_moment = coalesce((e ->> 6)::bigint, s.last_moment),
-           skipped_at = coalesce((e ->> 7)::bigint, s.skipped_at), skipped_why = coalesce(e ->> 8, s.skipped_why),
-           paused_at = NULL, paused_by = NULL, paused_reason = NULL, paused_until = NULL
-      FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
-     WHERE s.tenant = e ->> 0 AND s.name = e ->> 1 AND s.next_at = (e ->> 2)::bigint AND s.revision = (e ->> 3)::bigint
-    RETURNING s.tenant, s.name
-    """
-    # [[tenant, schedule, id], …]
-    ADD_FIRED = """
-    INSERT INTO treadle.fired (tenant, schedule, id)
-    SELECT v ->> 0, v ->> 1, (v ->> 2)::uuid FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
-        ON CONFLICT DO NOTHING
-    """
-    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
-    DROP_ENDED = """
-    DELETE FROM treadle.fired d USING jsonb_array_elements(CAST(:names AS text)::jsonb) e
-     WHERE d.tenant = e ->> 0 AND d.schedule = e ->> 1
-       AND (EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
-            OR NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant))
-    """
-    # ... and the others, each with whether it runs.
-    UNENDED = """
-    SELECT d.tenant, d.schedule, d.id::text,
-           EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = d.id AND l.tenant = d.tenant)
-      FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e
-      JOIN treadle.fired d ON d.tenant = e ->> 0 AND d.schedule = e ->> 1
-     ORDER BY d.id
-    """
-
-    # ---- operations
-
-    LOCK_OPERATION = """
-    SELECT position FROM treadle.operations WHERE id = CAST(:id AS uuid) AND ended_at IS NULL FOR UPDATE
     """
 
 

@@ -11,31 +11,21 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from treadle.clock import MINUTE, Clock, now
-from treadle.errors import BadConnection, StoreUnusable, TransactionOver
+from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
 from treadle.filters import EVERYTHING, Filter
 from treadle.job import ClaimedJob, Job, NewJob, Page
 from treadle.outcome import Outcome
 from treadle.stores.postgres import diagnostics, roles, sql
 from treadle.stores.postgres import url as postgres_url
-from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction
+from treadle.stores.postgres.connection import ANSWER_SECONDS, CHANNEL, Database, Transaction, named
 from treadle.stores.postgres.listen import Watch
 from treadle.stores.postgres.schema import EMPTY, check, newest_schema, schema, schema_sql, upgrade
 from treadle.stores.rows import JobCounts
-from treadle.stores.shared import claim_settle, enqueue, search
-from treadle.stores.shared.store import P, SQLStore, T
-from treadle.stores.transaction import Insert, Steps
+from treadle.stores.shared import claim_settle, search
+from treadle.stores.shared.store import SQLStore
+from treadle.stores.transaction import NOTHING, Insert
 from treadle.stores.transaction import Transaction as AnyTransaction
-from treadle.stores.user_connections import IDENTITY, UserConnection, identity, savepoint, wrap
-
-
-class _UserAdapter:
-    """The user's connection, as our own statements use it."""
-
-    def __init__(self, theirs: UserConnection) -> None:
-        self._theirs = theirs
-
-    def execute(self, sql: str, parameters: Mapping[str, Any]) -> UserRows:
-        return UserRows(self._theirs.execute(sql, parameters))
+from treadle.stores.user_connections import IDENTITY, identity, savepoint, wrap
 
 
 class UserRows(list[tuple[Any, ...]]):
@@ -50,6 +40,25 @@ class UserRows(list[tuple[Any, ...]]):
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         return self
+
+
+class UserTransaction(Transaction):
+    """The user's own transaction. We do not know its role. In the end it names no tenant, as before."""
+
+    names_tenant = False
+
+    @cached_property
+    def is_open(self) -> bool:
+        """Whether a tenant has to be named, and was not when we came."""
+        return bool(self.value(roles.IS_OPEN))
+
+    def execute(self, sql: str, parameters: Mapping[str, Any] = NOTHING) -> UserRows:
+        return UserRows(self.connection.execute(named(sql), parameters))
+
+    def act_for(self, tenant: str) -> None:
+        if tenant and self.is_open:
+            self.names_tenant = True
+            self.execute(roles.SET_TENANT, {"tenant": tenant})
 
 
 class PostgresStore(SQLStore[Database]):
@@ -78,23 +87,15 @@ class PostgresStore(SQLStore[Database]):
     def _inherit(self, parents: Database) -> None:
         self._inherited.append(parents)
 
-    def close(self) -> None:
-        vars(self).pop("_scope", None)  # its rights may have changed when it opens again
-        super().close()
-
     def schema(self) -> int | None:
         with closing(self._connections()) as database:
             return schema(database)[0]
 
-    def newest_schema(self) -> int:
-        return newest_schema()
+    newest_schema, schema_sql = staticmethod(newest_schema), staticmethod(schema_sql)
 
     def upgrade(self) -> int:
         with closing(self._connections()) as database:
             return upgrade(database)
-
-    def schema_sql(self) -> str:
-        return schema_sql()
 
     def give_rights(self, to: roles.Roles) -> None:
         """Create these roles, and grant them their rights. Safe to repeat."""
@@ -145,42 +146,27 @@ class PostgresStore(SQLStore[Database]):
 
     # Enqueue
 
-    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
-        with self._within(connection) as tx:
-            return roles.insert_within(tx, jobs, enqueue.insert_again)
-
-    def _write_within(
-        self, connection: Any, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        with self._within(connection) as tx:
-            return roles.within(tx, tenant, steps, *args, **kwargs)
-
-    def _for_tenant(
-        self, tx: AnyTransaction, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        if self._scope == "" and tenant:
-            tx.execute(roles.SET_TENANT, {"tenant": tenant})
-        return steps(tx, *args, **kwargs)
-
     def _insert(self, tx: AnyTransaction, jobs: Sequence[NewJob], how: Insert) -> list[Job]:
-        return how(tx, jobs) if self._scope is None else roles.insert_for_tenants(tx, jobs, how, self._scope)
-
-    @cached_property
-    def _scope(self) -> str | None:
-        """The tenant whose jobs our role can see: None for all, '' for the one that each transaction names."""
-        scope: str | None = self.database.read("other", Transaction.value, roles.SCOPE)
-        return scope
+        if isinstance(tx, UserTransaction):
+            one_by_one = all(job.tenant for job in jobs) and tx.is_open
+            return roles.insert_for_tenants(tx, jobs, how) if one_by_one else how(tx, jobs)
+        scope = self.database.scope
+        if scope is not None and not all(job.tenant for job in jobs):
+            raise BadOption("tenant", "", "this role acts for one tenant at a time: using(tenant=…)")
+        return roles.insert_for_tenants(tx, jobs, how) if scope == "" else how(tx, jobs)
 
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
         """The caller's own open transaction on this database. If the block raises, nothing of it stays there."""
-        theirs, database = wrap(connection), self.database
+        theirs = wrap(connection)
         with savepoint(theirs):
             here = identity(theirs)
             if here != self._identity and here != self._ask_identity():
                 raise BadConnection(connection, f"it is not open on {self.where}", "the jobs live in another database")
-            tx = Transaction(_UserAdapter(theirs), self._clock, database.cursors)
+            tx = UserTransaction(theirs, self.database)
             yield tx
+            if tx.names_tenant:
+                tx.execute(roles.SET_TENANT, {"tenant": ""})
             for queue in tx.queues:  # one notification per queue and transaction: the server drops the others
                 tx.execute(sql.NOTIFY, {"channel": CHANNEL, "queue": queue})
 
@@ -200,15 +186,15 @@ class PostgresStore(SQLStore[Database]):
         """The tallies are of all tenants: a role that sees one tenant has to count."""
 
         def steps(tx: Transaction) -> JobCounts:
-            count = search.counts if self._scope is None else search.count_jobs
+            count = search.counts if self.database.scope is None else search.count_jobs
             return count(self._filtered(tx, filter), by, filter, most)
 
         return self.database.read("read", steps)
 
     def _filtered(self, tx: Transaction, filter: Filter) -> Transaction:
         """If our role sees one tenant at a time: act for the one that is asked for."""
-        if self._scope == "" and len(filter.tenants) == 1 and isinstance(filter.tenants[0], str):
-            tx.execute(roles.SET_TENANT, {"tenant": filter.tenants[0]})
+        if len(filter.tenants) == 1 and isinstance(filter.tenants[0], str):
+            tx.act_for(filter.tenants[0])
         return tx
 
     # Claim and settle

@@ -210,6 +210,7 @@ def backfill(
 
 
 def _lock(tx: Transaction, tenant: str, name: str) -> ToFire:
+    tx.act_for(tenant)
     row = tx.execute(tx.sql.LOCK_TO_FIRE, {"tenant": tenant, "name": name}).fetchone()
     if row is None:
         raise ScheduleNotFound(name, tenant)

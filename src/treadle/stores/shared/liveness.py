@@ -31,19 +31,17 @@ def beat(tx: Transaction, worker: str, time_left: Sequence[tuple[ClaimedJob, int
     """Count up, read the counts of the others, and vouch for leases whose deadline is no longer right."""
     stalled_at = tx.now - stalled_for if stalled_for else None
     counted = tx.execute(tx.sql.BEAT, {"now": tx.now, "worker": worker, "stalled_at": stalled_at})
-    flags, workers = tx.execute(tx.sql.FLAGS_OF_WORKER, {"worker": worker}), tx.execute(tx.sql.BEATS)
-    leases = {number: (bool(cancelled), deadline) for number, cancelled, deadline in flags}
-    beats = {id: (count, quiet_at is not None) for id, count, quiet_at in workers}
-    counts = {id: count for id, (count, _) in beats.items()}
-    quiet = beats.get(worker, (0, False))[1]
-    seen = Beat(counts, {number: cancelled for number, (cancelled, _) in leases.items()}, quiet)
+    flags, beats = tx.execute(tx.sql.FLAGS_OF_WORKER, {"worker": worker}), tx.execute(tx.sql.BEATS)
+    leases, workers = flags.fetchall(), beats.fetchall()  # all three are sent before the first is read
     if not counted.rowcount:
         raise WorkerLost(worker)
-    right = [(c, tx.now + left) for c, left in time_left if c.number in leases]
-    wrong = [(c.id, *c.fence, at) for c, at in right if abs(at - (leases[c.number][1] or 0)) > DRIFT]
+    deadlines = {number: deadline or 0 for number, _, deadline in leases}
+    right = [(c, tx.now + left) for c, left in time_left if c.number in deadlines]
+    wrong = [(c.id, *c.fence, at) for c, at in right if abs(at - deadlines[c.number]) > DRIFT]
     if wrong:
         tx.execute(tx.sql.MOVE_DEADLINES, {"rows": as_json(sorted(wrong))})
-    return seen
+    quiet = any(id == worker and quiet_at is not None for id, _, quiet_at in workers)
+    return Beat({id: n for id, n, _ in workers}, {number: bool(cancel) for number, cancel, _ in leases}, quiet)
 
 
 def set_quiet(tx: Transaction, worker: str, quiet: bool) -> bool:
@@ -70,7 +68,6 @@ def extend(tx: Transaction, claimed: ClaimedJob, until: int) -> ClaimedJob:
 
 
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
-    """Release leases of which the worker never learned."""
     return _settled(tx, [(c, UNSTARTED) for c in _leases_of(tx, worker) if c.number in numbers])
 
 
@@ -96,7 +93,6 @@ def declare_dead(
 
 
 def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
-    """Return what has no living owner, and what is stuck."""
     if silent_for is not None:
         tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
     dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]

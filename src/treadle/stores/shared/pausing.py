@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from treadle import clock
@@ -18,7 +19,7 @@ def pause(tx: Transaction, new: NewPause) -> Pause:
     """Store it. It may have ended already: this has waited for other transactions."""
     row = {"who": new.by, "reason": new.reason, "until": new.until, "draining": int(new.draining)}
     tx.execute(tx.sql.PAUSE, {**_names(new.target), **row, "now": tx.now})
-    return next(found for row in tx.execute(tx.sql.PAUSES) if (found := _pause(*row)).target == new.target)
+    return next(found for row in tx.execute(tx.sql.PAUSES) if (found := _pause(row)).target == new.target)
 
 
 def resume(tx: Transaction, target: Target) -> Pause | None:
@@ -33,9 +34,8 @@ def resume(tx: Transaction, target: Target) -> Pause | None:
 
 
 def pauses(tx: Transaction) -> list[Pause]:
-    """Those that hold now, oldest first."""
     rows = tx.execute(tx.sql.PAUSES).fetchall()
-    return [_pause(*row) for row in rows if row[6] is None or row[6] > tx.now]
+    return [_pause(row) for row in rows if row[6] is None or row[6] > tx.now]
 
 
 def put_back_parked(tx: Transaction) -> int:
@@ -52,7 +52,6 @@ def put_back_parked(tx: Transaction) -> int:
 
 
 def running_of(tx: Transaction, target: Target) -> int:
-    """How many of its jobs are leased."""
     count: int = tx.value(tx.sql.RUNNING_OF, {kind: name or None for kind, name in _names(target).items()})
     return count
 
@@ -72,16 +71,8 @@ def _names(target: Target) -> dict[str, Any]:
     return {"tenant": target.tenant, "queue": target.queue, "type": target.type}
 
 
-def _pause(
-    tenant: str, queue: str, type: str, who: str, reason: str, since: int, until: int | None, draining: int
-) -> Pause:
-    return Pause(
-        queue=queue,
-        type=type,
-        tenant=tenant,
-        by=who,
-        reason=reason,
-        since=clock.moment(since),
-        until=None if until is None else clock.moment(until),
-        draining=bool(draining),
-    )
+def _pause(row: Sequence[Any]) -> Pause:
+    """A row of PAUSES."""
+    names, (since, until, draining) = zip(("tenant", "queue", "type", "by", "reason"), row, strict=False), row[5:]
+    times: dict[str, Any] = {"since": clock.moment(since), "until": clock.optional_moment(until)}
+    return Pause(**dict(names), **times, draining=bool(draining))

@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 
 from treadle import clock, codec
-from treadle.dedupe import mode_of
+from treadle.dedupe import read_rule
 from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.errors import JobNotFound
 from treadle.ids import is_id
 from treadle.job import Attempt, Job, Progress, Status
 from treadle.pauses import Pause
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
-from treadle.stores.claim_order import Cursors, ReadyRange
+from treadle.stores.claim_order import Cursors
 from treadle.stores.limiting import LimitedClaim, load
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
@@ -65,7 +65,7 @@ def to_job(row: tuple[Any, ...]) -> Job:
         job["waits_for_key"] = bool(job["waits_for_key"])
     moments = {name: clock.moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
     job.update(moments, payload=_payload(job["payload"]), worker_id=job.get("worker_id") or None)
-    return Job(**job, dedupe_mode=None if rule is None else mode_of(rule))
+    return Job(**job, dedupe_mode=None if rule is None else read_rule(rule).mode)
 
 
 def attempts(tx: Transaction, id: str) -> list[Attempt]:
@@ -152,10 +152,6 @@ def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequ
         if any(pause.holds(range.queue, range.type, "") for pause in paused if not pause.tenant):
             continue
         if range.type in types and any(serves(w, range.queue) for w in rivals) and slots.has(range.type):
-            ahead += _ahead_in(tx, range, place, MOST_AHEAD + 1 - ahead)
+            row = {**place, "queue": range.queue, "type": range.type, "limit": MOST_AHEAD + 1 - ahead}
+            ahead += sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_EQUAL))
     return ahead
-
-
-def _ahead_in(tx: Transaction, range: ReadyRange, place: dict[str, object], limit: int) -> int:
-    row = {**place, "queue": range.queue, "type": range.type, "limit": limit}
-    return sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_EQUAL))

@@ -25,6 +25,7 @@ def to_row(row: Sequence[Any]) -> ScheduleRow:
 
 
 def schedule(tx: Transaction, tenant: str, name: str) -> ScheduleRow | None:
+    tx.act_for(tenant)
     row = tx.execute(tx.sql.SCHEDULE, {"tenant": tenant, "name": name}).fetchone()
     return to_row(row) if row else None
 
@@ -32,6 +33,7 @@ def schedule(tx: Transaction, tenant: str, name: str) -> ScheduleRow | None:
 def schedules(
     tx: Transaction, tenant: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 200
 ) -> list[ScheduleRow]:
+    tx.act_for(tenant or "")
     if tenant is None:
         found = tx.execute(tx.sql.SCHEDULES, {"tenant": after[0], "name": after[1], "limit": limit})
     else:
@@ -149,5 +151,6 @@ def lock(tx: Transaction, tenant: str, name: str) -> ScheduleRow:
 
 
 def _lock(tx: Transaction, tenant: str, name: str) -> ScheduleRow | None:
+    tx.act_for(tenant)
     row = tx.execute(tx.sql.LOCK_SCHEDULE, {"tenant": tenant, "name": name}).fetchone()
     return to_row(row) if row else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from treadle.clock import MINUTE, moment
@@ -135,7 +135,7 @@ def queue_stats(tx: Transaction, which: Term = ("true", {}), queues: int = MOST_
 def _queue_stats(tx: Transaction, which: Term, queues: int) -> list[QueueStats]:
     where, parameters = which
     largest = tx.execute(tx.sql.LARGEST_QUEUES.format(which=where), {**parameters, "queues": queues}).fetchall()
-    tallies = {(queue, type): _tally(counts) for _, queue, type, *counts in largest}
+    tallies = {(queue, type): dict(zip(Status, counts, strict=True)) for _, queue, type, *counts in largest}
     most = {"now": tx.now, "most": MOST_COUNTED}
     levels: dict[tuple[str, str], list[_Level]] = defaultdict(list)
     pairs = as_json([pair for pair, tally in tallies.items() if tally[Status.PENDING]])
@@ -153,10 +153,6 @@ def _queue_stats(tx: Transaction, which: Term, queues: int) -> list[QueueStats]:
     ]
     others = largest[0][0] - len(rows) if largest else 0
     return [*rows, _sum_of_others(tx, which, tallies.values(), others)] if others else rows
-
-
-def _tally(counts: Iterable[int]) -> Tally:
-    return dict(zip(Status, counts, strict=True))
 
 
 def _sum_of_others(tx: Transaction, which: Term, shown: Collection[Tally], others: int) -> QueueStats:

@@ -8,6 +8,7 @@ import os
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -18,6 +19,7 @@ from treadle.schedule import NewSchedule
 from treadle.stores.base import ClaimRequest, Inserted
 from treadle.stores.rows import Due, ScheduleRow, Settled
 from treadle.stores.shared import (
+    backlog,
     claim_settle,
     defects,
     enqueue,
@@ -28,7 +30,6 @@ from treadle.stores.shared import (
     manage,
     pausing,
     read,
-    samples,
     schedules,
     search,
     stats,
@@ -135,7 +136,8 @@ class SQLStore(ABC, Generic[D]):
 
     def insert(self, jobs: Sequence[NewJob], connection: Any = None) -> list[Job]:
         if connection is not None:
-            return self._insert_within(connection, jobs)
+            with self._within(connection) as tx:
+                return self._insert(tx, jobs, enqueue.insert_again)
         try:
             return self.database.write("insert", self._insert, jobs, enqueue.insert)
         except CommitUnknown as unknown:
@@ -148,8 +150,8 @@ class SQLStore(ABC, Generic[D]):
             return self._insert_again(jobs)
 
     @abstractmethod
-    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
-        """Store them as part of the user's own transaction. If that fails, nothing of them stays in there."""
+    def _within(self, connection: Any) -> AbstractContextManager[Transaction]:
+        """The user's own open transaction. If the block raises, nothing of it stays in there."""
 
     def _insert_again(self, jobs: Sequence[NewJob]) -> list[Job]:
         return self.database.write("insert", self._insert, jobs, enqueue.insert_again)
@@ -257,7 +259,7 @@ class SQLStore(ABC, Generic[D]):
     counts = reads("read", search.counts)
     queue_stats = reads("read", stats.queue_stats)
     usage = reads("read", stats.usage)
-    backlog = reads("read", samples.backlog)
+    backlog = reads("read", backlog.backlog)
     latency_sample = reads("read", stats.latency_sample)
     failures = reads("read", stats.failures)
     cancel = writes("other", manage.cancel)
@@ -273,9 +275,9 @@ class SQLStore(ABC, Generic[D]):
 
     def sample_backlog(self) -> int:
         database = self.database
-        if database.read("read", samples.is_sampled):
+        if database.read("read", backlog.is_sampled):
             return 0
-        return database.write("other", samples.sample, database.read("read", stats.queue_stats))
+        return database.write("other", backlog.sample, database.read("read", stats.queue_stats))
 
     complete = writes("other", manage.complete)
     prune = writes("other", manage.prune)
@@ -296,54 +298,26 @@ class SQLStore(ABC, Generic[D]):
     running_of = reads("read", pausing.running_of)
     claiming = reads("read", pausing.claiming)
     set_quiet = writes("other", liveness.set_quiet)
+
     # Schedules
 
     declare_schedules = writes("other", schedules.declare)
     odd_schedules = reads("read", schedules.odd_schedules)
+    pause_schedule = writes("other", schedules.pause)
+    resume_schedule = writes("other", schedules.resume)
+    delete_schedule = writes("other", schedules.delete)
+    schedule = reads("read", schedules.schedule)
+    schedules = reads("read", schedules.schedules)
+    fire_now = writes("other", fire.fire_now)
+    backfill = writes("other", fire.backfill)
     next_fire = reads("other", fire.next_fire)
     fire = moves("other", fire.fire)
 
     def put_schedule(self, new: NewSchedule, connection: Any = None) -> ScheduleRow:
-        if connection is not None:
-            return self._write_within(connection, new.tenant, schedules.put, new)
-        return self.database.write("other", self._for_tenant, new.tenant, schedules.put, new)
-
-    def pause_schedule(self, tenant: str, name: str, by: str, reason: str, until: int | None = None) -> ScheduleRow:
-        write = self.database.write
-        return write("other", self._for_tenant, tenant, schedules.pause, tenant, name, by, reason, until)
-
-    def resume_schedule(self, tenant: str, name: str) -> ScheduleRow:
-        return self.database.write("other", self._for_tenant, tenant, schedules.resume, tenant, name)
-
-    def delete_schedule(self, tenant: str, name: str) -> ScheduleRow:
-        return self.database.write("other", self._for_tenant, tenant, schedules.delete, tenant, name)
-
-    @abstractmethod
-    def _write_within(
-        self, connection: Any, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Take the steps as part of the user's own transaction. If they raise, nothing of them stays in there."""
-
-    def _for_tenant(self, tx: Transaction, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        """Take the steps, acting for a tenant if the database keeps tenants apart."""
-        return steps(tx, *args, **kwargs)
-
-    def schedule(self, tenant: str, name: str) -> ScheduleRow | None:
-        return self.database.read("read", self._for_tenant, tenant, schedules.schedule, tenant, name)
-
-    def schedules(
-        self, tenant: str | None = None, after: tuple[str, str] = ("", ""), limit: int = 200
-    ) -> list[ScheduleRow]:
-        return self.database.read("read", self._for_tenant, tenant or "", schedules.schedules, tenant, after, limit)
-
-    def fire_now(self, tenant: str, name: str) -> Job:
-        return self.database.write("other", self._for_tenant, tenant, fire.fire_now, tenant, name)
-
-    def backfill(
-        self, tenant: str, name: str, moments: Sequence[int], operation: str | None = None, position: str | None = None
-    ) -> int:
-        write = self.database.write
-        return write("other", self._for_tenant, tenant, fire.backfill, tenant, name, moments, operation, position)
+        if connection is None:
+            return self.database.write("other", schedules.put, new)
+        with self._within(connection) as tx:
+            return schedules.put(tx, new)
 
     # The records of the HTTP API
 

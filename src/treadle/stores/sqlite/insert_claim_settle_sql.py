@@ -77,7 +77,7 @@ CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
 LAST_NUMBER = "SELECT coalesce(max(value), -1) FROM treadle_meta WHERE key = 'lease'"
 
 # All that a claim has to know first.
-_IS_ALIVE = SQLiteStatements.IS_ALIVE
+_IS_ALIVE = from_postgres(SQLiteStatements.IS_ALIVE)
 PAUSED = "SELECT json_group_array(json_array(tenant, queue, type, until)) FROM treadle_pauses"
 _LIMITS_VERSION = from_postgres(SQLiteStatements.LIMITS_VERSION)
 _OPENED = "EXISTS (SELECT 1 FROM treadle_openings WHERE at <= :now)"

@@ -10,27 +10,28 @@ from itertools import product
 from typing import ClassVar
 
 from treadle.codec import encode
-from treadle.filters import MOST_SEARCHED, is_index
-from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, UNTHROTTLED, Statements
+from treadle.filters import is_index
+from treadle.stores.sql import LEASE_COLUMNS, MOST, UNTHROTTLED, Statements
+
+_FUNCTIONS = {"least": "min", "greatest": "max", "strpos": "instr", "json_build_array": "json_array"}
 
 
 def from_postgres(sql: str) -> str:
-    """The same for SQLite, which has no schemas, needs no casts, locks no rows, and calls `least` min."""
-    sql = re.sub(r" FOR (?:UPDATE|SHARE)\b(?: OF \w+)?(?: SKIP LOCKED)?", "", sql)
-    sql = re.sub(r"(?:CAST\()+(:\w+)(?: AS \w+\))+", r"\1", sql)
+    """The same for SQLite, which has no schemas, needs no casts, locks no rows, and has other names for functions."""
+    sql = re.sub(r" FOR (?:UPDATE|(?:KEY )?SHARE)\b(?: OF \w+)?(?: SKIP LOCKED)?", "", sql)
+    sql = re.sub(r"(?:CAST\()+(:[\w{}]+)(?: AS \w+\))+", r"\1", sql)
     sql = re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
-    return sql.replace("least(", "min(").replace("greatest(", "max(")
+    sql = re.sub(r" AND a\.tenant = \w\.tenant", "", sql)  # attempts have no tenant of their own
+    # A batch is a table of values: `e ->> 0` is a part of one of them.
+    sql = re.sub(r"jsonb_array_elements(?:_text)?\(", "json_each(", sql)
+    sql = re.sub(r"= ANY\(ARRAY(\(.*?\(:ids\)\))\)", r"IN \1", re.sub(r"\be ->> ", "e.value ->> ", sql))
+    for theirs, ours in _FUNCTIONS.items():
+        sql = sql.replace(f"{theirs}(", f"{ours}(")
+    return sql
 
 
 _UNTHROTTLED = from_postgres(UNTHROTTLED)
-
-# The fields of ClaimedJob.
-CLAIMED_COLUMNS = """
-json_array(l.id, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload, l.attempt, j.max_attempts,
-       l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, j.dedupe IS NOT NULL, j.traceparent,
-       j.fired_at)"""
-# ... of a lease that is not new: also whether it runs under limits.
-_OF_LEASE = CLAIMED_COLUMNS[:-1] + ", 2 * EXISTS (SELECT 1 FROM treadle_lease_keys k WHERE k.id = l.id))"
+CLAIMED_COLUMNS = f"json_array({from_postgres(LEASE_COLUMNS)})"
 
 
 class SQLiteStatements(Statements):
@@ -41,8 +42,6 @@ class SQLiteStatements(Statements):
 
     # ---- enqueue
 
-    # The ids that an earlier try has stored already.
-    EXISTING_IDS = "SELECT id FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
     # Take a dedupe key, or see by the row count that it is held.
     TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
     # Lock the keys of jobs: nothing to do here.
@@ -61,17 +60,6 @@ class SQLiteStatements(Statements):
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
         ON CONFLICT DO UPDATE SET count = max(min(count, {MOST}), -{MOST}) + excluded.count
     """
-
-    # ---- claim
-
-    # 1 if it may claim, 0 if somebody wants it to be quiet.
-    IS_ALIVE = "SELECT quiet_at IS NULL FROM treadle_workers WHERE id = :worker"
-    DELETE_READY = "DELETE FROM treadle_ready WHERE id IN (SELECT value FROM json_each(:ids))"
-    # As ClaimedJob has it: a worker's leases, the lease of one job, and those that are stuck.
-    _LEASES = f"SELECT {_OF_LEASE} FROM treadle_leases l JOIN treadle_jobs j ON j.id = l.id"
-    LEASES_OF_WORKER = f"{_LEASES} WHERE l.worker = :worker"
-    LEASE_OF_JOB = f"{_LEASES} WHERE l.id = :id"
-    STUCK_LEASES = f"{_LEASES} WHERE {from_postgres(STUCK)}"
 
     # ---- jobs that were not started in time
 
@@ -93,11 +81,6 @@ class SQLiteStatements(Statements):
 
     # ---- settle
 
-    # Which of [[id, number, token, status], …] ended this way, under this very lease: a repeated commit, not a loss.
-    WRITTEN_BEFORE = """
-    SELECT f.lease, f.token FROM json_each(:rows) e JOIN treadle_finished f
-        ON f.id = e.value ->> 0 AND f.lease = e.value ->> 1 AND f.token = e.value ->> 2 AND f.status = e.value ->> 3
-    """
     # [[minute, type, queue, tenant, runs, completed, failures, busy, waiting], …]
     ADD_USAGE = f"""
     INSERT INTO treadle_usage (minute, type, queue, tenant, runs, completed, failures, busy, waiting)
@@ -110,21 +93,8 @@ class SQLiteStatements(Statements):
            busy = min(busy, {MOST}) + excluded.busy, waiting = min(waiting, {MOST}) + excluded.waiting
     """
 
-    # ---- liveness
+    # ---- rows broken by hand
 
-    # [[id, number, token, deadline], …]
-    MOVE_DEADLINES = """
-    UPDATE treadle_leases AS l SET deadline = e.value ->> 3 FROM json_each(:rows) e
-     WHERE l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
-    """
-
-    # ---- rows broken by hand: a job is in one place
-
-    DROP_READY_OF_LEASED = "DELETE FROM treadle_ready WHERE id IN (SELECT id FROM treadle_leases) RETURNING id"
-    DROP_LEASES_OF_FINISHED = """
-    DELETE FROM treadle_leases WHERE id IN (SELECT f.id FROM treadle_leases l JOIN treadle_finished f ON f.id = l.id)
-    RETURNING id, type, queue
-    """
     DROP_REPEATED_ATTEMPTS = """
     DELETE FROM treadle_attempts WHERE (id, lease) IN (SELECT id, lease FROM treadle_leases) RETURNING id
     """
@@ -137,8 +107,6 @@ class SQLiteStatements(Statements):
 
     # ---- limits
 
-    # [[name, key, …], …]
-    KEYS = "SELECT value ->> 0 AS name, value ->> 1 AS key FROM json_each(:keys)"
     UNIT = "char(31)"
     # Those to come to now.
     OPENINGS = "SELECT seq, name, key, 1 FROM treadle_openings WHERE at <= :now ORDER BY at LIMIT :most"
@@ -169,26 +137,9 @@ class SQLiteStatements(Statements):
          WHERE j.key < pair.n)
     RETURNING queue
     """
-    # [[name, key, id, lease, tenant], …]
-    ADD_LEASE_KEYS = """
-    INSERT OR REPLACE INTO treadle_lease_keys (name, key, id, lease, tenant)
-    SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3, value ->> 4 FROM json_each(:rows)
-    """
-    EMPTY_BUCKETS = f"DELETE FROM treadle_buckets WHERE (name, key) IN ({KEYS})"
-    # [[name, key, full_at], …]
-    ADD_BUCKETS = """
-    INSERT INTO treadle_buckets (name, key, full_at)
-    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows)
-    """
-    # Of keys for which rows are parked, unless there is one to come. [[name, key, at, what for], …]
-    ADD_OPENINGS = """
-    INSERT INTO treadle_openings (name, key, at, held)
-    SELECT e.value ->> 0, e.value ->> 1, e.value ->> 2, 0 FROM json_each(:rows) e
-     WHERE EXISTS (SELECT 1 FROM treadle_ready r WHERE r.parked = e.value ->> 3 AND r.parked <> '')
-       AND NOT (e.value ->> 2 > :now AND EXISTS (
-           SELECT 1 FROM treadle_openings o WHERE o.name = e.value ->> 0 AND o.key = e.value ->> 1 AND o.at > :now))
-    """
-    DELETE_OPENINGS = "DELETE FROM treadle_openings WHERE seq IN (SELECT value FROM json_each(:seqs))"
+    EMPTY_BUCKETS = (
+        "DELETE FROM treadle_buckets WHERE (name, key) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:keys))"
+    )
     # Leases have ended: their keys have free places. Only keys for which rows are parked need an opening.
     RELEASE_LIMITS: tuple[str, ...] = (
         """
@@ -217,16 +168,8 @@ class SQLiteStatements(Statements):
 
     # Lock a job where it is: nothing to do here, because the one writer locks everything.
     LOCK_JOB: tuple[str, ...] = ()
-    # Everything there is to know of some jobs; `to_job` in read.py has the names. Each list starts from its own rows.
-    _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
-                (SELECT error FROM treadle_attempts a WHERE a.id = j.id ORDER BY lease DESC LIMIT 1) END"""
-    JOB = f"""
-    SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, j.max_attempts, j.created_at,
-           r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by, r.parked = 'key',
-           l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
-           f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error, f.result,
-           {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at
-    """
+    JOB = from_postgres(Statements._JOB)
+    # What it is read from: each list starts from its own rows.
     FROM_ALL = """FROM treadle_jobs j
       LEFT JOIN treadle_ready r ON r.id = j.id
       LEFT JOIN treadle_leases l ON l.id = j.id
@@ -241,22 +184,10 @@ class SQLiteStatements(Statements):
     GET = f"{JOB} {FROM_ALL} WHERE j.id = :id"
     # The tables, by their short names in a list.
     TABLES: ClassVar = {name[0]: f"treadle_{name}" for name in ("jobs", "ready", "leases", "finished", "workers")}
-    # Conditions of a filter. The value at a path of the payload, as JSON and as text; one broken by hand has nothing.
-    _ERROR = f"coalesce(f.error, {_LAST_ERROR})"
-    ERROR_HAS = f"instr(lower({_ERROR}), lower(:{{text}})) > 0"
-    # Not after a name that may be a secret's, if it has a value; not in a URL that may have a password; and only near
-    # the start, because each of the names is looked for. (LIMIT: without it, `e` is computed again for each of them.)
-    ERROR_SHOWS = f"""EXISTS (
-        SELECT 1 FROM (SELECT e, length(t) AS n, instr(e, t) AS p
-                         FROM (SELECT lower(substr({_ERROR}, 1, {MOST_SEARCHED})) AS e,
-                                      lower(:{{text}}) AS t LIMIT 1) LIMIT 1)
-         WHERE p > 0
-           AND NOT (instr(e, '://') BETWEEN 1 AND p - 1 AND instr(substr(e, p), '@') > 0)
-           AND NOT EXISTS (SELECT 1 FROM json_each(:markers) m
-                            WHERE instr(e, m.value) BETWEEN 1 AND p - 1
-                              AND instr(replace(substr(e, instr(e, m.value), p + n - instr(e, m.value)), '=', ':'),
-                                        ':') > 0))"""
-    PAYLOAD_HAS = "instr(j.payload, :{text}) > 0"
+    ERROR_HAS = from_postgres(Statements._ERROR_HAS)
+    ERROR_SHOWS = from_postgres(Statements._ERROR_SHOWS)
+    PAYLOAD_HAS = from_postgres(Statements._PAYLOAD_HAS)
+    # Conditions of a filter: the value at a path of the payload, as JSON and as text; one broken by hand has nothing.
     AT_PATH = (
         "CASE WHEN json_valid(j.payload) THEN j.payload -> :{path} END",
         "CASE WHEN json_valid(j.payload) AND json_type(j.payload, :{path}) = 'text' THEN j.payload ->> :{path} END",
@@ -266,9 +197,6 @@ class SQLiteStatements(Statements):
         """A path as SQLite writes it, in each of its meanings: a number may be a name or an index."""
         return ["$" + "".join(way) for way in product(*map(_steps, parts))]
 
-    DELETE_JOBS = "DELETE FROM treadle_jobs WHERE id IN (SELECT value FROM json_each(:ids))"
-    DELETE_FINISHED = "DELETE FROM treadle_finished WHERE id IN (SELECT value FROM json_each(:ids))"
-    DELETE_ATTEMPTS = "DELETE FROM treadle_attempts WHERE id IN (SELECT value FROM json_each(:ids))"
     # Ended before :before. An id carries the time it was made, and nothing ends before it is made, so that only ids
     # before :oldest need to be looked at.
     PRUNABLE = f"""
@@ -282,62 +210,6 @@ class SQLiteStatements(Statements):
            (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before
              ORDER BY 1, 2, 3, 4 LIMIT :limit)
     """
-
-    # ---- stats
-
-    # A JSON list of pairs, as a table.
-    PAIRS = "SELECT value ->> 0 AS queue, value ->> 1 AS type FROM json_each(:pairs)"
-    # The newest failed jobs and the newest that wait for a retry, by type and by what was raised.
-    FAILURES = """
-    WITH newest AS (
-        SELECT * FROM (SELECT type, coalesce(error, '') AS error, completed_at AS at, id, 1 AS failed
-                         FROM treadle_finished WHERE status = 'failed' AND status <> 'completed'
-                        ORDER BY id DESC LIMIT :limit)
-         UNION ALL
-        SELECT * FROM (SELECT type, coalesce((SELECT error FROM treadle_attempts a WHERE a.id = r.id
-                                               ORDER BY lease DESC LIMIT 1), ''), updated_at, id, 0
-                         FROM treadle_ready r WHERE attempts > 0 AND run_at > :now ORDER BY id DESC LIMIT :limit))
-    SELECT type, raised, sum(failed), sum(1 - failed), min(at), max(at), max(id)
-      FROM (SELECT *, substr(error, 1, instr(error || ':', ':') - 1) AS raised FROM newest)
-     GROUP BY type, raised ORDER BY max(at) DESC
-    """
-
-    # ---- schedules
-
-    # Move schedules on, if they are as they were read. The answer: those that were.
-    # [[tenant, name, next_at, revision, new next_at, last job, its moment, skipped moment, why], …]
-    ADVANCE_SCHEDULES = """
-    UPDATE treadle_schedules AS s SET next_at = e.value ->> 4, last_job = coalesce(e.value ->> 5, s.last_job),
-           last_moment = coalesce(e.value ->> 6, s.last_moment), skipped_at = coalesce(e.value ->> 7, s.skipped_at),
-           skipped_why = coalesce(e.value ->> 8, s.skipped_why),
-           paused_at = NULL, paused_by = NULL, paused_reason = NULL, paused_until = NULL
-      FROM json_each(:rows) e
-     WHERE s.tenant = e.value ->> 0 AND s.name = e.value ->> 1 AND s.next_at = e.value ->> 2
-       AND s.revision = e.value ->> 3
-    RETURNING tenant, name
-    """
-    # [[tenant, schedule, id], …]
-    ADD_FIRED = """
-    INSERT INTO treadle_fired (tenant, schedule, id)
-    SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
-    """
-    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
-    DROP_ENDED = """
-    DELETE FROM treadle_fired
-     WHERE (tenant, schedule) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:names))
-       AND (EXISTS (SELECT 1 FROM treadle_finished f WHERE f.id = treadle_fired.id)
-            OR NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_fired.id))
-    """
-    # ... and the others, each with whether it runs.
-    UNENDED = """
-    SELECT d.tenant, d.schedule, d.id, EXISTS (SELECT 1 FROM treadle_leases l WHERE l.id = d.id)
-      FROM json_each(:names) e JOIN treadle_fired d ON d.tenant = e.value ->> 0 AND d.schedule = e.value ->> 1
-     ORDER BY d.id
-    """
-
-    # ---- operations
-
-    LOCK_OPERATION = "SELECT position FROM treadle_operations WHERE id = :id AND ended_at IS NULL"
 
 
 def _steps(part: str) -> list[str]:

@@ -6,25 +6,24 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from treadle.clock import Clock, now
 from treadle.errors import BadConnection, BadOption, StoreUnusable, TransactionOver
-from treadle.job import ClaimedJob, Job, NewJob
+from treadle.job import ClaimedJob
 from treadle.outcome import Outcome
 from treadle.stores.base import TypePolicy
 from treadle.stores.claim_order import Cursors
-from treadle.stores.shared import claim_settle, enqueue
-from treadle.stores.shared.store import D, P, SQLStore, T
+from treadle.stores.shared import claim_settle
+from treadle.stores.shared.store import D, SQLStore
 from treadle.stores.sqlite import sql
 from treadle.stores.sqlite import url as sqlite_url
 from treadle.stores.sqlite.connection import Database, Transaction, text
 from treadle.stores.sqlite.schema import newest_schema, schema_of, schema_sql, upgrade, upgrade_in
 from treadle.stores.sqlite.watch import Watch
-from treadle.stores.transaction import Steps
 from treadle.stores.user_connections import unwrap
 
 TRANSACTION_SECONDS = 5.0
@@ -36,15 +35,11 @@ OLDEST_SQLITE = (3, 38)
 class SQLiteTables(SQLStore[D]):
     """Jobs in SQLite's tables, in a file or on a libSQL server."""
 
-    def newest_schema(self) -> int:
-        return newest_schema()
+    newest_schema, schema_sql = staticmethod(newest_schema), staticmethod(schema_sql)
 
     def upgrade(self) -> int:
         self.open()  # which does it by itself
         return newest_schema()
-
-    def schema_sql(self) -> str:
-        return schema_sql()
 
     def compact(self) -> int:
         return 0  # one writer at a time: everything is added up as it is written
@@ -62,9 +57,8 @@ class SQLiteStore(SQLiteTables[Database]):
         if synchronous not in ("FULL", "NORMAL"):
             raise BadOption("synchronous", synchronous, "FULL survives a power cut, NORMAL may lose the last moments")
         if sqlite3.sqlite_version_info < OLDEST_SQLITE:
-            raise StoreUnusable(
-                f"SQLite {sqlite3.sqlite_version}", "it is too old", "use a Python with SQLite 3.38 or newer"
-            )
+            where, way_out = f"SQLite {sqlite3.sqlite_version}", "use a Python with SQLite 3.38 or newer"
+            raise StoreUnusable(where, "it is too old", way_out)
         super().__init__()
         self.path = sqlite_url.path_of(url)
         self.where = str(self.path)
@@ -132,15 +126,6 @@ class SQLiteStore(SQLiteTables[Database]):
         """A file without tables has none. They are not created here: the user may have a transaction open."""
         return {} if self._database is None and not self.schema() else super().policies()
 
-    def _insert_within(self, connection: Any, jobs: Sequence[NewJob]) -> list[Job]:
-        return self._write_within(connection, "", enqueue.insert_again, jobs)
-
-    def _write_within(
-        self, connection: Any, tenant: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        with self._within(connection) as tx:
-            return steps(tx, *args, **kwargs)
-
     @contextmanager
     def _within(self, connection: Any) -> Generator[Transaction]:
         """The caller's own open transaction on this database. If the block raises, nothing of it stays there."""
@@ -178,9 +163,8 @@ class SQLiteStore(SQLiteTables[Database]):
             raise BadConnection(connection, f"it is not open on {self.where}", "the jobs live in another file")
         if not connection.in_transaction:
             if connection.isolation_level is None or getattr(connection, "autocommit", None) is True:
-                raise BadConnection(
-                    connection, "no transaction is open on it", "begin one first, or leave connection out"
-                )
+                way_out = "begin one first, or leave connection out"
+                raise BadConnection(connection, "no transaction is open on it", way_out)
             connection.execute("BEGIN IMMEDIATE")
 
     @contextmanager

@@ -33,11 +33,8 @@ def check(path: Path, mounts: str = "/proc/self/mountinfo") -> None:
         raise StoreUnusable(str(path), "it is a folder", "name a file in it")
     kind = file_system(path, mounts)
     if kind in NETWORK_FILE_SYSTEMS:
-        raise StoreUnusable(
-            str(path),
-            f"it is on a network file system ({kind}), where SQLite loses data",
-            "put the file on a local disk",
-        )
+        problem = f"it is on a network file system ({kind}), where SQLite loses data"
+        raise StoreUnusable(str(path), problem, "put the file on a local disk")
 
 
 def file_system(path: Path, mounts: str = "/proc/self/mountinfo") -> str | None:

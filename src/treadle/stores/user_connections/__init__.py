@@ -3,17 +3,7 @@
 from __future__ import annotations
 
 from treadle.stores.user_connections.detect import async_driver, is_async, run_on_async, unwrap, wrap
-from treadle.stores.user_connections.drivers import IDENTITY, UserConnection, identity, savepoint, sqlstate
+from treadle.stores.user_connections.drivers import IDENTITY, Driver, identity, savepoint, sqlstate
 
-__all__ = [
-    "IDENTITY",
-    "UserConnection",
-    "async_driver",
-    "identity",
-    "is_async",
-    "run_on_async",
-    "savepoint",
-    "sqlstate",
-    "unwrap",
-    "wrap",
-]
+__all__ = ["IDENTITY", "Driver", "async_driver", "identity", "is_async", "run_on_async", "savepoint", "sqlstate"]
+__all__ += ["unwrap", "wrap"]

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from treadle.errors import BadConnection
 from treadle.stores.user_connections import async_drivers, drivers
-from treadle.stores.user_connections.drivers import Driver, UserConnection
+from treadle.stores.user_connections.drivers import Driver
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -39,7 +39,7 @@ def is_async(connection: Any) -> bool:
     return _kind(connection, ASYNC_DRIVERS) is not None
 
 
-def wrap(connection: Any) -> UserConnection:
+def wrap(connection: Any) -> Driver:
     """A connection that blocks. A Driver is returned as it is."""
     if isinstance(connection, Driver):
         return connection
@@ -58,7 +58,7 @@ def async_driver(connection: Any, loop: asyncio.AbstractEventLoop) -> async_driv
     return kind(connection, loop)
 
 
-async def run_on_async(connection: Any, work: Callable[[UserConnection], T]) -> T:
+async def run_on_async(connection: Any, work: Callable[[Driver], T]) -> T:
     """Run sync code on an async connection: the code runs in a thread, its statements on this loop.
 
     When the caller is cancelled, the thread is not left behind: its next statement would come after the user's

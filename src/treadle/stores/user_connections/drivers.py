@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from treadle.errors import BadConnection
 
@@ -35,21 +35,8 @@ CLOSED = "it is closed", "pass an open one"
 FAILED = "its transaction has failed", "roll it back first"
 
 
-class UserConnection(Protocol):
-    """The user's connection, whatever its driver. Nothing here commits, rolls back their work or closes it."""
-
-    def execute(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
-        """All rows of one statement, [] if it has none.
-
-        Parameters are `%(name)s`, and the statement has no other percent sign. Each is cast to a type that Python has:
-        text (str), bigint (int), double precision (float), boolean (bool). Columns too: other types, such as jsonb
-        and timestamptz, come back differently from each driver, and as users have configured it.
-        """
-        ...
-
-
 class Driver(ABC):
-    """One kind of connection."""
+    """The user's connection, of one kind. Nothing here commits, rolls back their work or closes it."""
 
     begin: ClassVar[str]
     """How users of it open a transaction."""
@@ -61,6 +48,12 @@ class Driver(ABC):
         return repr(self.connection)
 
     def execute(self, sql: str, parameters: Mapping[str, Any]) -> Rows:
+        """All rows of one statement, [] if it has none.
+
+        Parameters are `%(name)s`, and the statement has no other percent sign. Each is cast to a type that Python has:
+        text (str), bigint (int), double precision (float), boolean (bool). Columns too: other types, such as jsonb
+        and timestamptz, come back differently from each driver, and as users have configured it.
+        """
         if (problem := self.problem()) is not None:
             raise BadConnection(self.connection, *problem)
         try:
@@ -84,7 +77,7 @@ class Driver(ABC):
 
 
 @contextmanager
-def savepoint(connection: UserConnection) -> Generator[None]:
+def savepoint(connection: Driver) -> Generator[None]:
     """If the block raises, nothing of it stays in the user's transaction, which can go on.
 
     It comes first, because it fails if the user has no transaction.
@@ -100,7 +93,7 @@ def savepoint(connection: UserConnection) -> Generator[None]:
         raise
 
 
-def identity(connection: UserConnection) -> str:
+def identity(connection: Driver) -> str:
     """The same for all connections to one database, until its server restarts: before you say that two differ, ask
     both again."""
     [[answer]] = connection.execute(IDENTITY, {})
@@ -200,9 +193,8 @@ def run_sqlalchemy(connection: Any, sql: str, parameters: Mapping[str, Any]) -> 
             sql, names = numbered(sql)
             given = tuple(parameters[name] for name in names)
         case other:
-            raise BadConnection(
-                connection, f"treadle does not know its driver {other}", "use psycopg, psycopg2 or asyncpg"
-            )
+            problem = f"treadle does not know its driver {other}"
+            raise BadConnection(connection, problem, "use psycopg, psycopg2 or asyncpg")
     # A user who streams sets it for the whole connection, and a SAVEPOINT cannot be streamed.
     result = connection.exec_driver_sql(sql, given or None, {"stream_results": False, "yield_per": None})
     return [tuple(row) for row in result.fetchall()] if result.returns_rows else []

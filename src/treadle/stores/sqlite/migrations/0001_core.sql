@@ -167,7 +167,7 @@ CREATE TABLE treadle_lease_keys (
     id     TEXT NOT NULL,
     lease  INTEGER NOT NULL,
     tenant TEXT NOT NULL,
-    PRIMARY KEY (name, key, id)
+    PRIMARY KEY (name, key, id, tenant)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX treadle_lease_keys_by_job ON treadle_lease_keys (id);
 

@@ -18,7 +18,7 @@ LOOK_SECONDS = 0.1
 """Between two looks of a drain at what still runs."""
 
 
-class Control(Producer):
+class Pausing(Producer):
     """The part of `Treadle` that pauses and resumes."""
 
     def pause(
