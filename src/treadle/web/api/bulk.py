@@ -21,7 +21,7 @@ from treadle.ids import is_id, new_id
 from treadle.job import UNCHANGED, Count, Reschedule
 from treadle.stores.rows import Operation
 from treadle.views import Total
-from treadle.web.api.jobs import RescheduleIn, changes_of
+from treadle.web.api.jobs import RescheduleIn, given_fields
 from treadle.web.problem import HTTPProblem
 from treadle.web.route import Request, Response, from_row, get, post
 from treadle.worker.tick import TickReport
@@ -95,14 +95,20 @@ class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def bulk(request: Request) -> Response:
     given: BulkIn = request.body
     expected = None if given.expected_count is UNSET or given.dry_run else given.expected_count
-    changes: Changes = {} if given.changes is UNSET else changes_of(given.changes)
+    changes: Changes = {} if given.changes is UNSET else given_fields(given.changes)
     work = prepare(request, given.action, _filter(given), expected, changes)
-    total = views.total(Count(work.total, work.exact))
-    if given.dry_run:
-        return Response(data=Counted(total=total))
+    return Response(data=Counted(total=_total(work))) if given.dry_run else started(request, work)
+
+
+def _total(work: Bulk | Backfill) -> Total:
+    return views.total(Count(work.total, work.exact))
+
+
+def started(request: Request, work: Bulk | Backfill) -> Response:
+    """Begins what was counted. The response says where its progress is."""
     operation = start(request, work)
     headers = {"Location": request.url(f"/api/operations/{operation.id}")}
-    return Response(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
+    return Response(status=202, data=Started(operation_id=operation.id, total=_total(work)), headers=headers)
 
 
 def prepare(request: Request, action: str, wanted: Filter, expected: int | None, changes: Changes) -> Bulk:

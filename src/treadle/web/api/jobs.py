@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any
 
 import msgspec
@@ -139,10 +140,13 @@ def apply(request: Request, action: JobAction, id: str) -> Job:
     return views.job(job, request.redactor)
 
 
+changes = partial(Route, scope="manage", returns=Job, problems=(409,))
+
+
 def action_route(action: JobAction, method: str, path: str, summary: str) -> None:
     """The route that does it to the job in its path."""
 
-    @Route(method, path, summary, scope="manage", returns=Job, problems=(409,))
+    @changes(method, path, summary)
     def endpoint(request: Request) -> Response:
         return Response(data=apply(request, action, request.path["id"]))
 
@@ -150,23 +154,15 @@ def action_route(action: JobAction, method: str, path: str, summary: str) -> Non
 action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
 
 
-@post(
+@changes(
+    "POST",
     "/api/jobs/{id}/reschedule",
     "Move a waiting job to another time, priority or queue",
-    scope="manage",
     body=RescheduleIn,
     body_required=False,
-    returns=Job,
-    problems=(409,),
 )
 def reschedule(request: Request) -> Response:
-    return Response(data=apply_reschedule(request, request.path["id"], changes_of(request.body)))
-
-
-def changes_of(given: RescheduleIn) -> Changes:
-    found: Any = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
-    changes: Changes = found
-    return changes
+    return Response(data=apply_reschedule(request, request.path["id"], given_fields(request.body)))
 
 
 def apply_reschedule(request: Request, id: str, changes: Changes) -> Job:
@@ -235,11 +231,12 @@ def _insert_once(request: Request, key: str, new_jobs: list[NewJob]) -> list[Job
 
 
 def _new_job(request: Request, one: NewJobIn) -> NewJob:
-    options: Any = _given(one)
+    options = given_fields(one)
     if isinstance(one.dedupe, DedupeIn):
-        options["dedupe"] = Dedupe(**_given(one.dedupe))
+        options["dedupe"] = Dedupe(**given_fields(one.dedupe))
     return request.jobs.request(options.pop("type"), options.pop("payload"), options)
 
 
-def _given(body: msgspec.Struct) -> dict[str, Any]:
+def given_fields(body: msgspec.Struct) -> Any:
+    """Those that the request has, as keyword arguments."""
     return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not UNSET}

@@ -6,21 +6,23 @@ A schedule is named by a parameter, not by the path: its name may contain a slas
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from treadle import views
-from treadle.job import Count, Job
+from treadle.job import Job
 from treadle.schedule import Schedule
 from treadle.views import ScheduleOut, SchedulesOut
-from treadle.web.api.bulk import Started, start
+from treadle.web.api.bulk import Started, started
 from treadle.web.api.jobs import PAGE, Name
-from treadle.web.route import Parameter, Request, Response, Route, get, post
+from treadle.web.route import Parameter, Request, Response, Route, get
 
 TENANT = Parameter("tenant", Name, "Whose it is; nothing for none, or for your own")
 NAMED = (Parameter("name", Name, "The name of the schedule", default=""), TENANT)
+changes = partial(Route, scope="manage", parameters=NAMED, returns=Schedule, problems=(404,))
 
 
 class SchedulePauseIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -65,15 +67,12 @@ def schedule_out(request: Request, name: str, tenant: str | None) -> ScheduleOut
     return views.schedule_out(found, request.schedules.why(found), request.schedules.jobs(found), request.redactor)
 
 
-@post(
+@changes(
+    "POST",
     "/api/schedule/pause",
     "Skip its moments until it is resumed, or until a time",
-    scope="manage",
-    parameters=NAMED,
     body=SchedulePauseIn,
     body_required=False,
-    returns=Schedule,
-    problems=(404,),
 )
 def pause(request: Request) -> Response:
     given: SchedulePauseIn = request.body
@@ -81,27 +80,12 @@ def pause(request: Request) -> Response:
     return _changed(request, "pause_schedule", found)
 
 
-@post(
-    "/api/schedule/resume",
-    "Fire again, from the next moment on",
-    scope="manage",
-    parameters=NAMED,
-    returns=Schedule,
-    problems=(404,),
-)
+@changes("POST", "/api/schedule/resume", "Fire again, from the next moment on")
 def resume(request: Request) -> Response:
     return _changed(request, "resume_schedule", request.schedules.resume(*named(request)))
 
 
-@Route(
-    "DELETE",
-    "/api/schedule",
-    "Forget it; its jobs stay",
-    scope="manage",
-    parameters=NAMED,
-    returns=Schedule,
-    problems=(404, 409),
-)
+@changes("DELETE", "/api/schedule", "Forget it; its jobs stay", problems=(404, 409))
 def delete(request: Request) -> Response:
     return _changed(request, "delete_schedule", request.schedules.delete(*named(request)))
 
@@ -111,33 +95,20 @@ def _changed(request: Request, action: str, schedule: Schedule) -> Response:
     return Response(data=views.schedule(schedule, request.redactor))
 
 
-@post(
-    "/api/schedule/run",
-    "Store a job of it now, even if it is paused",
-    scope="manage",
-    parameters=NAMED,
-    returns={201: Job},
-    problems=(404,),
-)
+@changes("POST", "/api/schedule/run", "Store a job of it now, even if it is paused", returns={201: Job})
 def run(request: Request) -> Response:
     job = request.schedules.run_now(*named(request))
     request.audit("run_schedule", job.schedule or "")
     return Response(status=201, data=views.job(job, request.redactor))
 
 
-@post(
+@changes(
+    "POST",
     "/api/schedule/backfill",
     "Store the jobs of past moments, in batches",
-    scope="manage",
-    parameters=NAMED,
     body=BackfillIn,
     returns={202: Started},
-    problems=(404,),
 )
 def backfill(request: Request) -> Response:
     given: BackfillIn = request.body
-    work = request.schedules.backfill(*named(request), given.start, given.end)
-    operation = start(request, work)
-    headers = {"Location": request.url(f"/api/operations/{operation.id}")}
-    total = views.total(Count(work.total))
-    return Response(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
+    return started(request, request.schedules.backfill(*named(request), given.start, given.end))
