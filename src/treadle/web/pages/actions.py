@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,6 +25,8 @@ from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
 from treadle.web.visible_jobs import JobAction
+
+T = TypeVar("T")
 
 
 class ActionButton(NamedTuple):
@@ -122,7 +125,7 @@ def forbidden(action: str, job: Job, now: datetime) -> str:
 @get("/jobs/confirm", "Are you sure?", scope="manage", page=True)
 def confirm(request: Request) -> Response:
     """Asks. For all jobs that match a filter, the number has to be typed."""
-    action, everything = _action(request.text("action")), request.text("all")
+    action, everything = chosen(request.text("action"), ACTION_BUTTONS), request.text("all")
     selection = Selection([] if everything else request.raw.query_params.getlist("id"), request.text("q"))
     if not selection.ids and not everything:
         raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
@@ -132,7 +135,7 @@ def confirm(request: Request) -> Response:
 @post("/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
 def act(request: Request) -> Response:
     """Does it to the jobs that were shown. If their number has changed, it asks again."""
-    action = _action(request.field("action"))
+    action = chosen(request.field("action"), ACTION_BUTTONS)
     selection = Selection(request.form.get("id", []), request.field("q"))
     changes: Changes = {}
     try:
@@ -164,16 +167,18 @@ def _prepared(request: Request, action: ActionButton, selection: Selection, chan
     return prepare(request, action.key, selection.to_filter(), None, changes if action is RESCHEDULE else {})
 
 
-def _action(key: str) -> ActionButton:
-    if key not in ACTION_BUTTONS:
-        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(ACTION_BUTTONS)}")
-    return ACTION_BUTTONS[key]
+def chosen(key: str, actions: Mapping[str, T]) -> T:
+    if key not in actions:
+        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(actions)}")
+    return actions[key]
 
 
 def _confirm_page(
     request: Request, action: ActionButton, selection: Selection, work: Bulk, status: int = 200, error: str = ""
 ) -> Response:
     job, count = request.jobs.get(selection.one) if selection.one else None, Count(work.total, work.exact)
+    named = [("id", id) for id in selection.ids] or [("q", selection.filter)]
+    skips = "" if selection.ids else " Jobs to which it does not apply are skipped."
     jobs = "job" if job else f"{number(count)} {'job' if count.value == 1 else 'jobs'}"
     return render(
         request,
@@ -181,9 +186,11 @@ def _confirm_page(
         status=status,
         current_page="jobs",
         action=action,
-        selection=selection,
-        count=count,
-        job=job,
+        post_to=request.url("/jobs/act"),
+        hidden=[*named, ("expected", count.value)],
+        text=(action.one if job else action.many) + skips,
+        filter=None if selection.ids else selection.filter,
+        count=count.value,
         title=action.label(f"this {job.type} job" if job else jobs),
         go=action.label(jobs),
         keep=action.keep.format("job" if count.value == 1 else "jobs"),

@@ -13,7 +13,7 @@ from treadle.units import format_duration
 from treadle.web import formatting, highlight
 from treadle.web.api.bulk import start
 from treadle.web.api.schedules import schedule_out
-from treadle.web.problem import HTTPProblem
+from treadle.web.pages.actions import chosen
 from treadle.web.render import may_manage, render
 from treadle.web.route import Request, Response, get, post, redirect
 
@@ -107,7 +107,7 @@ def _applies(action: ScheduleAction, schedule: Schedule) -> bool:
 
 @get("/schedule/confirm", "Are you sure?", scope="manage", page=True)
 def confirm(request: Request) -> Response:
-    action = _action(request.text("action"))
+    action = chosen(request.text("action"), BY_KEY)
     one = request.schedules.get(request.text("name"), request.text("tenant") or None)
     return _confirm_page(request, action, one)
 
@@ -117,26 +117,26 @@ def _confirm_page(
 ) -> Response:
     return render(
         request,
-        "schedule_confirm.html",
+        "confirm.html",
         status=status,
         current_page="schedules",
         action=action,
-        one=one,
+        post_to=request.url("/schedule/act"),
+        hidden=[("name", one.name), ("tenant", one.tenant)],
+        text=action.text,
+        filter=None,
+        title=f"{action.name}: {one.name}",
+        go=action.name,
+        keep="Go back",
         back=_address(request, one),
         error=error,
         given={name: request.field(name) for name in ("reason", "start", "end")},
     )
 
 
-def _action(key: str) -> ScheduleAction:
-    if key not in BY_KEY:
-        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(BY_KEY)}")
-    return BY_KEY[key]
-
-
 @post("/schedule/act", "Pause, resume, run … a schedule", scope="manage", page=True)
 def act(request: Request) -> Response:
-    action = _action(request.field("action"))
+    action = chosen(request.field("action"), BY_KEY)
     one = request.schedules.get(request.field("name"), request.field("tenant") or None)
     if action.key == "backfill":
         return _backfill(request, action, one)
