@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -17,6 +18,7 @@ from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status
 from treadle.problems import Problem
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy
+from treadle.units import format_duration
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
@@ -122,6 +124,16 @@ def job_page(items: list[Job], page: Page, filter: Filter, count: Count | None) 
 
 def schedule(schedule: Schedule, hide: Redactor) -> Schedule:
     return msgspec.structs.replace(schedule, payload=hide.value(schedule.payload))
+
+
+def schedule_rule(schedule: Schedule) -> str:
+    """`0 3 * * *` or `every 15m`."""
+    return schedule.cron or f"every {format_duration(schedule.every or 0)}"
+
+
+def schedule_moment(schedule: Schedule, at: datetime) -> str:
+    """In the zone of the schedule, which is what its rule is about."""
+    return at.astimezone(ZoneInfo(schedule.zone or "UTC")).strftime("%a %Y-%m-%d %H:%M:%S %Z")
 
 
 class ScheduleOut(msgspec.Struct, kw_only=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from treadle.bulk import Bulk, changes_for
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import AT, Shared, command, duration, moment, reveals
-from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, explained
+from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, confirm, explained
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
 from treadle.redact import Redactor
@@ -85,13 +84,8 @@ def is_filter(words: Sequence[str]) -> bool:
 
 
 def _confirm(action: Action, what: str, them: str) -> None:
-    """Ask for confirmation, if there is a terminal."""
-    if not sys.stdin.isatty():
-        cause = "There is no terminal to ask on."
-        raise CommandError(f"will not {action.name} without asking: {what}", cause, next="add --yes")
-    end = " permanently" if action.permanent else ""
-    if not click.confirm(f"{what}. {action.name.capitalize()} {them}{end}?", err=True):
-        raise CommandError("nothing was changed", code=PROBLEMS)
+    question = f"{action.name.capitalize()} {them}{' permanently' if action.permanent else ''}?"
+    confirm(f"will not {action.name} without asking: {what}", f"{what}. {question}")
 
 
 def _on_ids(

@@ -10,17 +10,14 @@ import msgspec
 from treadle.app import Treadle
 from treadle.backfill import Backfill
 from treadle.errors import ScheduleNotFound
-from treadle.filters import Filter
 from treadle.job import Job
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy
-from treadle.schedules import SchedulePage
+from treadle.schedules import SchedulePage, newest_jobs
 from treadle.web.problem import HTTPProblem
 
 if TYPE_CHECKING:
     from treadle.web.auth import Principal
-
-RECENT = 10
 
 
 class VisibleSchedules(msgspec.Struct, frozen=True):
@@ -55,9 +52,7 @@ class VisibleSchedules(msgspec.Struct, frozen=True):
         return self._app.schedules.why(schedule.name, tenant=schedule.tenant)
 
     def jobs(self, schedule: Schedule) -> list[Job]:
-        """Its newest jobs."""
-        wanted = Filter(schedules=(schedule.name,), tenants=(schedule.tenant,))
-        return self._app.jobs(wanted, limit=RECENT).jobs
+        return newest_jobs(self._app, schedule)
 
     # Changes
 

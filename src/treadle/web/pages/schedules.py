@@ -6,10 +6,10 @@ from datetime import datetime
 from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
+from treadle import views
 from treadle.errors import BadOption
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleReason
-from treadle.units import format_duration
 from treadle.web import formatting, highlight
 from treadle.web.api.bulk import start
 from treadle.web.api.schedules import schedule_out
@@ -57,7 +57,7 @@ def schedules(request: Request) -> Response:
         request,
         "schedules.html",
         current_page="schedules",
-        rows=[(one, rule(one)) for one in page],
+        rows=[(one, views.schedule_rule(one)) for one in page],
         tenant=tenant,
         older=request.url("/schedules", tenant=tenant, cursor=page.next) if page.next else None,
         first=request.url("/schedules", tenant=tenant) if cursor else None,
@@ -75,9 +75,9 @@ def schedule(request: Request) -> Response:
         "schedule.html",
         current_page="schedules",
         one=one,
-        rule=rule(one),
+        rule=views.schedule_rule(one),
         reasons=[(reason, _next_step(reason, possible)) for reason in out.why.reasons],
-        moments=[(at, _in_its_zone(at, one)) for at in one.upcoming],
+        moments=[(at, views.schedule_moment(one, at)) for at in one.upcoming],
         jobs=out.jobs,
         payload=highlight.json(one.payload) if one.payload else None,
         actions=actions,
@@ -88,14 +88,6 @@ def _next_step(reason: ScheduleReason, possible: set[str]) -> str:
     """What to do about a reason: the button, where this page has one, instead of a command."""
     action, text = BUTTONS.get(reason.code, ("", ""))
     return text if action in possible else formatting.sentence(reason.way_out)
-
-
-def rule(schedule: Schedule) -> str:
-    return schedule.cron or f"every {format_duration(schedule.every or 0)}"
-
-
-def _in_its_zone(at: datetime, schedule: Schedule) -> str:
-    return at.astimezone(ZoneInfo(schedule.zone or "UTC")).strftime("%a %Y-%m-%d %H:%M:%S %Z")
 
 
 def _applies(action: ScheduleAction, schedule: Schedule) -> bool:
