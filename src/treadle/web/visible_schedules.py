@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -13,11 +14,13 @@ from treadle.errors import ScheduleNotFound
 from treadle.job import Job
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy
-from treadle.schedules import SchedulePage, newest_jobs
+from treadle.schedules import SchedulePage, Schedules, newest_jobs
 from treadle.web.problem import HTTPProblem
 
 if TYPE_CHECKING:
     from treadle.web.auth import Principal
+
+T = TypeVar("T")
 
 
 class VisibleSchedules(msgspec.Struct, frozen=True):
@@ -56,18 +59,13 @@ class VisibleSchedules(msgspec.Struct, frozen=True):
 
     # Changes
 
+    def change(self, action: Callable[..., T], name: str, tenant: str | None, **options: Any) -> T:
+        """`action`: a method of `td.schedules` that changes one: pause, resume, run_now, delete."""
+        return action(self._app.schedules, name, tenant=self._tenant(tenant), **options)
+
     def pause(self, name: str, tenant: str | None, reason: str, until: datetime | None) -> Schedule:
         by = self.caller.name[:200]
-        return self._app.schedules.pause(name, reason=reason, until=until, by=by, tenant=self._tenant(tenant))
-
-    def resume(self, name: str, tenant: str | None) -> Schedule:
-        return self._app.schedules.resume(name, tenant=self._tenant(tenant))
-
-    def run_now(self, name: str, tenant: str | None) -> Job:
-        return self._app.schedules.run_now(name, tenant=self._tenant(tenant))
-
-    def delete(self, name: str, tenant: str | None) -> Schedule:
-        return self._app.schedules.delete(name, tenant=self._tenant(tenant))
+        return self.change(Schedules.pause, name, tenant, reason=reason, until=until, by=by)
 
     def backfill(self, name: str, tenant: str | None, start: datetime, end: datetime) -> Backfill:
         return Backfill.between(self._app.store, self._tenant(tenant), name, start, end)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import hashlib
 from datetime import datetime
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from treadle import filters, views
 from treadle.app import Treadle
+from treadle.bulk import changes_for
 from treadle.dedupe import LONGEST, Dedupe, Mode, Until
 from treadle.diagnosis import Why
 from treadle.filters import Filter
-from treadle.function import Changes, make_reschedule
+from treadle.function import Changes
 from treadle.job import Attempt, Job, NewJob
 from treadle.views import JobPage
 from treadle.web.api import new_types
@@ -133,10 +134,10 @@ def why(request: Request) -> Response:
     return Response(data=views.why(request.jobs.why(request.path["id"]), request.redactor))
 
 
-def apply(request: Request, action: JobAction, id: str) -> Job:
-    """Does it to one job, records it, and returns the job as it is then."""
-    job = request.jobs.change(action, id)
-    request.audit(action.__name__, job.id)
+def apply(request: Request, action: JobAction, id: str, **changes: Unpack[Changes]) -> Job:
+    """Does it to one job, records it, and returns the job as it is then. `changes`: what a reschedule sets."""
+    job = request.jobs.change(action, id, **changes)
+    request.audit(action.__name__, f"{job.id} {changes_for(action.__name__, changes)}".strip())
     return views.job(job, request.redactor)
 
 
@@ -162,14 +163,7 @@ action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting j
     body_required=False,
 )
 def reschedule(request: Request) -> Response:
-    return Response(data=apply_reschedule(request, request.path["id"], given_fields(request.body)))
-
-
-def apply_reschedule(request: Request, id: str, changes: Changes) -> Job:
-    """Moves one job, records where, and returns the job as it is then."""
-    job = request.jobs.change(lambda app, id: app.reschedule(id, **changes), id)
-    request.audit("reschedule", f"{job.id} {make_reschedule(changes)}")
-    return views.job(job, request.redactor)
+    return Response(data=apply(request, Treadle.reschedule, request.path["id"], **given_fields(request.body)))
 
 
 @post(
@@ -178,7 +172,7 @@ def apply_reschedule(request: Request, id: str, changes: Changes) -> Job:
 def clone(request: Request) -> Response:
     changes: ChangesIn = request.body
     payload = None if changes.payload is UNSET else changes.payload
-    job = request.jobs.change(lambda app, id: app.clone(id, payload), request.path["id"])
+    job = request.jobs.change(Treadle.clone, request.path["id"], payload)
     request.audit("clone", job.id)
     return Response(status=201, data=views.job(job, request.redactor))
 

@@ -58,22 +58,19 @@ manage = partial(post, scope="manage", for_tenants=False)
 @manage("/api/pauses", "Pause a queue, a type or a tenant", body=PauseIn, returns=Pause)
 def pause(request: Request) -> Response:
     wanted: PauseIn = request.body
-    target = target_of(wanted.queue, wanted.type, wanted.tenant)
-    return Response(data=pause_and_record(request, target, wanted.reason, wanted.until))
+    return Response(data=pause_and_record(request, target_of(wanted), wanted.reason, wanted.until))
 
 
 @manage("/api/pauses/resume", "End a pause", body=TargetIn, returns=Resumed)
 def resume(request: Request) -> Response:
-    target = target_of(request.body.queue, request.body.type, request.body.tenant)
-    return Response(data=Resumed(resumed=resume_and_record(request, target)))
+    return Response(data=Resumed(resumed=resume_and_record(request, target_of(request.body))))
 
 
 @manage("/api/pauses/drain", "Pause, and say how much of it still runs", body=PauseIn, returns=Drained)
 def drain(request: Request) -> Response:
     """It does not wait: the caller repeats it until nothing runs."""
     wanted: PauseIn = request.body
-    target = target_of(wanted.queue, wanted.type, wanted.tenant)
-    by = request.caller.name
+    target, by = target_of(wanted), request.caller.name
     first = next(request.app.draining(target, reason=wanted.reason, until=wanted.until, by=by, timeout=0))
     request.audit("drain", _what(target, wanted.reason))
     return Response(data=first)
@@ -92,10 +89,11 @@ def unquiet(request: Request) -> Response:
 # For the pages, too
 
 
-def target_of(queue: str | None, type: str | None, tenant: str | None) -> Target:
-    if [queue, type, tenant].count(None) != 2:
+def target_of(given: TargetIn) -> Target:
+    names = (given.queue, given.type, given.tenant)
+    if names.count(None) != 2:
         raise HTTPProblem(400, "it names none or several of queue, type and tenant", "name exactly one")
-    return checked_target(queue, type, tenant)
+    return checked_target(*names)
 
 
 def pause_and_record(request: Request, target: Target, reason: str, until: datetime | timedelta | None) -> Pause:

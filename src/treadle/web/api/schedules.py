@@ -15,6 +15,7 @@ from msgspec import Meta
 from treadle import views
 from treadle.job import Job
 from treadle.schedule import Schedule
+from treadle.schedules import Schedules
 from treadle.views import ScheduleOut, SchedulesOut
 from treadle.web.api.bulk import Started, started
 from treadle.web.api.jobs import PAGE, Name
@@ -82,12 +83,12 @@ def pause(request: Request) -> Response:
 
 @changes("POST", "/api/schedule/resume", "Fire again, from the next moment on")
 def resume(request: Request) -> Response:
-    return _changed(request, "resume_schedule", request.schedules.resume(*named(request)))
+    return _changed(request, "resume_schedule", request.schedules.change(Schedules.resume, *named(request)))
 
 
 @changes("DELETE", "/api/schedule", "Forget it; its jobs stay", problems=(404, 409))
 def delete(request: Request) -> Response:
-    return _changed(request, "delete_schedule", request.schedules.delete(*named(request)))
+    return _changed(request, "delete_schedule", request.schedules.change(Schedules.delete, *named(request)))
 
 
 def _changed(request: Request, action: str, schedule: Schedule) -> Response:
@@ -97,7 +98,7 @@ def _changed(request: Request, action: str, schedule: Schedule) -> Response:
 
 @changes("POST", "/api/schedule/run", "Store a job of it now, even if it is paused", returns={201: Job})
 def run(request: Request) -> Response:
-    job = request.schedules.run_now(*named(request))
+    job = request.schedules.change(Schedules.run_now, *named(request))
     request.audit("run_schedule", job.schedule or "")
     return Response(status=201, data=views.job(job, request.redactor))
 

@@ -16,16 +16,18 @@ from treadle.filters import Filter
 from treadle.function import Changes, make_reschedule
 from treadle.job import STATE_OF, Count, Job, Status, state_of
 from treadle.redact import HIDDEN
+from treadle.units import parse_duration
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.jobs import apply, apply_reschedule
-from treadle.web.formatting import number
-from treadle.web.pages.place import PLACE, form_changes
+from treadle.web.api.jobs import apply
+from treadle.web.formatting import formatter_for, number
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
 from treadle.web.visible_jobs import JobAction
 
+CHANGE_FIELDS = ("when", "priority", "queue")
+"""The fields of a reschedule, and of a new job. An empty one sets nothing."""
 T = TypeVar("T")
 
 
@@ -144,11 +146,8 @@ def act(request: Request) -> Response:
     except BadOption as error:
         work = _prepared(request, action, selection, {"delay": 0})
         return _confirm_page(request, action, selection, work, status=400, error=str(error))
-    if selection.one and action is RESCHEDULE:
-        apply_reschedule(request, selection.one, changes)
-        return redirect(request.url(f"/jobs/{selection.one}"))
     if selection.one:
-        apply(request, action.method, selection.one)
+        apply(request, action.method, selection.one, **changes)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
     work = _prepared(request, action, selection, changes)
     expected = request.field("expected")
@@ -160,6 +159,36 @@ def act(request: Request) -> Response:
         moved = str(CountMoved(was, work.total))
         return _confirm_page(request, action, selection, work, status=412, error=moved)
     return redirect(request.url(f"/operations/{start(request, work).id}"))
+
+
+def form_changes(request: Request) -> Changes:
+    """What the fields set that say when, how urgently and where a job runs. Raises BadOption for a wrong one."""
+    when, priority, queue = (request.field(name).strip() for name in CHANGE_FIELDS)
+    changes: Changes = {}
+    if (seconds := parse_duration(when)) is not None:
+        changes["delay"] = seconds
+    elif when:
+        changes["run_at"] = _moment(request, when)
+    if priority:
+        changes["priority"] = _whole_number(priority)
+    if queue:
+        changes["queue"] = queue
+    return changes
+
+
+def _moment(request: Request, text: str) -> datetime:
+    try:
+        return formatter_for(request).read(text)
+    except ValueError:
+        way_out = "a duration such as 90, 5m or 1h30m, or a time such as 2026-11-17 08:00"
+        raise BadOption("when", text, way_out) from None
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BadOption("priority", text, "use a whole number; higher runs first") from None
 
 
 def _prepared(request: Request, action: ActionButton, selection: Selection, changes: Changes) -> Bulk:
@@ -196,7 +225,7 @@ def _confirm_page(
         keep=action.keep.format("job" if count.value == 1 else "jobs"),
         back=request.url(f"/jobs/{job.id}") if job else request.url("/jobs", q=selection.filter),
         error=error,
-        given={name: request.field(name) for name in PLACE},
+        given={name: request.field(name) for name in CHANGE_FIELDS},
     )
 
 
@@ -212,14 +241,14 @@ def clone(request: Request) -> Response:
     safe, text = views.job(job, request.redactor), request.field("payload")
     try:
         edited = codec.decode(text.encode())
-        new = request.jobs.change(lambda app, _: _clone(app, job, safe.payload, edited), job.id)
+        new = request.jobs.change(_clone, job.id, job, safe.payload, edited)
     except (msgspec.MsgspecError, TreadleError, RecursionError) as error:
         return _clone_page(request, safe, text, status=400, error=str(error))
     request.audit("clone", f"{job.id} → {new.id}")
     return redirect(request.url(f"/jobs/{new.id}"))
 
 
-def _clone(app: Treadle, job: Job, seen: Any, edited: Any) -> Job:
+def _clone(app: Treadle, id: str, job: Job, seen: Any, edited: Any) -> Job:
     """What the editor sent is checked before hidden values are filled in, and only that is quoted by an error."""
     if not isinstance(edited, dict):
         raise BadArguments(job.type, "a payload is a JSON object", "names and values in braces")
@@ -230,7 +259,7 @@ def _clone(app: Treadle, job: Job, seen: Any, edited: Any) -> Job:
     except BadPayload as error:
         problem = error
     try:
-        return app.clone(job.id, filled)
+        return app.clone(id, filled)
     except (BadPayload, BadOption):
         raise problem from None
 

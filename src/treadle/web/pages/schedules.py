@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
 
 from treadle import views
 from treadle.errors import BadOption
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleReason
+from treadle.schedules import Schedules
 from treadle.web import formatting, highlight
 from treadle.web.api.bulk import start
 from treadle.web.api.schedules import schedule_out
@@ -138,25 +137,21 @@ def act(request: Request) -> Response:
 def _changed(request: Request, action: ScheduleAction, one: Schedule) -> Response:
     name, tenant = one.name, one.tenant
     if action.key == "run":
-        job = request.schedules.run_now(name, tenant)
+        job = request.schedules.change(Schedules.run_now, name, tenant)
         request.audit("run_schedule", name)
         return redirect(request.url(f"/jobs/{job.id}"))
     if action.key == "pause":
         request.schedules.pause(name, tenant, request.field("reason")[:200], None)
-    elif action.key == "resume":
-        request.schedules.resume(name, tenant)
     else:
-        request.schedules.delete(name, tenant)
+        request.schedules.change(Schedules.resume if action.key == "resume" else Schedules.delete, name, tenant)
     request.audit(f"{action.key}_schedule", name)
     return redirect(request.url("/schedules") if action.key == "delete" else _address(request, one))
 
 
 def _backfill(request: Request, action: ScheduleAction, one: Schedule) -> Response:
-    """Times without a zone are in the reader's."""
-    zone = ZoneInfo(formatting.formatter_for(request).zone)
+    fmt = formatting.formatter_for(request)
     try:
-        times = [datetime.fromisoformat(request.field(name)) for name in ("start", "end")]
-        first, last = (at if at.tzinfo else at.replace(tzinfo=zone) for at in times)
+        first, last = (fmt.read(request.field(name)) for name in ("start", "end"))
         work = request.schedules.backfill(one.name, one.tenant, first, last)
     except (ValueError, OverflowError, BadOption) as error:
         text = str(error) if isinstance(error, BadOption) else "write times such as 2026-11-01T08:30"
