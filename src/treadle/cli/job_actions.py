@@ -68,7 +68,7 @@ def _command(action: Action) -> click.Command:
     @reveals
     def run(shared: Shared, which: tuple[str, ...], yes: bool, expect: int | None, **options: Any) -> None:
         changes = {name: value for name, value in options.items() if value is not None}
-        if is_filter(which):
+        if any(":" in word for word in which):  # a filter has a key and a colon somewhere; an id never does
             _on_filter(shared, action, " ".join(which), changes, yes=yes, expected=expect)
         else:
             _on_ids(shared, action, tuple(dict.fromkeys(which)), changes, yes=yes, expected=expect)
@@ -76,11 +76,6 @@ def _command(action: Action) -> click.Command:
     for option in reversed(action.options):
         option(run)
     return run
-
-
-def is_filter(words: Sequence[str]) -> bool:
-    """A filter has a key and a colon somewhere; an id never does."""
-    return any(":" in word for word in words)
 
 
 def _confirm(action: Action, what: str, them: str) -> None:

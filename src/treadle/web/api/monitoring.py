@@ -40,6 +40,7 @@ COUNTERS = {
     "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),
 }
 """Sums of usage, by the name of its field: a name and an explanation."""
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 Key = tuple[str, str]
 """A type, and one of the counters."""
 
@@ -138,13 +139,8 @@ def _family(name: str, kind: str, help: str, samples: Iterable[Sample]) -> str:
 
 
 def _labels(labels: dict[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    escaped = {name: value.translate(ESCAPES) for name, value in labels.items()}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}" if labels else ""
 
 
 class Counters:
