@@ -143,9 +143,9 @@ def _filter(given: BulkIn) -> Filter:
     return filters.parse(given.filter if given.filter is not UNSET else "")
 
 
-@get("/api/operations/{id}", "How far a bulk operation is", returns=OperationOut)
-def get_operation(request: Request) -> Response:
-    return Response(data=operation_out(find_operation(request)))
+@get("/api/operations/{id}", "How far a bulk operation is")
+def get_operation(request: Request) -> OperationOut:
+    return operation_out(find_operation(request))
 
 
 def find_operation(request: Request) -> Operation:
@@ -177,10 +177,9 @@ def _stored_changes(row: Operation) -> Reschedule:
     slow=True,
     body=TickIn,
     body_required=False,
-    returns=TickReport,
     problems=(501,),
 )
-def tick(request: Request) -> Response:
+def tick(request: Request) -> TickReport:
     """For cron, serverless platforms and tests. Any number may run at once: each is a worker of its own."""
     if not len(request.app.registry):
         way_out = "mount td.asgi() of the app that declares them, or start it with one: treadle dashboard app:td"
@@ -188,7 +187,7 @@ def tick(request: Request) -> Response:
     given: TickIn = request.body
     report = request.app.tick(max_jobs=given.max_jobs, max_seconds=given.max_seconds)
     request.audit("tick", f"{report.ran} ran", report.ran)
-    return Response(data=report)
+    return report
 
 
 class BulkRunner:

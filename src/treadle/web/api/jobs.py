@@ -110,28 +110,28 @@ def filter_of(request: Request) -> Filter:
     return request.jobs.filter(filters.parse(" ".join([request.query["q"], *terms])))
 
 
-@get("/api/jobs", "Jobs that match a filter, newest first, page by page", parameters=LISTED, returns=JobPage)
-def list_jobs(request: Request) -> Response:
+@get("/api/jobs", "Jobs that match a filter, newest first, page by page", parameters=LISTED)
+def list_jobs(request: Request) -> JobPage:
     wanted = filter_of(request)
     page = request.jobs.page(wanted, request.query["limit"], request.query["cursor"])
     count = request.jobs.count(wanted) if request.query["total"] else None
-    return Response(data=views.job_page([views.job(job, request.redactor) for job in page], page, wanted, count))
+    return views.job_page([views.job(job, request.redactor) for job in page], page, wanted, count)
 
 
-@get("/api/jobs/{id}", "One job", returns=Job)
-def get_job(request: Request) -> Response:
-    return Response(data=views.job(request.jobs.get(request.path["id"]), request.redactor))
+@get("/api/jobs/{id}", "One job")
+def get_job(request: Request) -> Job:
+    return views.job(request.jobs.get(request.path["id"]), request.redactor)
 
 
-@get("/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
-def attempts(request: Request) -> Response:
+@get("/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks")
+def attempts(request: Request) -> Attempts:
     found, redactor = request.jobs.attempts(request.path["id"]), request.redactor
-    return Response(data=Attempts(items=[views.attempt(attempt, redactor) for attempt in found]))
+    return Attempts(items=[views.attempt(attempt, redactor) for attempt in found])
 
 
-@get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why)
-def why(request: Request) -> Response:
-    return Response(data=views.why(request.jobs.why(request.path["id"]), request.redactor))
+@get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first")
+def why(request: Request) -> Why:
+    return views.why(request.jobs.why(request.path["id"]), request.redactor)
 
 
 def apply(request: Request, action: JobAction, id: str, **changes: Unpack[Changes]) -> Job:
@@ -141,15 +141,15 @@ def apply(request: Request, action: JobAction, id: str, **changes: Unpack[Change
     return views.job(job, request.redactor)
 
 
-changes = partial(Route, scope="manage", returns=Job, problems=(409,))
+changes = partial(Route, scope="manage", problems=(409,))
 
 
 def action_route(action: JobAction, method: str, path: str, summary: str) -> None:
     """The route that does it to the job in its path."""
 
     @changes(method, path, summary)
-    def endpoint(request: Request) -> Response:
-        return Response(data=apply(request, action, request.path["id"]))
+    def endpoint(request: Request) -> Job:
+        return apply(request, action, request.path["id"])
 
 
 action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
@@ -162,8 +162,8 @@ action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting j
     body=RescheduleIn,
     body_required=False,
 )
-def reschedule(request: Request) -> Response:
-    return Response(data=apply(request, Treadle.reschedule, request.path["id"], **given_fields(request.body)))
+def reschedule(request: Request) -> Job:
+    return apply(request, Treadle.reschedule, request.path["id"], **given_fields(request.body))
 
 
 @post(

@@ -60,18 +60,18 @@ class Ready(msgspec.Struct, kw_only=True):
     schema: int
 
 
-@get("/livez", "The process answers", scope=None, returns=Health)
-@get("/healthz", "The process answers", scope=None, returns=Health)
-async def healthz(request: Request) -> Response:
+@get("/livez", "The process answers", scope=None)
+@get("/healthz", "The process answers", scope=None)
+async def healthz(request: Request) -> Health:
     """Without a thread: it answers while every thread is busy."""
-    return Response(data=Health())
+    return Health()
 
 
-@get("/readyz", "The database answers, and its schema fits", scope=None, returns=Ready, problems=(503,))
-async def readyz(request: Request) -> Response:
+@get("/readyz", "The database answers, and its schema fits", scope=None, problems=(503,))
+async def readyz(request: Request) -> Ready:
     """At most one query a second, because it is open to all; on a thread and a connection that pages do not use."""
     found = partial(request.web.cached, "schema", 1.0, lambda: _schema(request))
-    return Response(data=Ready(schema=await to_thread.run_sync(found, limiter=request.web.probe_limiter)))
+    return Ready(schema=await to_thread.run_sync(found, limiter=request.web.probe_limiter))
 
 
 def _schema(request: Request) -> int:

@@ -23,7 +23,7 @@ from treadle.web.route import Parameter, Request, Response, Route, get
 
 TENANT = Parameter("tenant", Name, "Whose it is; nothing for none, or for your own")
 NAMED = (Parameter("name", Name, "The name of the schedule", default=""), TENANT)
-changes = partial(Route, scope="manage", parameters=NAMED, returns=Schedule, problems=(404,))
+changes = partial(Route, scope="manage", parameters=NAMED, problems=(404,))
 
 
 class SchedulePauseIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -40,22 +40,21 @@ class BackfillIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     end: Annotated[datetime, Meta(tz=True)]
 
 
-@get("/api/schedules", "Schedules, by tenant and name, page by page", parameters=(TENANT, *PAGE), returns=SchedulesOut)
-def list_schedules(request: Request) -> Response:
+@get("/api/schedules", "Schedules, by tenant and name, page by page", parameters=(TENANT, *PAGE))
+def list_schedules(request: Request) -> SchedulesOut:
     page = request.schedules.page(request.query["tenant"], request.query["limit"], request.query["cursor"])
     items = [views.schedule(one, request.redactor) for one in page]
-    return Response(data=SchedulesOut(items=items, next_cursor=page.next))
+    return SchedulesOut(items=items, next_cursor=page.next)
 
 
 @get(
     "/api/schedule",
     "One schedule: its next ten moments, why it did not fire or when it will, its newest jobs",
     parameters=NAMED,
-    returns=ScheduleOut,
     problems=(404,),
 )
-def get_schedule(request: Request) -> Response:
-    return Response(data=schedule_out(request, *named(request)))
+def get_schedule(request: Request) -> ScheduleOut:
+    return schedule_out(request, *named(request))
 
 
 def named(request: Request) -> tuple[str, str | None]:
@@ -75,25 +74,25 @@ def schedule_out(request: Request, name: str, tenant: str | None) -> ScheduleOut
     body=SchedulePauseIn,
     body_required=False,
 )
-def pause(request: Request) -> Response:
+def pause(request: Request) -> Schedule:
     given: SchedulePauseIn = request.body
     found = request.schedules.pause(*named(request), given.reason, given.until)
     return _changed(request, "pause_schedule", found)
 
 
 @changes("POST", "/api/schedule/resume", "Fire again, from the next moment on")
-def resume(request: Request) -> Response:
+def resume(request: Request) -> Schedule:
     return _changed(request, "resume_schedule", request.schedules.change(Schedules.resume, *named(request)))
 
 
 @changes("DELETE", "/api/schedule", "Forget it; its jobs stay", problems=(404, 409))
-def delete(request: Request) -> Response:
+def delete(request: Request) -> Schedule:
     return _changed(request, "delete_schedule", request.schedules.change(Schedules.delete, *named(request)))
 
 
-def _changed(request: Request, action: str, schedule: Schedule) -> Response:
+def _changed(request: Request, action: str, schedule: Schedule) -> Schedule:
     request.audit(action, schedule.name)
-    return Response(data=views.schedule(schedule, request.redactor))
+    return views.schedule(schedule, request.redactor)
 
 
 @changes("POST", "/api/schedule/run", "Store a job of it now, even if it is paused", returns={201: Job})
