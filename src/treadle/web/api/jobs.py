@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Unpack
 
 import msgspec
@@ -141,38 +140,24 @@ def apply(request: Request, action: JobAction, id: str, **changes: Unpack[Change
     return views.job(job, request.redactor)
 
 
-changes = partial(Route, scope="manage", problems=(409,))
+def action_route(action: JobAction, method: str, path: str, summary: str, body: Any = None) -> None:
+    """The route that does it to the job in its path, with the fields of its body."""
 
-
-def action_route(action: JobAction, method: str, path: str, summary: str) -> None:
-    """The route that does it to the job in its path."""
-
-    @changes(method, path, summary)
+    @Route(method, path, summary, scope="manage", body=body, body_required=False, problems=(409,))
     def endpoint(request: Request) -> Job:
-        return apply(request, action, request.path["id"])
+        return apply(request, action, request.path["id"], **(given_fields(request.body) if body else {}))
 
 
 action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
-
-
-@changes(
-    "POST",
-    "/api/jobs/{id}/reschedule",
-    "Move a waiting job to another time, priority or queue",
-    body=RescheduleIn,
-    body_required=False,
-)
-def reschedule(request: Request) -> Job:
-    return apply(request, Treadle.reschedule, request.path["id"], **given_fields(request.body))
+RESCHEDULE = "Move a waiting job to another time, priority or queue"
+action_route(Treadle.reschedule, "POST", "/api/jobs/{id}/reschedule", RESCHEDULE, RescheduleIn)
 
 
 @post(
     "/api/jobs/{id}/clone", "A new job like it", scope="manage", body=ChangesIn, body_required=False, returns={201: Job}
 )
 def clone(request: Request) -> Response:
-    changes: ChangesIn = request.body
-    payload = None if changes.payload is UNSET else changes.payload
-    job = request.jobs.change(Treadle.clone, request.path["id"], payload)
+    job = request.jobs.change(Treadle.clone, request.path["id"], **given_fields(request.body))
     request.audit("clone", job.id)
     return Response(status=201, data=views.job(job, request.redactor))
 
