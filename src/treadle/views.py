@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from zoneinfo import ZoneInfo
 
 import msgspec
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from treadle.redact import Redactor
     from treadle.stores.base import WorkerRow
     from treadle.stores.rows import QueueStats
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 # What redaction leaves of it. `hide` is the app's redactor.
 
@@ -86,6 +88,12 @@ def _is_shown(text: str, hide: Redactor) -> bool:
 def attempt_outcome(outcome: str) -> str:
     """The word for how an attempt ended. A job is retried; its attempt failed."""
     return "failed" if outcome == "retried" else outcome
+
+
+def from_row(kind: type[S], row: Any, *times: str, **others: Any) -> S:
+    """A row as it is shown. Fields in `times` are microseconds in the row, or None; the `others` are not in it."""
+    fields = {name: getattr(row, name) for name in kind.__struct_fields__ if name not in others}
+    return kind(**fields | {name: moment(fields[name]) for name in times} | others)
 
 
 def job_with_history(job: Job, history: Sequence[Attempt]) -> dict[str, Any]:
@@ -185,15 +193,11 @@ class WorkerOut(msgspec.Struct, kw_only=True):
 
 
 def worker(row: WorkerRow, now: int) -> WorkerOut:
-    return WorkerOut(
-        id=row.id,
-        name=row.name,
-        concurrency=row.concurrency,
-        queues=row.queues,
-        types=row.types,
-        version=row.version,
-        started_at=clock.moment(row.started_at),
-        seen_at=clock.moment(row.seen_at),
+    return from_row(
+        WorkerOut,
+        row,
+        "started_at",
+        "seen_at",
         silent_for=silence(row, now),
         live=is_alive(row, now),
         stalled_for=stalled_for(row, now),
@@ -259,12 +263,5 @@ class UsageOut(msgspec.Struct, kw_only=True):
 
 def usage(row: Usage, by: Sequence[str]) -> UsageOut:
     """`by`: the names of the columns that it is grouped by."""
-    return UsageOut(
-        at=row.at,
-        group=dict(zip(by, row.key, strict=True)),
-        runs=row.runs,
-        completed=row.completed,
-        failures=row.failures,
-        busy_seconds=row.busy,
-        waiting_seconds=row.waiting,
-    )
+    group = dict(zip(by, row.key, strict=True))
+    return from_row(UsageOut, row, group=group, busy_seconds=row.busy, waiting_seconds=row.waiting)

@@ -37,7 +37,6 @@ from urllib.parse import parse_qs, quote, urlencode
 import msgspec
 from starlette.requests import Request as RawRequest
 
-from treadle import clock
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web import body
@@ -53,7 +52,6 @@ if TYPE_CHECKING:
 
 Endpoint = Callable[["Request"], Any]
 E = TypeVar("E", bound=Endpoint)
-S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 log = logging.getLogger("treadle.web")
 
@@ -187,12 +185,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     text: str | bytes | None = None
     media: str = "application/json"
     headers: Mapping[str, str] = {}
-
-
-def from_row(kind: type[S], row: msgspec.Struct, *times: str) -> S:
-    """A row of the store as the API shows it. The fields in `times` are microseconds in the row, or None."""
-    fields: dict[str, Any] = {name: getattr(row, name) for name in kind.__struct_fields__}
-    return kind(**fields | {name: clock.moment(fields[name]) for name in times if fields[name] is not None})
 
 
 def html(text: str, status: int = 200, headers: Mapping[str, str] = {}) -> Response:

@@ -23,7 +23,7 @@ from treadle.stores.rows import Operation
 from treadle.views import Total
 from treadle.web.api.jobs import RescheduleIn, given_fields
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Request, Response, from_row, get, post
+from treadle.web.route import Request, Response, get, post
 from treadle.worker.tick import TickReport
 
 ABANDONED = 30 * clock.SECOND
@@ -161,7 +161,7 @@ def find_operation(request: Request) -> Operation:
 
 def operation_out(row: Operation) -> OperationOut:
     shown = msgspec.structs.replace(row, changes=str(_stored_changes(row)))
-    return from_row(OperationOut, shown, "started_at", "updated_at", "ended_at")
+    return views.from_row(OperationOut, shown, "started_at", "updated_at", "ended_at")
 
 
 def _stored_changes(row: Operation) -> Reschedule:
