@@ -145,7 +145,7 @@ def action_route(action: JobAction, method: str, path: str, summary: str, body: 
 
     @Route(method, path, summary, scope="manage", body=body, body_required=False, problems=(409,))
     def endpoint(request: Request) -> Job:
-        return apply(request, action, request.path["id"], **(given_fields(request.body) if body else {}))
+        return apply(request, action, request.path["id"], **given_fields(request.body))
 
 
 action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
@@ -216,6 +216,7 @@ def _new_job(request: Request, one: NewJobIn) -> NewJob:
     return request.jobs.request(options.pop("type"), options.pop("payload"), options)
 
 
-def given_fields(body: msgspec.Struct) -> Any:
+def given_fields(body: msgspec.Struct | None) -> Any:
     """Those that the request has, as keyword arguments."""
-    return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not UNSET}
+    fields = {} if body is None else msgspec.structs.asdict(body)
+    return {name: value for name, value in fields.items() if value is not UNSET}
