@@ -14,6 +14,7 @@ from treadle.filters import EVERYTHING, Filter
 from treadle.function import Changes, make_reschedule
 from treadle.ids import is_id
 from treadle.job import STATE_NAMES, Attempt, Backlog, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.pauses import Pause
 from treadle.pausing import Pausing
 from treadle.problems import Problem, problems
 from treadle.results import twin
@@ -145,10 +146,8 @@ class Management(Pausing):
 
     def problems(self) -> list[Problem]:
         """What is wrong now, each problem with the next step."""
-        now, store = self.store.now(), self.store
-        queues, workers, recent = store.queue_stats(), store.workers(), recent_usage(store, now)
-        found = problems(queues, workers, recent, now, store.pauses())
-        return [*found, *schedule_problems(store.odd_schedules(LATE, MOST_SCHEDULES), workers, now)]
+        store = self.store
+        return all_problems(store, store.queue_stats(), store.workers(), store.pauses())
 
     def attempts(self, id: str) -> list[Attempt]:
         """The job's unsuccessful attempts, oldest first, each with its traceback."""
@@ -253,6 +252,15 @@ def statuses(status: Statuses) -> tuple[Status, ...]:
         return tuple(map(Status, (status,) if isinstance(status, str) else status))
     except (TypeError, ValueError):
         raise BadOption("status", status, f"choose from {', '.join(Status)}") from None
+
+
+def all_problems(
+    store: Store, queues: Sequence[QueueStats], workers: Sequence[WorkerRow], pauses: Sequence[Pause]
+) -> list[Problem]:
+    """What is wrong with these, which a page may have read before, and with what they ran and the schedules."""
+    now = store.now()
+    found = problems(queues, workers, recent_usage(store, now), now, pauses)
+    return [*found, *schedule_problems(store.odd_schedules(LATE, MOST_SCHEDULES), workers, now)]
 
 
 def recent_usage(store: Store, now: int) -> list[Usage]:

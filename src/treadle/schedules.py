@@ -13,6 +13,7 @@ from treadle import clock
 from treadle.backfill import Backfill
 from treadle.codec import as_json
 from treadle.errors import BadCursor, BadOption, ScheduleNotFound, StoreUnusable
+from treadle.filters import Filter
 from treadle.function import AnyJob, JobFunction, ScheduleOptions, make_schedule
 from treadle.job import Job
 from treadle.results import twin
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from treadle.stores.base import WorkerRow
     from treadle.stores.rows import ScheduleRow
 
-PAGE_LIMIT = 1_000
+PAGE_LIMIT, NEWEST = 1_000, 10
 
 JobOrType = AnyJob | str
 Progress = Callable[[int, int], None]
@@ -47,6 +48,10 @@ class SchedulePage(msgspec.Struct, frozen=True):
 
     def __getitem__(self, index: int) -> Schedule:
         return self.schedules[index]
+
+
+def newest_jobs(app: Treadle, schedule: Schedule) -> list[Job]:
+    return app.jobs(Filter(schedules=(schedule.name,), tenants=(schedule.tenant,)), limit=NEWEST).jobs
 
 
 class Backfilled(msgspec.Struct, frozen=True):

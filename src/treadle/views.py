@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+from zoneinfo import ZoneInfo
 
 import msgspec
 
@@ -17,12 +18,15 @@ from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status
 from treadle.problems import Problem
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy
+from treadle.units import format_duration
 
 if TYPE_CHECKING:
     from treadle.filters import Filter
     from treadle.redact import Redactor
     from treadle.stores.base import WorkerRow
     from treadle.stores.rows import QueueStats
+
+S = TypeVar("S", bound=msgspec.Struct)
 
 # What redaction leaves of it. `hide` is the app's redactor.
 
@@ -84,6 +88,12 @@ def attempt_outcome(outcome: str) -> str:
     return "failed" if outcome == "retried" else outcome
 
 
+def from_row(kind: type[S], row: Any, *times: str, **others: Any) -> S:
+    """A row as it is shown. Fields in `times` are microseconds in the row, or None; the `others` are not in it."""
+    fields = {name: getattr(row, name) for name in kind.__struct_fields__ if name not in others}
+    return kind(**fields | {name: moment(fields[name]) for name in times} | others)
+
+
 def job_with_history(job: Job, history: Sequence[Attempt]) -> dict[str, Any]:
     """The fields of a job, and its unsuccessful attempts."""
     return {**msgspec.structs.asdict(job), "history": history}
@@ -120,6 +130,16 @@ def job_page(items: list[Job], page: Page, filter: Filter, count: Count | None) 
 
 def schedule(schedule: Schedule, hide: Redactor) -> Schedule:
     return msgspec.structs.replace(schedule, payload=hide.value(schedule.payload))
+
+
+def schedule_rule(schedule: Schedule) -> str:
+    """`0 3 * * *` or `every 15m`."""
+    return schedule.cron or f"every {format_duration(schedule.every or 0)}"
+
+
+def schedule_moment(schedule: Schedule, at: datetime) -> str:
+    """In the zone of the schedule, which is what its rule is about."""
+    return at.astimezone(ZoneInfo(schedule.zone or "UTC")).strftime("%a %Y-%m-%d %H:%M:%S %Z")
 
 
 class ScheduleOut(msgspec.Struct, kw_only=True):
@@ -171,15 +191,11 @@ class WorkerOut(msgspec.Struct, kw_only=True):
 
 
 def worker(row: WorkerRow, now: int) -> WorkerOut:
-    return WorkerOut(
-        id=row.id,
-        name=row.name,
-        concurrency=row.concurrency,
-        queues=row.queues,
-        types=row.types,
-        version=row.version,
-        started_at=clock.moment(row.started_at),
-        seen_at=clock.moment(row.seen_at),
+    return from_row(
+        WorkerOut,
+        row,
+        "started_at",
+        "seen_at",
         silent_for=silence(row, now),
         live=is_alive(row, now),
         stalled_for=stalled_for(row, now),
@@ -244,12 +260,5 @@ class UsageOut(msgspec.Struct, kw_only=True):
 
 def usage(row: Usage, by: Sequence[str]) -> UsageOut:
     """`by`: the names of the columns that it is grouped by."""
-    return UsageOut(
-        at=row.at,
-        group=dict(zip(by, row.key, strict=True)),
-        runs=row.runs,
-        completed=row.completed,
-        failures=row.failures,
-        busy_seconds=row.busy,
-        waiting_seconds=row.waiting,
-    )
+    group = dict(zip(by, row.key, strict=True))
+    return from_row(UsageOut, row, group=group, busy_seconds=row.busy, waiting_seconds=row.waiting)

@@ -135,6 +135,14 @@ def test_a_second_job_replaces_the_first(treadle, td):
     assert [job.id for job in td.jobs("status:pending")] == [second]
 
 
+def test_a_variable_has_the_name_of_its_option(treadle):
+    treadle("enqueue", "mail", "--dedupe", "k")
+
+    second = treadle("enqueue", "mail", "--dedupe", "k", env={"TREADLE_ENQUEUE_DEDUPE_MODE": "reject"})
+
+    assert (second.exit_code, "its dedupe key is held" in second.stderr) == (5, True)
+
+
 def test_a_rejected_job_is_exit_code_5(treadle, td):
     first = treadle("enqueue", "mail", "--dedupe", "k", "--dedupe-mode", "reject").stdout.strip()
     second = treadle("enqueue", "mail", "--dedupe", "k", "--dedupe-mode", "reject")

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import re
 import xml.etree.ElementTree as ElementTree
+from datetime import UTC, datetime
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from treadle import clock
 from treadle.units import format_duration
 from treadle.web import charts
 from treadle.web.charts import Scale, Series
+from treadle.web.formatting import Formatter
+from treadle.web.pages import usage_charts
+from treadle.web.render import static_files
 
 COUNT = Scale(lambda value: f"{value:g}", charts.nice)
 
@@ -126,3 +131,15 @@ def test_any_numbers_make_a_chart(values: list[float | None]) -> None:
 def test_a_few_labels_are_picked_evenly() -> None:
     assert charts.pick([str(n) for n in range(61)]) == ["0", "15", "30", "45", "60"]
     assert charts.pick(["a", "b"]) == ["a", "b"]
+
+
+def test_every_tone_of_a_chart_has_a_color() -> None:
+    over, fmt = usage_charts.window("1h", clock.now()), Formatter(datetime.now(UTC))
+    steps = usage_charts.by_step([], over)
+    drawn = [
+        usage_charts.throughput_chart(steps, over, fmt),
+        *usage_charts.mean_charts(steps, over, fmt),
+        usage_charts.backlog_chart([], over, fmt, lambda wanted: ""),
+    ]
+    tones = {f".c-{one.tone} {{" for chart in drawn for one in chart.series}
+    assert {tone for tone in tones if tone not in static_files()["treadle.css"].content.decode()} == set()

@@ -142,8 +142,18 @@ def command(name: str, *, prints_data: bool = True, **settings: Any) -> Callable
     return decorate
 
 
-def group(name: str, help: str, commands: Sequence[click.Command]) -> click.Group:
-    return click.Group(name, help=help, commands=commands, params=shared_options())
+def group(name: str, help: str, commands: Sequence[click.Command], default: click.Command | None = None) -> click.Group:
+    """Commands under one name, which alone is the `default` one."""
+
+    @click.pass_context
+    def run_default(ctx: click.Context) -> None:
+        if default and ctx.invoked_subcommand is None:
+            ctx.invoke(default)
+
+    params, alone = shared_options(), default is not None
+    return click.Group(
+        name, help=help, commands=commands, params=params, callback=run_default, invoke_without_command=alone
+    )
 
 
 def choices(values: Iterable[str], default: Iterable[str] = ()) -> dict[str, Any]:

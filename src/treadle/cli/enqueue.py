@@ -39,13 +39,11 @@ APP = "Import this app: use its database, and let it check the payload."
 @click.option("--tenant", help="Whose job it is.")
 @click.option("--subject", help="What it is about.")
 @click.option("--dedupe", metavar="KEY", help="Store nothing if a job with this key waits or runs.")
-@click.option(
-    "--dedupe-mode", "mode", type=click.Choice(MODES), help="What to do if a job with this key waits or runs."
-)
-@click.option("--dedupe-until", "until", type=click.Choice(UNTIL), help="How long it holds the key.")
-@click.option("--dedupe-wait", "wait_for", type=duration, help="debounce: start after this time without a call.")
-@click.option("--dedupe-at-most", "at_most", type=duration, help="debounce: start this long after the first call.")
-@click.option("--dedupe-period", "period", type=duration, help="throttle: one job in this time.")
+@click.option("--dedupe-mode", type=click.Choice(MODES), help="What to do if a job with this key waits or runs.")
+@click.option("--dedupe-until", type=click.Choice(UNTIL), help="How long it holds the key.")
+@click.option("--dedupe-wait", type=duration, help="debounce: start after this time without a call.")
+@click.option("--dedupe-at-most", type=duration, help="debounce: start this long after the first call.")
+@click.option("--dedupe-period", type=duration, help="throttle: one job in this time.")
 @click.option("--max-attempts", type=int, help="How often it may run.")
 @click.option("--wait", is_flag=True, help="Wait until it ends, and print its result.")
 @click.option("--timeout", type=duration, default="60s", show_default=True, help="How long to wait.")
@@ -68,15 +66,12 @@ def enqueue(shared: Shared, /, type: str, pairs: tuple[str, ...], wait: bool, ti
 
 def with_dedupe(options: dict[str, Any]) -> dict[str, Any]:
     """The options of `td.enqueue`, where those of the key are one."""
-    rule: dict[str, Any] = {
-        name: options.pop(name) for name in ("mode", "until", "wait_for", "at_most", "period") if name in options
-    }
+    names = [name for name in options if name.startswith("dedupe_")]
+    rule = {name.removeprefix("dedupe_"): options.pop(name) for name in names}
     if not rule:
         return options
     if "dedupe" not in options:
         raise CommandError("--dedupe-… needs --dedupe KEY", "A mode says what happens if another job holds the key.")
-    if "wait_for" in rule:
-        rule["wait"] = rule.pop("wait_for")
     return {**options, "dedupe": Dedupe(options["dedupe"], **rule)}
 
 

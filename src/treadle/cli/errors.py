@@ -83,6 +83,14 @@ class CommandError(click.ClickException):
                 console.print(Text.assemble((mark, style), text), soft_wrap=True)
 
 
+def confirm(refusal: str, question: str) -> None:
+    """Ask, if there is a terminal. Raises, and nothing is changed, unless the answer is yes."""
+    if not sys.stdin.isatty():
+        raise CommandError(refusal, "There is no terminal to ask on.", next="add --yes")
+    if not click.confirm(question, err=True):
+        raise CommandError("nothing was changed", code=PROBLEMS)
+
+
 def refuse_json(shared: Shared, name: str, cause: str, next: str) -> None:
     """--json is an error for a command that prints no data."""
     if shared.json_was_typed:

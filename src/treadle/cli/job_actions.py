@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from treadle.bulk import Bulk, changes_for
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import AT, Shared, command, duration, moment, reveals
-from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, explained
+from treadle.cli.errors import CONFLICT, PROBLEMS, CommandError, confirm, explained
 from treadle.errors import CountMoved, TreadleError
 from treadle.job import Count, Job, Status
 from treadle.redact import Redactor
@@ -69,7 +68,7 @@ def _command(action: Action) -> click.Command:
     @reveals
     def run(shared: Shared, which: tuple[str, ...], yes: bool, expect: int | None, **options: Any) -> None:
         changes = {name: value for name, value in options.items() if value is not None}
-        if is_filter(which):
+        if any(":" in word for word in which):  # a filter has a key and a colon somewhere; an id never does
             _on_filter(shared, action, " ".join(which), changes, yes=yes, expected=expect)
         else:
             _on_ids(shared, action, tuple(dict.fromkeys(which)), changes, yes=yes, expected=expect)
@@ -79,19 +78,9 @@ def _command(action: Action) -> click.Command:
     return run
 
 
-def is_filter(words: Sequence[str]) -> bool:
-    """A filter has a key and a colon somewhere; an id never does."""
-    return any(":" in word for word in words)
-
-
 def _confirm(action: Action, what: str, them: str) -> None:
-    """Ask for confirmation, if there is a terminal."""
-    if not sys.stdin.isatty():
-        cause = "There is no terminal to ask on."
-        raise CommandError(f"will not {action.name} without asking: {what}", cause, next="add --yes")
-    end = " permanently" if action.permanent else ""
-    if not click.confirm(f"{what}. {action.name.capitalize()} {them}{end}?", err=True):
-        raise CommandError("nothing was changed", code=PROBLEMS)
+    question = f"{action.name.capitalize()} {them}{' permanently' if action.permanent else ''}?"
+    confirm(f"will not {action.name} without asking: {what}", f"{what}. {question}")
 
 
 def _on_ids(

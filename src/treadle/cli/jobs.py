@@ -17,7 +17,7 @@ from treadle.cli.base import Shared, choices, command, group, reveals
 from treadle.cli.enqueue import parse_payload
 from treadle.cli.errors import CommandError
 from treadle.cli.job_actions import ACTION_COMMANDS
-from treadle.cli.output import AFTER_HOLDER, bar, clean, pretty, status, style
+from treadle.cli.output import AFTER_HOLDER, bar, clean, pretty, section, status, style
 from treadle.errors import JobNotFound
 from treadle.filters import EVERYTHING, NAMED, Filter
 from treadle.job import Attempt, Job, Status
@@ -126,16 +126,16 @@ def _print_job(shared: Shared, job: Job, history: Sequence[Attempt], names: Mapp
         shared.print((clean(job.error), "red" if job.status is Status.FAILED else ""))
     if job.progress:
         drawn = bar(round(job.progress.fraction * 1000), 1000, 30).ljust(30, "░")
-        _section(shared, "Progress", f"{drawn} {job.progress.fraction:.0%} {clean(job.progress.message)}")
-    _section(shared, "Payload", pretty(job.payload))
-    _section(shared, "Timeline")
+        section(shared, "Progress", [f"{drawn} {job.progress.fraction:.0%} {clean(job.progress.message)}"])
+    section(shared, "Payload", pretty(job.payload).splitlines())
+    section(shared, "Timeline")
     for moment, text, color in sorted(_timeline(job, history, names), key=lambda line: line[0]):
         shared.print("  ", (units.format_local(moment), "dim"), "  ", (text, color))
     for attempt in history:
         if trace := clean((attempt.traceback or "").rstrip(), one_line=False):
-            _section(shared, f"Traceback of attempt {attempt.attempt}", trace)
+            section(shared, f"Traceback of attempt {attempt.attempt}", trace.splitlines())
     if job.status is Status.COMPLETED:
-        _section(shared, "Result", pretty(job.result))
+        section(shared, "Result", pretty(job.result).splitlines())
 
 
 def _summary(job: Job) -> str:
@@ -148,12 +148,6 @@ def _summary(job: Job) -> str:
     parts += [f"start by {units.format_local(job.start_by)}"] if job.start_by else []
     parts += [f"snoozed {units.plural(job.snoozes, 'time')}"] if job.snoozes else []
     return "".join(f" · {part}" for part in parts)
-
-
-def _section(shared: Shared, heading: str, text: str = "") -> None:
-    shared.print("\n", (heading, "bold"))
-    for line in text.splitlines():
-        shared.print("  ", line)
 
 
 def _timeline(job: Job, history: Sequence[Attempt], names: Mapping[str, str]) -> Iterator[tuple[datetime, str, str]]:
@@ -191,9 +185,7 @@ def why(shared: Shared, id: str) -> None:
     if shared.printed_json(answer):
         return
     shared.out.print(status(answer.status), highlight=False)
-    for n, reason in enumerate(answer.reasons):
-        shared.print(("• ", "dim"), (clean(reason.text), "bold" if n == 0 else ""))
-        shared.print("  → ", (clean(reason.way_out), "dim"))
+    output.reasons(shared, answer.reasons)
 
 
 @command("clone", help=CLONE)
@@ -205,9 +197,7 @@ def clone(shared: Shared, id: str, pairs: Words) -> None:
     old = _get(app, id)
     new = app.clone(id, {**old.payload, **parse_payload(pairs)} if pairs else None)
     shared.audit(app.store, "clone", f"{old.id} → {new.id}")
-    if not shared.printed_json(views.job(new, shared.redactor(app))):
-        shared.note(("✓ ", "green"), f"{new.type} {new.id} stored in queue {new.queue}, like {old.id}")
-        shared.print(new.id)
+    output.stored(shared, new, shared.redactor(app), f", like {old.id}")
 
 
 HELP = "List, show, explain, clone, retry, run now, cancel and delete jobs."

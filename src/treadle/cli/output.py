@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,10 +13,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from treadle import clock, units
+from treadle import clock, units, views
 from treadle.cli.base import Shared
-from treadle.job import STATE_OF
+from treadle.diagnosis import Reason
+from treadle.job import STATE_OF, Job
 from treadle.logs import printable
+from treadle.redact import Redactor
+from treadle.schedule_diagnosis import ScheduleReason
 from treadle.stores.rows import QueueStats
 from treadle.views import WorkerOut
 
@@ -86,6 +89,26 @@ def bar(value: int, most: int, width: int = 12) -> str:
         return ""
     eighths = max(1, round(value / most * width * 8))
     return "█" * (eighths // 8) + ("", "▏", "▎", "▍", "▌", "▋", "▊", "▉")[eighths % 8]
+
+
+def section(shared: Shared, heading: str, lines: Iterable[str] = ()) -> None:
+    shared.print("\n", (heading, "bold"))
+    for line in lines:
+        shared.print("  ", line)
+
+
+def reasons(shared: Shared, found: Iterable[Reason | ScheduleReason]) -> None:
+    """Each with the way out. The first is the deciding one."""
+    for n, reason in enumerate(found):
+        shared.print(("• ", "dim"), (clean(reason.text), "bold" if n == 0 else ""))
+        shared.print("  → ", (clean(reason.way_out), "dim"))
+
+
+def stored(shared: Shared, job: Job, hide: Redactor, note: str = "") -> None:
+    """Print a new job: its id, and for people where it is."""
+    if not shared.printed_json(views.job(job, hide)):
+        shared.note(("✓ ", "green"), f"{clean(job.type)} {job.id} stored in queue {clean(job.queue)}{note}")
+        shared.print(job.id)
 
 
 @contextmanager

@@ -106,11 +106,8 @@ def resume(shared: Shared, **names: str | None) -> None:
     if ended is None:
         shared.note(f"{output.clean(target)} was not paused")
     else:
-        shared.print(f"{output.clean(target)} is resumed: ", f"it was paused for {_age(app.store.now(), ended)}")
-
-
-def _age(now: int, pause: Pause) -> str:
-    return format_duration(age(pause, now))
+        lasted = format_duration(age(ended, app.store.now()))
+        shared.print(f"{output.clean(target)} is resumed: it was paused for {lasted}")
 
 
 @command("drain", help=DRAIN)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import click
 from rich.text import Text
@@ -18,14 +16,13 @@ from treadle.backfill import Backfill
 from treadle.cli import output
 from treadle.cli.app_loader import database
 from treadle.cli.base import Shared, command, duration, group, moment, reveals, user
-from treadle.cli.errors import PROBLEMS, CommandError
-from treadle.cli.output import clean
+from treadle.cli.errors import confirm
+from treadle.cli.output import clean, section
 from treadle.errors import ScheduleNotFound
-from treadle.filters import Filter
 from treadle.job import Job
 from treadle.schedule import Schedule
+from treadle.schedules import newest_jobs
 
-RECENT = 10
 SHOW = "Show a schedule: why it did not fire or when it will, its next ten moments, and its newest jobs."
 PAUSE = "Pause a schedule: its moments are skipped, not missed. A deployment does not end a pause."
 BACKFILL = """Store the jobs of all moments from START on and before END.
@@ -71,9 +68,8 @@ def _columns(page: list[Schedule]) -> output.Columns:
 
 
 def rule(schedule: Schedule) -> str:
-    if schedule.cron is None:
-        return f"every {units.format_duration(schedule.every or 0)}"
-    return f"{schedule.cron} {schedule.zone}"
+    """With its zone, which an interval does not have."""
+    return f"{views.schedule_rule(schedule)} {schedule.zone or ''}".rstrip()
 
 
 def _state(schedule: Schedule) -> Text:
@@ -92,7 +88,7 @@ def _state(schedule: Schedule) -> Text:
 @reveals
 def show(shared: Shared, name: str, tenant: str) -> None:
     app, found = database(shared), _get(shared, name, tenant)
-    jobs, why = recent_jobs(app, found), app.schedules.why(name, tenant=tenant)
+    jobs, why = newest_jobs(app, found), app.schedules.why(name, tenant=tenant)
     out = views.schedule_out(found, why, jobs, shared.redactor(app))
     if not shared.printed_json(out):
         _print(shared, out)
@@ -105,36 +101,17 @@ def _get(shared: Shared, name: str, tenant: str) -> Schedule:
     return found
 
 
-def recent_jobs(app: Treadle, schedule: Schedule) -> list[Job]:
-    """Its newest jobs."""
-    wanted = Filter(schedules=(schedule.name,), tenants=(schedule.tenant,))
-    return app.jobs(wanted, limit=RECENT).jobs
-
-
 def _print(shared: Shared, out: views.ScheduleOut) -> None:
     one = out.schedule
     shared.print((clean(one.name), "bold"), "  ", clean(one.type), "  ", (rule(one), "dim"))
     whose = f" · tenant {clean(one.tenant)}" if one.tenant else ""
     source = "declared in code" if one.source == "code" else "put at run time"
     shared.print((f"missed {one.missed} · overlap {one.overlap} · {source}{whose}", "dim"))
-    for n, reason in enumerate(out.why.reasons):
-        shared.print(("• ", "dim"), (clean(reason.text), "bold" if n == 0 else ""))
-        shared.print("  → ", (clean(reason.way_out), "dim"))
+    output.reasons(shared, out.why.reasons)
     if one.payload:
-        _section(shared, "Payload", output.pretty(one.payload).splitlines())
-    _section(shared, "Next moments", [_local(at, one.zone) for at in one.upcoming] or ["none"])
-    _section(shared, "Newest jobs", [_job(job) for job in out.jobs] or ["none"])
-
-
-def _section(shared: Shared, heading: str, lines: list[str]) -> None:
-    shared.print("\n", (heading, "bold"))
-    for line in lines:
-        shared.print("  ", line)
-
-
-def _local(at: datetime, zone: str | None) -> str:
-    """In the zone of the schedule, which is what its rule is about."""
-    return at.astimezone(ZoneInfo(zone or "UTC")).strftime("%a %Y-%m-%d %H:%M:%S %Z")
+        section(shared, "Payload", output.pretty(one.payload).splitlines())
+    section(shared, "Next moments", [views.schedule_moment(one, at) for at in one.upcoming] or ["none"])
+    section(shared, "Newest jobs", [_job(job) for job in out.jobs] or ["none"])
 
 
 def _job(job: Job) -> str:
@@ -170,9 +147,7 @@ def run(shared: Shared, name: str, tenant: str) -> None:
     app = database(shared)
     job = app.schedules.run_now(name, tenant=tenant)
     shared.audit(app.store, "run_schedule", name)
-    if not shared.printed_json(views.job(job, shared.redactor(app))):
-        shared.note(("✓ ", "green"), f"{clean(job.type)} {job.id} stored in queue {clean(job.queue)}")
-        shared.print(job.id)
+    output.stored(shared, job, shared.redactor(app))
 
 
 @command("delete", help="Delete a schedule. Its jobs stay. One that live workers declare cannot be deleted.")
@@ -182,16 +157,9 @@ def run(shared: Shared, name: str, tenant: str) -> None:
 def delete(shared: Shared, name: str, tenant: str, yes: bool) -> None:
     app = database(shared)
     if not yes:
-        _confirm(_get(shared, name, tenant))
+        rule_to_delete = rule(_get(shared, name, tenant))
+        confirm(f"will not delete {name} without asking", f"Delete schedule {name} ({rule_to_delete})?")
     _changed(shared, app, "delete_schedule", app.schedules.delete(name, tenant=tenant), "is deleted")
-
-
-def _confirm(schedule: Schedule) -> None:
-    if not sys.stdin.isatty():
-        cause = "There is no terminal to ask on."
-        raise CommandError(f"will not delete {schedule.name} without asking", cause, next="add --yes")
-    if not click.confirm(f"Delete schedule {schedule.name} ({rule(schedule)})?", err=True):
-        raise CommandError("nothing was changed", code=PROBLEMS)
 
 
 def _changed(shared: Shared, app: Treadle, action: str, schedule: Schedule, what: str) -> None:

@@ -114,12 +114,9 @@ def _print_types(shared: Shared, app: Treadle, rows: Sequence[QueueStats], livin
 
 def _warning(rows: Sequence[QueueStats], living: Sequence[WorkerRow]) -> str:
     """If no worker runs at all, a line below the table says so."""
-    for row in rows if living else ():
-        if (
-            row.counts["queued"]
-            and not row.others
-            and not any(handles(worker, row.queue, row.type) for worker in living)
-        ):
+    waiting = [row for row in rows if row.counts["queued"] and not row.others] if living else []
+    for row in waiting:
+        if not any(handles(worker, row.queue, row.type) for worker in living):
             queue = "" if row.queue == "default" else f" in queue {output.clean(row.queue)}"
             return f"⚠ no worker handles it{queue}"
     return ""

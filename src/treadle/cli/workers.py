@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import click
 
 from treadle import clock, units, views
 from treadle.app import Treadle
 from treadle.cli import output
 from treadle.cli.app_loader import database
-from treadle.cli.base import Shared, command, shared_options
+from treadle.cli.base import Shared, command, group
 from treadle.errors import NoSuchWorker
 from treadle.stores.base import WorkerRow
 
@@ -19,10 +21,6 @@ Name it by its id, the start of its id, or its name."""
 
 @command("ls", help="List workers: their heartbeat, and what they run.")
 def ls(shared: Shared) -> None:
-    _list(shared)
-
-
-def _list(shared: Shared) -> None:
     app = database(shared)
     now = app.store.now()
     rows = [views.worker(row, now) for row in app.workers()]
@@ -42,29 +40,25 @@ def _list(shared: Shared) -> None:
 @command("quiet", help=QUIET)
 @click.argument("worker")
 def quiet(shared: Shared, worker: str) -> None:
-    app = database(shared)
-    found = _find(app, worker)
-    app.quiet(found.id)
-    shared.audit(app.store, "quiet", found.name)
-    _report(shared, app, found, "is quiet: it finishes what runs, and claims nothing more")
+    found = _change(shared, worker, Treadle.quiet, "is quiet: it finishes what runs, and claims nothing more")
     shared.note(("→ ", "dim"), f"treadle workers resume {found.id}")
 
 
 @command("resume", help="Let a quiet worker claim again.")
 @click.argument("worker")
 def resume(shared: Shared, worker: str) -> None:
+    _change(shared, worker, Treadle.unquiet, "claims again")
+
+
+def _change(shared: Shared, worker: str, change: Callable[[Treadle, str], None], text: str) -> WorkerRow:
     app = database(shared)
     found = _find(app, worker)
-    app.unquiet(found.id)
-    shared.audit(app.store, "unquiet", found.name)
-    _report(shared, app, found, "claims again")
-
-
-def _report(shared: Shared, app: Treadle, found: WorkerRow, text: str) -> None:
-    now = app.store.now()
-    [row] = [views.worker(row, now) for row in app.workers() if row.id == found.id] or [views.worker(found, now)]
-    if not shared.printed_json(row):
+    change(app, found.id)
+    shared.audit(app.store, change.__name__, found.name)
+    row = next((row for row in app.workers() if row.id == found.id), found)
+    if not shared.printed_json(views.worker(row, app.store.now())):
         shared.print(f"worker {output.clean(found.name)} {text}")
+    return found
 
 
 def _find(app: Treadle, text: str) -> WorkerRow:
@@ -80,17 +74,4 @@ def _find(app: Treadle, text: str) -> WorkerRow:
     raise NoSuchWorker(text)
 
 
-@click.pass_context
-def _without_a_command(ctx: click.Context) -> None:
-    if ctx.invoked_subcommand is None:
-        _list(ctx.ensure_object(Shared))
-
-
-workers = click.Group(
-    "workers",
-    help="List workers and what they run; let one be quiet.",
-    commands=[ls, quiet, resume],
-    params=shared_options(),
-    callback=_without_a_command,
-    invoke_without_command=True,
-)
+workers = group("workers", "List workers and what they run; let one be quiet.", [ls, quiet, resume], default=ls)

@@ -46,22 +46,19 @@ def fields_of(schema: str) -> list[Field] | None:
 
 def _field(name: str, schema: Any, required: bool, definitions: Mapping[str, Any]) -> Field:
     resolved = _resolved(schema, definitions)
-    either = resolved.get("anyOf")
-    if not isinstance(either, list):
-        return Field(name, *_kind(resolved, required))
-    rest = [one for one in either if one != {"type": "null"}]
-    nullable = len(rest) < len(either)
-    if len(rest) != 1:
-        return Field(name, "json", required, nullable)
-    kind, _, _, choices = _kind(_resolved(rest[0], definitions), required)
+    rest, nullable = [resolved], False
+    if isinstance(either := resolved.get("anyOf"), list):
+        rest = [_resolved(one, definitions) for one in either if one != {"type": "null"}]
+        nullable = len(rest) < len(either)
+    kind, choices = _kind(rest[0]) if len(rest) == 1 else ("json", ())
     return Field(name, kind, required, nullable, choices)
 
 
-def _kind(schema: Mapping[str, Any], required: bool) -> tuple[Kind, bool, bool, tuple[str, ...]]:
+def _kind(schema: Mapping[str, Any]) -> tuple[Kind, tuple[str, ...]]:
     if isinstance(values := schema.get("enum"), list):
-        return "choice", required, False, tuple(codec.as_json(value) for value in values)
+        return "choice", tuple(codec.as_json(value) for value in values)
     type = schema.get("type")
-    return _KINDS.get(type, "json") if isinstance(type, str) else "json", required, False, ()
+    return _KINDS.get(type, "json") if isinstance(type, str) else "json", ()
 
 
 def _resolved(schema: Any, definitions: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -38,6 +38,11 @@ class Formatter(NamedTuple):
     def local(self, moment: datetime) -> datetime:
         return moment.astimezone(ZoneInfo(self.zone))
 
+    def read(self, text: str) -> datetime:
+        """An ISO time as the reader writes it: without a zone it is in theirs. Raises ValueError."""
+        moment = datetime.fromisoformat(text)
+        return moment if moment.tzinfo else moment.replace(tzinfo=ZoneInfo(self.zone))
+
     def at(self, moment: datetime) -> Markup:
         return self._time(moment, "abs", f"{self.local(moment):%Y-%m-%d %H:%M:%S}")
 

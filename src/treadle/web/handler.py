@@ -118,7 +118,9 @@ async def call(request: Request) -> RawResponse:
     else:
         limiter = request.web.slow_limiter if request.route.slow else request.web.limiter
         answer = await to_thread.run_sync(endpoint, request, limiter=limiter)
-    return to_raw(answer) if isinstance(answer, Response) else answer
+    if isinstance(answer, RawResponse):
+        return answer
+    return to_raw(answer if isinstance(answer, Response) else Response(data=answer))
 
 
 def to_raw(response: Response) -> RawResponse:

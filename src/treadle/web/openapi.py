@@ -10,7 +10,7 @@ import msgspec
 
 from treadle.version import __version__
 from treadle.web.problem import MEDIA, TITLES, ProblemDetails
-from treadle.web.route import Parameter, Request, Response, Route, get
+from treadle.web.route import Parameter, Request, Route, get
 
 EVERY = (400, 421, 500)
 """Problems that every route can have: an unknown parameter, another host, a bug."""
@@ -97,7 +97,7 @@ def _problems(route: Route) -> set[int]:
     return {*EVERY, *of_body, *of_path, *(SIGNED_IN if route.scope else ()), *route.problems}
 
 
-@get("/api/openapi.json", "This document", returns=dict[str, Any])
-def openapi(request: Request) -> Response:
+@get("/api/openapi.json", "This document")
+def openapi(request: Request) -> dict[str, Any]:
     """The document of this mount: a read-only one has fewer routes."""
-    return Response(data=document(request.web.routes, request.url("")))
+    return document(request.web.routes, request.url(""))

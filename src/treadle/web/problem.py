@@ -40,6 +40,23 @@ ERRORS_BY_STATUS: dict[int, tuple[type[errors.TreadleError], ...]] = {
 }
 """The status codes of treadle's errors. Any other one is 400."""
 
+GONE = "it was deleted or pruned, or lives in another database"
+STOPPED, REMOVE = "it was stopped or declared dead", "remove it from the code and restart the workers"
+NEXT_STEPS: dict[type[errors.TreadleError], tuple[str, str]] = {
+    errors.JobNotFound: (GONE, f"{GONE}; GET /api/jobs lists what there is"),
+    errors.NoSuchWorker: (STOPPED, f"{STOPPED}; GET /api/workers lists who works"),
+    errors.KeyHeld: (
+        "wait for job {0.holder}, or open it and use its Cancel button",
+        "wait for that one, or cancel it first: POST /api/jobs/{0.holder}/cancel",
+    ),
+    errors.WrongStatus: ("go back to its page, which shows what is possible", "see it: GET /api/jobs/{0.id}"),
+    errors.ScheduleNotFound: ("go back to the list of schedules", "GET /api/schedules lists what there is"),
+    errors.ScheduleDeclared: (f"pause it, or {REMOVE}", f"pause it: POST /api/schedule/pause; or {REMOVE}"),
+    errors.BadCursor: ("go back to the first page", "send the next_cursor of an earlier page"),
+    errors.StoreBusy: ("try again in a few seconds", "try again in a few seconds"),
+}
+"""The library's way out is a line of Python. Here it is a button of a page, or a request; {0} is the error."""
+
 
 class ProblemDetails(msgspec.Struct):
     """What went wrong (RFC 9457), and what to do about it."""
@@ -83,32 +100,6 @@ def _of_error(error: errors.TreadleError, page: bool) -> HTTPProblem:
     detail, _, way_out = text.partition("; ")
     code = re.sub(r"(?<!^)(?=[A-Z])", "-", type(error).__name__).lower()
     headers = {"Retry-After": "5"} if status == 503 else {}
-    next_step = _next_step(error, page) or way_out or SEE_OPENAPI
+    of_page, of_api = next((steps for kind, steps in NEXT_STEPS.items() if isinstance(error, kind)), ("", ""))
+    next_step = (of_page if page else of_api).format(error) or way_out or SEE_OPENAPI
     return HTTPProblem(status, detail, next_step, code=code, headers=headers)
-
-
-def _next_step(error: errors.TreadleError, page: bool) -> str:
-    """The library's way out is a line of Python. Here it is a request, or on a page a button."""
-    match error:
-        case errors.JobNotFound():
-            gone = "it was deleted or pruned, or lives in another database"
-            return gone if page else f"{gone}; GET /api/jobs lists what there is"
-        case errors.NoSuchWorker():
-            return "it was stopped or declared dead" + ("" if page else "; GET /api/workers lists who works")
-        case errors.KeyHeld() if page:
-            return f"wait for job {error.holder}, or open it and use its Cancel button"
-        case errors.KeyHeld():
-            return f"wait for that one, or cancel it first: POST /api/jobs/{error.holder}/cancel"
-        case errors.WrongStatus():
-            return "go back to its page, which shows what is possible" if page else f"see it: GET /api/jobs/{error.id}"
-        case errors.ScheduleNotFound():
-            return "go back to the list of schedules" if page else "GET /api/schedules lists what there is"
-        case errors.ScheduleDeclared():
-            way_out = "remove it from the code and restart the workers"
-            return f"pause it, or {way_out}" if page else f"pause it: POST /api/schedule/pause; or {way_out}"
-        case errors.BadCursor():
-            return "go back to the first page" if page else "send the next_cursor of an earlier page"
-        case errors.StoreBusy():
-            return "try again in a few seconds"
-        case _:
-            return ""

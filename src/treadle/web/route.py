@@ -1,7 +1,7 @@
 """Routes, and what their endpoints get and return. The router, the OpenAPI document and the tests are made from them.
 
-To add one, put `@get(path, summary, …)` or `@post(…)` on a function `(request) -> Response`; if its file is new, name
-the file in `MODULES` of its package. The rules:
+To add one, put `@get(path, summary, …)` or `@post(…)` on a function of the request, which returns the data that is sent
+as JSON, or a `Response`; if its file is new, name the file in `MODULES` of its package. The rules:
 
 - An endpoint is sync and runs in a thread; an async one runs on the event loop, and must not block it. It uses
   `request.jobs`, the jobs that the caller may see, and `request.cached(key, seconds, make)` for what many callers need.
@@ -24,9 +24,10 @@ the file in `MODULES` of its package. The rules:
 
 from __future__ import annotations
 
+import inspect
 import logging
 import string
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from itertools import chain
 from types import ModuleType
@@ -35,9 +36,7 @@ from urllib.parse import parse_qs, quote, urlencode
 
 import msgspec
 from starlette.requests import Request as RawRequest
-from starlette.responses import Response as RawResponse
 
-from treadle import clock
 from treadle.errors import TreadleError
 from treadle.stores.rows import AuditRow
 from treadle.web import body
@@ -51,9 +50,8 @@ if TYPE_CHECKING:
     from treadle.web.app import WebApp
     from treadle.web.auth import Principal
 
-Endpoint = Callable[["Request"], "Response | Awaitable[Response | RawResponse]"]
+Endpoint = Callable[["Request"], Any]
 E = TypeVar("E", bound=Endpoint)
-S = TypeVar("S", bound=msgspec.Struct)
 T = TypeVar("T")
 log = logging.getLogger("treadle.web")
 
@@ -84,7 +82,8 @@ class Route(msgspec.Struct, frozen=True):
     """What a JSON body is decoded to: a msgspec Struct."""
     body_required: bool = True
     returns: Any = None
-    """What a successful response has: a type, several types, the media type of a text; or these by status."""
+    """What a successful response has: a type, several types, the media type of a text; or these by status. By default,
+    what the endpoint returns."""
     problems: tuple[int, ...] = ()
     """The statuses of its problems, in addition to those that follow from its path, scope and body."""
     page: bool = False
@@ -100,7 +99,9 @@ class Route(msgspec.Struct, frozen=True):
         return self.method not in ("GET", "HEAD")
 
     def __call__(self, endpoint: E) -> E:
-        _BY_MODULE.setdefault(endpoint.__module__, []).append(msgspec.structs.replace(self, endpoint=endpoint))
+        returns = self.returns or inspect.get_annotations(endpoint, eval_str=True)["return"]
+        made = msgspec.structs.replace(self, endpoint=endpoint, returns=returns)
+        _BY_MODULE.setdefault(endpoint.__module__, []).append(made)
         return endpoint
 
 
@@ -184,12 +185,6 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
     text: str | bytes | None = None
     media: str = "application/json"
     headers: Mapping[str, str] = {}
-
-
-def from_row(kind: type[S], row: msgspec.Struct, *times: str) -> S:
-    """A row of the store as the API shows it. The fields in `times` are microseconds in the row, or None."""
-    fields: dict[str, Any] = {name: getattr(row, name) for name in kind.__struct_fields__}
-    return kind(**fields | {name: clock.moment(fields[name]) for name in times if fields[name] is not None})
 
 
 def html(text: str, status: int = 200, headers: Mapping[str, str] = {}) -> Response:

@@ -27,8 +27,8 @@ from treadle.web.problem import HTTPProblem
 if TYPE_CHECKING:
     from treadle.web.auth import Principal
 
-JobAction = Callable[[Treadle, str], Job]
-"""A method of Treadle that changes one job: retry, run_now, reschedule, cancel, delete."""
+JobAction = Callable[..., Job]
+"""A method of Treadle that changes one job: retry, run_now, reschedule, cancel, delete, clone."""
 
 
 class VisibleJobs(msgspec.Struct, frozen=True):
@@ -111,8 +111,8 @@ class VisibleJobs(msgspec.Struct, frozen=True):
 
     # Changes
 
-    def change(self, action: JobAction, id: str) -> Job:
-        return action(self._app, self.get(id).id)
+    def change(self, action: JobAction, id: str, *options: Any, **changes: Any) -> Job:
+        return action(self._app, self.get(id).id, *options, **changes)
 
     def request(self, type: str, payload: dict[str, Any], options: Options) -> NewJob:
         """A request to enqueue. A caller bound to a tenant enqueues for that one."""

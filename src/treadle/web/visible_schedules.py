@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
 from treadle.app import Treadle
 from treadle.backfill import Backfill
 from treadle.errors import ScheduleNotFound
-from treadle.filters import Filter
 from treadle.job import Job
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy
-from treadle.schedules import SchedulePage
+from treadle.schedules import SchedulePage, Schedules, newest_jobs
 from treadle.web.problem import HTTPProblem
 
 if TYPE_CHECKING:
     from treadle.web.auth import Principal
 
-RECENT = 10
+T = TypeVar("T")
 
 
 class VisibleSchedules(msgspec.Struct, frozen=True):
@@ -55,24 +55,17 @@ class VisibleSchedules(msgspec.Struct, frozen=True):
         return self._app.schedules.why(schedule.name, tenant=schedule.tenant)
 
     def jobs(self, schedule: Schedule) -> list[Job]:
-        """Its newest jobs."""
-        wanted = Filter(schedules=(schedule.name,), tenants=(schedule.tenant,))
-        return self._app.jobs(wanted, limit=RECENT).jobs
+        return newest_jobs(self._app, schedule)
 
     # Changes
 
+    def change(self, action: Callable[..., T], name: str, tenant: str | None, **options: Any) -> T:
+        """`action`: a method of `td.schedules` that changes one: pause, resume, run_now, delete."""
+        return action(self._app.schedules, name, tenant=self._tenant(tenant), **options)
+
     def pause(self, name: str, tenant: str | None, reason: str, until: datetime | None) -> Schedule:
         by = self.caller.name[:200]
-        return self._app.schedules.pause(name, reason=reason, until=until, by=by, tenant=self._tenant(tenant))
-
-    def resume(self, name: str, tenant: str | None) -> Schedule:
-        return self._app.schedules.resume(name, tenant=self._tenant(tenant))
-
-    def run_now(self, name: str, tenant: str | None) -> Job:
-        return self._app.schedules.run_now(name, tenant=self._tenant(tenant))
-
-    def delete(self, name: str, tenant: str | None) -> Schedule:
-        return self._app.schedules.delete(name, tenant=self._tenant(tenant))
+        return self.change(Schedules.pause, name, tenant, reason=reason, until=until, by=by)
 
     def backfill(self, name: str, tenant: str | None, start: datetime, end: datetime) -> Backfill:
         return Backfill.between(self._app.store, self._tenant(tenant), name, start, end)

@@ -6,8 +6,9 @@ from datetime import datetime
 
 import msgspec
 
+from treadle import views
 from treadle.web.api.jobs import PAGE
-from treadle.web.route import Request, Response, from_row, get
+from treadle.web.route import Request, get
 
 
 class AuditOut(msgspec.Struct, kw_only=True):
@@ -29,15 +30,8 @@ class AuditPage(msgspec.Struct, kw_only=True):
     next_cursor: str | None
 
 
-@get(
-    "/api/audit",
-    "Who changed what, newest first",
-    scope="manage",
-    for_tenants=False,
-    parameters=PAGE,
-    returns=AuditPage,
-)
-def audit(request: Request) -> Response:
+@get("/api/audit", "Who changed what, newest first", scope="manage", for_tenants=False, parameters=PAGE)
+def audit(request: Request) -> AuditPage:
     limit: int = request.query["limit"]
-    items = [from_row(AuditOut, row, "at") for row in request.app.store.audits(limit, request.query["cursor"])]
-    return Response(data=AuditPage(items=items, next_cursor=items[-1].id if len(items) == limit else None))
+    items = [views.from_row(AuditOut, row, "at") for row in request.app.store.audits(limit, request.query["cursor"])]
+    return AuditPage(items=items, next_cursor=items[-1].id if len(items) == limit else None)

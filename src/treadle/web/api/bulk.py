@@ -21,9 +21,9 @@ from treadle.ids import is_id, new_id
 from treadle.job import UNCHANGED, Count, Reschedule
 from treadle.stores.rows import Operation
 from treadle.views import Total
-from treadle.web.api.jobs import RescheduleIn, changes_of
+from treadle.web.api.jobs import RescheduleIn, given_fields
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Request, Response, from_row, get, post
+from treadle.web.route import Request, Response, get, post
 from treadle.worker.tick import TickReport
 
 ABANDONED = 30 * clock.SECOND
@@ -95,14 +95,20 @@ class TickIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
 def bulk(request: Request) -> Response:
     given: BulkIn = request.body
     expected = None if given.expected_count is UNSET or given.dry_run else given.expected_count
-    changes: Changes = {} if given.changes is UNSET else changes_of(given.changes)
+    changes: Changes = {} if given.changes is UNSET else given_fields(given.changes)
     work = prepare(request, given.action, _filter(given), expected, changes)
-    total = views.total(Count(work.total, work.exact))
-    if given.dry_run:
-        return Response(data=Counted(total=total))
+    return Response(data=Counted(total=_total(work))) if given.dry_run else started(request, work)
+
+
+def _total(work: Bulk | Backfill) -> Total:
+    return views.total(Count(work.total, work.exact))
+
+
+def started(request: Request, work: Bulk | Backfill) -> Response:
+    """Begins what was counted. The response says where its progress is."""
     operation = start(request, work)
     headers = {"Location": request.url(f"/api/operations/{operation.id}")}
-    return Response(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
+    return Response(status=202, data=Started(operation_id=operation.id, total=_total(work)), headers=headers)
 
 
 def prepare(request: Request, action: str, wanted: Filter, expected: int | None, changes: Changes) -> Bulk:
@@ -137,9 +143,9 @@ def _filter(given: BulkIn) -> Filter:
     return filters.parse(given.filter if given.filter is not UNSET else "")
 
 
-@get("/api/operations/{id}", "How far a bulk operation is", returns=OperationOut)
-def get_operation(request: Request) -> Response:
-    return Response(data=operation_out(find_operation(request)))
+@get("/api/operations/{id}", "How far a bulk operation is")
+def get_operation(request: Request) -> OperationOut:
+    return operation_out(find_operation(request))
 
 
 def find_operation(request: Request) -> Operation:
@@ -155,7 +161,7 @@ def find_operation(request: Request) -> Operation:
 
 def operation_out(row: Operation) -> OperationOut:
     shown = msgspec.structs.replace(row, changes=str(_stored_changes(row)))
-    return from_row(OperationOut, shown, "started_at", "updated_at", "ended_at")
+    return views.from_row(OperationOut, shown, "started_at", "updated_at", "ended_at")
 
 
 def _stored_changes(row: Operation) -> Reschedule:
@@ -171,10 +177,9 @@ def _stored_changes(row: Operation) -> Reschedule:
     slow=True,
     body=TickIn,
     body_required=False,
-    returns=TickReport,
     problems=(501,),
 )
-def tick(request: Request) -> Response:
+def tick(request: Request) -> TickReport:
     """For cron, serverless platforms and tests. Any number may run at once: each is a worker of its own."""
     if not len(request.app.registry):
         way_out = "mount td.asgi() of the app that declares them, or start it with one: treadle dashboard app:td"
@@ -182,7 +187,7 @@ def tick(request: Request) -> Response:
     given: TickIn = request.body
     report = request.app.tick(max_jobs=given.max_jobs, max_seconds=given.max_seconds)
     request.audit("tick", f"{report.ran} ran", report.ran)
-    return Response(data=report)
+    return report
 
 
 class BulkRunner:

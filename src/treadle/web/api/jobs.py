@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Unpack
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from treadle import filters, views
 from treadle.app import Treadle
+from treadle.bulk import changes_for
 from treadle.dedupe import LONGEST, Dedupe, Mode, Until
 from treadle.diagnosis import Why
 from treadle.filters import Filter
-from treadle.function import Changes, make_reschedule
+from treadle.function import Changes
 from treadle.job import Attempt, Job, NewJob
 from treadle.views import JobPage
 from treadle.web.api import new_types
@@ -108,81 +109,55 @@ def filter_of(request: Request) -> Filter:
     return request.jobs.filter(filters.parse(" ".join([request.query["q"], *terms])))
 
 
-@get("/api/jobs", "Jobs that match a filter, newest first, page by page", parameters=LISTED, returns=JobPage)
-def list_jobs(request: Request) -> Response:
+@get("/api/jobs", "Jobs that match a filter, newest first, page by page", parameters=LISTED)
+def list_jobs(request: Request) -> JobPage:
     wanted = filter_of(request)
     page = request.jobs.page(wanted, request.query["limit"], request.query["cursor"])
     count = request.jobs.count(wanted) if request.query["total"] else None
-    return Response(data=views.job_page([views.job(job, request.redactor) for job in page], page, wanted, count))
+    return views.job_page([views.job(job, request.redactor) for job in page], page, wanted, count)
 
 
-@get("/api/jobs/{id}", "One job", returns=Job)
-def get_job(request: Request) -> Response:
-    return Response(data=views.job(request.jobs.get(request.path["id"]), request.redactor))
+@get("/api/jobs/{id}", "One job")
+def get_job(request: Request) -> Job:
+    return views.job(request.jobs.get(request.path["id"]), request.redactor)
 
 
-@get("/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks", returns=Attempts)
-def attempts(request: Request) -> Response:
+@get("/api/jobs/{id}/attempts", "Its unsuccessful attempts, with their tracebacks")
+def attempts(request: Request) -> Attempts:
     found, redactor = request.jobs.attempts(request.path["id"]), request.redactor
-    return Response(data=Attempts(items=[views.attempt(attempt, redactor) for attempt in found]))
+    return Attempts(items=[views.attempt(attempt, redactor) for attempt in found])
 
 
-@get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first", returns=Why)
-def why(request: Request) -> Response:
-    return Response(data=views.why(request.jobs.why(request.path["id"]), request.redactor))
+@get("/api/jobs/{id}/why", "Why it is not running: every reason that holds, the deciding one first")
+def why(request: Request) -> Why:
+    return views.why(request.jobs.why(request.path["id"]), request.redactor)
 
 
-def apply(request: Request, action: JobAction, id: str) -> Job:
-    """Does it to one job, records it, and returns the job as it is then."""
-    job = request.jobs.change(action, id)
-    request.audit(action.__name__, job.id)
+def apply(request: Request, action: JobAction, id: str, **changes: Unpack[Changes]) -> Job:
+    """Does it to one job, records it, and returns the job as it is then. `changes`: what a reschedule sets."""
+    job = request.jobs.change(action, id, **changes)
+    request.audit(action.__name__, f"{job.id} {changes_for(action.__name__, changes)}".strip())
     return views.job(job, request.redactor)
 
 
-def action_route(action: JobAction, method: str, path: str, summary: str) -> None:
-    """The route that does it to the job in its path."""
+def action_route(action: JobAction, method: str, path: str, summary: str, body: Any = None) -> None:
+    """The route that does it to the job in its path, with the fields of its body."""
 
-    @Route(method, path, summary, scope="manage", returns=Job, problems=(409,))
-    def endpoint(request: Request) -> Response:
-        return Response(data=apply(request, action, request.path["id"]))
+    @Route(method, path, summary, scope="manage", body=body, body_required=False, problems=(409,))
+    def endpoint(request: Request) -> Job:
+        return apply(request, action, request.path["id"], **given_fields(request.body))
 
 
 action_route(Treadle.run_now, "POST", "/api/jobs/{id}/run-now", "Let a waiting job wait no longer")
-
-
-@post(
-    "/api/jobs/{id}/reschedule",
-    "Move a waiting job to another time, priority or queue",
-    scope="manage",
-    body=RescheduleIn,
-    body_required=False,
-    returns=Job,
-    problems=(409,),
-)
-def reschedule(request: Request) -> Response:
-    return Response(data=apply_reschedule(request, request.path["id"], changes_of(request.body)))
-
-
-def changes_of(given: RescheduleIn) -> Changes:
-    found: Any = {name: value for name, value in msgspec.structs.asdict(given).items() if value is not UNSET}
-    changes: Changes = found
-    return changes
-
-
-def apply_reschedule(request: Request, id: str, changes: Changes) -> Job:
-    """Moves one job, records where, and returns the job as it is then."""
-    job = request.jobs.change(lambda app, id: app.reschedule(id, **changes), id)
-    request.audit("reschedule", f"{job.id} {make_reschedule(changes)}")
-    return views.job(job, request.redactor)
+RESCHEDULE = "Move a waiting job to another time, priority or queue"
+action_route(Treadle.reschedule, "POST", "/api/jobs/{id}/reschedule", RESCHEDULE, RescheduleIn)
 
 
 @post(
     "/api/jobs/{id}/clone", "A new job like it", scope="manage", body=ChangesIn, body_required=False, returns={201: Job}
 )
 def clone(request: Request) -> Response:
-    changes: ChangesIn = request.body
-    payload = None if changes.payload is UNSET else changes.payload
-    job = request.jobs.change(lambda app, id: app.clone(id, payload), request.path["id"])
+    job = request.jobs.change(Treadle.clone, request.path["id"], **given_fields(request.body))
     request.audit("clone", job.id)
     return Response(status=201, data=views.job(job, request.redactor))
 
@@ -235,11 +210,13 @@ def _insert_once(request: Request, key: str, new_jobs: list[NewJob]) -> list[Job
 
 
 def _new_job(request: Request, one: NewJobIn) -> NewJob:
-    options: Any = _given(one)
+    options = given_fields(one)
     if isinstance(one.dedupe, DedupeIn):
-        options["dedupe"] = Dedupe(**_given(one.dedupe))
+        options["dedupe"] = Dedupe(**given_fields(one.dedupe))
     return request.jobs.request(options.pop("type"), options.pop("payload"), options)
 
 
-def _given(body: msgspec.Struct) -> dict[str, Any]:
-    return {name: value for name, value in msgspec.structs.asdict(body).items() if value is not UNSET}
+def given_fields(body: msgspec.Struct | None) -> Any:
+    """Those that the request has, as keyword arguments."""
+    fields = {} if body is None else msgspec.structs.asdict(body)
+    return {name: value for name, value in fields.items() if value is not UNSET}

@@ -40,6 +40,7 @@ COUNTERS = {
     "waiting": ("treadle_waiting_seconds_total", "Seconds from being due to being started."),
 }
 """Sums of usage, by the name of its field: a name and an explanation."""
+ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 Key = tuple[str, str]
 """A type, and one of the counters."""
 
@@ -59,18 +60,18 @@ class Ready(msgspec.Struct, kw_only=True):
     schema: int
 
 
-@get("/livez", "The process answers", scope=None, returns=Health)
-@get("/healthz", "The process answers", scope=None, returns=Health)
-async def healthz(request: Request) -> Response:
+@get("/livez", "The process answers", scope=None)
+@get("/healthz", "The process answers", scope=None)
+async def healthz(request: Request) -> Health:
     """Without a thread: it answers while every thread is busy."""
-    return Response(data=Health())
+    return Health()
 
 
-@get("/readyz", "The database answers, and its schema fits", scope=None, returns=Ready, problems=(503,))
-async def readyz(request: Request) -> Response:
+@get("/readyz", "The database answers, and its schema fits", scope=None, problems=(503,))
+async def readyz(request: Request) -> Ready:
     """At most one query a second, because it is open to all; on a thread and a connection that pages do not use."""
     found = partial(request.web.cached, "schema", 1.0, lambda: _schema(request))
-    return Response(data=Ready(schema=await to_thread.run_sync(found, limiter=request.web.probe_limiter)))
+    return Ready(schema=await to_thread.run_sync(found, limiter=request.web.probe_limiter))
 
 
 def _schema(request: Request) -> int:
@@ -138,13 +139,8 @@ def _family(name: str, kind: str, help: str, samples: Iterable[Sample]) -> str:
 
 
 def _labels(labels: dict[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    escaped = {name: value.translate(ESCAPES) for name, value in labels.items()}
+    return "{" + ",".join(f'{name}="{value}"' for name, value in escaped.items()) + "}" if labels else ""
 
 
 class Counters:

@@ -15,7 +15,7 @@ from treadle.pauses import MOST_REASON, Drained, Pause, Target, checked_target
 from treadle.views import WorkerOut
 from treadle.web.api.jobs import RequiredName
 from treadle.web.problem import HTTPProblem
-from treadle.web.route import Request, Response, get, post
+from treadle.web.route import Request, get, post
 
 
 class Pauses(msgspec.Struct, kw_only=True):
@@ -46,56 +46,54 @@ class Resumed(msgspec.Struct, kw_only=True):
     resumed: Pause | None
 
 
-@get("/api/pauses", "What is paused, with who and why", returns=Pauses)
-def pauses(request: Request) -> Response:
+@get("/api/pauses", "What is paused, with who and why")
+def pauses(request: Request) -> Pauses:
     """A caller bound to a tenant sees the pause of that tenant."""
-    return Response(data=Pauses(items=request.jobs.pauses()))
+    return Pauses(items=request.jobs.pauses())
 
 
 manage = partial(post, scope="manage", for_tenants=False)
 
 
-@manage("/api/pauses", "Pause a queue, a type or a tenant", body=PauseIn, returns=Pause)
-def pause(request: Request) -> Response:
+@manage("/api/pauses", "Pause a queue, a type or a tenant", body=PauseIn)
+def pause(request: Request) -> Pause:
     wanted: PauseIn = request.body
-    target = target_of(wanted.queue, wanted.type, wanted.tenant)
-    return Response(data=pause_and_record(request, target, wanted.reason, wanted.until))
+    return pause_and_record(request, target_of(wanted), wanted.reason, wanted.until)
 
 
-@manage("/api/pauses/resume", "End a pause", body=TargetIn, returns=Resumed)
-def resume(request: Request) -> Response:
-    target = target_of(request.body.queue, request.body.type, request.body.tenant)
-    return Response(data=Resumed(resumed=resume_and_record(request, target)))
+@manage("/api/pauses/resume", "End a pause", body=TargetIn)
+def resume(request: Request) -> Resumed:
+    return Resumed(resumed=resume_and_record(request, target_of(request.body)))
 
 
-@manage("/api/pauses/drain", "Pause, and say how much of it still runs", body=PauseIn, returns=Drained)
-def drain(request: Request) -> Response:
+@manage("/api/pauses/drain", "Pause, and say how much of it still runs", body=PauseIn)
+def drain(request: Request) -> Drained:
     """It does not wait: the caller repeats it until nothing runs."""
     wanted: PauseIn = request.body
-    target = target_of(wanted.queue, wanted.type, wanted.tenant)
-    by = request.caller.name
+    target, by = target_of(wanted), request.caller.name
     first = next(request.app.draining(target, reason=wanted.reason, until=wanted.until, by=by, timeout=0))
     request.audit("drain", _what(target, wanted.reason))
-    return Response(data=first)
+    return first
 
 
-@manage("/api/workers/{id}/quiet", "Let a worker claim nothing more", returns=WorkerOut)
-def quiet(request: Request) -> Response:
-    return Response(data=set_quiet(request, request.path["id"], True))
+@manage("/api/workers/{id}/quiet", "Let a worker claim nothing more")
+def quiet(request: Request) -> WorkerOut:
+    return set_quiet(request, request.path["id"], True)
 
 
-@manage("/api/workers/{id}/resume", "Let a quiet worker claim again", returns=WorkerOut)
-def unquiet(request: Request) -> Response:
-    return Response(data=set_quiet(request, request.path["id"], False))
+@manage("/api/workers/{id}/resume", "Let a quiet worker claim again")
+def unquiet(request: Request) -> WorkerOut:
+    return set_quiet(request, request.path["id"], False)
 
 
 # For the pages, too
 
 
-def target_of(queue: str | None, type: str | None, tenant: str | None) -> Target:
-    if [queue, type, tenant].count(None) != 2:
+def target_of(given: TargetIn) -> Target:
+    names = (given.queue, given.type, given.tenant)
+    if names.count(None) != 2:
         raise HTTPProblem(400, "it names none or several of queue, type and tenant", "name exactly one")
-    return checked_target(queue, type, tenant)
+    return checked_target(*names)
 
 
 def pause_and_record(request: Request, target: Target, reason: str, until: datetime | timedelta | None) -> Pause:

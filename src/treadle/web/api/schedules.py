@@ -6,21 +6,24 @@ A schedule is named by a parameter, not by the path: its name may contain a slas
 from __future__ import annotations
 
 from datetime import datetime
+from functools import partial
 from typing import Annotated
 
 import msgspec
 from msgspec import Meta
 
 from treadle import views
-from treadle.job import Count, Job
+from treadle.job import Job
 from treadle.schedule import Schedule
+from treadle.schedules import Schedules
 from treadle.views import ScheduleOut, SchedulesOut
-from treadle.web.api.bulk import Started, start
+from treadle.web.api.bulk import Started, started
 from treadle.web.api.jobs import PAGE, Name
-from treadle.web.route import Parameter, Request, Response, Route, get, post
+from treadle.web.route import Parameter, Request, Response, Route, get
 
 TENANT = Parameter("tenant", Name, "Whose it is; nothing for none, or for your own")
 NAMED = (Parameter("name", Name, "The name of the schedule", default=""), TENANT)
+changes = partial(Route, scope="manage", parameters=NAMED, problems=(404,))
 
 
 class SchedulePauseIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -37,22 +40,21 @@ class BackfillIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     end: Annotated[datetime, Meta(tz=True)]
 
 
-@get("/api/schedules", "Schedules, by tenant and name, page by page", parameters=(TENANT, *PAGE), returns=SchedulesOut)
-def list_schedules(request: Request) -> Response:
+@get("/api/schedules", "Schedules, by tenant and name, page by page", parameters=(TENANT, *PAGE))
+def list_schedules(request: Request) -> SchedulesOut:
     page = request.schedules.page(request.query["tenant"], request.query["limit"], request.query["cursor"])
     items = [views.schedule(one, request.redactor) for one in page]
-    return Response(data=SchedulesOut(items=items, next_cursor=page.next))
+    return SchedulesOut(items=items, next_cursor=page.next)
 
 
 @get(
     "/api/schedule",
     "One schedule: its next ten moments, why it did not fire or when it will, its newest jobs",
     parameters=NAMED,
-    returns=ScheduleOut,
     problems=(404,),
 )
-def get_schedule(request: Request) -> Response:
-    return Response(data=schedule_out(request, *named(request)))
+def get_schedule(request: Request) -> ScheduleOut:
+    return schedule_out(request, *named(request))
 
 
 def named(request: Request) -> tuple[str, str | None]:
@@ -65,79 +67,48 @@ def schedule_out(request: Request, name: str, tenant: str | None) -> ScheduleOut
     return views.schedule_out(found, request.schedules.why(found), request.schedules.jobs(found), request.redactor)
 
 
-@post(
+@changes(
+    "POST",
     "/api/schedule/pause",
     "Skip its moments until it is resumed, or until a time",
-    scope="manage",
-    parameters=NAMED,
     body=SchedulePauseIn,
     body_required=False,
-    returns=Schedule,
-    problems=(404,),
 )
-def pause(request: Request) -> Response:
+def pause(request: Request) -> Schedule:
     given: SchedulePauseIn = request.body
     found = request.schedules.pause(*named(request), given.reason, given.until)
     return _changed(request, "pause_schedule", found)
 
 
-@post(
-    "/api/schedule/resume",
-    "Fire again, from the next moment on",
-    scope="manage",
-    parameters=NAMED,
-    returns=Schedule,
-    problems=(404,),
-)
-def resume(request: Request) -> Response:
-    return _changed(request, "resume_schedule", request.schedules.resume(*named(request)))
+@changes("POST", "/api/schedule/resume", "Fire again, from the next moment on")
+def resume(request: Request) -> Schedule:
+    return _changed(request, "resume_schedule", request.schedules.change(Schedules.resume, *named(request)))
 
 
-@Route(
-    "DELETE",
-    "/api/schedule",
-    "Forget it; its jobs stay",
-    scope="manage",
-    parameters=NAMED,
-    returns=Schedule,
-    problems=(404, 409),
-)
-def delete(request: Request) -> Response:
-    return _changed(request, "delete_schedule", request.schedules.delete(*named(request)))
+@changes("DELETE", "/api/schedule", "Forget it; its jobs stay", problems=(404, 409))
+def delete(request: Request) -> Schedule:
+    return _changed(request, "delete_schedule", request.schedules.change(Schedules.delete, *named(request)))
 
 
-def _changed(request: Request, action: str, schedule: Schedule) -> Response:
+def _changed(request: Request, action: str, schedule: Schedule) -> Schedule:
     request.audit(action, schedule.name)
-    return Response(data=views.schedule(schedule, request.redactor))
+    return views.schedule(schedule, request.redactor)
 
 
-@post(
-    "/api/schedule/run",
-    "Store a job of it now, even if it is paused",
-    scope="manage",
-    parameters=NAMED,
-    returns={201: Job},
-    problems=(404,),
-)
+@changes("POST", "/api/schedule/run", "Store a job of it now, even if it is paused", returns={201: Job})
 def run(request: Request) -> Response:
-    job = request.schedules.run_now(*named(request))
+    job = request.schedules.change(Schedules.run_now, *named(request))
     request.audit("run_schedule", job.schedule or "")
     return Response(status=201, data=views.job(job, request.redactor))
 
 
-@post(
+@changes(
+    "POST",
     "/api/schedule/backfill",
     "Store the jobs of past moments, in batches",
-    scope="manage",
-    parameters=NAMED,
     body=BackfillIn,
     returns={202: Started},
-    problems=(404,),
 )
 def backfill(request: Request) -> Response:
     given: BackfillIn = request.body
-    work = request.schedules.backfill(*named(request), given.start, given.end)
-    operation = start(request, work)
-    headers = {"Location": request.url(f"/api/operations/{operation.id}")}
-    total = views.total(Count(work.total))
-    return Response(status=202, data=Started(operation_id=operation.id, total=total), headers=headers)
+    return started(request, request.schedules.backfill(*named(request), given.start, given.end))

@@ -92,12 +92,12 @@ class Workers(msgspec.Struct, kw_only=True):
     items: list[WorkerOut]
 
 
-@get("/api/stats", "How many jobs there are, grouped", parameters=(*FILTERS, COUNT_BY), returns=Stats)
-def stats(request: Request) -> Response:
+@get("/api/stats", "How many jobs there are, grouped", parameters=(*FILTERS, COUNT_BY))
+def stats(request: Request) -> Stats:
     by = tuple(dict.fromkeys(request.query["group_by"].split(",")))
     wanted = filter_of(request)
     make = partial(_count, request.jobs, by, wanted)
-    return Response(data=request.cached(("stats", by, wanted), 0.5, make, share=QUERY_SHARE))
+    return request.cached(("stats", by, wanted), 0.5, make, share=QUERY_SHARE)
 
 
 def _count(jobs: VisibleJobs, by: tuple[str, ...], wanted: Filter) -> Stats:
@@ -107,8 +107,8 @@ def _count(jobs: VisibleJobs, by: tuple[str, ...], wanted: Filter) -> Stats:
     return Stats(items=rows[:MAX_GROUPS], other=rest, exact=found.exact, as_of=clock.to_datetime(jobs.now()))
 
 
-@get("/api/metrics", "Runs, failures, busy and waiting time, step by step", parameters=USAGE, returns=UsagePage)
-def usage(request: Request) -> Response:
+@get("/api/metrics", "Runs, failures, busy and waiting time, step by step", parameters=USAGE)
+def usage(request: Request) -> UsagePage:
     step: int = request.query["step"]
     since, until = _window(request.query["window"], step, request.jobs.now() // clock.SECOND)
     by = tuple(dict.fromkeys(name for name in request.query["group_by"].split(",") if name))
@@ -118,7 +118,7 @@ def usage(request: Request) -> Response:
         problem = f"that would be more than {MAX_USAGE_ROWS:,} rows"
         raise HTTPProblem(400, problem, "choose a longer step, a shorter window, or fewer groups")
     items = [views.usage(row, by) for row in rows]
-    return Response(data=UsagePage(since=since, until=until, step=step, items=items))
+    return UsagePage(since=since, until=until, step=step, items=items)
 
 
 def _window(text: str, step: int, now: int) -> tuple[datetime, datetime]:
@@ -147,13 +147,12 @@ class BacklogPage(msgspec.Struct, kw_only=True):
     "How many jobs waited and ran, step by step: the most of each",
     for_tenants=False,
     parameters=BACKLOG,
-    returns=BacklogPage,
 )
-def backlog(request: Request) -> Response:
+def backlog(request: Request) -> BacklogPage:
     step: int = request.query["step"]
     since, until = _window(request.query["window"], step, request.app.store.now() // clock.SECOND)
     items = request.app.backlog(since, until, step=step)
-    return Response(data=BacklogPage(since=since, until=until, step=step, items=items))
+    return BacklogPage(since=since, until=until, step=step, items=items)
 
 
 @get("/api/queues", "What waits and what runs, by queue and type", for_tenants=False, returns=Queues)
@@ -166,13 +165,13 @@ def queue_stats(request: Request) -> list[QueueStats]:
     return request.web.cached("queues", 0.5, request.app.queue_stats, share=LIVE_SHARE)
 
 
-@get("/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False, returns=Failures)
-def failures(request: Request) -> Response:
+@get("/api/failures", "Failed and retrying jobs, by type and error", for_tenants=False)
+def failures(request: Request) -> Failures:
     rows = request.web.cached("failures", 1.0, request.app.failures)
-    return Response(data=Failures(items=[views.failure(row, request.redactor) for row in rows]))
+    return Failures(items=[views.failure(row, request.redactor) for row in rows])
 
 
-@get("/api/workers", "Who works, since when, and whether they are alive", for_tenants=False, returns=Workers)
-def workers(request: Request) -> Response:
+@get("/api/workers", "Who works, since when, and whether they are alive", for_tenants=False)
+def workers(request: Request) -> Workers:
     rows, now = request.app.workers(), request.app.store.now()
-    return Response(data=Workers(items=[views.worker(row, now) for row in rows]))
+    return Workers(items=[views.worker(row, now) for row in rows])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -15,15 +16,19 @@ from treadle.filters import Filter
 from treadle.function import Changes, make_reschedule
 from treadle.job import STATE_OF, Count, Job, Status, state_of
 from treadle.redact import HIDDEN
+from treadle.units import parse_duration
 from treadle.web import highlight
 from treadle.web.api.bulk import prepare, start
-from treadle.web.api.jobs import apply, apply_reschedule
-from treadle.web.formatting import number
-from treadle.web.pages.place import PLACE, form_changes
+from treadle.web.api.jobs import apply
+from treadle.web.formatting import formatter_for, number
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
 from treadle.web.visible_jobs import JobAction
+
+CHANGE_FIELDS = ("when", "priority", "queue")
+"""The fields of a reschedule, and of a new job. An empty one sets nothing."""
+T = TypeVar("T")
 
 
 class ActionButton(NamedTuple):
@@ -122,7 +127,7 @@ def forbidden(action: str, job: Job, now: datetime) -> str:
 @get("/jobs/confirm", "Are you sure?", scope="manage", page=True)
 def confirm(request: Request) -> Response:
     """Asks. For all jobs that match a filter, the number has to be typed."""
-    action, everything = _action(request.text("action")), request.text("all")
+    action, everything = chosen(request.text("action"), ACTION_BUTTONS), request.text("all")
     selection = Selection([] if everything else request.raw.query_params.getlist("id"), request.text("q"))
     if not selection.ids and not everything:
         raise HTTPProblem(400, "no job is selected", "go back and select some, or check “all matching”")
@@ -132,7 +137,7 @@ def confirm(request: Request) -> Response:
 @post("/jobs/act", "Retry, cancel … jobs", scope="manage", page=True)
 def act(request: Request) -> Response:
     """Does it to the jobs that were shown. If their number has changed, it asks again."""
-    action = _action(request.field("action"))
+    action = chosen(request.field("action"), ACTION_BUTTONS)
     selection = Selection(request.form.get("id", []), request.field("q"))
     changes: Changes = {}
     try:
@@ -141,11 +146,8 @@ def act(request: Request) -> Response:
     except BadOption as error:
         work = _prepared(request, action, selection, {"delay": 0})
         return _confirm_page(request, action, selection, work, status=400, error=str(error))
-    if selection.one and action is RESCHEDULE:
-        apply_reschedule(request, selection.one, changes)
-        return redirect(request.url(f"/jobs/{selection.one}"))
     if selection.one:
-        apply(request, action.method, selection.one)
+        apply(request, action.method, selection.one, **changes)
         return redirect(request.url("/jobs" if action.key == "delete" else f"/jobs/{selection.one}"))
     work = _prepared(request, action, selection, changes)
     expected = request.field("expected")
@@ -159,21 +161,53 @@ def act(request: Request) -> Response:
     return redirect(request.url(f"/operations/{start(request, work).id}"))
 
 
+def form_changes(request: Request) -> Changes:
+    """What the fields set that say when, how urgently and where a job runs. Raises BadOption for a wrong one."""
+    when, priority, queue = (request.field(name).strip() for name in CHANGE_FIELDS)
+    changes: Changes = {}
+    if (seconds := parse_duration(when)) is not None:
+        changes["delay"] = seconds
+    elif when:
+        changes["run_at"] = _moment(request, when)
+    if priority:
+        changes["priority"] = _whole_number(priority)
+    if queue:
+        changes["queue"] = queue
+    return changes
+
+
+def _moment(request: Request, text: str) -> datetime:
+    try:
+        return formatter_for(request).read(text)
+    except ValueError:
+        way_out = "a duration such as 90, 5m or 1h30m, or a time such as 2026-11-17 08:00"
+        raise BadOption("when", text, way_out) from None
+
+
+def _whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise BadOption("priority", text, "use a whole number; higher runs first") from None
+
+
 def _prepared(request: Request, action: ActionButton, selection: Selection, changes: Changes) -> Bulk:
     """The jobs, counted. `changes`: what a reschedule sets; other actions set nothing."""
     return prepare(request, action.key, selection.to_filter(), None, changes if action is RESCHEDULE else {})
 
 
-def _action(key: str) -> ActionButton:
-    if key not in ACTION_BUTTONS:
-        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(ACTION_BUTTONS)}")
-    return ACTION_BUTTONS[key]
+def chosen(key: str, actions: Mapping[str, T]) -> T:
+    if key not in actions:
+        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(actions)}")
+    return actions[key]
 
 
 def _confirm_page(
     request: Request, action: ActionButton, selection: Selection, work: Bulk, status: int = 200, error: str = ""
 ) -> Response:
     job, count = request.jobs.get(selection.one) if selection.one else None, Count(work.total, work.exact)
+    named = [("id", id) for id in selection.ids] or [("q", selection.filter)]
+    skips = "" if selection.ids else " Jobs to which it does not apply are skipped."
     jobs = "job" if job else f"{number(count)} {'job' if count.value == 1 else 'jobs'}"
     return render(
         request,
@@ -181,15 +215,17 @@ def _confirm_page(
         status=status,
         current_page="jobs",
         action=action,
-        selection=selection,
-        count=count,
-        job=job,
+        post_to=request.url("/jobs/act"),
+        hidden=[*named, ("expected", count.value)],
+        text=(action.one if job else action.many) + skips,
+        filter=None if selection.ids else selection.filter,
+        count=count.value,
         title=action.label(f"this {job.type} job" if job else jobs),
         go=action.label(jobs),
         keep=action.keep.format("job" if count.value == 1 else "jobs"),
         back=request.url(f"/jobs/{job.id}") if job else request.url("/jobs", q=selection.filter),
         error=error,
-        given={name: request.field(name) for name in PLACE},
+        given={name: request.field(name) for name in CHANGE_FIELDS},
     )
 
 
@@ -205,14 +241,14 @@ def clone(request: Request) -> Response:
     safe, text = views.job(job, request.redactor), request.field("payload")
     try:
         edited = codec.decode(text.encode())
-        new = request.jobs.change(lambda app, _: _clone(app, job, safe.payload, edited), job.id)
+        new = request.jobs.change(_clone, job.id, job, safe.payload, edited)
     except (msgspec.MsgspecError, TreadleError, RecursionError) as error:
         return _clone_page(request, safe, text, status=400, error=str(error))
     request.audit("clone", f"{job.id} → {new.id}")
     return redirect(request.url(f"/jobs/{new.id}"))
 
 
-def _clone(app: Treadle, job: Job, seen: Any, edited: Any) -> Job:
+def _clone(app: Treadle, id: str, job: Job, seen: Any, edited: Any) -> Job:
     """What the editor sent is checked before hidden values are filled in, and only that is quoted by an error."""
     if not isinstance(edited, dict):
         raise BadArguments(job.type, "a payload is a JSON object", "names and values in braces")
@@ -223,7 +259,7 @@ def _clone(app: Treadle, job: Job, seen: Any, edited: Any) -> Job:
     except BadPayload as error:
         problem = error
     try:
-        return app.clone(job.id, filled)
+        return app.clone(id, filled)
     except (BadPayload, BadOption):
         raise problem from None
 

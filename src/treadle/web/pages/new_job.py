@@ -10,9 +10,9 @@ from msgspec import UNSET
 from treadle import codec
 from treadle.errors import BadOption, TreadleError
 from treadle.web.api import new_types
-from treadle.web.api.terms import known_values
-from treadle.web.fields import Field, fields_of, value_of
-from treadle.web.pages.place import PLACE, form_changes
+from treadle.web.api.filter_terms import known_values
+from treadle.web.fields import fields_of, value_of
+from treadle.web.pages.actions import CHANGE_FIELDS, form_changes
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
 
@@ -31,7 +31,8 @@ def new_job(request: Request) -> Response:
 def enqueue(request: Request) -> Response:
     type = request.field("type").strip()
     try:
-        options: Any = {**form_changes(request), **_tenant(request)}
+        tenant = request.field("tenant").strip()
+        options: Any = form_changes(request) | ({"tenant": tenant} if tenant else {})
         new = request.jobs.request(type, _payload(request, type), options)
         with new_types.bounded(request, [new]):
             [job] = request.jobs.insert([new])
@@ -41,11 +42,6 @@ def enqueue(request: Request) -> Response:
     if request.caller.may("read"):
         return redirect(request.url(f"/jobs/{job.id}"))
     return redirect(request.url("/jobs/new", type=type, stored=job.id))
-
-
-def _tenant(request: Request) -> dict[str, str]:
-    tenant = request.field("tenant").strip()
-    return {"tenant": tenant} if tenant else {}
 
 
 def _payload(request: Request, type: str) -> dict[str, Any]:
@@ -70,12 +66,8 @@ def _page(request: Request, type: str, *, status: int = 200, error: str = "") ->
         current_page="jobs",
         type=type,
         types=list(dict.fromkeys(suggested))[:MAX_TYPES],
-        fields=None if fields is None else [(field, _given(request, field)) for field in fields],
-        given={name: request.field(name) for name in (*PLACE, "tenant", "payload")},
+        fields=None if fields is None else [(field, request.field(ARGUMENT + field.name)) for field in fields],
+        given={name: request.field(name) for name in (*CHANGE_FIELDS, "tenant", "payload")},
         stored=request.text("stored"),
         error=error,
     )
-
-
-def _given(request: Request, field: Field) -> str:
-    return request.field(ARGUMENT + field.name)

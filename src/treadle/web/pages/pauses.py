@@ -7,7 +7,7 @@ from datetime import timedelta
 from treadle.errors import BadOption, TreadleError
 from treadle.pauses import KINDS, MOST_REASON, Target
 from treadle.units import parse_duration
-from treadle.web.api.pauses import pause_and_record, resume_and_record, set_quiet, target_of
+from treadle.web.api.pauses import TargetIn, pause_and_record, resume_and_record, set_quiet, target_of
 from treadle.web.problem import HTTPProblem
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
@@ -57,5 +57,4 @@ def quiet(request: Request) -> Response:
 def _target(kind: str, name: str) -> Target:
     if kind not in KINDS:
         raise HTTPProblem(400, f"{kind!r} cannot be paused", f"choose from {', '.join(KINDS)}")
-    names = {one: name if one == kind else None for one in KINDS}
-    return target_of(names["queue"], names["type"], names["tenant"])
+    return target_of(TargetIn(**{kind: name}))

@@ -9,11 +9,8 @@ from typing import TypeVar
 from treadle.app import Treadle
 from treadle.filters import Filter
 from treadle.job import Backlog, Count, Usage
-from treadle.management import MOST_SCHEDULES, recent_usage
+from treadle.management import all_problems
 from treadle.problems import Problem
-from treadle.problems import problems as find_problems
-from treadle.schedule import LATE
-from treadle.schedule_diagnosis import schedule_problems
 from treadle.web.api.stats import LIVE_SHARE, MAX_COUNTED, QUERY_SHARE, queue_stats
 from treadle.web.pages.usage_charts import Window
 from treadle.web.route import Request
@@ -53,10 +50,7 @@ def worker_names(request: Request) -> dict[str, str]:
 
 def problems(request: Request) -> list[Problem]:
     def make() -> list[Problem]:
-        now = request.app.store.now()
-        store, live = request.app.store, workers(request)
-        found = find_problems(queues(request), live, recent_usage(store, now), now, pauses(request))
-        return [*found, *schedule_problems(store.odd_schedules(LATE, MOST_SCHEDULES), live, now)]
+        return all_problems(request.app.store, queues(request), workers(request), pauses(request))
 
     return _cached(request, "problems", make, LIVE_SHARE)
 

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import NamedTuple
-from zoneinfo import ZoneInfo
 
+from treadle import views
 from treadle.errors import BadOption
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleReason
-from treadle.units import format_duration
+from treadle.schedules import Schedules
 from treadle.web import formatting, highlight
 from treadle.web.api.bulk import start
 from treadle.web.api.schedules import schedule_out
-from treadle.web.problem import HTTPProblem
+from treadle.web.pages.actions import chosen
 from treadle.web.render import may_manage, render
 from treadle.web.route import Request, Response, get, post, redirect
 
@@ -57,7 +56,7 @@ def schedules(request: Request) -> Response:
         request,
         "schedules.html",
         current_page="schedules",
-        rows=[(one, rule(one)) for one in page],
+        rows=[(one, views.schedule_rule(one)) for one in page],
         tenant=tenant,
         older=request.url("/schedules", tenant=tenant, cursor=page.next) if page.next else None,
         first=request.url("/schedules", tenant=tenant) if cursor else None,
@@ -75,9 +74,9 @@ def schedule(request: Request) -> Response:
         "schedule.html",
         current_page="schedules",
         one=one,
-        rule=rule(one),
+        rule=views.schedule_rule(one),
         reasons=[(reason, _next_step(reason, possible)) for reason in out.why.reasons],
-        moments=[(at, _in_its_zone(at, one)) for at in one.upcoming],
+        moments=[(at, views.schedule_moment(one, at)) for at in one.upcoming],
         jobs=out.jobs,
         payload=highlight.json(one.payload) if one.payload else None,
         actions=actions,
@@ -90,14 +89,6 @@ def _next_step(reason: ScheduleReason, possible: set[str]) -> str:
     return text if action in possible else formatting.sentence(reason.way_out)
 
 
-def rule(schedule: Schedule) -> str:
-    return schedule.cron or f"every {format_duration(schedule.every or 0)}"
-
-
-def _in_its_zone(at: datetime, schedule: Schedule) -> str:
-    return at.astimezone(ZoneInfo(schedule.zone or "UTC")).strftime("%a %Y-%m-%d %H:%M:%S %Z")
-
-
 def _applies(action: ScheduleAction, schedule: Schedule) -> bool:
     """For looks only: the library decides."""
     if action.key == "delete":
@@ -107,7 +98,7 @@ def _applies(action: ScheduleAction, schedule: Schedule) -> bool:
 
 @get("/schedule/confirm", "Are you sure?", scope="manage", page=True)
 def confirm(request: Request) -> Response:
-    action = _action(request.text("action"))
+    action = chosen(request.text("action"), BY_KEY)
     one = request.schedules.get(request.text("name"), request.text("tenant") or None)
     return _confirm_page(request, action, one)
 
@@ -117,26 +108,26 @@ def _confirm_page(
 ) -> Response:
     return render(
         request,
-        "schedule_confirm.html",
+        "confirm.html",
         status=status,
         current_page="schedules",
         action=action,
-        one=one,
+        post_to=request.url("/schedule/act"),
+        hidden=[("name", one.name), ("tenant", one.tenant)],
+        text=action.text,
+        filter=None,
+        title=f"{action.name}: {one.name}",
+        go=action.name,
+        keep="Go back",
         back=_address(request, one),
         error=error,
         given={name: request.field(name) for name in ("reason", "start", "end")},
     )
 
 
-def _action(key: str) -> ScheduleAction:
-    if key not in BY_KEY:
-        raise HTTPProblem(400, f"there is no action {key!r}", f"use one of {', '.join(BY_KEY)}")
-    return BY_KEY[key]
-
-
 @post("/schedule/act", "Pause, resume, run … a schedule", scope="manage", page=True)
 def act(request: Request) -> Response:
-    action = _action(request.field("action"))
+    action = chosen(request.field("action"), BY_KEY)
     one = request.schedules.get(request.field("name"), request.field("tenant") or None)
     if action.key == "backfill":
         return _backfill(request, action, one)
@@ -146,25 +137,21 @@ def act(request: Request) -> Response:
 def _changed(request: Request, action: ScheduleAction, one: Schedule) -> Response:
     name, tenant = one.name, one.tenant
     if action.key == "run":
-        job = request.schedules.run_now(name, tenant)
+        job = request.schedules.change(Schedules.run_now, name, tenant)
         request.audit("run_schedule", name)
         return redirect(request.url(f"/jobs/{job.id}"))
     if action.key == "pause":
         request.schedules.pause(name, tenant, request.field("reason")[:200], None)
-    elif action.key == "resume":
-        request.schedules.resume(name, tenant)
     else:
-        request.schedules.delete(name, tenant)
+        request.schedules.change(Schedules.resume if action.key == "resume" else Schedules.delete, name, tenant)
     request.audit(f"{action.key}_schedule", name)
     return redirect(request.url("/schedules") if action.key == "delete" else _address(request, one))
 
 
 def _backfill(request: Request, action: ScheduleAction, one: Schedule) -> Response:
-    """Times without a zone are in the reader's."""
-    zone = ZoneInfo(formatting.formatter_for(request).zone)
+    fmt = formatting.formatter_for(request)
     try:
-        times = [datetime.fromisoformat(request.field(name)) for name in ("start", "end")]
-        first, last = (at if at.tzinfo else at.replace(tzinfo=zone) for at in times)
+        first, last = (fmt.read(request.field(name)) for name in ("start", "end"))
         work = request.schedules.backfill(one.name, one.tenant, first, last)
     except (ValueError, OverflowError, BadOption) as error:
         text = str(error) if isinstance(error, BadOption) else "write times such as 2026-11-01T08:30"

@@ -6,7 +6,7 @@ import msgspec
 
 from treadle.filters import EVERYTHING
 from treadle.job import STATE_NAMES
-from treadle.web.route import Request, Response, get
+from treadle.web.route import Request, get
 
 MAX_JOBS = 2_000
 """The newest jobs: their types, queues and tenants are suggested."""
@@ -24,16 +24,13 @@ class Terms(msgspec.Struct, kw_only=True):
     items: list[str]
 
 
-@get("/api/filter-terms", "What a filter can say: its keys, and values of the newest jobs", returns=Terms)
-def filter_terms(request: Request) -> Response:
-    return Response(data=Terms(items=terms(request)))
-
-
-def terms(request: Request) -> list[str]:
+@get("/api/filter-terms", "What a filter can say: its keys, and values of the newest jobs")
+def filter_terms(request: Request) -> Terms:
     """A value is written as a filter has it, with quotes where it needs them."""
     found = known_values(request)
     named = [str(EVERYTHING.replace(**{NAMED[key]: (value,)})) for key in NAMED for value in found[key] if value]
-    return [*(f"status:{name}" for name in ("pending", *STATE_NAMES)), *(f"{key}:" for key in NAMED), *named, *OTHERS]
+    statuses = [f"status:{name}" for name in ("pending", *STATE_NAMES)]
+    return Terms(items=[*statuses, *(f"{key}:" for key in NAMED), *named, *OTHERS])
 
 
 def known_values(request: Request) -> dict[str, list[str]]:
