@@ -285,20 +285,27 @@ class PostgresStatements(Statements):
     SELECT v ->> 0, v ->> 1, (v ->> 2)::uuid FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
         ON CONFLICT DO NOTHING
     """
-    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
-    DROP_ENDED = """
-    DELETE FROM treadle.fired d USING jsonb_array_elements(CAST(:names AS text)::jsonb) e
-     WHERE d.tenant = e ->> 0 AND d.schedule = e ->> 1
-       AND (EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
-            OR NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant))
-    """
-    # ... and the others, each with whether it runs.
-    UNENDED = """
-    SELECT d.tenant, d.schedule, d.id::text,
-           EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = d.id AND l.tenant = d.tenant)
+    _FIRED = """
       FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e
       JOIN treadle.fired d ON d.tenant = e ->> 0 AND d.schedule = e ->> 1
+    """
+    # Of [[tenant, schedule], …], the jobs that have not ended, each with whether it runs.
+    UNENDED = f"""
+    SELECT d.tenant, d.schedule, d.id::text,
+           EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = d.id AND l.tenant = d.tenant) {_FIRED}
+     WHERE EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant)
+       AND NOT EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
      ORDER BY d.id
+    """
+    # ... and those that have, or were deleted. One that is being retried has its row still when it waits again.
+    DROP_ENDED = f"""
+    DELETE FROM treadle.fired WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid {_FIRED} CROSS JOIN LATERAL (
+               SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant
+                LIMIT 1 FOR KEY SHARE SKIP LOCKED) f
+         UNION ALL
+        SELECT d.ctid {_FIRED}
+         WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant)))
     """
 
     # ---- operations

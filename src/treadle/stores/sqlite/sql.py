@@ -253,18 +253,20 @@ class SQLiteStatements(Statements):
     INSERT INTO treadle_fired (tenant, schedule, id)
     SELECT value ->> 0, value ->> 1, value ->> 2 FROM json_each(:rows) WHERE true ON CONFLICT DO NOTHING
     """
-    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
+    # Of [[tenant, schedule], …], the jobs that have not ended, each with whether it runs.
+    UNENDED = """
+    SELECT d.tenant, d.schedule, d.id, EXISTS (SELECT 1 FROM treadle_leases l WHERE l.id = d.id)
+      FROM json_each(:names) e JOIN treadle_fired d ON d.tenant = e.value ->> 0 AND d.schedule = e.value ->> 1
+     WHERE EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = d.id)
+       AND NOT EXISTS (SELECT 1 FROM treadle_finished f WHERE f.id = d.id)
+     ORDER BY d.id
+    """
+    # ... and those that have, or were deleted.
     DROP_ENDED = """
     DELETE FROM treadle_fired
      WHERE (tenant, schedule) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:names))
        AND (EXISTS (SELECT 1 FROM treadle_finished f WHERE f.id = treadle_fired.id)
             OR NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_fired.id))
-    """
-    # ... and the others, each with whether it runs.
-    UNENDED = """
-    SELECT d.tenant, d.schedule, d.id, EXISTS (SELECT 1 FROM treadle_leases l WHERE l.id = d.id)
-      FROM json_each(:names) e JOIN treadle_fired d ON d.tenant = e.value ->> 0 AND d.schedule = e.value ->> 1
-     ORDER BY d.id
     """
 
     # ---- operations
