@@ -276,11 +276,13 @@ class Statements:
     END_PAUSE = """
         UPDATE treadle.pauses SET until = :now WHERE tenant = :tenant AND queue = :queue AND type = :type
     """
-    # Pauses that have ended and for which nothing is parked.
+    # Pauses that have ended and for which nothing is parked. A claim does it, which may hold locks: it does not wait.
     DROP_PAUSES = """
-        DELETE FROM treadle.pauses AS p
-         WHERE until <= :now AND NOT EXISTS (
-               SELECT 1 FROM treadle.ready r WHERE r.parked = 'tenant:' || p.tenant AND r.parked <> '')
+        DELETE FROM treadle.pauses WHERE (tenant, queue, type) IN (
+            SELECT tenant, queue, type FROM treadle.pauses p
+             WHERE until <= :now AND NOT EXISTS (
+                   SELECT 1 FROM treadle.ready r WHERE r.parked = 'tenant:' || p.tenant AND r.parked <> '')
+               FOR UPDATE SKIP LOCKED)
     """
     # What rows are parked for: a jump over the index for each.
     PARKED_FOR = """

@@ -330,20 +330,22 @@ SET_SCHEMA = "UPDATE treadle.meta SET value = :number WHERE key = 'schema'"
 # What a transaction begins with: no statement waits forever, and the server's clock decides. A client that falls silent
 # in the middle (stopped, suspended, cut off) loses its locks: that of a limited type would stop all other claims of it.
 # Compiling (jit) would take longer than any statement here, and each is made for its index, whatever the statistics
-# say.
+# say. A statement that writes reads it in its order, not by a bitmap: so no two of them lock the same rows in different
+# orders, and deadlock.
 _SET_UP = """
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
        set_config('statement_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '15s', true),
        set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true)
 """
-BEGIN = f"BEGIN; {_SET_UP}"
+BEGIN = f"BEGIN; {_SET_UP}, set_config('enable_bitmapscan', 'off', true)"
 BEGIN_TO_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_SET_UP}"
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # ... and for a transaction that runs the user's own code, which has limits of its own.
 NO_LIMITS = """
 SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT;
-SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT; SET LOCAL enable_seqscan = DEFAULT
+SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT; SET LOCAL enable_seqscan = DEFAULT;
+SET LOCAL enable_bitmapscan = DEFAULT
 """
 
 # From the catalog itself: to_regclass answers from the session's memory, though another session has just made them.

@@ -187,6 +187,7 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 
 
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
+    web_records.prune(tx)  # it may wait for others, so it comes before all that others may wait for
     until = tx.now - before
     ended = {
         "statuses": as_json(statuses),
@@ -200,7 +201,6 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     tx.execute(tx.sql.PRUNE_USAGE, old)
     tx.execute(tx.sql.PRUNE_KEYS, {"now": tx.now, "limit": limit})
     tx.execute(tx.sql.PRUNE_BACKLOG, old)
-    web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
         tally(tx, [(*key, -n) for key, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
