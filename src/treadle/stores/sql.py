@@ -59,9 +59,14 @@ class Statements:
 
     # ---- enqueue
 
-    # Let no other transaction change who holds a key.
+    # Let no other transaction change who holds a key, nor count on the one who does.
     LOCK_KEY = """
         SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) FOR UPDATE
+    """
+    # ... of which the holder has let go. Others may count on that holder still: they find out that it has started.
+    LOCK_FREE_KEY = """
+        SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
+           FOR NO KEY UPDATE
     """
     # A key as KeyState has it: its holder, and where that is. A statement of its own, after the lock: in one with it,
     # what it sees would be older than the lock.
@@ -84,8 +89,16 @@ class Statements:
                successor = CAST(CAST(:successor AS text) AS uuid)
          WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
     """
-    # A job that waits, which nobody can claim until we commit; or which nobody else can end, either.
-    SHARE_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR SHARE"
+    # A job that waits and holds its key. Nobody can claim it until we commit. First the key: who has locked it may wait
+    # for the job, and must not wait for us.
+    SHARE_READY = """
+        WITH held AS MATERIALIZED (
+            SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
+               AND id = CAST(CAST(:id AS text) AS uuid) FOR KEY SHARE)
+        SELECT type, queue FROM treadle.ready
+         WHERE id = CAST(CAST(:id AS text) AS uuid) AND EXISTS (SELECT 1 FROM held) FOR SHARE
+    """
+    # A job that waits, which nobody else can claim or end.
     LOCK_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
     # A successor is parked until the holder of its key has ended. Then it waits for its time only.
     PARK_SUCCESSOR = "UPDATE treadle.ready SET parked = 'key' WHERE id = CAST(CAST(:id AS text) AS uuid)"

@@ -60,6 +60,9 @@ class Transaction(ABC):
     """The moment at which all of it happens."""
     set_aside: Collection[str] = ()
     """Jobs that are not settled now: an earlier try found that their dedupe keys are locked."""
+    has_locked_keys = False
+    """Whether it has locked the dedupe keys of the jobs that it changes. It waits for no more of them: it may hold jobs
+    for which others wait who have such a key."""
     met_expired = False
     """Whether its claim met jobs that were not started in time. They still wait, and the verb ends them."""
 

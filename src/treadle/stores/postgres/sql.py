@@ -15,6 +15,9 @@ from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, SUMS_OF_USAGE, UNTHROTT
 # The rows that a JSON array of ids names.
 THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb)))"
 
+# The id of no job.
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
 # The fields of ClaimedJob.
 CLAIMED_COLUMNS = """
        l.id::text, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
@@ -44,6 +47,28 @@ class PostgresStatements(Statements):
                               LIMIT 1 FOR UPDATE) d
         """,
     )
+    # ... and keys that nobody holds, of which [[tenant, key], …] are some more: each of these gets a row, in the same
+    # order, and they are the answer. (A change of `key` locks as FOR UPDATE does, and none is made.)
+    HOLD_KEYS = (
+        f"""
+        INSERT INTO treadle.dedupe AS d (tenant, key, id)
+        SELECT tenant, key, CAST('{NOBODY}' AS uuid) FROM (
+            SELECT tenant, dedupe AS key FROM treadle.jobs WHERE id = {THESE} AND dedupe IS NOT NULL
+             UNION
+            SELECT (v ->> 0) COLLATE "C", (v ->> 1) COLLATE "C" FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) v
+            ) k ORDER BY tenant, key
+            ON CONFLICT (tenant, key) DO UPDATE SET key = d.key WHERE false
+        RETURNING tenant, key
+        """,
+    )
+    # Of these the ones that nobody has taken. [[tenant, key], …]
+    DROP_HELD_KEYS = f"""
+    DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT d.place FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e
+         CROSS JOIN LATERAL (SELECT p.ctid AS place FROM treadle.dedupe p
+                              WHERE p.tenant = e ->> 0 AND p.key = e ->> 1 AND p.id = CAST('{NOBODY}' AS uuid)
+                              LIMIT 1) d))
+    """
     # The rest of this transaction waits only briefly for locks: others wait for its commit.
     WAIT_BRIEFLY = ("SET LOCAL lock_timeout = '100ms'",)
     # Delete throttled keys whose period is over.

@@ -16,7 +16,7 @@ from treadle.stores.sql import DEDUPE_RULE, MOST, STUCK, UNTHROTTLED, Statements
 
 def from_postgres(sql: str) -> str:
     """The same for SQLite, which has no schemas, needs no casts, locks no rows, and calls `least` min."""
-    sql = re.sub(r" FOR (?:UPDATE|SHARE)\b(?: OF \w+)?(?: SKIP LOCKED)?", "", sql)
+    sql = re.sub(r"\s+FOR (?:NO KEY |KEY )?(?:UPDATE|SHARE)\b(?: OF \w+)?(?: SKIP LOCKED)?", "", sql)
     sql = re.sub(r"(?:CAST\()+(:\w+)(?: AS \w+\))+", r"\1", sql)
     sql = re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
     return sql.replace("least(", "min(").replace("greatest(", "max(")
@@ -45,6 +45,8 @@ class SQLiteStatements(Statements):
     TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
     # Lock the keys of jobs: nothing to do here.
     LOCK_KEYS: tuple[str, ...] = ()
+    HOLD_KEYS: tuple[str, ...] = ()
+    DROP_HELD_KEYS = ""
     # The rest of this transaction waits only briefly for locks: here it waits for none.
     WAIT_BRIEFLY: tuple[str, ...] = ()
     # Delete throttled keys whose period is over.
