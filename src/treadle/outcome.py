@@ -60,6 +60,8 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """None: as it was."""
     charged: int = 1
     """Attempts that this run costs: none if it is given back, more if earlier crashes turn out to be its own."""
+    started: bool = True
+    """False if its handler was not called. Then the job still expires, if it does."""
     written: bool = False
     """True if `ctx.transaction()` has stored it already."""
 
@@ -104,6 +106,7 @@ class TimedOut(Exception):
 
 COMPLETED = Outcome(OutcomeKind.COMPLETED)
 RELEASED = Outcome(OutcomeKind.RELEASED, charged=0)
+UNSTARTED = Outcome(OutcomeKind.RELEASED, charged=0, started=False)
 CANCELLED = Outcome(OutcomeKind.CANCELLED, error="cancelled", charged=0)
 
 

@@ -152,7 +152,8 @@ def _unless_cancelled(outcome: Outcome, cancelled: int) -> Outcome:
     return outcome
 
 
-def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | None]:
-    """How a job goes back to wait: its run_at (None: unchanged), attempts charged, 1 if snoozed, its suspicion."""
+def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | None, int]:
+    """How a job goes back to wait: its run_at (None: unchanged), attempts charged, 1 if snoozed, its suspicion, 1 if it
+    was started."""
     run_at = None if outcome.kind is OutcomeKind.RELEASED else now + outcome.delay
-    return run_at, outcome.charged, int(outcome.kind is OutcomeKind.SNOOZED), outcome.suspicion
+    return run_at, outcome.charged, int(outcome.kind is OutcomeKind.SNOOZED), outcome.suspicion, int(outcome.started)

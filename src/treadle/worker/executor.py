@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from treadle.context import Run, Tracing
 from treadle.job import ClaimedJob
-from treadle.outcome import RELEASED, Outcome, StopReason, decide
+from treadle.outcome import UNSTARTED, Outcome, StopReason, decide
 from treadle.worker.child import Child, ChildNotStarted, can_run
 from treadle.worker.inflight import Attempts, RunningAttempt
 from treadle.worker.parts import Parts
@@ -67,7 +67,7 @@ class Executor:
             slots.put(attempt)
         except Exception as error:  # no thread can be started: this is not the job's fault
             log.warning("job %s (%s) cannot be started now, and is released: %s", claimed.id, claimed.type, error)
-            self._attempts.end(attempt, RELEASED)
+            self._attempts.end(attempt, UNSTARTED)
         return not attempt.ended
 
     def _slots_for(self, claimed: ClaimedJob, job_type: JobType) -> AsyncSlots | ThreadSlots:
@@ -241,7 +241,7 @@ class ThreadSlots:
             claimed = attempt.run.claimed
             log.warning("job %s (%s) is released: %s", claimed.id, claimed.type, error)
             self._closed.wait(error.pause)  # the next child would not start either
-            return attempt.stopped() or RELEASED
+            return attempt.stopped() or UNSTARTED
         except BaseException as error:
             self._parts.fail_from_thread("a thread of a slot", error)
             return failed_outside_handler(attempt, error)
@@ -263,7 +263,7 @@ def failed_outside_handler(attempt: RunningAttempt, error: BaseException) -> Out
     claimed = attempt.run.claimed
     log.error("job %s (%s) failed outside its handler", claimed.id, claimed.type, exc_info=error)
     has_run = attempt.run.ended or attempt.started_at is not None
-    return decide(claimed, error, attempt.job_type.backoff) if has_run else RELEASED
+    return decide(claimed, error, attempt.job_type.backoff) if has_run else UNSTARTED
 
 
 def traced(tracing: Tracing, run: RunAttempt, attempt: RunningAttempt) -> Outcome | None:

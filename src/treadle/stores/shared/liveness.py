@@ -10,7 +10,7 @@ from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.errors import LeaseLost, WorkerLost
 from treadle.job import ClaimedJob, Progress, Status
-from treadle.outcome import RELEASED, Outcome, OutcomeKind, after_crash
+from treadle.outcome import UNSTARTED, Outcome, OutcomeKind, after_crash
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.rows import Beat
 from treadle.stores.shared.claim_settle import decode_claimed, settle_held
@@ -71,7 +71,7 @@ def extend(tx: Transaction, claimed: ClaimedJob, until: int) -> ClaimedJob:
 
 def release_unheld(tx: Transaction, worker: str, numbers: Collection[int]) -> int:
     """Release leases of which the worker never learned."""
-    return _settled(tx, [(c, RELEASED) for c in _leases_of(tx, worker) if c.number in numbers])
+    return _settled(tx, [(c, UNSTARTED) for c in _leases_of(tx, worker) if c.number in numbers])
 
 
 def declare_dead(
@@ -99,7 +99,7 @@ def _crashed(
     leases = _leases_of(tx, worker)
     running = [c for c in leases if started is None or c.number in started]
     crashed = {c.number: after_crash(c, reason, alone=len(running) == 1, outside=outside) for c in running}
-    return [(c, crashed.get(c.number, RELEASED)) for c in leases]
+    return [(c, crashed.get(c.number, UNSTARTED)) for c in leases]
 
 
 def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
