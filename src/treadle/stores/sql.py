@@ -60,14 +60,10 @@ class Statements:
     # ---- enqueue
 
     # Let no other transaction change who holds a key, nor count on the one who does.
-    LOCK_KEY = """
-        SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) FOR UPDATE
-    """
+    _KEY = "SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
+    LOCK_KEY = f"{_KEY} FOR UPDATE"
     # ... of which the holder has let go. Others may count on that holder still: they find out that it has started.
-    LOCK_FREE_KEY = """
-        SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
-           FOR NO KEY UPDATE
-    """
+    LOCK_FREE_KEY = f"{_KEY} FOR NO KEY UPDATE"
     # A key as KeyState has it: its holder, and where that is. A statement of its own, after the lock: in one with it,
     # what it sees would be older than the lock.
     KEY_STATE = """
@@ -91,10 +87,8 @@ class Statements:
     """
     # A job that waits and holds its key. Nobody can claim it until we commit. First the key: who has locked it may wait
     # for the job, and must not wait for us.
-    SHARE_READY = """
-        WITH held AS MATERIALIZED (
-            SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
-               AND id = CAST(CAST(:id AS text) AS uuid) FOR KEY SHARE)
+    SHARE_READY = f"""
+        WITH held AS MATERIALIZED ({_KEY} AND id = CAST(CAST(:id AS text) AS uuid) FOR KEY SHARE)
         SELECT type, queue FROM treadle.ready
          WHERE id = CAST(CAST(:id AS text) AS uuid) AND EXISTS (SELECT 1 FROM held) FOR SHARE
     """

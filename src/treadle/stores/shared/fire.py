@@ -95,7 +95,8 @@ def next_fire(tx: Transaction) -> Due:
 
 def fire(tx: Transaction, limit: int) -> Fired:
     due = [_to_fire(row) for row in tx.execute(tx.sql.DUE_SCHEDULES, {"now": tx.now, "limit": limit})]
-    unended = _unended(tx, [one.key for one in due if one.row.overlap != "allow"])
+    watched = [one.key for one in due if one.row.overlap != "allow"]
+    unended = _unended(tx, watched)
     decisions: list[Decision] = []
     stored, began = 0, time.monotonic()
     for one in due:
@@ -105,8 +106,8 @@ def fire(tx: Transaction, limit: int) -> Fired:
         stored += len(decisions[-1].jobs)
     if decisions:
         stored = _carry_out(tx, decisions)
-    if names := [one.key for one in due if one.row.overlap != "allow"]:  # last: who retries such a job waits for it
-        tx.execute(tx.sql.DROP_ENDED, {"names": as_json(names)})
+    if watched:  # last: who retries such a job waits for this transaction
+        tx.execute(tx.sql.DROP_ENDED, {"names": as_json(watched)})
     return Fired(stored, more=len(due) == limit or len(decisions) < len(due))
 
 

@@ -56,10 +56,8 @@ class KeyTaker:
 
     def _take(self, job: NewJob, key: str, rule: Rule) -> None:
         place = {"tenant": job.tenant, "key": key}
-        locked = (
-            job.tenant,
-            key,
-        ) in self._replaces  # by another of the jobs, too: a weaker lock cannot become stronger
+        # Another of these jobs may replace the holder, too: a weaker lock could not become stronger.
+        locked = (job.tenant, key) in self._replaces
         while (state := take(self._tx, place, job.id, rule, self._fresh, locked=locked)) is not None:
             if rule.replaces and job.id in (state.holder, state.successor):
                 return  # the same request twice
@@ -119,13 +117,7 @@ class KeyTaker:
 
 
 def take(
-    tx: Transaction,
-    place: Mapping[str, Any],
-    id: str,
-    rule: Rule,
-    fresh: Collection[str] = (),
-    *,
-    locked: bool = False,
+    tx: Transaction, place: Mapping[str, Any], id: str, rule: Rule, fresh: Collection[str] = (), *, locked: bool = False
 ) -> KeyState | None:
     """Take a key for a job, or return how it is held. `locked`: nobody changes that until we commit.
 
