@@ -60,10 +60,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """None: as it was."""
     charged: int = 1
     """Attempts that this run costs: none if it is given back, more if earlier crashes turn out to be its own."""
+    started: bool = True
+    """False if its handler was not called. Then the job still expires, if it does, and its rates get a start back."""
     written: bool = False
     """True if `ctx.transaction()` has stored it already."""
-    started: bool = True
-    """False if its handler has not begun: then a start is given back to its rates."""
     holds: str | None = None
     """The limit whose key starts nothing before this job; '': all that have a rate, or else all."""
 

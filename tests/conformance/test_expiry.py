@@ -25,7 +25,7 @@ from treadle.dedupe import Dedupe, rule_text
 from treadle.diagnosis import ReasonCode, explain
 from treadle.filters import EVERYTHING, parse
 from treadle.job import Reschedule, Status
-from treadle.outcome import COMPLETED, RELEASED
+from treadle.outcome import COMPLETED, RELEASED, UNSTARTED
 from treadle.stores.shared import claim_settle
 
 MINUTES = 300 * SECOND
@@ -132,6 +132,42 @@ def test_a_job_that_was_started_once_does_not_expire(store, clock, outcome):
     assert 0 == store.expire(10)
     assert store.get(job.id).start_by is None
     assert [job.id] == ids(take(store))
+
+
+def release(store, claimed):
+    settle_one(store, claimed, UNSTARTED)
+
+
+def declare_dead(store, claimed):
+    """Its supervisor knows that it had not started."""
+    store.declare_dead("w1", "killed", started=())
+
+
+def lose_the_claim(store, claimed):
+    store.release_unheld("w1", [claimed.number])
+
+
+@pytest.mark.parametrize("give_back", [release, declare_dead, lose_the_claim])
+def test_a_job_that_was_claimed_but_not_started_expires(store, clock, give_back):
+    job = put_expiring(store)
+    (claimed,) = take(store, worker=enlist(store))
+    clock.advance(100)
+    give_back(store, claimed)
+
+    assert job.start_by == store.get(job.id).start_by
+    clock.advance(200)
+    assert 1 == store.expire(10)
+    assert (Status.CANCELLED, REASON) == (store.get(job.id).status, store.get(job.id).error)
+
+
+@pytest.mark.parametrize("first", [RETRIED, SNOOZED, RELEASED], ids=lambda outcome: outcome.kind.value)
+def test_a_job_that_was_started_before_it_is_claimed_in_vain_does_not_expire(store, clock, first):
+    job = put_expiring(store)
+    settle_one(store, take(store)[0], first)
+    settle_one(store, take(store)[0], UNSTARTED)
+    clock.advance(10_000)
+
+    assert (0, None) == (store.expire(10), store.get(job.id).start_by)
 
 
 def test_a_job_whose_worker_died_does_not_expire(store, clock):

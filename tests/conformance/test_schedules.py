@@ -32,6 +32,7 @@ from treadle.job import Job, Status
 from treadle.outcome import COMPLETED
 from treadle.schedule import NewSchedule, Rule, moments_between
 from treadle.stores.base import TypePolicy
+from treadle.stores.shared import manage
 
 EVERY_MINUTE = Rule(cron="* * * * *")
 
@@ -173,6 +174,27 @@ def test_a_job_that_is_retried_by_hand_has_not_ended(store: Any, clock: FakeCloc
     clock.advance(60)
 
     assert fire(store) == 0
+
+
+@pytest.mark.only("postgresql")
+def test_a_job_that_is_retried_during_a_fire_has_not_ended(open_store: OpenStore, clock: FakeClock) -> None:
+    ours, theirs = open_store(), open_store()
+    ours.put_schedule(new(overlap="skip"))
+    clock.advance(60)
+    fire(ours)
+    [first] = take(ours)
+    settle_one(ours, first, FAILED)
+    clock.advance(60)
+
+    def retry_and_fire(tx: Any) -> None:
+        manage.retry(tx, first.id)
+        assert fire(theirs) == 1  # it does not see the retry, which is not committed
+
+    ours.database.write("other", retry_and_fire)
+    second = next(claimed for claimed in take(ours) if claimed.id != first.id)
+    settle_one(ours, second, COMPLETED)
+    clock.advance(60)
+    assert fire(ours) == 0
 
 
 def test_queue_one_lets_one_wait_while_one_runs(store: Any, clock: FakeClock) -> None:

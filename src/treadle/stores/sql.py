@@ -71,10 +71,11 @@ class Statements:
 
     # The ids that an earlier try has stored already.
     EXISTING_IDS = f"SELECT id::text FROM treadle.jobs WHERE id = {THESE}"
-    # Let no other transaction change who holds a key.
-    LOCK_KEY = """
-        SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text) FOR UPDATE
-    """
+    # Let no other transaction change who holds a key, nor count on the one who does.
+    _KEY = "SELECT 1 FROM treadle.dedupe WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)"
+    LOCK_KEY = f"{_KEY} FOR UPDATE"
+    # ... of which the holder has let go. Others may count on that holder still: they find out that it has started.
+    LOCK_FREE_KEY = f"{_KEY} FOR NO KEY UPDATE"
     # A key as KeyState has it: its holder, and where that is. A statement of its own, after the lock: in one with it,
     # what it sees would be older than the lock.
     KEY_STATE = """
@@ -96,8 +97,14 @@ class Statements:
                successor = CAST(CAST(:successor AS text) AS uuid)
          WHERE tenant = CAST(:tenant AS text) AND key = CAST(:key AS text)
     """
-    # A job that waits, which nobody can claim until we commit; or which nobody else can end, either.
-    SHARE_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR SHARE"
+    # A job that waits and holds its key. Nobody can claim it until we commit. First the key: who has locked it may wait
+    # for the job, and must not wait for us.
+    SHARE_READY = f"""
+        WITH held AS MATERIALIZED ({_KEY} AND id = CAST(CAST(:id AS text) AS uuid) FOR KEY SHARE)
+        SELECT type, queue FROM treadle.ready
+         WHERE id = CAST(CAST(:id AS text) AS uuid) AND EXISTS (SELECT 1 FROM held) FOR SHARE
+    """
+    # A job that waits, which nobody else can claim or end.
     LOCK_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
     # A successor is parked until the holder of its key has ended. Then it waits for its time only.
     PARK_SUCCESSOR = "UPDATE treadle.ready SET parked = 'key' WHERE id = CAST(CAST(:id AS text) AS uuid)"
@@ -448,11 +455,13 @@ class Statements:
     END_PAUSE = """
         UPDATE treadle.pauses SET until = :now WHERE tenant = :tenant AND queue = :queue AND type = :type
     """
-    # Pauses that have ended and for which nothing is parked.
+    # Pauses that have ended and for which nothing is parked. A claim does it, which may hold locks: it does not wait.
     DROP_PAUSES = """
-        DELETE FROM treadle.pauses AS p
-         WHERE until <= :now AND NOT EXISTS (
-               SELECT 1 FROM treadle.ready r WHERE r.parked = 'tenant:' || p.tenant AND r.parked <> '')
+        DELETE FROM treadle.pauses WHERE (tenant, queue, type) IN (
+            SELECT tenant, queue, type FROM treadle.pauses p
+             WHERE until <= :now AND NOT EXISTS (
+                   SELECT 1 FROM treadle.ready r WHERE r.parked = 'tenant:' || p.tenant AND r.parked <> '')
+               FOR UPDATE SKIP LOCKED)
     """
     # What rows are parked for, after this and before that: a jump over the index for each.
     PARKED_FOR = """
@@ -658,19 +667,14 @@ class Statements:
         SELECT e ->> 0, e ->> 1, (e ->> 2)::uuid FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e
          WHERE true ON CONFLICT DO NOTHING
         """
-    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
-    DROP_ENDED = """
-        DELETE FROM treadle.fired AS d
-         WHERE (tenant, schedule) IN (SELECT e ->> 0, e ->> 1 FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e)
-           AND (EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
-                OR NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant))
-    """
-    # ... and the others, each with whether it runs.
+    # Of [[tenant, schedule], …], the jobs that have not ended, each with whether it runs.
     UNENDED = """
         SELECT d.tenant, d.schedule, d.id::text,
                EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = d.id AND l.tenant = d.tenant)
           FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e
           JOIN treadle.fired d ON d.tenant = e ->> 0 AND d.schedule = e ->> 1
+         WHERE EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant)
+           AND NOT EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant)
          ORDER BY d.id
         """
     SET_LAST_JOB = "UPDATE treadle.schedules SET last_job = :id WHERE tenant = :tenant AND name = :name"

@@ -65,6 +65,9 @@ class Transaction(ABC):
     """Whether `lock_limits` makes a difference: what was counted before it may have changed."""
     has_locked_limits = False
     """Whether it has waited for locks of limits: then it does not wait for more."""
+    has_locked_keys = False
+    """Whether it has locked the dedupe keys of the jobs that it changes. It waits for no more of them: it may hold jobs
+    for which others wait who have such a key."""
     met_expired = False
     """Whether its claim met jobs that were not started in time. They still wait, and the verb ends them."""
 
@@ -167,7 +170,8 @@ def _unless_cancelled(outcome: Outcome, cancelled: int) -> Outcome:
     return outcome
 
 
-def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | None]:
-    """How a job goes back to wait: its run_at (None: unchanged), attempts charged, 1 if snoozed, its suspicion."""
+def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | None, int]:
+    """How a job goes back to wait: its run_at (None: unchanged), attempts charged, 1 if snoozed, its suspicion, 1 if it
+    was started."""
     run_at = None if outcome.kind is OutcomeKind.RELEASED else now + outcome.delay
-    return run_at, outcome.charged, int(outcome.kind is OutcomeKind.SNOOZED), outcome.suspicion
+    return run_at, outcome.charged, int(outcome.kind is OutcomeKind.SNOOZED), outcome.suspicion, int(outcome.started)

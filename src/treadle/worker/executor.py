@@ -165,7 +165,7 @@ class AsyncSlots:
 
     async def _execute(self, attempt: RunningAttempt, task: asyncio.Task[None]) -> Outcome | None:
         if attempt.run.stop_reason is not None:
-            return attempt.stopped_before_its_start()
+            return attempt.stopped()
         try:
             attempt.kill = task.cancel
             self._attempts.cells.start(attempt.run.claimed.number)
@@ -235,7 +235,7 @@ class ThreadSlots:
         """An outcome in any case, even if treadle itself fails: a thread that ended would keep its job forever."""
         try:
             if attempt.run.stop_reason is not None:
-                return attempt.stopped_before_its_start()
+                return attempt.stopped()
             return run(attempt)
         except ChildNotStarted as error:
             claimed = attempt.run.claimed

@@ -23,7 +23,7 @@ import msgspec
 from treadle import clock
 from treadle.context import Run
 from treadle.job import ClaimedJob, Progress
-from treadle.outcome import UNSTARTED, Outcome, OutcomeKind, StopReason, after_stop
+from treadle.outcome import RELEASED, UNSTARTED, Outcome, OutcomeKind, StopReason, after_stop
 from treadle.redact import Redactor
 from treadle.registry import JobType
 from treadle.units import plural
@@ -67,11 +67,11 @@ class RunningAttempt(msgspec.Struct, eq=False):
     def stopped(self) -> Outcome | None:
         """The outcome of an attempt that was stopped; None if the job is no longer this worker's to settle."""
         reason, job_type = self.run.stop_reason, self.job_type
-        return None if reason is None else after_stop(self.run.claimed, reason, job_type.timeout, job_type.backoff)
-
-    def stopped_before_its_start(self) -> Outcome | None:
-        """The same, if its handler has not begun."""
-        return UNSTARTED if self.run.stop_reason is StopReason.RELEASED else self.stopped()
+        if reason is None:
+            return None
+        outcome = after_stop(self.run.claimed, reason, job_type.timeout, job_type.backoff)
+        waits = self.started_at is None and self.kill is None  # for a thread, a child or its turn on the loop
+        return UNSTARTED if outcome is RELEASED and waits else outcome
 
 
 class Attempts:

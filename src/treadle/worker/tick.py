@@ -55,14 +55,15 @@ def tick(app: Treadle, max_jobs: int, max_seconds: float) -> TickReport:
     """
     if max_jobs < 1 or max_seconds <= 0:
         raise BadOption("tick", (max_jobs, max_seconds), "at least 1 job and more than 0 seconds")
+    until = time.monotonic() + max_seconds
     expire(app.store)
     rescued = declare_local_dead(app.store) + app.store.rescue()  # the worker does the former, but does not count it
     declare_schedules(app)
-    fired = fire_due(app.store, max_seconds)
+    fired = fire_due(app.store, max_seconds / 2)  # what is left is for the jobs
     worker = Worker(app, concurrency=min(max_jobs, 10), grace=0, max_jobs=max_jobs)
     with ThreadPoolExecutor(1, "treadle-tick") as thread:  # not in the loop's own pool: handlers may fill that
         looked = thread.submit(_look_twice, app.store)
-        run_on_a_loop(_pass(worker, max_seconds, looked))
+        run_on_a_loop(_pass(worker, until, looked))
     due = app.store.due(ClaimRequest(limit=1, types=dict.fromkeys(app.registry.types)))
     times = [clock.now() if one.now else one.next_at for one in (due, app.store.next_fire())]
     next_at = min((at for at in times if at is not None), default=None)
@@ -85,10 +86,10 @@ def report_of(worker: Worker, rescued: int, next_at: int | None, fired: int = 0)
     return TickReport(fired=fired, rescued=rescued, ran=worker.claimed_total, **counts)
 
 
-async def _pass(worker: Worker, max_seconds: float, looked: Future[int]) -> None:
+async def _pass(worker: Worker, until: float, looked: Future[int]) -> None:
     async with worker:
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max_seconds):
+            async with asyncio.timeout(until - time.monotonic()):
                 await worker.drained()
                 if await asyncio.shield(asyncio.wrap_future(looked)):
                     await worker.drained()

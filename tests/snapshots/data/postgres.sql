@@ -91,6 +91,7 @@ CREATE TABLE treadle.leases (
     cancel     integer NOT NULL DEFAULT 0,
     fraction   double precision,
     message    text,
+    start_by   bigint,  -- as in `ready`: it waits for that again if it is released before its handler was called
     PRIMARY KEY (id, tenant)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 1);

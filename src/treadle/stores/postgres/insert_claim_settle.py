@@ -282,10 +282,10 @@ class Transitions(Transaction):
         return [row[0] for row in self.execute(sql.UNRELEASED_KEYS, these)]
 
     def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
-        run_at, charged, snoozed, suspicion = requeued(self.now, o)
+        run_at, charged, snoozed, suspicion, started = requeued(self.now, o)
         failure = o.kind if o.kind in UNSUCCESSFUL else None
         ends = c.id, c.number, c.token, o.kind.final, charged, o.result, o.error
-        return *ends, run_at, snoozed, suspicion, failure, o.traceback
+        return *ends, run_at, snoozed, suspicion, failure, o.traceback, started
 
 
 def _starts_of(jobs: Sequence[Candidate], batch: Sequence[Head]) -> list[tuple[ReadyRange, int, Position]]:

@@ -150,9 +150,10 @@ gone AS (
     RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, start_by),
 l AS (
     INSERT INTO treadle.leases
-           (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+           (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, start_by,
+            deadline)
     SELECT id, nextval('treadle.lease'), :token, queue, type, tenant,
-           least(greatest(attempts, 0), {MOST_ATTEMPTS}) + 1, snoozes, suspicion, :worker, run_at, :now,
+           least(greatest(attempts, 0), {MOST_ATTEMPTS}) + 1, snoozes, suspicion, :worker, run_at, :now, start_by,
            CASE WHEN suspicion = 0 OR :worker = '' THEN :now + (CAST(:timeouts AS text)::jsonb ->> type)::bigint END
       FROM gone ORDER BY priority DESC, run_at, id
     RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
@@ -233,12 +234,13 @@ SELECT lease, token FROM gone
 # Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
 # held with their tokens, and whether they were cancelled.
 # [[id, number, token, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
-#   suspicion or null for as it was, outcome if it was a failure, traceback], …]
+#   suspicion or null for as it was, outcome if it was a failure, traceback, 1 if it was started], …]
 SETTLE = f"""
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, (v ->> 2)::bigint AS token, v ->> 3 AS status,
            (v ->> 4)::integer AS charged, (v ->> 5)::json AS result, v ->> 6 AS error, (v ->> 7)::bigint AS run_at,
-           (v ->> 8)::integer AS snoozed, (v ->> 9)::integer AS suspicion, v ->> 10 AS outcome, v ->> 11 AS traceback
+           (v ->> 8)::integer AS snoozed, (v ->> 9)::integer AS suspicion, v ->> 10 AS outcome, v ->> 11 AS traceback,
+           (v ->> 12)::integer AS started
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 gone AS (
     DELETE FROM treadle.leases
@@ -246,7 +248,7 @@ gone AS (
     RETURNING *),
 ended AS (
     SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,
-           e.outcome, e.traceback, e.status IS NULL AND l.cancel <> 0 AS cancelled
+           e.outcome, e.traceback, e.started, e.status IS NULL AND l.cancel <> 0 AS cancelled
       FROM gone l JOIN e ON e.lease = l.lease AND e.token = l.token),
 done AS (
     INSERT INTO treadle.finished
@@ -257,12 +259,13 @@ done AS (
            CASE WHEN cancelled THEN coalesce(error, 'cancelled') ELSE error END
       FROM ended WHERE status IS NOT NULL OR cancelled),
 back AS (
-    INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+    INSERT INTO treadle.ready
+           (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
     SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
                                                       WHERE j.id = l.id AND j.tenant = l.tenant), 0),
            coalesce(l.next_at, least(l.run_at, :now)), {_ATTEMPTS} + l.charged,
            least(l.snoozes, {MOST_ATTEMPTS}) + l.snoozed,
-           coalesce(l.suspected, l.suspicion), :now
+           coalesce(l.suspected, l.suspicion), :now, CASE WHEN l.started = 0 THEN l.start_by END
       FROM ended l WHERE status IS NULL AND NOT cancelled),
 failure AS (
     INSERT INTO treadle.attempts (id, tenant, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)

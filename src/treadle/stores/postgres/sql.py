@@ -11,6 +11,9 @@ from typing import ClassVar
 
 from treadle.stores.sql import MOST, SUMS_OF_USAGE, THESE, UNTHROTTLED, Statements
 
+# The id of no job.
+NOBODY = "00000000-0000-0000-0000-000000000000"
+
 
 class PostgresStatements(Statements):
     """The statements of the verbs, in PostgreSQL's form."""
@@ -32,6 +35,28 @@ class PostgresStatements(Statements):
                               LIMIT 1 FOR UPDATE) d
         """,
     )
+    # ... and keys that nobody holds, of which [[tenant, key], …] are some more: each of these gets a row, in the same
+    # order, and they are the answer. (A change of `key` locks as FOR UPDATE does, and none is made.)
+    HOLD_KEYS = (
+        f"""
+        INSERT INTO treadle.dedupe AS d (tenant, key, id)
+        SELECT tenant, key, CAST('{NOBODY}' AS uuid) FROM (
+            SELECT tenant, dedupe AS key FROM treadle.jobs WHERE id = {THESE} AND dedupe IS NOT NULL
+             UNION
+            SELECT (v ->> 0) COLLATE "C", (v ->> 1) COLLATE "C" FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) v
+            ) k ORDER BY tenant, key
+            ON CONFLICT (tenant, key) DO UPDATE SET key = d.key WHERE false
+        RETURNING tenant, key
+        """,
+    )
+    # Of these the ones that nobody has taken. [[tenant, key], …]
+    DROP_HELD_KEYS = f"""
+    DELETE FROM treadle.dedupe WHERE ctid = ANY(ARRAY(
+        SELECT d.place FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e
+         CROSS JOIN LATERAL (SELECT p.ctid AS place FROM treadle.dedupe p
+                              WHERE p.tenant = e ->> 0 AND p.key = e ->> 1 AND p.id = CAST('{NOBODY}' AS uuid)
+                              LIMIT 1) d))
+    """
     # The rest of this transaction waits only briefly for locks: others wait for its commit.
     WAIT_BRIEFLY = ("SET LOCAL lock_timeout = '100ms'",)
     # Delete throttled keys whose period is over.
@@ -243,6 +268,24 @@ class PostgresStatements(Statements):
         SELECT ctid FROM treadle.usage WHERE minute < :before ORDER BY minute LIMIT :limit FOR UPDATE SKIP LOCKED))
     """
 
+    # ---- schedules
+
+    _FIRED = """
+      FROM jsonb_array_elements(CAST(:names AS text)::jsonb) e
+      JOIN treadle.fired d ON d.tenant = e ->> 0 AND d.schedule = e ->> 1
+    """
+    # Of [[tenant, schedule], …], the jobs that have ended or were deleted. One that is being retried has its row still
+    # when it waits again.
+    DROP_ENDED = f"""
+    DELETE FROM treadle.fired WHERE ctid = ANY(ARRAY(
+        SELECT d.ctid {_FIRED} CROSS JOIN LATERAL (
+               SELECT 1 FROM treadle.finished f WHERE f.id = d.id AND f.tenant = d.tenant
+                LIMIT 1 FOR KEY SHARE SKIP LOCKED) f
+         UNION ALL
+        SELECT d.ctid {_FIRED}
+         WHERE NOT EXISTS (SELECT 1 FROM treadle.jobs j WHERE j.id = d.id AND j.tenant = d.tenant)))
+    """
+
 
 META = "SELECT key, value FROM treadle.meta"
 
@@ -259,20 +302,22 @@ SET_SCHEMA = "UPDATE treadle.meta SET value = :number WHERE key = 'schema'"
 # What a transaction begins with: no statement waits forever, and the server's clock decides. A client that falls silent
 # in the middle (stopped, suspended, cut off) loses its locks: that of a limited type would stop all other claims of it.
 # Compiling (jit) would take longer than any statement here, and each is made for its index, whatever the statistics
-# say.
+# say. A statement that writes reads it in its order, not by a bitmap: so no two of them lock the same rows in different
+# orders, and deadlock.
 _SET_UP = """
 SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, set_config('lock_timeout', '10s', true),
        set_config('statement_timeout', '30s', true), set_config('idle_in_transaction_session_timeout', '15s', true),
        set_config('jit', 'off', true), set_config('enable_seqscan', 'off', true)
 """
-BEGIN = f"BEGIN; {_SET_UP}"
+BEGIN = f"BEGIN; {_SET_UP}, set_config('enable_bitmapscan', 'off', true)"
 BEGIN_TO_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_SET_UP}"
 NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
 # ... and for a transaction that runs the user's own code, which has limits of its own.
 NO_LIMITS = """
 SET LOCAL lock_timeout = DEFAULT; SET LOCAL statement_timeout = DEFAULT;
-SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT; SET LOCAL enable_seqscan = DEFAULT
+SET LOCAL idle_in_transaction_session_timeout = DEFAULT; SET LOCAL jit = DEFAULT; SET LOCAL enable_seqscan = DEFAULT;
+SET LOCAL enable_bitmapscan = DEFAULT
 """
 
 # From the catalog itself: to_regclass answers from the session's memory, though another session has just made them.

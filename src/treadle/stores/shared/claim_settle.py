@@ -102,10 +102,12 @@ def may_have_waited(one: LeaseOutcome) -> bool:
 
 def settle_in_transaction(tx: Transaction, claimed: ClaimedJob, outcome: Outcome) -> None:
     """End a job in the transaction of its handler. Raises LeaseLost if it is no longer the handler's."""
-    if claimed.keyed:
-        keys.lock(tx, [claimed.id])
+    held: Sequence[object] = ()
+    if claimed.keyed or may_have_waited((claimed, outcome)):
+        held = keys.hold(tx, [claimed.id], outcome.follow_ups)
     if not settle_held(tx, [(claimed, outcome)]):
         raise LeaseLost(claimed.id, claimed.number)
+    keys.drop_held(tx, held)
 
 
 def _written_before(tx: Transaction, ended: Sequence[LeaseOutcome]) -> set[tuple[int, int]]:

@@ -95,7 +95,8 @@ def next_fire(tx: Transaction) -> Due:
 
 def fire(tx: Transaction, limit: int) -> Fired:
     due = [_to_fire(row) for row in tx.execute(tx.sql.DUE_SCHEDULES, {"now": tx.now, "limit": limit})]
-    unended = _unended(tx, [one.key for one in due if one.row.overlap != "allow"])
+    watched = [one.key for one in due if one.row.overlap != "allow"]
+    unended = _unended(tx, watched)
     decisions: list[Decision] = []
     stored, began = 0, time.monotonic()
     for one in due:
@@ -105,6 +106,8 @@ def fire(tx: Transaction, limit: int) -> Fired:
         stored += len(decisions[-1].jobs)
     if decisions:
         stored = _carry_out(tx, decisions)
+    if watched:  # last: who retries such a job waits for this transaction
+        tx.execute(tx.sql.DROP_ENDED, {"names": as_json(watched)})
     return Fired(stored, more=len(due) == limit or len(decisions) < len(due))
 
 
@@ -116,7 +119,6 @@ def _unended(tx: Transaction, names: Sequence[Name]) -> defaultdict[Name, list[t
     """The jobs of these schedules that have not ended, each with whether it runs."""
     found: defaultdict[Name, list[tuple[str, bool]]] = defaultdict(list)
     if names:
-        tx.execute(tx.sql.DROP_ENDED, {"names": as_json(names)})
         for tenant, name, id, runs in tx.execute(tx.sql.UNENDED, {"names": as_json(names)}):
             found[tenant, name].append((id, bool(runs)))
     return found
@@ -165,7 +167,7 @@ def _carry_out(tx: Transaction, decisions: Sequence[Decision]) -> int:
     rows = as_json([decision.moved_on() for decision in decisions])
     moved = {(tenant, name) for tenant, name in tx.execute(tx.sql.ADVANCE_SCHEDULES, {"rows": rows})}
     ours = [decision for decision in decisions if decision.schedule.key in moved]
-    for id in (id for decision in ours for id in decision.cancels):
+    for id in sorted(id for decision in ours for id in decision.cancels):  # as a bulk action locks them
         with suppress(WrongStatus, JobNotFound):  # it has just ended
             manage.cancel(tx, id)
     jobs = [job for decision in ours for job in decision.jobs]

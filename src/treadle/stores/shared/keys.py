@@ -1,8 +1,8 @@
 """Dedupe keys: new jobs take them, replace their holders or wait behind them; ended jobs release them.
 
-The order of locks: keys, sorted; then jobs in `ready`. So no two transactions deadlock. A transaction that has locked
-a key may be a user's, and stay open for long: a claim needs no key and skips locked jobs, and a settle sets aside the
-jobs whose keys are locked.
+The order of locks: keys, sorted; then jobs. A job with a key is locked by those who have locked its key, and by those
+who wait for nobody. So no two transactions deadlock. A transaction that has locked a key may be a user's, and stay open
+for long: a claim needs no key and skips locked jobs, and a settle sets aside the jobs whose keys are locked.
 """
 
 from __future__ import annotations
@@ -42,10 +42,12 @@ class KeyTaker:
         self._due: dict[str, int] = {}
         self._tx = tx
         self._fresh = {job.id: job for job in jobs}
+        rules = [(job, PLAIN if job.dedupe_rule is None else read_rule(job.dedupe_rule)) for job in jobs]
+        self._replaces = {(job.tenant, job.dedupe) for job, rule in rules if rule.replaces}
         # In the order of the keys, so that two transactions that take the same keys do not deadlock.
-        for job in sorted(jobs, key=lambda job: (job.tenant, job.dedupe or "")):
+        for job, rule in sorted(rules, key=lambda one: (one[0].tenant, one[0].dedupe or "")):
             if job.dedupe is not None:
-                self._take(job, job.dedupe, PLAIN if job.dedupe_rule is None else read_rule(job.dedupe_rule))
+                self._take(job, job.dedupe, rule)
 
     def row(self, job: NewJob) -> NewJob:
         """The job, with the time at which it is due if its key decides that."""
@@ -54,27 +56,29 @@ class KeyTaker:
 
     def _take(self, job: NewJob, key: str, rule: Rule) -> None:
         place = {"tenant": job.tenant, "key": key}
-        while (state := take(self._tx, place, job.id, rule, self._fresh)) is not None:
+        # Another of these jobs may replace the holder, too: a weaker lock could not become stronger.
+        locked = (job.tenant, key) in self._replaces
+        while (state := take(self._tx, place, job.id, rule, self._fresh, locked=locked)) is not None:
             if rule.replaces and job.id in (state.holder, state.successor):
                 return  # the same request twice
-            done = self._replace(job, place, rule, state) if rule.replaces else self._answer(job, key, rule, state)
+            done = self._replace(job, place, rule, state) if rule.replaces else self._answer(job, place, rule, state)
             if done:
                 return
         if rule.mode == "debounce":
             self._due[job.id] = due_at(rule, self._tx.now, None)
 
-    def _answer(self, job: NewJob, key: str, rule: Rule, state: KeyState) -> bool:
+    def _answer(self, job: NewJob, place: Mapping[str, Any], rule: Rule, state: KeyState) -> bool:
         """The holder is the answer. False if it has started just now, and that releases the key."""
         if state.until_started and state.holder not in self._fresh:
             # Nobody can claim it until we commit: what our caller changes in this transaction is there when it starts.
-            row = self._tx.execute(self._tx.sql.SHARE_READY, {"id": state.holder}).fetchone()
+            row = self._tx.execute(self._tx.sql.SHARE_READY, {**place, "id": state.holder}).fetchone()
             if row is None:
                 return False
             self._tx.job_waits(row[1])
         if self._tx.value(self._tx.sql.IS_STORED, {"id": job.id}):
             self.holders[job.id] = job.id  # by an earlier try, and the key may be another's by now
         elif rule.mode == "reject":
-            raise KeyHeld(job.id, key, state.holder, is_new=True)
+            raise KeyHeld(job.id, place["key"], state.holder, is_new=True)
         elif state.holder != job.id:
             self.holders[job.id] = state.holder
         return True
@@ -113,16 +117,16 @@ class KeyTaker:
 
 
 def take(
-    tx: Transaction, place: Mapping[str, Any], id: str, rule: Rule, fresh: Collection[str] = ()
+    tx: Transaction, place: Mapping[str, Any], id: str, rule: Rule, fresh: Collection[str] = (), *, locked: bool = False
 ) -> KeyState | None:
-    """Take a key for a job, or return how it is held. If the rule replaces the holder, the key is locked then.
+    """Take a key for a job, or return how it is held. `locked`: nobody changes that until we commit.
 
     `fresh`: new jobs, which hold keys already but are not stored yet.
     """
     while not tx.execute(tx.sql.TAKE_KEY, {**place, "id": id}).rowcount:
-        state = _look(tx, place, fresh, locked=rule.replaces)
-        if state is not None and not rule.replaces and (state.is_free(tx.now) or state.is_overdue):
-            state = _look(tx, place, fresh, locked=True)  # another may have been faster
+        state = _look(tx, place, fresh, tx.sql.LOCK_KEY if locked else None)
+        if state is not None and not locked and (state.is_free(tx.now) or state.is_overdue):
+            state = _look(tx, place, fresh, tx.sql.LOCK_FREE_KEY)  # another may have been faster
         if state is None:
             continue  # it was released in between
         if state.is_overdue:
@@ -137,8 +141,8 @@ def take(
     return None
 
 
-def _look(tx: Transaction, place: Mapping[str, Any], fresh: Collection[str], *, locked: bool) -> KeyState | None:
-    if locked and tx.value(tx.sql.LOCK_KEY, place) is None:
+def _look(tx: Transaction, place: Mapping[str, Any], fresh: Collection[str], lock: str | None) -> KeyState | None:
+    if lock and tx.value(lock, place) is None:
         return None
     row = tx.execute(tx.sql.KEY_STATE, place).fetchone()
     if row is None:
@@ -189,9 +193,25 @@ def release(tx: Transaction, ids: Sequence[str]) -> None:
 
 
 def lock(tx: Transaction, ids: Sequence[str]) -> None:
-    """Lock the keys of jobs before the jobs themselves."""
-    for statement in tx.sql.LOCK_KEYS:
+    """Lock the keys of jobs before the jobs themselves: all at once, and only once in a transaction."""
+    for statement in () if tx.has_locked_keys else tx.sql.LOCK_KEYS:
         tx.execute(statement, {"ids": as_json(ids)})
+    tx.has_locked_keys = True
+
+
+def hold(tx: Transaction, ids: Sequence[str], jobs: Sequence[NewJob] = ()) -> Sequence[Any]:
+    """`lock` for a transaction that takes keys: some of these, and those of new jobs. Nobody else can take them then.
+    Return those that were free."""
+    these = {"ids": as_json(ids), "keys": as_json([(job.tenant, job.dedupe) for job in jobs if job.dedupe is not None])}
+    statements = () if tx.has_locked_keys else tx.sql.HOLD_KEYS
+    tx.has_locked_keys = True
+    return [row for statement in statements for row in tx.execute(statement, these)]
+
+
+def drop_held(tx: Transaction, held: Sequence[Any]) -> None:
+    """Release the keys of `hold` that nobody has taken."""
+    if held:
+        tx.execute(tx.sql.DROP_HELD_KEYS, {"keys": as_json(held)})
 
 
 def drop(tx: Transaction, id: str) -> None:

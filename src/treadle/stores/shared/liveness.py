@@ -54,7 +54,7 @@ def cancelled(tx: Transaction, worker: str) -> list[int]:
 
 
 def save_progress(tx: Transaction, progress: Sequence[tuple[ClaimedJob, Progress]]) -> None:
-    for c, p in progress:
+    for c, p in sorted(progress, key=lambda one: one[0].id):  # as a settle locks leases
         row = {"fraction": p.fraction, "message": p.message, "id": c.id, "number": c.number, "token": c.token}
         tx.execute(tx.sql.SAVE_PROGRESS, row)
 
@@ -86,17 +86,24 @@ def declare_dead(
     gone = tx.execute(tx.sql.UNREGISTER, {"worker": worker, "beats": beats}).rowcount
     if not gone and tx.value(tx.sql.IS_ALIVE, {"worker": worker}) is not None:
         return 0  # it has beaten since: it is alive
+    return _settled(tx, _crashed(tx, worker, reason, started, outside=outside))
+
+
+def _crashed(
+    tx: Transaction, worker: str, reason: str, started: Collection[int] | None = None, *, outside: bool = False
+) -> list[LeaseOutcome]:
+    """What the death of a worker means for each of its leases."""
     leases = _leases_of(tx, worker)
     running = [c for c in leases if started is None or c.number in started]
     crashed = {c.number: after_crash(c, reason, alone=len(running) == 1, outside=outside) for c in running}
-    return _settled(tx, [(c, crashed.get(c.number, UNSTARTED)) for c in leases])
+    return [(c, crashed.get(c.number, UNSTARTED)) for c in leases]
 
 
 def rescue(tx: Transaction, *, silent_for: int | None = None) -> int:
     if silent_for is not None:
         tx.execute(tx.sql.UNREGISTER_SILENT, {"before": tx.now - silent_for})
     dead = [row[0] for row in tx.execute(tx.sql.DEAD_LEASEHOLDERS)]
-    rescued = sum(declare_dead(tx, worker, "its worker was lost") for worker in dead)
+    rescued = _settled(tx, [one for worker in dead for one in _crashed(tx, worker, "its worker was lost")])
     stuck = tx.execute(tx.sql.STUCK_LEASES, {"grace": RECLAIM_AFTER, "now": tx.now}).fetchall()
     rescued += _settled(tx, [(c, _stuck(c)) for c in (decode_claimed(row[0]) for row in stuck)])
     tally(tx, tx.delete_orphaned_leases(Status.PROCESSING))

@@ -25,11 +25,11 @@ USAGE_DAYS = 90
 """How long the usage of a minute is kept, whatever happens to the jobs."""
 
 
-def lock_job(tx: Transaction, id: str) -> Job:
-    """The job, which does not change until we commit."""
+def lock_job(tx: Transaction, id: str, lock: Callable[[Transaction, Sequence[str]], object] = keys.lock) -> Job:
+    """The job, which does not change until we commit. First its key."""
     if not is_id(id):
         raise JobNotFound(id)
-    keys.lock(tx, [id])
+    lock(tx, [id])
     for _ in range(100):
         if not tx.sql.LOCK_JOB or any(tx.value(statement, {"id": id}) for statement in tx.sql.LOCK_JOB):
             return read.job(tx, id)
@@ -50,7 +50,7 @@ def cancel(tx: Transaction, id: str) -> Job:
 
 
 def retry(tx: Transaction, id: str) -> Job:
-    job = lock_job(tx, id)
+    job = lock_job(tx, id, keys.hold)
     if not job.status.is_final:
         way_out = f"to wait no longer: td.run_now({id!r})" if job.status is Status.PENDING else "it runs already"
         raise WrongStatus("retry", id, job.status, f"only a job that has ended can be retried; {way_out}")
@@ -138,10 +138,13 @@ def change_next(
 def _change_next(tx: Transaction, verb: Verb, filter: Filter, before: str | None, limit: int) -> BulkChunk:
     """A job that is locked and matches again cannot become one that does not match."""
     page = search.jobs(tx, filter, limit, before)
-    keys.lock(tx, [job.id for job in page])
-    locked = [id for id in sorted(job.id for job in page) if _is_locked(tx, id)]  # as a settle locks leases
+    ids = sorted(job.id for job in page)  # as a settle locks leases
+    held = keys.hold(tx, ids) if verb is retry else ()
+    keys.lock(tx, ids)
+    locked = [id for id in ids if _is_locked(tx, id)]
     matching = search.jobs(tx, filter.replace(ids=tuple(locked)), limit, None).jobs if locked else []
     done = sum(_done(tx, verb, job.id) for job in matching)
+    keys.drop_held(tx, held)
     return BulkChunk(done, len(page) - done, page.next)
 
 
@@ -164,7 +167,7 @@ def _done(tx: Transaction, verb: Verb, id: str) -> bool:
 
 def complete(tx: Transaction, ids: Sequence[str]) -> int:
     """A worker that has such a job leased loses it: the fence refuses what it writes later."""
-    changed = 0
+    changed, tx.set_aside = 0, ()  # it waits for all keys
     keys.lock(tx, [id for id in ids if is_id(id)])
     for id in sorted(ids):
         try:
@@ -187,6 +190,7 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
 
 
 def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) -> int:
+    web_records.prune(tx)  # it may wait for others, so it comes before all that others may wait for
     until = tx.now - before
     ended = {
         "statuses": as_json(statuses),
@@ -200,7 +204,6 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     tx.execute(tx.sql.PRUNE_USAGE, old)
     tx.execute(tx.sql.PRUNE_KEYS, {"now": tx.now, "limit": limit})
     tx.execute(tx.sql.PRUNE_BACKLOG, old)
-    web_records.prune(tx)
     if rows:
         _erase(tx, [row[0] for row in rows])
         tally(tx, [(*key, -n) for key, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])

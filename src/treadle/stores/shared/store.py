@@ -262,12 +262,12 @@ class SQLStore(ABC, Generic[D]):
     backlog = reads("read", backlog.backlog)
     latency_sample = reads("read", stats.latency_sample)
     failures = reads("read", stats.failures)
-    cancel = writes("other", manage.cancel)
+    cancel = moves("other", manage.cancel)
     retry = writes("other", manage.retry)
-    delete = writes("other", manage.delete)
+    delete = moves("other", manage.delete)
     run_now = writes("other", manage.run_now)
     reschedule = writes("other", manage.reschedule)
-    change_next = writes("other", manage.change_next)
+    change_next = moves("other", manage.change_next)
 
     def expire(self, limit: int) -> int:
         database = self.database
@@ -279,7 +279,7 @@ class SQLStore(ABC, Generic[D]):
             return 0
         return database.write("other", backlog.sample, database.read("read", stats.queue_stats))
 
-    complete = writes("other", manage.complete)
+    complete = moves("other", manage.complete)
     prune = writes("other", manage.prune)
 
     # Limits

@@ -128,10 +128,11 @@ SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
 # suspect may have to wait for a process of its own: its time runs from then on.
 INSERT_LEASES = f"""
 INSERT INTO treadle_leases
-       (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline)
+       (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline,
+        start_by)
 SELECT r.id, m.value + 1 + e.key, :token, r.queue, r.type, r.tenant,
        min(max(r.attempts, 0), {MOST_ATTEMPTS}) + 1, r.snoozes, r.suspicion, :worker, r.run_at, :now,
-       CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END
+       CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END, r.start_by
   FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
  WHERE m.key = 'lease' AND (r.start_by IS NULL OR r.start_by > :now)
 """
@@ -201,12 +202,13 @@ SELECT l.id, l.lease, l.token, e.value ->> 3, l.queue, l.type, l.tenant, {_ATTEM
   JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
 """
 
-# [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was], …]
+# [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was, 1 if it was started], …]
 REQUEUE = f"""
-INSERT INTO treadle_ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
+INSERT INTO treadle_ready
+       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
 SELECT l.id, l.queue, l.type, l.tenant, coalesce(j.priority, 0), coalesce(e.value ->> 1, min(l.run_at, :now)),
        {_ATTEMPTS} + (e.value ->> 2), min(l.snoozes, {MOST_ATTEMPTS}) + (e.value ->> 3),
-       coalesce(e.value ->> 4, l.suspicion), :now
+       coalesce(e.value ->> 4, l.suspicion), :now, CASE WHEN e.value ->> 5 = 0 THEN l.start_by END
   FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 LEFT JOIN treadle_jobs j ON j.id = l.id
 """
 

@@ -18,7 +18,7 @@ _FUNCTIONS = {"least": "min", "greatest": "max", "strpos": "instr", "json_build_
 
 def from_postgres(sql: str) -> str:
     """The same for SQLite, which has no schemas, needs no casts, locks no rows, and has other names for functions."""
-    sql = re.sub(r" FOR (?:UPDATE|(?:KEY )?SHARE)\b(?: OF \w+)?(?: SKIP LOCKED)?", "", sql)
+    sql = re.sub(r"\s+FOR (?:NO KEY |KEY )?(?:UPDATE|SHARE)\b(?: OF \w+)?(?: SKIP LOCKED)?", "", sql)
     sql = re.sub(r"(?:CAST\()+(:[\w{}]+)(?: AS \w+\))+", r"\1", sql)
     sql = re.sub(r"::\w+", "", sql).replace("treadle.", "treadle_")
     sql = re.sub(r" AND a\.tenant = \w\.tenant", "", sql)  # attempts have no tenant of their own
@@ -46,6 +46,8 @@ class SQLiteStatements(Statements):
     TAKE_KEY = "INSERT INTO treadle_dedupe (tenant, key, id) VALUES (:tenant, :key, :id) ON CONFLICT DO NOTHING"
     # Lock the keys of jobs: nothing to do here.
     LOCK_KEYS: tuple[str, ...] = ()
+    HOLD_KEYS: tuple[str, ...] = ()
+    DROP_HELD_KEYS = ""
     # The rest of this transaction waits only briefly for locks: here it waits for none.
     WAIT_BRIEFLY: tuple[str, ...] = ()
     # Delete throttled keys whose period is over.
@@ -209,6 +211,16 @@ class SQLiteStatements(Statements):
     DELETE FROM treadle_usage WHERE (minute, type, queue, tenant) IN
            (SELECT minute, type, queue, tenant FROM treadle_usage WHERE minute < :before
              ORDER BY 1, 2, 3, 4 LIMIT :limit)
+    """
+
+    # ---- schedules
+
+    # Of [[tenant, schedule], …], the jobs that have ended or were deleted.
+    DROP_ENDED = """
+    DELETE FROM treadle_fired
+     WHERE (tenant, schedule) IN (SELECT value ->> 0, value ->> 1 FROM json_each(:names))
+       AND (EXISTS (SELECT 1 FROM treadle_finished f WHERE f.id = treadle_fired.id)
+            OR NOT EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_fired.id))
     """
 
 

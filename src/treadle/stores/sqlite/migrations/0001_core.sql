@@ -82,7 +82,8 @@ CREATE TABLE treadle_leases (
     deadline   INTEGER,
     cancel     INTEGER NOT NULL DEFAULT 0,
     fraction   REAL,
-    message    TEXT
+    message    TEXT,
+    start_by   INTEGER  -- as in `ready`: it waits for that again if it is released before its handler was called
 ) STRICT, WITHOUT ROWID;
 
 -- Ended.

@@ -1,0 +1,267 @@
+"""Everything that locks rows on PostgreSQL, at once: no two transactions wait for each other."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from typing import Any
+
+import psycopg
+import pytest
+
+from tests.conformance.helpers import (
+    COMPLETED,
+    FAILED,
+    MINUTE,
+    RETRIED,
+    check_consistency,
+    enlist,
+    limit,
+    new_job,
+    put_and_take,
+)
+from tests.conformance.test_dedupe_modes import DEBOUNCE, REJECT, REPLACE, STARTED, call, keyed
+from tests.eventually import eventually
+from treadle import Dedupe, clock
+from treadle.clock import SECOND
+from treadle.dedupe import rule_text
+from treadle.errors import JobNotFound, KeyHeld, LeaseLost, WorkerLost, WrongStatus
+from treadle.filters import EVERYTHING, Filter
+from treadle.ids import first_id_of
+from treadle.job import NewJob, Progress, Reschedule, Status
+from treadle.outcome import CANCELLED, RELEASED, Outcome, OutcomeKind
+from treadle.pauses import NewPause, Target
+from treadle.schedule import NewSchedule, Rule
+from treadle.stores.base import ClaimRequest
+from treadle.stores.shared import keys, manage
+
+THROTTLE = {"mode": "throttle", "period": 0.2}
+RULES = [{}, STARTED, REPLACE, REPLACE | STARTED, DEBOUNCE, DEBOUNCE | STARTED, THROTTLE, REJECT, REJECT | STARTED]
+TYPES = ["free", "one", "three"]
+KEYS = [f"key-{n}" for n in range(6)]
+SCHEDULES = [f"schedule-{n}" for n in range(4)]
+OVERLAPS = ["allow", "skip", "queue_one", "cancel_running"]
+FILTERS = [EVERYTHING, *(Filter(statuses=(status,)) for status in Status), Filter(types=("free",))]
+CHANGES = Reschedule(run_at=0, priority=1)
+EXPECTED = (JobNotFound, KeyHeld, LeaseLost, WorkerLost, WrongStatus)
+
+Actor = Callable[[], None]
+
+
+def some_jobs(most: int) -> list[NewJob]:
+    """With keys of all modes in any order, the same key twice too."""
+    return [a_job() for _ in range(random.randint(1, most))]
+
+
+def a_job() -> NewJob:
+    options: dict[str, Any] = {"tenant": random.choice(["", "acme"])}
+    if random.random() < 0.7:
+        key = random.choice(KEYS)
+        options |= {"dedupe": key, "dedupe_rule": rule_text(Dedupe(key, **random.choice(RULES)))}
+    if random.random() < 0.2:
+        options["start_within"] = 50_000
+    return new_job(random.choice(TYPES), **options)
+
+
+def an_outcome() -> Outcome:
+    done = Outcome(OutcomeKind.COMPLETED, follow_ups=tuple(some_jobs(3)))
+    return random.choice([COMPLETED, COMPLETED, done, done, FAILED, RETRIED, CANCELLED, RELEASED])
+
+
+class Storm:
+    """Callers that act on the same few keys and jobs until the time is over."""
+
+    def __init__(self, store: Any, seconds: float) -> None:
+        self.store = store
+        self.seconds = seconds
+        self.done: Counter[str] = Counter()
+        self.errors: list[Exception] = []
+        store.open()
+        limit(store, "one", 1)
+        limit(store, "three", 3)
+
+    def run(self) -> None:
+        actors = [self.enqueues, self.enqueues, self.within, self.works, self.works, self.bulk, self.bulk]
+        actors += [self.manages, self.in_transaction, self.rescues, self.fires, self.cleans]
+        threads = [threading.Thread(target=self._repeat, args=(actor,)) for actor in actors]
+        self._until = time.monotonic() + self.seconds
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+
+    def _repeat(self, actor: Actor) -> None:
+        while time.monotonic() < self._until:
+            try:
+                actor()
+                self.done[actor.__name__] += 1
+            except EXPECTED:
+                self.done["refused"] += 1
+            except Exception as error:
+                self.errors.append(error)
+
+    def enqueues(self) -> None:
+        self.store.insert(some_jobs(6))
+
+    def within(self) -> None:
+        with closing(psycopg.connect(self.store.url)) as users:
+            for _ in range(10):
+                try:
+                    self.store.insert(some_jobs(4), users)
+                except KeyHeld:
+                    self.done["refused"] += 1
+                random.choice([users.commit, users.commit, users.rollback])()
+
+    def claims(self, worker: str = "", most: int = 8) -> list[Any]:
+        types = dict.fromkeys(TYPES, None)
+        return list(self.store.claim(worker, ClaimRequest(limit=random.randint(1, most), types=types)))
+
+    def works(self) -> None:
+        worker = enlist(self.store, f"w{random.getrandbits(40)}")
+        for _ in range(random.randint(1, 10)):
+            held = [*self.claims(worker), *self.claims(worker)]
+            self.store.beat(worker, [(claimed, MINUTE) for claimed in held])
+            random.shuffle(held)
+            self.store.save_progress([(claimed, Progress(0.5, "half")) for claimed in held])
+            self.store.settle([(claimed, an_outcome()) for claimed in held])
+
+    def in_transaction(self) -> None:
+        for claimed in self.claims(most=2):
+            with self.store.transaction(claimed, an_outcome):
+                pass
+
+    def bulk(self) -> None:
+        action, chosen = random.choice(["cancel", "retry", "delete", "run_now", "reschedule"]), random.choice(FILTERS)
+        before: str | None = first_id_of(clock.now() + MINUTE)
+        while before is not None and time.monotonic() < self._until:
+            before = self.store.change_next(action, chosen, before, 20, None, CHANGES).position
+
+    def manages(self) -> None:
+        store = self.store
+        for job in store.jobs(random.choice(FILTERS), 20):
+            verb = random.choice([store.cancel, store.retry, store.retry, store.delete, store.run_now, self.reschedule])
+            try:
+                verb(job.id)
+            except EXPECTED:
+                self.done["refused"] += 1
+        store.complete([job.id for job in store.jobs(random.choice(FILTERS), 3)])
+
+    def reschedule(self, id: str) -> None:
+        self.store.reschedule(id, CHANGES)
+
+    def rescues(self) -> None:
+        for worker in self.store.workers()[-1:] if random.random() < 0.3 else ():
+            self.store.declare_dead(worker.id, "stood still")
+        self.store.rescue(silent_for=random.choice([None, SECOND]))
+
+    def fires(self) -> None:
+        name = random.choice(SCHEDULES)
+        rule = Rule(every=random.randint(1, 9) * 1000)
+        self.store.put_schedule(NewSchedule(name=name, type="free", rule=rule, overlap=random.choice(OVERLAPS)))
+        for _ in range(5):
+            self.store.fire(10)
+        job = self.store.fire_now("", name)
+        self.store.backfill("", name, [clock.now() - n * SECOND for n in range(3)])
+        self.store.cancel(job.id)
+        self.store.retry(job.id)
+
+    def cleans(self) -> None:
+        store, acme = self.store, Target(tenant="acme")
+        store.expire(50)
+        store.pause(NewPause(target=acme, by="storm"))
+        store.prune((Status.COMPLETED, Status.CANCELLED), 20_000, 50)
+        store.compact()
+        store.resume(acme)
+        store.put_back_parked()
+
+
+def deadlocks(url: str) -> int:
+    """How many the server has counted. A session reports its own at its end, at the latest."""
+    others = "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    with closing(psycopg.connect(url, autocommit=True)) as connection:
+        eventually(lambda: not connection.execute(f"{others} AND backend_type = 'client backend'").fetchall())
+        [count] = connection.execute(
+            "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+        ).fetchone() or (-1,)
+        return int(count)
+
+
+def check_storm(open_store: Callable[..., Any], seconds: float) -> None:
+    store = open_store(clock=clock.now)
+    before = deadlocks(store.url)
+
+    storm = Storm(store, seconds)
+    storm.run()
+
+    print(dict(storm.done))
+    assert storm.errors == []
+    store.close()
+    assert deadlocks(store.url) == before
+    check_consistency(store)
+
+
+@pytest.fixture
+def handles(open_store):
+    """Two of them, which may not deadlock."""
+    ours, theirs = open_store(), open_store()
+    before = deadlocks(ours.url)
+    yield ours, theirs
+    ours.close()
+    theirs.close()
+    assert deadlocks(ours.url) == before
+
+
+def while_others_wait(ours: Any, theirs: Callable[[], object], keys_of: list[Any], then_lock: Any) -> None:
+    """Lock the keys of jobs; when the other caller waits for one of them, lock another job."""
+    waiting = "SELECT 1 FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE NOT granted AND datname = %s"
+    other = threading.Thread(target=theirs)
+
+    def steps(tx: Any) -> None:
+        keys.lock(tx, [job.id for job in keys_of])
+        other.start()
+        with closing(psycopg.connect(ours.url, autocommit=True)) as watcher:
+            eventually(lambda: watcher.execute(waiting, [watcher.info.dbname]).fetchall())
+        manage.lock_job(tx, then_lock.id)
+
+    ours.database.write("other", steps)
+    other.join()
+
+
+@pytest.mark.only("postgresql")
+def test_an_enqueue_that_waits_for_a_key_has_locked_no_job_without_its_key(handles):
+    ours, theirs = handles
+    first, second = call(ours, STARTED, "key-1"), call(ours, REPLACE, "key-2")
+
+    def enqueue() -> None:
+        theirs.insert([keyed(STARTED, "key-1"), keyed(REPLACE, "key-2")])
+
+    while_others_wait(ours, enqueue, [first, second], first)
+
+
+@pytest.mark.only("postgresql")
+def test_a_handlers_transaction_that_waits_for_the_key_of_a_follow_up_has_not_deleted_its_lease(handles):
+    ours, theirs = handles
+    holder, [claimed] = call(ours, REPLACE, delay=MINUTE), [put_and_take(ours)]
+
+    def complete() -> None:
+        with theirs.transaction(claimed, lambda: Outcome(OutcomeKind.COMPLETED, follow_ups=(keyed(),))):
+            pass
+
+    while_others_wait(ours, complete, [holder], claimed)
+    assert Status.COMPLETED is ours.get(claimed.id).status
+
+
+@pytest.mark.only("postgresql")
+def test_no_two_transactions_deadlock(open_store):
+    check_storm(open_store, 4)
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1800)
+@pytest.mark.only("postgresql")
+def test_no_two_transactions_deadlock_for_minutes(open_store):
+    check_storm(open_store, 300)
