@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from treadle import clock
 from treadle.backoff import DEFAULT
 from treadle.context import Tracing
+from treadle.control import AppLimits
 from treadle.diagnosis import BEAT
 from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra
 from treadle.function import Options, checked, encode_payload, make_request
@@ -69,6 +70,7 @@ class Treadle(Management):
         self.retention = retention
         self.redactor = redactor_for(redact)
         self.schedules = Schedules(self)
+        self.limits = AppLimits(self)
         self._wakers = set()
         self._use(open_store(database_url(url), synchronous=synchronous, clock=clock))
 

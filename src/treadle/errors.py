@@ -287,6 +287,15 @@ class NoSuchWorker(TreadleError, LookupError):
         self.worker = worker
 
 
+class UnknownLimit(TreadleError, LookupError):
+    """No limit has this name."""
+
+    def __init__(self, name: str, known: Collection[str]) -> None:
+        some = ", ".join(sorted(known)[:20]) or "none; declare one with @td.job(limits=[Limit(…)])"
+        super().__init__(f"no worker has published a limit {_shown(name)}; {_hint(name, known, f'there are {some}')}")
+        self.name = name
+
+
 class TransactionOver(TreadleError):
     """`ctx.transaction()` was used twice, or held for too long."""
 

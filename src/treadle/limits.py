@@ -215,6 +215,10 @@ class Limits:
                 rate = rate if change.rate is None else change.rate
         return concurrency, rate
 
+    def of_type(self, type: str) -> int | None:
+        """How many jobs of a type may run at once, whatever its other limits."""
+        return self.bounds((f"{OF_TYPE}{type}", ""))[0]
+
 
 class KeyUse(NamedTuple):
     """How much of a key is used."""

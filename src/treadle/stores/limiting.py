@@ -36,12 +36,14 @@ MOST_OPENINGS = 200
 def load(tx: Transaction) -> Limits:
     """All limits that are in force."""
     declared: dict[str, list[Limit]] = {}
+    changed = changes(tx)
+    names = {change.name for change in changed}
     for type, concurrency, limits in tx.execute(tx.sql.LIMITED_TYPES):
-        own = [] if concurrency is None else [Limit(f"{OF_TYPE}{type}", 1)]
-        for limit in own:
-            msgspec.structs.force_setattr(limit, "concurrency", max(0, concurrency))  # 0 by hand: nothing of it starts
+        own = [] if concurrency is None and f"{OF_TYPE}{type}" not in names else [Limit(f"{OF_TYPE}{type}", 1)]
+        for limit in own:  # 0 by hand: nothing of it starts
+            msgspec.structs.force_setattr(limit, "concurrency", None if concurrency is None else max(0, concurrency))
         declared[type] = [*own, *(decode_as(limits, list[Limit]) or ())]
-    return Limits(declared, changes(tx))
+    return Limits(declared, changed)
 
 
 def limited_claim(tx: Transaction, cursors: Cursors, version: int, opened: int) -> LimitedClaim | None:

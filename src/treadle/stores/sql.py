@@ -342,9 +342,11 @@ class Statements:
 
     # [[name, key, …], …]
     KEYS = "SELECT e ->> 0 AS name, e ->> 1 AS key FROM jsonb_array_elements(CAST(:keys AS text)::jsonb) e"
-    # What the types declare, the newest declaration first.
+    # What the types declare, the newest declaration first; also those that declare nothing, and that somebody limits.
     LIMITED_TYPES = """
-        SELECT type, concurrency, limits FROM treadle.types WHERE concurrency IS NOT NULL OR limits <> '[]'
+        SELECT type, concurrency, limits FROM treadle.types t
+         WHERE concurrency IS NOT NULL OR limits <> '[]'
+            OR EXISTS (SELECT 1 FROM treadle.limits c WHERE c.name = 'type:' || t.type AND c.key = '')
          ORDER BY updated_at DESC, type
     """
     LIMIT_CHANGES = """

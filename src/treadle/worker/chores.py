@@ -35,6 +35,7 @@ async def do_chores(app: Treadle, every: float) -> None:
         (lambda: expire(app.store), every),
         (app.store.compact, 2 * every),
         (lambda: put_back(app.store), every),
+        (opening(app), every),
         (app.store.sample_backlog, 6 * every),
         (lambda: _prune(app), 12 * every),
         (app.reconcile, 60 * every),
@@ -57,6 +58,18 @@ async def _repeat(chore: Callable[[], int], every: float, threads: ThreadPoolExe
         except (Exception, SystemExit):  # `already_done` is the user's code: it must not end the process
             log.exception("a chore failed")
         await asyncio.sleep(every * random.uniform(0.8, 1.2))
+
+
+def opening(app: Treadle) -> Callable[[], int]:
+    """A chore that lets jobs go that are parked for limits with free places. It goes on where it ended before."""
+    after = ""
+
+    def open_some() -> int:
+        nonlocal after
+        opened, after = app.store.open_limits(after)
+        return opened
+
+    return open_some
 
 
 def declare_schedules(app: Treadle) -> int:

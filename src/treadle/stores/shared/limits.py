@@ -75,7 +75,7 @@ def limits(tx: Transaction) -> list[LimitState]:
                 concurrency=concurrency,
                 rate=rate,
                 running=uses[name, key].running if (name, key) in uses else running.get(name, 0),
-                declared=declared,
+                declared=declared if declared and (declared.concurrency is not None or declared.rate) else None,
                 changed_by=None if change is None else change.by,
                 changed_at=None if change is None else change.at,
             )

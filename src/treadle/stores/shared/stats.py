@@ -10,6 +10,7 @@ from treadle.clock import MINUTE, moment
 from treadle.codec import as_json
 from treadle.job import STATES, FailureGroup, Status, Usage
 from treadle.outcome import UNSUCCESSFUL, OutcomeKind
+from treadle.stores.limiting import load
 from treadle.stores.rows import QueueStats, Sampled
 from treadle.stores.shared.filter_sql import Term
 from treadle.stores.sql import MOST
@@ -146,9 +147,9 @@ def _queue_stats(tx: Transaction, which: Term, queues: int) -> list[QueueStats]:
     again = tx.execute(tx.sql.RETRYING, most).fetchall()
     retrying = {(queue, type): later for queue, type, _, later in again}
     whole = len(found) <= MOST_LEVELS and sum(failed_before for _, _, failed_before, _ in again) < MOST_COUNTED
-    limits = {row[0]: row[4] for row in tx.execute(tx.sql.POLICIES)}
+    limits = load(tx)
     rows = [
-        _stats_of(key, tally, levels[key], retrying.get(key, 0), limits.get(key[1]), whole=whole)
+        _stats_of(key, tally, levels[key], retrying.get(key, 0), limits.of_type(key[1]), whole=whole)
         for key, tally in sorted(tallies.items())
     ]
     others = largest[0][0] - len(rows) if largest else 0
