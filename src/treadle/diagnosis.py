@@ -12,6 +12,7 @@ import msgspec
 from treadle import clock
 from treadle.errors import nearest
 from treadle.job import EXPIRED, Job, Status, expired_error
+from treadle.limits import OF_TYPE, FullLimit
 from treadle.pauses import Pause
 from treadle.units import format_duration, format_utc, plural
 
@@ -85,6 +86,8 @@ class ReasonCode(StrEnum):
     NO_WORKER_FOR_QUEUE = "no_worker_for_queue"
     NO_WORKER_FOR_TYPE = "no_worker_for_type"
     LIMIT_FULL = "limit_full"
+    RATE_LIMITED = "rate_limited"
+    HELD_BACK = "held_back"
     JOBS_AHEAD = "jobs_ahead"
     NEXT_LOOK = "next_look"
     EXPIRES = "expires"
@@ -118,10 +121,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     workers: tuple[WorkerRow, ...]
     places: tuple[str, ...] | None = None
     """If its rows were broken by hand: the tables that it is in, which are none or several."""
-    limit: int | None = None
-    """How many jobs of its type may run at once."""
-    holders: dict[str, int] = {}
-    """How many jobs of its type each worker holds; '' for those claimed by hand."""
+    limits: tuple[FullLimit, ...] = ()
+    """Those of its limits that keep it from starting."""
     pauses: tuple[Pause, ...] = ()
     """What keeps it from being claimed: of its queue, its type, its tenant."""
     waits_for: str | None = None
@@ -163,6 +164,8 @@ def for_tenant(why: Why, job: Job) -> Why:
         ReasonCode.NO_WORKER_FOR_QUEUE: (f"no live worker takes jobs from queue {job.queue!r}", "start one that does"),
         ReasonCode.NO_WORKER_FOR_TYPE: (f"no live worker knows type {job.type!r}", "start one that does"),
         ReasonCode.LIMIT_FULL: (f"its type {job.type!r} is at its limit", "it starts when a job of this type ends"),
+        ReasonCode.RATE_LIMITED: (f"a rate of its type {job.type!r} is used up", "it starts when its turn comes"),
+        ReasonCode.HELD_BACK: (f"a limit of its type {job.type!r} is held back", "it starts when that is over"),
         ReasonCode.WORKER_STALLED: (
             "a handler blocks the event loop of its worker",
             "it goes on when that handler ends",
@@ -170,7 +173,12 @@ def for_tenant(why: Why, job: Job) -> Why:
         ReasonCode.JOBS_AHEAD: ("other jobs come first: higher priority, or due for longer", "wait for them"),
         ReasonCode.NEXT_LOOK: ("nothing is in its way", "a worker claims it within a second"),
     }
-    own = tuple(reason for reason in why.reasons if reason.code is ReasonCode.PAUSED and reason.data.get("tenant"))
+    tenant = {"tenant": job.tenant}  # jobs under a key that is its own tenant are its own
+    own = tuple(
+        reason
+        for reason in why.reasons
+        if (reason.code is ReasonCode.PAUSED and reason.data.get("tenant")) or reason.data.get("key") == tenant
+    )
     reasons = (
         Reason(reason.code, *plain[reason.code]) if reason.code in plain and reason not in own else reason
         for reason in why.reasons
@@ -250,7 +258,10 @@ def _running(facts: JobFacts) -> Reason:
 def _waiting(facts: JobFacts) -> list[Reason]:
     living = alive(facts.workers, facts.now)
     early = list(_not_due(facts)) if facts.waits_for is None else [_key_held(facts, facts.waits_for)]
-    unserved, full = list(why_unserved(facts.job, living)), list(_limit_full(facts))
+    unserved, full = (
+        list(why_unserved(facts.job, living)),
+        [one for limit in facts.limits for one in _limited(facts, limit)],
+    )
     own = [worker for worker in living if handles(worker, facts.job.queue, facts.job.type)]
     if expired := list(_expired(facts)):
         return expired
@@ -321,13 +332,34 @@ def why_unserved(job: Job, living: Sequence[WorkerRow]) -> Iterator[Reason]:
         yield Reason(ReasonCode.NO_WORKER_FOR_TYPE, text, way_out, {"type": job.type, "types": types})
 
 
-def _limit_full(facts: JobFacts) -> Iterator[Reason]:
-    held = sum(facts.holders.values())
-    if facts.limit is not None and held >= facts.limit:
-        text = f"its type {facts.job.type!r} is at its limit, {held} of {facts.limit}: {_holders(facts)}"
-        way_out = "it starts when one of them ends; raise concurrency= of its type for more"
-        data = {"limit": facts.limit, "running": held, "holders": facts.holders}
-        yield Reason(ReasonCode.LIMIT_FULL, text, way_out, data)
+def _limited(facts: JobFacts, limit: FullLimit) -> Iterator[Reason]:
+    """A key is shown as NAME='value', so that redaction hides it where it is a secret."""
+    where = "" if limit.per is None else f" for {limit.per}={limit.key!r}"
+    data: dict[str, Any] = {"name": limit.name, "key": {} if limit.per is None else {limit.per: limit.key}}
+    if limit.is_full:
+        subject = f"its limit {limit.name!r} is full{where}"
+        if limit.name.startswith(OF_TYPE):
+            subject = f"its type {facts.job.type!r} is at its limit"
+        jobs = f" (such as {', '.join(limit.jobs)})" if limit.jobs else ""
+        text = f"{subject}, {limit.running} of {limit.concurrency}: {_holders(facts, limit)}{jobs}"
+        way_out = f"it starts when one of them ends; for more: {limit.set_command('--concurrency N')}"
+        used = {"limit": limit.concurrency, "running": limit.running, "holders": limit.holders, "jobs": limit.jobs}
+        yield Reason(ReasonCode.LIMIT_FULL, text, way_out, data | used)
+    if limit.next_at is not None:
+        text = (
+            f"its limit {limit.name!r} starts no more{where} now, {limit.rate}: the next {_then(facts, limit.next_at)}"
+        )
+        way_out = f"it starts in its turn; for more: {limit.set_command('--rate COUNT/SECONDS')}"
+        at = {"rate": limit.rate, "next_at": clock.moment(limit.next_at)}
+        yield Reason(ReasonCode.RATE_LIMITED, text, way_out, data | at)
+    if limit.held_until is not None:
+        text = f"its limit {limit.name!r} is held back{where}: a job was rate limited, and the next starts "
+        text += _then(facts, limit.held_until)
+        yield Reason(ReasonCode.HELD_BACK, text, "wait until then", data | {"until": clock.moment(limit.held_until)})
+
+
+def _then(facts: JobFacts, at: int) -> str:
+    return f"at {_at(clock.moment(at))}, in {_duration(at - facts.now)}"
 
 
 def _jobs_ahead(ahead: int) -> Reason:
@@ -342,9 +374,9 @@ def _holder(facts: JobFacts) -> WorkerRow | None:
     return next((worker for worker in facts.workers if worker.id == facts.job.worker_id), None)
 
 
-def _holders(facts: JobFacts) -> str:
+def _holders(facts: JobFacts, limit: FullLimit) -> str:
     names = {worker.id: worker.name for worker in facts.workers}
-    each = [f"{n} by {names.get(id, id) or 'hand'}" for id, n in sorted(facts.holders.items())]
+    each = [f"{n} by {names.get(id, id) or 'hand'}" for id, n in sorted(limit.holders.items())]
     return ", ".join(each[:3]) + (f" and {len(each) - 3} more" if len(each) > 3 else "")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
@@ -160,10 +161,16 @@ class LimitState(msgspec.Struct, frozen=True, kw_only=True):
     changed_at: datetime | None = None
 
     @property
+    def free(self) -> int | None:
+        """How many more may run at once. Below 0, it was lowered: that stops nobody. None: it has no concurrency, or
+        each of its keys has its own."""
+        of_keys = self.per is not None and not self.key
+        return None if of_keys or self.concurrency is None else self.concurrency - self.running
+
+    @property
     def over(self) -> int:
-        """How many run beyond it: it was lowered, and that stops nobody."""
-        shared = self.per is not None and not self.key
-        return 0 if shared or self.concurrency is None else max(0, self.running - self.concurrency)
+        """How many run beyond it."""
+        return max(0, -(self.free or 0))
 
 
 class Limits:
@@ -246,6 +253,36 @@ class KeyUse(NamedTuple):
             return None
         at = max(self.held_until, rate.next_at(self.full_at, now) if rate else 0)
         return at if at > now else None
+
+
+class FullLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit that keeps a job from starting."""
+
+    name: str
+    per: str | None = None
+    key: str = ""
+    concurrency: int | None = None
+    rate: Rate | None = None
+    running: int = 0
+    holders: dict[str, int] = {}
+    """How many of the jobs that run under it each worker has; '' for those claimed by hand."""
+    jobs: tuple[str, ...] = ()
+    """Some of them."""
+    next_at: int | None = None
+    """When its rate lets the next one start."""
+    held_until: int | None = None
+
+    @property
+    def is_full(self) -> bool:
+        return self.concurrency is not None and self.running >= self.concurrency
+
+    def set_command(self, change: str) -> str:
+        """What raises it, on the command line. It does not show the key, which may be a secret."""
+        return set_command(self.name, f"{'' if self.per is None else '--key KEY '}{change}")
+
+
+def set_command(name: str, change: str) -> str:
+    return f"treadle limits set {shlex.quote(name)} {change}"
 
 
 def key_of(value: object) -> str:

@@ -259,7 +259,7 @@ def all_problems(
 ) -> list[Problem]:
     """What is wrong with these, which a page may have read before, and with what they ran and the schedules."""
     now = store.now()
-    found = problems(queues, workers, recent_usage(store, now), now, pauses)
+    found = problems(queues, workers, recent_usage(store, now), now, pauses, store.limits())
     return [*found, *schedule_problems(store.odd_schedules(LATE, MOST_SCHEDULES), workers, now)]
 
 

@@ -11,6 +11,7 @@ from treadle import clock
 from treadle.diagnosis import RETURNED, UNBLOCK, alive, handles, is_alive, silence, stalled_for
 from treadle.filters import Filter
 from treadle.job import Status, Usage
+from treadle.limits import LimitState, set_command
 from treadle.pauses import Pause, forgotten_text, is_forgotten
 from treadle.units import format_duration, plural
 
@@ -48,6 +49,7 @@ def problems(
     recent: Sequence[Usage],
     now: int,
     pauses: Sequence[Pause] = (),
+    limits: Sequence[LimitState] = (),
 ) -> list[Problem]:
     """The problems of the whole queue. `recent`: usage of the last 15 minutes, by type."""
     living = alive(workers, now)
@@ -59,7 +61,7 @@ def problems(
     if due and not living:
         found.append(_no_worker(due))
     elif due:
-        found += _some([_waits(stats, living, now) for stats in due if not stats.others])
+        found += _some([_waits(stats, living, now, limits) for stats in due if not stats.others])
     found += _some([_failing(used) for used in recent])
     return [problem for problem in found if problem is not None]
 
@@ -108,7 +110,7 @@ def _no_worker(due: Sequence[QueueStats]) -> Problem:
     return Problem("no_worker", text, "start one: treadle worker app:td", "status:queued")
 
 
-def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem | None:
+def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int, limits: Sequence[LimitState]) -> Problem | None:
     filter = str(Filter(statuses=("queued",), types=(stats.type,), queues=(stats.queue,)))
     queue = "" if stats.queue == "default" else f' in queue "{stats.queue}"'
     jobs = _jobs_wait(stats.counts["queued"], f' of type "{stats.type}"{queue}')
@@ -119,8 +121,9 @@ def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int) -> Problem 
     if waited <= LONG:
         return None
     next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
-    if stats.limit is not None and stats.counts["processing"] >= stats.limit:
-        next = f"its limit of {stats.limit} is full: raise concurrency=, or make its runs shorter"
+    if full := [one for one in limits if stats.type in one.types and one.free is not None and one.free <= 0]:
+        next = f"its limit {full[0].name!r} of {full[0].concurrency} is full: make its runs shorter, or raise it: "
+        next += set_command(full[0].name, "--concurrency N")
     return Problem("slow", f"{jobs}, the oldest for {format_duration(waited)}", next, filter)
 
 

@@ -12,6 +12,7 @@ from tests.conformance.helpers import (
     enlist,
     everything,
     finish,
+    ids,
     limit,
     new_job,
     put,
@@ -21,12 +22,16 @@ from tests.conformance.helpers import (
     snapshot,
     take,
 )
-from treadle.clock import SECOND
+from treadle import Limit, Rate
+from treadle.clock import SECOND, from_datetime
+from treadle.codec import as_json
 from treadle.diagnosis import MOST_AHEAD, ReasonCode, explain
 from treadle.ids import new_id
 from treadle.job import Status
+from treadle.limits import LimitChange
 from treadle.outcome import CANCELLED, COMPLETED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
+from treadle.stores.base import TypePolicy
 
 
 def why(store, id):
@@ -168,6 +173,123 @@ def test_its_type_is_at_its_limit(store):
     assert "2 of 2" in reason.text
     assert {worker: 2} == reason.data["holders"]
     assert "2 by host-w1" in reason.text
+
+
+# Limits
+
+
+def declare(store, *limits, types=("noop",)):
+    store.publish([TypePolicy(type=type, limits=as_json(limits)) for type in types])
+
+
+def limited(store, id):
+    """The reasons that are about limits: their codes, and the names of the limits."""
+    found = (ReasonCode.LIMIT_FULL, ReasonCode.RATE_LIMITED, ReasonCode.HELD_BACK)
+    return [(reason.code, reason.data["name"]) for reason in why(store, id).reasons if reason.code in found]
+
+
+def test_a_key_of_a_limit_is_full(store):
+    worker = a_worker(store)
+    declare(store, Limit("api", concurrency=2, per="tenant"))
+    running = put_many(store, 2, tenant="acme")
+    waiting = put(store, tenant="acme")
+    take(store, worker=worker)
+    later, other = put(store, tenant="acme"), put(store, tenant="umbrella")
+
+    for id in (waiting.id, later.id):  # the first is parked, and no claim has met the second
+        reason = deciding(store, id)
+        assert ReasonCode.LIMIT_FULL == reason.code
+        assert "its limit 'api' is full for tenant='acme', 2 of 2: 2 by host-w1" in reason.text
+        assert "treadle limits set api --key KEY --concurrency N" in reason.way_out
+        assert ("api", {"tenant": "acme"}, {worker: 2}) == tuple(reason.data[x] for x in ("name", "key", "holders"))
+        assert sorted(ids(running)) == sorted(reason.data["jobs"])
+        assert all(job.id in reason.text for job in running)
+    assert [] == limited(store, other.id)
+
+
+def test_no_more_than_three_jobs_that_hold_a_limit_are_named(store):
+    declare(store, Limit("api", concurrency=9, per="subject"))
+    for name in ("w1", "w2", "w3", "w4"):
+        put_many(store, 2, subject="s")
+        take(store, worker=a_worker(store, name))
+    waiting = put_many(store, 2, subject="s")[1]
+    take(store, worker="w1")
+    reason = deciding(store, waiting.id)
+    assert "9 of 9" in reason.text
+    assert 3 == len(reason.data["jobs"])
+    assert 9 == sum(reason.data["holders"].values())
+
+
+def test_jobs_of_another_type_fill_a_shared_limit(store):
+    declare(store, Limit("gpu", concurrency=1), types=("noop", "other"))
+    running = put(store, "other")
+    take(store)
+    reason = deciding(store, put(store).id)
+    a_worker(store)
+    assert [(ReasonCode.LIMIT_FULL, "gpu")] == limited(store, put(store).id)
+    assert reason.code is ReasonCode.NO_WORKER
+    reason = deciding(store, put(store).id)
+    assert "its limit 'gpu' is full, 1 of 1: 1 by hand" in reason.text
+    assert ({}, (running.id,)) == (reason.data["key"], reason.data["jobs"])
+    assert "limits set gpu --concurrency N" in reason.way_out
+
+
+def test_all_limits_that_are_full_are_named(store):
+    declare(store, Limit("a", concurrency=1, per="payload.to.id"), Limit("b", concurrency=1), Limit("c", concurrency=9))
+    put(store, payload='{"to":{"id":7}}')
+    take(store)
+    same, other = put(store, payload='{"to":{"id":7}}'), put(store, payload='{"to":"nobody"}')
+    assert {(ReasonCode.LIMIT_FULL, "a"), (ReasonCode.LIMIT_FULL, "b")} == set(limited(store, same.id))
+    assert [(ReasonCode.LIMIT_FULL, "b")] == limited(store, other.id)
+
+
+def test_a_change_at_run_time_decides(store):
+    declare(store, Limit("api", concurrency=1, per="tenant"))
+    put(store, tenant="acme")
+    take(store)
+    waiting = put(store, tenant="acme")
+    assert [(ReasonCode.LIMIT_FULL, "api")] == limited(store, waiting.id)
+    store.change_limit(LimitChange(name="api", key="acme", concurrency=2))
+    assert [] == limited(store, waiting.id)
+    store.change_limit(LimitChange(name="type:noop", concurrency=1))
+    assert [(ReasonCode.LIMIT_FULL, "type:noop")] == limited(store, waiting.id)
+
+
+def test_a_rate_is_used_up(store, clock):
+    a_worker(store)
+    declare(store, Limit("api", rate=Rate(1, per=10, burst=1), per="tenant"))
+    put_many(store, 2, tenant="acme")
+    take(store)
+    clock.advance(4)
+    waiting = next(job for job in everything(store) if job.status is Status.PENDING)
+
+    reason = deciding(store, waiting.id)
+
+    assert ReasonCode.RATE_LIMITED == reason.code
+    assert "its limit 'api' starts no more for tenant='acme' now, 1 in 10 s, burst 1: the next at" in reason.text
+    assert reason.text.endswith("UTC, in 6.0s")
+    assert clock() + 6 * SECOND == from_datetime(reason.data["next_at"])
+    assert "treadle limits set api --key KEY --rate" in reason.way_out
+    clock.advance(6)
+    assert [] == limited(store, waiting.id)
+
+
+def test_a_key_is_held_back(store, clock):
+    a_worker(store)
+    declare(store, Limit("api", concurrency=5, per="tenant"))
+    put_many(store, 2, tenant="acme")
+    held, *_ = take(store, 1)
+    assert settle_one(store, held, Outcome(OutcomeKind.SNOOZED, delay=30 * SECOND, charged=0, holds=""))
+    waiting = next(job for job in everything(store) if job.id != held.id)
+
+    reason = deciding(store, waiting.id)
+
+    assert ReasonCode.HELD_BACK == reason.code
+    assert "its limit 'api' is held back for tenant='acme': a job was rate limited, and the next starts" in reason.text
+    assert clock() + 30 * SECOND == from_datetime(reason.data["until"])
+    assert [ReasonCode.NOT_DUE, ReasonCode.HELD_BACK] == codes(store, held.id)
+    clock.advance(30)
+    assert [] == limited(store, waiting.id)
 
 
 def test_jobs_come_first(store):

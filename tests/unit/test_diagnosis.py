@@ -6,8 +6,10 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
+from treadle import redact, views
 from treadle.clock import SECOND, moment
 from treadle.diagnosis import (
     SILENT,
@@ -24,6 +26,7 @@ from treadle.diagnosis import (
 from treadle.filters import parse
 from treadle.ids import new_id
 from treadle.job import STATE_NAMES, NewJob, Usage
+from treadle.limits import FullLimit, LimitState, Rate
 from treadle.management import latencies
 from treadle.pauses import Pause
 from treadle.problems import LONG, MOST_PROBLEMS, OFTEN, Problem, problems, unhandled
@@ -69,8 +72,8 @@ def test_snoozed_runs_do_not_hide_that_most_others_fail() -> None:
     assert '9 of 10 runs of type "mail" failed' in problem.text
 
 
-def found(*rows: QueueStats, workers: Any = (), lately: Any = ()) -> list[Problem]:
-    every = problems(rows, workers, lately, NOW)
+def found(*rows: QueueStats, workers: Any = (), lately: Any = (), limits: Any = ()) -> list[Problem]:
+    every = problems(rows, workers, lately, NOW, (), limits)
     for problem in every:
         assert problem.next
         parse(problem.filter)  # it can be opened
@@ -140,9 +143,10 @@ def test_jobs_that_wait_too_long_are_a_problem() -> None:
 
 
 def test_jobs_that_wait_too_long_because_of_a_limit_name_the_limit() -> None:
-    [problem] = found(stats(waited=900, limit=3, processing=3), workers=[worker()])
+    full = LimitState(name="type:mail", types=("mail",), concurrency=3, running=3)
+    [problem] = found(stats(waited=900, limit=3, processing=3), workers=[worker()], limits=[full])
 
-    assert "its limit of 3 is full" in problem.next
+    assert "its limit 'type:mail' of 3 is full" in problem.next
 
 
 @pytest.mark.parametrize(
@@ -216,6 +220,32 @@ def test_a_tenant_sees_its_own_pause_and_no_other() -> None:
     first, second, *_ = for_tenant(why, job).reasons
     assert "tenant 'acme' is paused by ann" in first.text
     assert (ReasonCode.PAUSED, "it is paused", {}) == (second.code, second.text, second.data)
+
+
+FULL = FullLimit(name="api", concurrency=2, rate=Rate(1), running=2, next_at=NOW + 1, held_until=NOW + 1)
+
+
+@pytest.mark.parametrize(
+    ("per", "key", "own"), [("tenant", "acme", True), ("subject", "acme", False), (None, "", False)]
+)
+def test_a_tenant_sees_how_full_its_own_key_is_and_no_other(per: str | None, key: str, own: bool) -> None:
+    job = NewJob(id=new_id(), type="mine", queue="mine", tenant="acme").as_stored(NOW)
+    limit = msgspec.structs.replace(FULL, per=per, key=key, holders={"umbrella": 2}, jobs=("umbrella",))
+    why = explain(JobFacts(job=job, now=NOW, workers=(worker("w", "mine"),), limits=(limit,)))
+    shown = for_tenant(why, job)
+
+    assert [ReasonCode.LIMIT_FULL, ReasonCode.RATE_LIMITED, ReasonCode.HELD_BACK] == [one.code for one in why.reasons]
+    assert own == (shown == why)
+    assert own or not re.search(r"umbrella|api|\d", str(shown))
+    assert own or [{}, {}, {}] == [one.data for one in shown.reasons]
+
+
+def test_a_key_that_is_a_secret_is_not_shown() -> None:
+    job = NewJob(id=new_id(), type="mine", queue="mine").as_stored(NOW)
+    limit = msgspec.structs.replace(FULL, per="payload.api_key", key="s3cr3t", holders={"": 2})
+    why = views.why(explain(JobFacts(job=job, now=NOW, workers=(), limits=(limit,))), redact.DEFAULT)
+    assert 4 == len(why.reasons)
+    assert "s3cr3t" not in repr(why)
 
 
 # How fast

@@ -496,9 +496,16 @@ class Statements:
         SELECT d.id::text FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
          WHERE j.id = CAST(:id AS uuid) AND d.successor = j.id
     """
-    LIMIT = "SELECT concurrency FROM treadle.types WHERE type = :type"
-    # The workers that have jobs of a type leased, and how many.
-    LEASE_HOLDERS = f"SELECT worker, count(*) FROM treadle.leases l WHERE type = :type AND NOT {STUCK} GROUP BY worker"
+    # The workers that have jobs leased of a type, or under a key of a limit: how many, and one or two of them.
+    HOLDERS_OF_TYPE = f"""
+        SELECT worker, count(*), min(l.id::text), max(l.id::text) FROM treadle.leases l
+         WHERE type = :type AND NOT {STUCK} GROUP BY worker
+    """
+    HOLDERS_OF_KEY = f"""
+        SELECT worker, count(*), min(l.id::text), max(l.id::text) FROM treadle.lease_keys k
+          JOIN treadle.leases l ON l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease
+         WHERE k.name = :name AND k.key = :key AND NOT {STUCK} GROUP BY worker
+    """
     LEASE_FLAGS = f"SELECT cancel, deadline, {STUCK} FROM treadle.leases l WHERE id = CAST(:id AS uuid)"
     # Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
     AHEAD_ABOVE = """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import isfinite
 from typing import Any
 
@@ -14,10 +14,11 @@ from treadle.diagnosis import MOST_AHEAD, JobFacts, alive, handles, serves
 from treadle.errors import JobNotFound
 from treadle.ids import is_id
 from treadle.job import Attempt, Job, Progress, Status
+from treadle.limits import OF_TYPE, FullLimit, Limits
 from treadle.pauses import Pause
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
 from treadle.stores.claim_order import Cursors
-from treadle.stores.limiting import LimitedClaim, load
+from treadle.stores.limiting import LimitedClaim, key_uses, load
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
 
@@ -105,6 +106,9 @@ def _value(text: str) -> Any:
 
 # What `why` needs to know
 
+MOST_SHOWN = 3
+"""Jobs that run under a full limit."""
+
 
 def job_facts(tx: Transaction, id: str) -> JobFacts | None:
     """At a cost that does not grow with the number of waiting jobs."""
@@ -120,15 +124,13 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
         return msgspec.structs.replace(found, cancelled=bool(cancelled), deadline=deadline, stuck=bool(stuck))
     if job.status is not Status.PENDING:
         return found
-    parameters = {"type": job.type, "grace": RECLAIM_AFTER, "now": tx.now}
-    paused = pauses(tx)
+    paused, limits = pauses(tx), load(tx)
     return msgspec.structs.replace(
         found,
-        limit=tx.value(tx.sql.LIMIT, {"type": job.type}),
+        limits=tuple(_full_limits(tx, job, limits)),
         waits_for=None if job.dedupe_mode is None else tx.value(tx.sql.KEY_BEFORE, {"id": id}),
-        holders=dict(tx.execute(tx.sql.LEASE_HOLDERS, parameters).fetchall()),
         pauses=tuple(pause for pause in paused if pause.holds(job.queue, job.type, job.tenant)),
-        ahead=_ahead(tx, job, found.workers, paused),
+        ahead=_ahead(tx, job, found.workers, paused, limits),
     )
 
 
@@ -138,14 +140,51 @@ def places(tx: Transaction, id: str) -> tuple[str, ...]:
     return tuple(table for table, there in zip(("ready", "leases", "finished"), row, strict=False) if there)
 
 
-def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequence[Pause]) -> int:
+def _full_limits(tx: Transaction, job: Job, limits: Limits) -> Iterator[FullLimit]:
+    """Those of its limits without a free place now, whether a claim has met it and parked it or not."""
+    values = {path: _member(job.payload, path) for path in limits.paths([job.type])}
+    whole = tuple((name, "") for name in limits.whole.get(job.type, ()))
+    for key, use in key_uses(tx, limits, whole + limits.keys(job.type, job.tenant, job.subject, values)).items():
+        concurrency, rate = limits.bounds(key)
+        if use.places((concurrency, rate), tx.now):
+            continue
+        limit = FullLimit(
+            name=key[0],
+            per=limits.by_name[key[0]].per,
+            key=key[1],
+            concurrency=concurrency,
+            rate=rate,
+            running=use.running,
+            next_at=rate.next_at(use.full_at, tx.now) if rate and not rate.tokens(use.full_at, tx.now) else None,
+            held_until=use.held_until if use.held_until > tx.now else None,
+        )
+        yield _with_holders(tx, limit) if limit.is_full else limit
+
+
+def _member(payload: Any, path: str) -> Any:
+    for name in path.split(".")[1:]:
+        payload = payload.get(name) if isinstance(payload, dict) else None
+    return payload
+
+
+def _with_holders(tx: Transaction, limit: FullLimit) -> FullLimit:
+    parameters = {"grace": RECLAIM_AFTER, "now": tx.now}
+    if limit.name.startswith(OF_TYPE):
+        rows = tx.execute(tx.sql.HOLDERS_OF_TYPE, {"type": limit.name.removeprefix(OF_TYPE), **parameters}).fetchall()
+    else:
+        rows = tx.execute(tx.sql.HOLDERS_OF_KEY, {"name": limit.name, "key": limit.key, **parameters}).fetchall()
+    some = sorted({id for _, _, *ids in rows for id in ids})
+    return msgspec.structs.replace(limit, holders={row[0]: row[1] for row in rows}, jobs=tuple(some[:MOST_SHOWN]))
+
+
+def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequence[Pause], limits: Limits) -> int:
     """How many due jobs come before it, of those that its own workers would take."""
     rivals = [worker for worker in alive(workers, tx.now) if handles(worker, job.queue, job.type)]
     types = {type for worker in rivals for type in worker.types}
     place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
     ahead = 0
     found = tx.ready_ranges()
-    slots = LimitedClaim(tx, Cursors(), load(tx)).slots({range.type for range, _ in found}, lock=False)
+    slots = LimitedClaim(tx, Cursors(), limits).slots({range.type for range, _ in found}, lock=False)
     for range, _ in found:
         if ahead > MOST_AHEAD:
             break
