@@ -340,16 +340,16 @@ def _limited(facts: JobFacts, limit: FullLimit) -> Iterator[Reason]:
         subject = f"its limit {limit.name!r} is full{where}"
         if limit.name.startswith(OF_TYPE):
             subject = f"its type {facts.job.type!r} is at its limit"
-        jobs = f" (such as {', '.join(limit.jobs)})" if limit.jobs else ""
-        text = f"{subject}, {limit.running} of {limit.concurrency}: {_holders(facts, limit)}{jobs}"
-        way_out = f"it starts when one of them ends; for more: {limit.set_command('--concurrency N')}"
+        jobs = ", ".join(limit.jobs) + (", …" if limit.running > len(limit.jobs) else "")
+        text = f"{subject}, {limit.running} of {limit.concurrency}: {_holders(facts, limit)} ({jobs})"
+        way_out = f"it starts when one of them ends; to raise it: {limit.set_command}--concurrency N"
         used = {"limit": limit.concurrency, "running": limit.running, "holders": limit.holders, "jobs": limit.jobs}
         yield Reason(ReasonCode.LIMIT_FULL, text, way_out, data | used)
     if limit.next_at is not None:
         text = (
             f"its limit {limit.name!r} starts no more{where} now, {limit.rate}: the next {_then(facts, limit.next_at)}"
         )
-        way_out = f"it starts in its turn; for more: {limit.set_command('--rate COUNT/SECONDS')}"
+        way_out = f"it starts in its turn; to raise it: {limit.set_command}--rate COUNT/TIME"
         at = {"rate": limit.rate, "next_at": clock.moment(limit.next_at)}
         yield Reason(ReasonCode.RATE_LIMITED, text, way_out, data | at)
     if limit.held_until is not None:

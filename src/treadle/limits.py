@@ -14,6 +14,7 @@ from treadle.clock import SECOND
 from treadle.codec import as_json
 from treadle.errors import BadOption
 from treadle.settings import at_least_one, checked_name
+from treadle.units import parse_duration
 
 OF_TYPE = "type:"
 """How the name of the limit begins that `concurrency=` of a type is."""
@@ -160,17 +161,27 @@ class LimitState(msgspec.Struct, frozen=True, kw_only=True):
     """Who set it at run time; None: it is as the code says."""
     changed_at: datetime | None = None
 
+    over: int = 0
+    """How many run beyond it: it was lowered, and that stops nobody."""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "over", max(0, -(self.free or 0)))
+
     @property
     def free(self) -> int | None:
-        """How many more may run at once. Below 0, it was lowered: that stops nobody. None: it has no concurrency, or
-        each of its keys has its own."""
+        """How many more may run at once. None: it has no concurrency, or each of its keys has its own."""
         of_keys = self.per is not None and not self.key
         return None if of_keys or self.concurrency is None else self.concurrency - self.running
 
+    def __str__(self) -> str:
+        """`'openai' for tenant='acme'`: a key that is a secret can be redacted."""
+        return f"{self.name!r} for {self.per or 'key'}={self.key!r}" if self.key else repr(self.name)
+
     @property
-    def over(self) -> int:
-        """How many run beyond it."""
-        return max(0, -(self.free or 0))
+    def bounds(self) -> str:
+        """`50 at once, 500 in 60 s, burst 50`"""
+        concurrency = "" if self.concurrency is None else f"{self.concurrency:,} at once"
+        return ", ".join(text for text in (concurrency, str(self.rate or "")) if text)
 
 
 class Limits:
@@ -276,13 +287,23 @@ class FullLimit(msgspec.Struct, frozen=True, kw_only=True):
     def is_full(self) -> bool:
         return self.concurrency is not None and self.running >= self.concurrency
 
-    def set_command(self, change: str) -> str:
+    @property
+    def set_command(self) -> str:
         """What raises it, on the command line. It does not show the key, which may be a secret."""
-        return set_command(self.name, f"{'' if self.per is None else '--key KEY '}{change}")
+        return f"{set_command(self.name)}, with {'' if self.per is None else '--key KEY '}"
 
 
-def set_command(name: str, change: str) -> str:
-    return f"treadle limits set {shlex.quote(name)} {change}"
+def parse_rate(text: str, burst: int = 0) -> Rate:
+    """A rate as people write it: `500/60s`."""
+    count, _, time = text.partition("/")
+    seconds = parse_duration(time)
+    if not count.isascii() or not count.isdigit() or len(count) > 9 or seconds is None:
+        raise BadOption("rate", text, "write a count and a time, such as 500/60s or 10/1h")
+    return Rate(int(count), per=seconds, burst=burst)
+
+
+def set_command(name: str) -> str:
+    return f"treadle limits set {shlex.quote(name)}"
 
 
 def key_of(value: object) -> str:

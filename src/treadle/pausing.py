@@ -142,6 +142,10 @@ class AppLimits:
         of each is used."""
         return self._app.store.limits()
 
+    def get(self, name: str, *, key: str = "") -> LimitState | None:
+        """The limit, or the key of it that somebody has changed; or None."""
+        return next((state for state in self._app.store.limits() if (state.name, state.key) == (name, key)), None)
+
     def set(
         self,
         name: str,
@@ -182,6 +186,7 @@ class AppLimits:
         return {f"{OF_TYPE}{policy.type}": None for policy in policies} | {one.name: one.per for one in declared}
 
     alist = twin(list)
+    aget = twin(get)
     aset = twin(set)
     aunset = twin(unset)
 

@@ -123,7 +123,7 @@ def _waits(stats: QueueStats, living: Sequence[WorkerRow], now: int, limits: Seq
     next = "more slots or more workers: treadle worker app:td --concurrency 50 --processes 2"
     if full := [one for one in limits if stats.type in one.types and one.free is not None and one.free <= 0]:
         next = f"its limit {full[0].name!r} of {full[0].concurrency} is full: make its runs shorter, or raise it: "
-        next += set_command(full[0].name, "--concurrency N")
+        next += f"{set_command(full[0].name)}, with --concurrency N"
     return Problem("slow", f"{jobs}, the oldest for {format_duration(waited)}", next, filter)
 
 

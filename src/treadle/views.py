@@ -15,7 +15,9 @@ from treadle import clock
 from treadle.diagnosis import Reason, Why, is_alive, silence, stalled_for
 from treadle.errors import BadFilter
 from treadle.job import Attempt, Count, FailureGroup, Job, Latency, Page, Status, Usage
+from treadle.limits import LimitState
 from treadle.problems import Problem
+from treadle.redact import HIDDEN
 from treadle.schedule import Schedule
 from treadle.schedule_diagnosis import ScheduleWhy
 from treadle.units import format_duration
@@ -140,6 +142,18 @@ def schedule_rule(schedule: Schedule) -> str:
 def schedule_moment(schedule: Schedule, at: datetime) -> str:
     """In the zone of the schedule, which is what its rule is about."""
     return at.astimezone(ZoneInfo(schedule.zone or "UTC")).strftime("%a %Y-%m-%d %H:%M:%S %Z")
+
+
+def limit(state: LimitState, hide: Redactor) -> LimitState:
+    """A key is a value of the payload, and is hidden where that is."""
+    hidden = state.key and any(map(hide.hides, (state.per or "").split(".")))
+    return msgspec.structs.replace(state, key=HIDDEN) if hidden else state
+
+
+class LimitsOut(msgspec.Struct, kw_only=True):
+    """All limits, by name and key."""
+
+    items: list[LimitState]
 
 
 class ScheduleOut(msgspec.Struct, kw_only=True):

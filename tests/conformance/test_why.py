@@ -200,7 +200,7 @@ def test_a_key_of_a_limit_is_full(store):
         reason = deciding(store, id)
         assert ReasonCode.LIMIT_FULL == reason.code
         assert "its limit 'api' is full for tenant='acme', 2 of 2: 2 by host-w1" in reason.text
-        assert "treadle limits set api --key KEY --concurrency N" in reason.way_out
+        assert "treadle limits set api, with --key KEY --concurrency N" in reason.way_out
         assert ("api", {"tenant": "acme"}, {worker: 2}) == tuple(reason.data[x] for x in ("name", "key", "holders"))
         assert sorted(ids(running)) == sorted(reason.data["jobs"])
         assert all(job.id in reason.text for job in running)
@@ -231,7 +231,7 @@ def test_jobs_of_another_type_fill_a_shared_limit(store):
     reason = deciding(store, put(store).id)
     assert "its limit 'gpu' is full, 1 of 1: 1 by hand" in reason.text
     assert ({}, (running.id,)) == (reason.data["key"], reason.data["jobs"])
-    assert "limits set gpu --concurrency N" in reason.way_out
+    assert "limits set gpu, with --concurrency N" in reason.way_out
 
 
 def test_all_limits_that_are_full_are_named(store):
@@ -269,7 +269,7 @@ def test_a_rate_is_used_up(store, clock):
     assert "its limit 'api' starts no more for tenant='acme' now, 1 in 10 s, burst 1: the next at" in reason.text
     assert reason.text.endswith("UTC, in 6.0s")
     assert clock() + 6 * SECOND == from_datetime(reason.data["next_at"])
-    assert "treadle limits set api --key KEY --rate" in reason.way_out
+    assert "treadle limits set api, with --key KEY --rate" in reason.way_out
     clock.advance(6)
     assert [] == limited(store, waiting.id)
 

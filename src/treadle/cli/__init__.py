@@ -32,6 +32,7 @@ COMMANDS = {
     "top": Lazy("Look", "top", "Watch the queue on one screen."),
     "workers": Lazy("Look", "workers", "List workers and what they run; let one be quiet."),
     "queues": Lazy("Look", "queues", "List what waits and what runs; pause, resume and drain."),
+    "limits": Lazy("Look", "limits", "List limits and how much of each is used; set and unset them."),
     "jobs": Lazy("Look", "jobs", "List, show, explain, clone, retry, run now, cancel and delete jobs."),
     "schedules": Lazy("Look", "schedules", "List, explain, pause, resume, run, backfill and delete schedules."),
     "doctor": Lazy("Look", "doctor", "Find what is wrong, and how to fix it."),

@@ -42,6 +42,7 @@ SHOW = "treadle jobs show {0.id}"
 EXPLANATIONS: dict[type[Exception], Explanation] = {
     errors.JobNotFound: Explanation(NOT_FOUND, "there is no job {0.id}", ELSEWHERE, "treadle jobs ls"),
     errors.NoSuchWorker: Explanation(NOT_FOUND, "no worker {0.worker!r} is registered", STOPPED, "treadle workers ls"),
+    errors.UnknownLimit: Explanation(NOT_FOUND, next="treadle limits ls"),
     errors.WrongStatus: Explanation(CONFLICT, "cannot {0.verb} job {0.id}: it is {0.status}", next=SHOW),
     errors.KeyHeld: Explanation(CONFLICT, HELD, ONE_PER_KEY, "treadle jobs show {0.holder}"),
     errors.ScheduleNotFound: Explanation(NOT_FOUND, NO_SCHEDULE, next="treadle schedules ls"),
