@@ -11,10 +11,12 @@ from urllib.parse import quote, quote_from_bytes, unquote, urlencode
 from hypothesis import strategies as st
 from starlette.types import ASGIApp, Message, Scope
 
-from treadle import Fail, Treadle, clock
+from treadle import Fail, Limit, Treadle, clock
+from treadle.codec import as_json
 from treadle.filters import MOST_VALUES, Filter
 from treadle.job import NewJob
 from treadle.schedule import NewSchedule, Rule
+from treadle.stores.base import TypePolicy
 from treadle.stores.rows import Operation
 from treadle.web.app import ROUTES
 from treadle.web.route import Route
@@ -97,6 +99,7 @@ OF_PAGES = {
     "/jobs/new": ("type", "stored"),
     "/jobs/confirm": ("q", "action", "all", "id"),
     "/pauses/new": ("kind", "name"),
+    "/limits/edit": ("name", "key"),
     "/audit": ("cursor",),
     "/insights": ("window", "by", "tenant", "type"),
     "/insights.csv": ("window", "tenant", "type"),
@@ -114,6 +117,8 @@ OF_FORMS = {
     "/jobs/new": ("type", "payload", "tenant", "when", "priority", "queue"),
     "/pauses": ("kind", "name", "reason", "for"),
     "/pauses/resume": ("kind", "name"),
+    "/limits": ("name", "key", "concurrency", "rate", "burst"),
+    "/limits/unset": ("name", "key"),
     "/workers/quiet": ("id", "quiet"),
     "/schedule/act": ("action", "name", "tenant", "reason", "start", "end"),
 }
@@ -143,6 +148,8 @@ OF_BODIES: dict[str, dict[str, Any]] = {
     "/api/pauses": PAUSE,
     "/api/pauses/drain": PAUSE,
     "/api/pauses/resume": {"queue": "mail", "type": None, "tenant": None},
+    "/api/limits": {"name": "odd", "key": None, "concurrency": 5, "rate": None},
+    "/api/limits/unset": {"name": "odd", "key": None},
     "/api/schedule/pause": {"reason": None, "until": None},
     "/api/schedule/backfill": dict(SPAN),
 }
@@ -210,6 +217,8 @@ def fill(td: Treadle) -> None:
     td.store.insert([NewJob(id=ID, type="<odd>", tenant="acme", subject="'\"", queue="a/b", run_at=never)])
     found = str(Filter(ids=IDS[:1] * MOST_VALUES, tenants=("é" * 200,)))
     td.store.start_operation(Operation(ID, "<who>", "retry", found, 50))
+    limit = Limit("odd", concurrency=9, per="tenant")
+    td.store.publish([TypePolicy(type="limited", limits=as_json([limit]))])
     for name in ("", "a/b <b>"):
         td.store.put_schedule(NewSchedule(name=name, type="<odd>", rule=Rule(every=3600 * clock.SECOND)))
 
@@ -261,7 +270,8 @@ def request_to(route: Route) -> Odd:
 
 
 def form(route: Route) -> dict[str, str]:
-    return {"action": "backfill", **SPAN} if route.path == "/schedule/act" else FORM
+    special = {"/schedule/act": {"action": "backfill", **SPAN}, "/limits": {"name": "odd", "concurrency": "5"}}
+    return special.get(route.path, FORM)
 
 
 def address(route: Route, text: str) -> str:

@@ -16,6 +16,7 @@ from tests.web.conftest import HERE, OURS, Connect, by_header
 from treadle import Dedupe, Fail, Treadle
 
 PREFIX = "/admin/jobs"
+FORMS = ("pauses", "pauses/resume", "workers/quiet", "limits", "limits/unset")
 LINK = re.compile(r'(?:href|src|action)="([^"]*)"')
 MOST = 400
 
@@ -46,7 +47,7 @@ def test_every_link_leads_to_a_page_of_the_mount(busy: Treadle) -> None:
     client = TestClient(app, base_url=HERE, headers={**OURS, "X-Who": "manage"})
     todo, seen = (
         [f"{PREFIX}/"],
-        {f"{PREFIX}/{path}" for path in ("jobs/act", "jobs/confirm", "pauses", "pauses/resume", "workers/quiet")},
+        {f"{PREFIX}/{path}" for path in ("jobs/act", "jobs/confirm", *FORMS)},
     )  # without a form's fields, they return an error page
     while todo:
         url = todo.pop()

@@ -31,7 +31,7 @@ TITLES = {
 }
 SEE_OPENAPI = "see /api/openapi.json for what is possible"
 ERRORS_BY_STATUS: dict[int, tuple[type[errors.TreadleError], ...]] = {
-    404: (errors.JobNotFound, errors.ScheduleNotFound, errors.NoSuchWorker),
+    404: (errors.JobNotFound, errors.ScheduleNotFound, errors.NoSuchWorker, errors.UnknownLimit),
     409: (errors.WrongStatus, errors.KeyHeld, errors.ScheduleDeclared),
     412: (errors.CountMoved,),
     413: (errors.PayloadTooLarge,),

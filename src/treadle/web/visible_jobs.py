@@ -20,6 +20,7 @@ from treadle.errors import JobNotFound, RequestDiffers
 from treadle.filters import Filter
 from treadle.function import Changes, Options
 from treadle.job import Attempt, Count, Job, NewJob, Page, Usage
+from treadle.limits import LimitState
 from treadle.pauses import Pause
 from treadle.stores.rows import JobCounts, Operation
 from treadle.web.problem import HTTPProblem
@@ -101,6 +102,14 @@ class VisibleJobs(msgspec.Struct, frozen=True):
     def pauses(self) -> list[Pause]:
         """What is paused. A caller bound to a tenant sees that tenant's pause, and no other."""
         return [pause for pause in self._app.pauses() if self.caller.tenant in (None, pause.tenant or None)]
+
+    def limits(self) -> list[LimitState]:
+        """All limits. A caller bound to a tenant sees what was changed for that tenant, and nothing of others."""
+        found, bound = [views.limit(state, self._app.redactor) for state in self._app.limits.list()], self.caller.tenant
+        if bound is None:
+            return found
+        own = [state for state in found if bound and (state.per, state.key) == ("tenant", bound)]
+        return [msgspec.structs.replace(state, types=()) for state in own]
 
     def worker_names(self) -> dict[str, str]:
         """By id, for the workers that a job names."""

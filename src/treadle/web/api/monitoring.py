@@ -16,6 +16,7 @@ from treadle.app import Treadle
 from treadle.diagnosis import alive, silence, stalled_for
 from treadle.errors import SchemaTooOld, TreadleError
 from treadle.job import Usage
+from treadle.limits import LimitState
 from treadle.pauses import age
 from treadle.web.api.stats import queue_stats
 from treadle.web.problem import HTTPProblem
@@ -29,6 +30,8 @@ MAX_TYPES = 1_000
 """Types that have counters of their own. The others share one, without a type."""
 
 LEFT_OUT = "Queues and types without series of their own: the series without queue and type are their sums."
+
+RUNNING = "Jobs that run under a limit; without a key, those of all keys."
 
 Sample = tuple[dict[str, str], float]
 STEP = 60
@@ -109,6 +112,7 @@ def text(request: Request) -> str:
     busy = [(labels, worker.leases) for labels, worker in by_worker]
     silent = [(labels, silence(worker, now)) for labels, worker in by_worker]
     stalled = [(labels, stalled_for(worker, now) or 0.0) for labels, worker in by_worker]
+    limits = [(_names_of(state), state) for state in request.jobs.limits()]
     held = [({pause.target.kind: pause.target.name}, age(pause, now)) for pause in request.app.pauses()]
     parts = [
         _family("treadle_jobs", "gauge", "Jobs by queue, type and status.", jobs),
@@ -120,9 +124,20 @@ def text(request: Request) -> str:
         _family("treadle_worker_silent_seconds", "gauge", "Seconds since a worker's last heartbeat.", silent),
         _family("treadle_worker_stalled_seconds", "gauge", "How long a worker's event loop has been blocked.", stalled),
         _family("treadle_pause_seconds", "gauge", "How long a queue, type or tenant has been paused.", held),
+        _family("treadle_limit_running", "gauge", RUNNING, [(labels, state.running) for labels, state in limits]),
+        _family(
+            "treadle_limit_concurrency",
+            "gauge",
+            "How many jobs may run at once under a limit, or under each key of it.",
+            [(labels, state.concurrency) for labels, state in limits if state.concurrency is not None],
+        ),
         *_counters(request),
     ]
     return "".join(parts)
+
+
+def _names_of(state: LimitState) -> dict[str, str]:
+    return {"limit": state.name, "key": state.key} if state.key else {"limit": state.name}
 
 
 def _counters(request: Request) -> Iterable[str]:

@@ -1,5 +1,17 @@
 """The HTML pages: overview has the whole system, the others are one page or two. Shared: queries, usage_charts."""
 
-from treadle.web.pages import actions, audit, insights, job, jobs, new_job, overview, pauses, schedules, settings
+from treadle.web.pages import (
+    actions,
+    audit,
+    insights,
+    job,
+    jobs,
+    limits,
+    new_job,
+    overview,
+    pauses,
+    schedules,
+    settings,
+)
 
-MODULES = (overview, jobs, new_job, job, actions, pauses, schedules, audit, insights, settings)
+MODULES = (overview, jobs, new_job, job, actions, pauses, limits, schedules, audit, insights, settings)

@@ -163,7 +163,8 @@ def workers(request: Request) -> Response:
         current_page="workers",
         workers=workers,
         queues=queues,
-        pauses=request.app.pauses(),  # not from the cache: it follows a button
+        pauses=request.app.pauses(),  # not from the cache, as the next: it follows a button
+        limits=request.jobs.limits(),
         page=page,
         pages=pages,
     )
