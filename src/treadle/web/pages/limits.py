@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from msgspec import UNSET
+
 from treadle.errors import BadOption, TreadleError
 from treadle.limits import parse_rate
 from treadle.web.api.limits import set_and_record, unset_and_record
+from treadle.web.fields import Field, value_of
 from treadle.web.render import render
 from treadle.web.route import Request, Response, get, post, redirect
 
@@ -34,12 +37,8 @@ def change(request: Request) -> Response:
 
 
 def _number(request: Request, name: str) -> int | None:
-    text = request.field(name).strip()
-    if not text:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise BadOption(name, text, "use a whole number, at least 1")
-    return int(text)
+    found = value_of(Field(name, "integer", required=False), request.field(name))
+    return None if found is UNSET else found
 
 
 @post("/limits/unset", "Go by the code again", scope="manage", page=True, for_tenants=False)
