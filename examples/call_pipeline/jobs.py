@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.error import HTTPError
 
-from treadle import Context, Snooze, exponential
+from treadle import Context, Limit, Rate, RateLimited, Snooze, exponential
 
 from . import sound, storage
 from .database import insert, td
@@ -23,6 +26,8 @@ MOST_POLLS = 180
 """An hour, at the default interval."""
 BACKOFF = exponential(base=30 * PACE, cap=600 * PACE)
 """30, 60, 120, 240 seconds: min(600, 30·2^n), where n counts the attempts before the one that failed."""
+SPEECH = Limit("speech", rate=Rate(300, per=60 * PACE, burst=30), per="tenant")
+"""The speech service takes 300 requests a minute of each organization. The two stages that ask it share them."""
 
 
 @td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
@@ -37,7 +42,7 @@ def extract_audio(ctx: Context, call_id: str) -> None:
         transcribe_start.using(tenant=ctx.tenant, subject=call_id).enqueue(call_id=call_id)
 
 
-@td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+@td.job(max_attempts=5, backoff=BACKOFF, dedupe=True, limits=[SPEECH])
 def transcribe_start(ctx: Context, call_id: str) -> None:
     """Convert the audio and send it to the speech service. The next stage waits for the answer."""
     folder = storage.path(ctx.tenant, call_id, "")
@@ -47,18 +52,20 @@ def transcribe_start(ctx: Context, call_id: str) -> None:
         return
     if not (folder / sound.SPEECH).exists():
         storage.write(folder / sound.SPEECH, sound.to_speech(folder / "audio.wav"))
-    operation = start((folder / sound.SPEECH).read_bytes(), key=f"{ctx.tenant}.{call_id}")
+    with obeying():
+        operation = start((folder / sound.SPEECH).read_bytes(), key=f"{ctx.tenant}.{call_id}")
     transcribe_poll.using(tenant=ctx.tenant, subject=call_id).enqueue(
         call_id=call_id, operation_id=operation, speech=sound.SPEECH, transcript="transcript.json"
     )
 
 
-@td.job(max_attempts=5, backoff=BACKOFF, dedupe=True)
+@td.job(max_attempts=5, backoff=BACKOFF, dedupe=True, limits=[SPEECH])
 def transcribe_poll(ctx: Context, call_id: str, operation_id: str, speech: str, transcript: str) -> None:
     """Ask whether it is done. If not, ask again later: a snooze holds no worker and costs no attempt."""
     sent, path = (storage.path(ctx.tenant, call_id, name) for name in (speech, transcript))
     if not path.exists():
-        words = words_of(operation_id)
+        with obeying():
+            words = words_of(operation_id)
         if words is None:
             raise Snooze(POLL_SECONDS, at_most=MOST_POLLS)
         storage.write(path, json.dumps(words).encode())
@@ -81,6 +88,17 @@ def analyze(ctx: Context, call_id: str) -> None:
     with ctx.transaction() as connection:
         note_artifact(ctx, connection, "analysis", str(path))
         ctx.result = json.loads(path.read_bytes())
+
+
+@contextmanager
+def obeying() -> Iterator[None]:
+    """If the service refuses nevertheless, no job of the organization asks again before the time that it names."""
+    try:
+        yield
+    except HTTPError as refusal:
+        if refusal.code != 429:
+            raise
+        raise RateLimited(float(refusal.headers["Retry-After"])) from refusal
 
 
 def note_artifact(ctx: Context, connection: object, kind: str, path: str) -> None:

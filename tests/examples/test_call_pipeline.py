@@ -32,7 +32,7 @@ from tests import stores
 from tests.eventually import eventually
 from tests.examples.harness import KILLS, ROOT, Example, kill_again_and_again
 from tests.servers.databases import Databases
-from treadle import Fail, Job, Treadle
+from treadle import Fail, Job, Rate, Treadle
 from treadle.stores import open_store
 from treadle.stores.postgres.roles import Roles
 from treadle.testing import ManualClock, drain
@@ -417,6 +417,43 @@ def test_transcribe_start_that_dies_after_its_request_starts_no_second_operation
     drain(td)
     assert len(service.operations) == 1
     assert len(td.jobs(type="transcribe_poll", tenant="acme")) == 1
+
+
+def test_an_organization_sends_no_more_requests_than_its_contract_allows(
+    url: str, clock: ManualClock, speech_service: Service
+) -> None:
+    """Both stages count, another organization does not wait, and nobody polls for the next start."""
+    assert jobs.SPEECH.rate == Rate(300, per=60, burst=30)
+    td.limits.set("speech", rate=Rate(1, per=30, burst=2))
+    for org, call in (("acme", "c1"), ("acme", "c2"), ("globex", "c1")):
+        upload_call(call, org)
+    drain(td)
+    assert set(service.operations) == {"acme.c1", "acme.c2", "globex.c1"}
+    assert Counter(job.tenant for job in td.jobs(type="transcribe_poll") if job.snoozes) == {"globex": 1}
+    [poll, _] = td.jobs(type="transcribe_poll", tenant="acme")
+    assert "rate_limited" in [reason.code for reason in td.why(poll.id).reasons]
+    clock.advance(30)
+    drain(td)
+    assert Counter(job.tenant for job in td.jobs(type="transcribe_poll") if job.snoozes) == {"globex": 1, "acme": 1}
+
+
+def test_an_organization_that_is_refused_is_held_back_and_no_other(
+    url: str, clock: ManualClock, speech_service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(service.refused, "acme", 60)
+    upload_call("c1")
+    drain(td)
+    upload_call("c2")
+    upload_call("c1", "globex")
+    drain(td)
+    starts = td.jobs(type="transcribe_start", tenant="acme")
+    assert [("pending", 0), ("pending", 0)] == [(job.status, job.attempts) for job in starts]
+    assert 1 == sum(job.snoozes for job in starts), "the second one did not ask"
+    assert set(service.operations) == {"globex.c1"}
+    service.refused.clear()
+    clock.advance(60)
+    drain(td)
+    assert set(service.operations) == {"acme.c1", "acme.c2", "globex.c1"}
 
 
 # Retry behavior
