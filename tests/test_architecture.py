@@ -49,6 +49,7 @@ MIDDLE = {
     "function",
     "group_commit",
     "lease",
+    "limit_changes",
     "producer",
     "registry",
     "hooks",

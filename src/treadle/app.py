@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, Unpack
 from treadle import clock
 from treadle.backoff import DEFAULT
 from treadle.context import Tracing
-from treadle.control import AppLimits
 from treadle.diagnosis import BEAT
 from treadle.errors import BadOption, BadPayload, JobNotFound, MissingExtra
 from treadle.function import Options, checked, encode_payload, make_request
 from treadle.hooks import Hooks, dispatch_now
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.lease import Lease
+from treadle.limit_changes import AppLimits
 from treadle.management import Management, Statuses, statuses
 from treadle.producer import warn_if_on_loop
 from treadle.redact import Setting

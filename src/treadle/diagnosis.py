@@ -358,8 +358,8 @@ def _limited(facts: JobFacts, limit: FullLimit) -> Iterator[Reason]:
         yield Reason(ReasonCode.HELD_BACK, text, "wait until then", data | {"until": clock.moment(limit.held_until)})
 
 
-def _then(facts: JobFacts, at: int) -> str:
-    return f"at {_at(clock.moment(at))}, in {_duration(at - facts.now)}"
+def _then(facts: JobFacts, moment: int) -> str:
+    return f"at {format_utc(clock.moment(moment))}, in {_duration(moment - facts.now)}"
 
 
 def _jobs_ahead(ahead: int) -> Reason:

@@ -1,25 +1,22 @@
-"""Pauses and limits: the verbs of `Treadle` that keep workers from starting jobs."""
+"""Pauses: the verbs of `Treadle` that keep workers from starting jobs."""
 
 from __future__ import annotations
 
 import getpass
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
-from treadle.codec import decode_as
-from treadle.errors import BadOption, NoSuchWorker, UnknownLimit
-from treadle.limits import OF_TYPE, Limit, LimitChange, LimitState, Rate, checked_bounds, checked_limit_name
+from treadle.errors import BadOption, NoSuchWorker
 from treadle.pauses import Drained, NewPause, Pause, Target, checked_target, checked_text, checked_until
 from treadle.producer import Producer
 from treadle.results import twin
-from treadle.settings import checked_name
 from treadle.stores.base import Store
 
 if TYPE_CHECKING:
-    from treadle.app import Treadle
+    pass
 
 LOOK_SECONDS = 0.1
 """Between two looks of a drain at what still runs."""
@@ -112,7 +109,7 @@ class Pausing(Producer):
         self, target: Target, reason: str, until: datetime | timedelta | None, by: str | None, *, draining: bool
     ) -> Pause:
         at = None if until is None else checked_until(until, self.store.now())
-        new = NewPause(target=target, by=_who(by), reason=checked_text("reason", reason), until=at, draining=draining)
+        new = NewPause(target=target, by=who(by), reason=checked_text("reason", reason), until=at, draining=draining)
         return self.store.pause(new)
 
     apause = twin(pause)
@@ -131,67 +128,7 @@ def put_back(store: Store) -> int:
     return back
 
 
-class AppLimits:
-    """`td.limits`: a look at all limits, and changes at run time."""
-
-    def __init__(self, app: Treadle) -> None:
-        self._app = app
-
-    def list(self) -> Sequence[LimitState]:
-        """All limits that workers have published, and all that somebody has changed, by name and key, with how much
-        of each is used."""
-        return self._app.store.limits()
-
-    def get(self, name: str, *, key: str = "") -> LimitState | None:
-        """The limit, or the key of it that somebody has changed; or None."""
-        return next((state for state in self._app.store.limits() if (state.name, state.key) == (name, key)), None)
-
-    def set(
-        self,
-        name: str,
-        *,
-        key: str = "",
-        concurrency: int | None = None,
-        rate: Rate | None = None,
-        by: str | None = None,
-    ) -> LimitState:
-        """Change a limit for one key, or for all that have no change of their own. It wins over the code until `unset`.
-
-        `name`: of a Limit, or `type:NAME` for all jobs of a type. What you leave out stays as it is. No claim that
-        begins after this returns goes by the old one, and what runs goes on. `by`: as with `pause`. Raises
-        UnknownLimit.
-        """
-        checked_bounds(concurrency, rate)
-        known = self._known()
-        if checked_limit_name(name) not in known:
-            raise UnknownLimit(name, known)
-        if checked_name("key", key) and known[name] is None:
-            raise BadOption("key", key, f"limit {name!r} counts all its jobs together; leave the key out")
-        change = LimitChange(name=name, key=key, concurrency=concurrency, rate=rate, by=_who(by))
-        changed = self._app.store.change_limit(change)
-        self._app._wake()
-        return changed
-
-    def unset(self, name: str, *, key: str = "") -> bool:
-        """Go by the code again. False if it was not changed."""
-        unset = self._app.store.unset_limit(checked_limit_name(name), checked_name("key", key))
-        self._app._wake()
-        return unset
-
-    def _known(self) -> dict[str, str | None]:
-        """The limits that workers have published or this app declares, and what each is counted by."""
-        own = (job_type.policy for job_type in self._app.registry.types.values())
-        policies = [*self._app.store.policies().values(), *own]
-        declared = [limit for policy in policies for limit in decode_as(policy.limits, tuple[Limit, ...]) or ()]
-        return {f"{OF_TYPE}{policy.type}": None for policy in policies} | {one.name: one.per for one in declared}
-
-    alist = twin(list)
-    aget = twin(get)
-    aset = twin(set)
-    aunset = twin(unset)
-
-
-def _who(by: str | None) -> str:
+def who(by: str | None) -> str:
     return _user_and_host() if by is None else checked_text("by", by)
 
 

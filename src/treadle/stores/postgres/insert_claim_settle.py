@@ -117,7 +117,7 @@ class Transitions(Transaction):
         return self._limited.due(due) if self._limited else due
 
     def lock_limits(self, keys: Collection[Key], *, wait: bool) -> Collection[Key]:
-        statement = self.sql.LOCK_LIMITS if wait else self.sql.LOCK_FREE_LIMITS
+        statement = sql.LOCK_LIMITS if wait else sql.LOCK_FREE_LIMITS
         rows = self.execute(statement, {"keys": as_json(sorted(keys))}).fetchall() if keys else ()
         return [(name, key) for name, key, locked in rows if wait or locked]
 

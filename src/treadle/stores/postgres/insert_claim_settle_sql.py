@@ -86,10 +86,21 @@ SELECT run_at, queue, type FROM treadle.ready
 
 # Which limits are in force, and whether one of their keys may have a free place again. A claim also has to know whether
 # its worker may claim.
-_LIMITS_VERSION, _IS_ALIVE = Statements.LIMITS_VERSION, Statements.IS_ALIVE
+_LIMITS_VERSION, _IS_ALIVE, _KEYS = Statements.LIMITS_VERSION, Statements.IS_ALIVE, Statements.KEYS
 _OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
 LIMITS_STATE = f"SELECT ({_LIMITS_VERSION}), {_OPENED}"
 CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({_LIMITS_VERSION}), {_OPENED}"
+
+# Lock keys of limits until we commit, so that nobody else starts a job of theirs. Sorted, so that no two transactions
+# deadlock. [[name, key], …]
+_LOCK_LIMITS = f"""
+SELECT k.name, k.key, {{lock}}(k.number)
+  FROM (SELECT e.name, e.key, hashtextextended('treadle ' || e.name || chr(31) || e.key, 0) AS number
+          FROM ({_KEYS}) e ORDER BY 3 OFFSET 0) k
+"""
+LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock")
+# ... of which those that no other transaction has locked.
+LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock")
 
 # Lock waiting jobs that no other transaction has, and that are not paused: their ids, tenants, subjects and, as JSON,
 # what their payloads have at :paths.

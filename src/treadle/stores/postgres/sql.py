@@ -126,16 +126,6 @@ class PostgresStatements(Statements):
 
     # ---- limits
 
-    # Lock keys of limits until we commit, so that nobody else starts a job of theirs. Sorted, so that no two
-    # transactions deadlock.
-    _LOCK_LIMITS = """
-    SELECT k.name, k.key, {lock}(k.number)
-      FROM (SELECT e.name, e.key, hashtextextended('treadle ' || e.name || chr(31) || e.key, 0) AS number
-              FROM ({keys}) e ORDER BY 3 OFFSET 0) k
-    """
-    LOCK_LIMITS = _LOCK_LIMITS.format(lock="pg_advisory_xact_lock", keys=Statements.KEYS)
-    # ... of which those that no other transaction has locked.
-    LOCK_FREE_LIMITS = _LOCK_LIMITS.format(lock="pg_try_advisory_xact_lock", keys=Statements.KEYS)
     UNIT = "chr(31)"
     # Those to come to now, if no other transaction does, and whether their keys are locked by this.
     OPENINGS = """
