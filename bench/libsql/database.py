@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from bench.sqlite.database import SQLiteTables
 from treadle import Treadle
+from treadle.stores.claim_order import KnownLimits
 from treadle.stores.libsql.connection import Database, PendingRows, Transaction
 from treadle.stores.libsql.hrana import Parameters, Stream
 
@@ -35,7 +36,7 @@ class Plain:
             self.execute(sql, row)
 
     def _new(self) -> Transaction:
-        return Transaction(Stream(self._database.server), 0)
+        return Transaction(Stream(self._database.server), 0, KnownLimits())
 
     def now(self) -> int:
         return self._database.now()

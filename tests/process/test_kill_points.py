@@ -14,7 +14,6 @@ from contextlib import closing
 from typing import Any, NamedTuple
 
 import pytest
-from treadle.control import put_back
 
 from tests.conformance.forking import fork_and, wait
 from tests.conformance.helpers import (
@@ -40,6 +39,7 @@ from treadle.dedupe import REPLACED_BY, rule_text
 from treadle.filters import Filter
 from treadle.job import NewJob, Reschedule, Status
 from treadle.pauses import NewPause, Target
+from treadle.pausing import put_back
 from treadle.schedule import NewSchedule, Rule
 from treadle.stores import open_store
 from treadle.stores.postgres import connection as postgres

@@ -252,6 +252,19 @@ EVERY = 1.0
 """Seconds after which a claim looks anyway."""
 
 
+class KnownLimits:
+    """The limits as this process has read them."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.limits = limits or Limits()
+        self.version = -1
+        """They are read again when it has changed."""
+        self.unlimited: int | None = 0
+        """The version in which no type has a limit. In the first one, nothing was published yet."""
+        self.full: set[Key] = set()
+        """The limits without a key that had no free place at the last claim."""
+
+
 class Cursors:
     """How far a process has claimed, so that it does not look at everything before each claim. Its claims take turns.
 
@@ -264,7 +277,7 @@ class Cursors:
     looks are expensive, never for more than a tenth of the time.
     """
 
-    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, clock: Callable[[], float] | None = None, known: KnownLimits | None = None) -> None:
         self._clock = clock or (lambda: time.monotonic())
         """Measures what a look costs."""
         self._order: ClaimOrder | None = None
@@ -275,13 +288,7 @@ class Cursors:
         """Whether there may be a job before our positions."""
         self.paused = NOTHING_PAUSED
         """What was paused at the last look."""
-        self.limits = Limits()
-        self.limits_version = -1
-        """Of `limits`, which are read again when it has changed."""
-        self.unlimited: int | None = None
-        """The version in which no type has a limit."""
-        self.full: set[Key] = set()
-        """The limits without a key that had no free place at the last claim."""
+        self.known = known or KnownLimits()
 
     def look_first(self) -> bool:
         """Whether the next claim should begin with a full look."""

@@ -22,7 +22,7 @@ from treadle.codec import as_json, decode, decode_as
 from treadle.job import ClaimedJob
 from treadle.limits import OF_TYPE, Key, KeyUse, Limit, LimitChange, Limits, Rate, parked_for
 from treadle.stores.base import RECLAIM_AFTER
-from treadle.stores.claim_order import NO_SLOTS, Candidate, ClaimOrder, Cursors, Slots
+from treadle.stores.claim_order import NO_SLOTS, Candidate, ClaimOrder, KnownLimits, Slots
 from treadle.stores.parking import MOST_PARKED
 from treadle.stores.rows import Due
 from treadle.stores.transaction import Transaction
@@ -36,9 +36,9 @@ MOST_OPENINGS = 200
 def load(tx: Transaction) -> Limits:
     """All limits that are in force."""
     declared: dict[str, list[Limit]] = {}
-    changed = changes(tx)
+    types, changed = tx.execute(tx.sql.LIMITED_TYPES), changes(tx)
     names = {change.name for change in changed}
-    for type, concurrency, limits in tx.execute(tx.sql.LIMITED_TYPES):
+    for type, concurrency, limits in types.fetchall():
         own = [] if concurrency is None and f"{OF_TYPE}{type}" not in names else [Limit(f"{OF_TYPE}{type}", 1)]
         for limit in own:  # 0 by hand: nothing of it starts
             msgspec.structs.force_setattr(limit, "concurrency", None if concurrency is None else max(0, concurrency))
@@ -46,13 +46,13 @@ def load(tx: Transaction) -> Limits:
     return Limits(declared, changed)
 
 
-def limited_claim(tx: Transaction, cursors: Cursors, version: int, opened: int) -> LimitedClaim | None:
+def limited_claim(tx: Transaction, known: KnownLimits, version: int, opened: int) -> LimitedClaim | None:
     """What the limits allow a claim; None if there are none, and no openings either. This process remembers them until
     they are changed."""
-    if version != cursors.limits_version:
-        cursors.limits, cursors.limits_version = load(tx), version
-        cursors.unlimited = None if cursors.limits.types else version
-    return LimitedClaim(tx, cursors, cursors.limits) if cursors.limits.types or opened else None
+    if version not in (known.version, known.unlimited):
+        known.limits, known.version = load(tx), version
+        known.unlimited = None if known.limits.types else version
+    return LimitedClaim(tx, known) if known.limits.types or opened else None
 
 
 def changes(tx: Transaction) -> list[LimitChange]:
@@ -81,8 +81,8 @@ def key_uses(tx: Transaction, limits: Limits, keys: Collection[Key]) -> dict[Key
 class LimitedClaim:
     """What the limits allow one claim."""
 
-    def __init__(self, tx: Transaction, cursors: Cursors, limits: Limits) -> None:
-        self._tx, self._cursors, self._limits = tx, cursors, limits
+    def __init__(self, tx: Transaction, known: KnownLimits) -> None:
+        self._tx, self._known, self._limits = tx, known, known.limits
         self._uses: dict[Key, KeyUse] = {}
         self._places: dict[Key, int] = {}
         self._keys: dict[str, tuple[Key, ...]] = {}
@@ -160,12 +160,12 @@ class LimitedClaim:
 
     def _lock_whole(self, keys: set[Key]) -> dict[Key, int]:
         """Lock and measure limits; but those that were full at the last claim only if they are no longer."""
-        full = self._cursors.full & keys
+        full = self._known.full & keys
         wanted = keys - {key for key, n in self._measure(full).items() if not n}
         locked = self._tx.lock_limits(wanted, wait=not self._tx.has_locked_limits)
         self._tx.has_locked_limits, self.again = True, self.again or len(locked) < len(wanted)
         places = self._measure(locked)
-        self._cursors.full = {key for key in keys if not places.get(key)}
+        self._known.full = {key for key in keys if not places.get(key)}
         return places
 
     def _measure(self, keys: Collection[Key]) -> dict[Key, int]:

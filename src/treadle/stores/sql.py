@@ -412,6 +412,11 @@ class Statements:
         DELETE FROM treadle.buckets AS b WHERE coalesce(full_at, (
             SELECT max(n.full_at) FROM treadle.buckets n WHERE n.name = b.name AND n.key = b.key), 0) < :now
     """
+    # Whether there is anything to prune, or to come to.
+    HAS_LIMITS = """
+        SELECT EXISTS (SELECT 1 FROM treadle.lease_keys) OR EXISTS (SELECT 1 FROM treadle.buckets)
+            OR EXISTS (SELECT 1 FROM treadle.ready WHERE parked > 'limit:' AND parked < 'limit;' AND parked <> '')
+    """
     # Keys of leases that were deleted by hand.
     PRUNE_LEASE_KEYS = """
         DELETE FROM treadle.lease_keys AS k

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import SECOND, Clock
 from treadle.errors import CommitUnknown, StoreUnusable, TransactionOver
-from treadle.stores.claim_order import Cursors
+from treadle.stores.claim_order import Cursors, KnownLimits
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
@@ -70,10 +70,10 @@ class PendingRows:
 class Transaction(Transitions):
     """Statements on one stream. They pile up until the answer of one is read, and travel together."""
 
-    def __init__(self, stream: Stream, now: int, *, begins: bool = True) -> None:
+    def __init__(self, stream: Stream, now: int, known: KnownLimits, *, begins: bool = True) -> None:
         self.stream = stream
         self.now = now
-        self.cursors = Cursors()  # each claim looks at everything: claims of one process do not take turns
+        self.cursors = Cursors(known=known)  # each claim looks at everything: claims of one process do not take turns
         self._begins = begins
         self._pending: list[tuple[Statement, PendingRows]] = []
         self.is_over = False
@@ -115,6 +115,7 @@ class Database:
         self._offset = 0.0
         self._measured = -MEASURE_EVERY
         self.requests = 0
+        self._known = KnownLimits()
 
     def now(self) -> int:
         """The server's clock, which all of its users share: as it was measured, plus the time since."""
@@ -174,7 +175,7 @@ class Database:
 
     def _begin(self) -> Transaction:
         """A transaction that is rolled back when it ends, unless it is committed."""
-        tx = Transaction(Stream(self.server), self.now())
+        tx = Transaction(Stream(self.server), self.now(), self._known)
         tx.execute("BEGIN IMMEDIATE")
         return tx
 
@@ -203,7 +204,7 @@ class Database:
     def read(self, pool: str, steps: Steps[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Take steps that only read, each of which sees the newest commit."""
         for tries in (1, 2, 3):
-            tx = Transaction(Stream(self.server), 0, begins=False)
+            tx = Transaction(Stream(self.server), 0, self._known, begins=False)
             try:
                 tx.now = self.now()
                 return steps(tx, *args, **kwargs)

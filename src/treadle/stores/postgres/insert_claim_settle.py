@@ -101,7 +101,7 @@ class Transitions(Transaction):
     def due(self, request: ClaimRequest) -> Due:
         version, opened = self.execute(sql.LIMITS_STATE, {"now": self.now}).fetchone()
         order = ClaimOrder(self.ready_ranges(), request, self.cursors.paused)
-        self._limited = limited_claim(self, self.cursors, version, opened)
+        self._limited = limited_claim(self, self.cursors.known, version, opened)
         slots = self._limited.slots(order.types, lock=False) if self._limited else NO_SLOTS
         batches = order.batches(1, slots, self.now)
         if opened or any(order.merge(batch, self._read_starts(batch, order)) for batch in batches):
@@ -131,8 +131,8 @@ class Transitions(Transaction):
             raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
         self._parked, self._short, self._more = 0, [], False
         self._limited = None
-        if version != self.cursors.unlimited or opened:
-            self._limited = limited_claim(self, self.cursors, version, opened)
+        if version != self.cursors.known.unlimited or opened:
+            self._limited = limited_claim(self, self.cursors.known, version, opened)
         if opened and self._limited and self._limited.open_keys():
             self.cursors.stale = True
         kept = self.cursors.kept(request)

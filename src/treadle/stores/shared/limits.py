@@ -111,6 +111,10 @@ def _changed(tx: Transaction, name: str, key: str) -> None:
         tx.job_waits(queue)
 
 
+def has_limits(tx: Transaction) -> bool:
+    return bool(tx.value(tx.sql.HAS_LIMITS))
+
+
 def open_limits(tx: Transaction, after: str = "") -> tuple[int, str]:
     """Add openings for keys that have free places while jobs are parked for them, and delete what is over. Looks at
     some keys after this one. Return the number of those with a place, and where to go on."""

@@ -17,7 +17,7 @@ from treadle.job import Attempt, Job, Progress, Status
 from treadle.limits import OF_TYPE, FullLimit, Limits
 from treadle.pauses import Pause
 from treadle.stores.base import RECLAIM_AFTER, WorkerRow
-from treadle.stores.claim_order import Cursors
+from treadle.stores.claim_order import KnownLimits
 from treadle.stores.limiting import LimitedClaim, key_uses, load
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
@@ -184,7 +184,7 @@ def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequ
     place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
     ahead = 0
     found = tx.ready_ranges()
-    slots = LimitedClaim(tx, Cursors(), limits).slots({range.type for range, _ in found}, lock=False)
+    slots = LimitedClaim(tx, KnownLimits(limits)).slots({range.type for range, _ in found}, lock=False)
     for range, _ in found:
         if ahead > MOST_AHEAD:
             break

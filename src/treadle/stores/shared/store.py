@@ -286,7 +286,13 @@ class SQLStore(ABC, Generic[D]):
 
     change_limit = writes("other", limits.change_limit)
     unset_limit = writes("other", limits.unset_limit)
-    open_limits = writes("other", limits.open_limits)
+
+    def open_limits(self, after: str = "") -> tuple[int, str]:
+        database = self.database
+        return (
+            database.write("other", limits.open_limits, after) if database.read("read", limits.has_limits) else (0, "")
+        )
+
     limits = reads("read", limits.limits)
 
     # Pauses

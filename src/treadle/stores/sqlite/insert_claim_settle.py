@@ -104,7 +104,8 @@ class Transitions(Transaction):
         later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
         found = self.ready_ranges()
         _, latest, _, pauses, version, opened = state.fetchone()
-        held, limited = paused(_decode_pauses(pauses), self.now), limited_claim(self, self.cursors, version, opened)
+        held = paused(_decode_pauses(pauses), self.now)
+        limited = limited_claim(self, self.cursors.known, version, opened)
         order = ClaimOrder(found, request, held)
         slots = limited.slots(order.types) if limited else NO_SLOTS
         if opened or self._find(
@@ -135,8 +136,8 @@ class Transitions(Transaction):
         self._check(worker, *checked)
         held = NOTHING_PAUSED if pauses == "[]" else paused(_decode_pauses(pauses), self.now)
         limited = None
-        if version != self.cursors.unlimited or opened:
-            limited = limited_claim(self, self.cursors, version, opened)
+        if version != self.cursors.known.unlimited or opened:
+            limited = limited_claim(self, self.cursors.known, version, opened)
         back = limited.open_keys() if limited and opened else 0
         if held != self.cursors.paused or held.ended or back:
             order, kept = self._look_again(request, held), None
