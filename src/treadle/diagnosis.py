@@ -88,6 +88,7 @@ class ReasonCode(StrEnum):
     LIMIT_FULL = "limit_full"
     RATE_LIMITED = "rate_limited"
     HELD_BACK = "held_back"
+    TURNS = "turns"
     JOBS_AHEAD = "jobs_ahead"
     NEXT_LOOK = "next_look"
     EXPIRES = "expires"
@@ -129,6 +130,8 @@ class JobFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The job that holds its dedupe key, and has to end first."""
     ahead: int = 0
     """How many due jobs come first, up to MOST_AHEAD + 1."""
+    turns: tuple[int, int] | None = None
+    """If tenants of its type take turns: how many of them, and how many jobs of its own tenant come before it."""
     cancelled: bool = False
     deadline: int | None = None
     stuck: bool = False
@@ -170,6 +173,7 @@ def for_tenant(why: Why, job: Job) -> Why:
             "a handler blocks the event loop of its worker",
             "it goes on when that handler ends",
         ),
+        ReasonCode.TURNS: ("the tenants of its type take turns", "wait for its turn"),
         ReasonCode.JOBS_AHEAD: ("other jobs come first: higher priority, or due for longer", "wait for them"),
         ReasonCode.NEXT_LOOK: ("nothing is in its way", "a worker claims it within a second"),
     }
@@ -266,8 +270,8 @@ def _waiting(facts: JobFacts) -> list[Reason]:
     if expired := list(_expired(facts)):
         return expired
     reasons = [*early, *map(_paused, facts.pauses), *unserved, *full, *_quiet(own), *_stalled(facts, own)]
-    if facts.ahead and not early and not unserved and not facts.pauses:
-        reasons.append(_jobs_ahead(facts.ahead))
+    if not early and not unserved and not facts.pauses:
+        reasons += [*_turns(facts), *([_jobs_ahead(facts.ahead)] if facts.ahead else [])]
     way_out, data = "a worker claims it within a second", {"workers": [worker.id for worker in living]}
     reasons = reasons or [Reason(ReasonCode.NEXT_LOOK, "nothing is in its way", way_out, data)]
     return [*reasons, *_expires(facts)]
@@ -360,6 +364,15 @@ def _limited(facts: JobFacts, limit: FullLimit) -> Iterator[Reason]:
 
 def _then(facts: JobFacts, moment: int) -> str:
     return f"at {format_utc(clock.moment(moment))}, in {_duration(moment - facts.now)}"
+
+
+def _turns(facts: JobFacts) -> Iterator[Reason]:
+    tenants, before = facts.turns or (0, 0)
+    if tenants > 1 or before:
+        own = f"{before:,} of its own jobs come first" if before != 1 else "1 of its own jobs comes first"
+        who = f"the tenants of type {facts.job.type!r} take turns: {plural(tenants, 'tenant')} with due jobs"
+        way_out = "wait for its turn, start more workers, or give this job a higher priority"
+        yield Reason(ReasonCode.TURNS, f"{who}, and {own}", way_out, {"tenants": tenants, "before": before})
 
 
 def _jobs_ahead(ahead: int) -> Reason:

@@ -184,6 +184,7 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
             payload=payload,
             priority=policy.priority,
             max_attempts=policy.max_attempts,
+            fair=policy.fair,
         )
     tenant = options.get("tenant", "")
     dedupe = options.get("dedupe", dedupe)
@@ -206,6 +207,7 @@ def make_request(policy: TypePolicy, dedupe: DedupeOption, payload: str, options
         dedupe=key,
         dedupe_rule=None if key is None else rule_text(dedupe),
         start_within=microseconds(options["start_within"]) if "start_within" in options else None,
+        fair=policy.fair,
     )
 
 

@@ -146,6 +146,8 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     """Microseconds after its run_at within which it has to start."""
     schedule: str | None = None
     fired_at: int | None = None
+    fair: str = ""
+    """As in the policy of its type."""
 
     def due(self, now: int) -> int:
         """The earliest start, if it is stored now."""

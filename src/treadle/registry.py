@@ -44,6 +44,7 @@ class JobOptions(TypedDict, total=False):
     dedupe: DedupeOption
     run: Literal["auto", "thread", "process"]
     limits: Sequence[Limit]
+    fair: Literal["tenant"] | None
     cron: str | None
     zone: str | None
 
@@ -106,6 +107,7 @@ class Registry:
 
         `concurrency`: how many may run at once, over all workers. `max_attempts`: runs in total, by default 5.
         `limits`: how many may run at once or start per time, of this and other types, or for each key.
+        `fair="tenant"`: tenants take turns, so that none waits for all jobs of another.
         `timeout`: seconds for one run. `run="process"`: in a child process, which a timeout can kill.
         `cron`, `zone`: also enqueue it at these times, without arguments. The schedule has the name of the type.
         """
@@ -220,6 +222,7 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
         concurrency=None if concurrency is None else at_least_one("concurrency", concurrency),
         timeout=None if timeout is None else clock.seconds(timeout),
         limits=as_json(checked_limits(options.get("limits", ()))),
+        fair=_checked_fair(options.get("fair")),
     )
     return JobType(
         handler=handler,
@@ -230,6 +233,12 @@ def _job_type(handler: Callable[..., Any], options: JobOptions) -> JobType:
         dedupe=dedupe,
         run=_checked_run(options.get("run", "auto"), handler),
     )
+
+
+def _checked_fair(fair: Any) -> str:
+    if fair not in (None, "tenant"):
+        raise BadOption("fair", fair, "choose 'tenant', or leave it out")
+    return fair or ""
 
 
 def _checked_run(run: Any, handler: Callable[..., Any]) -> Literal["async", "thread", "process"]:

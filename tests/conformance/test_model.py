@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -43,7 +43,7 @@ from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
 from treadle.stores.base import TypePolicy
 
-TYPES, QUEUES, TENANTS, WORKERS = ("a", "b"), ("q", "r"), ("", "t"), ("w1", "w2", "")
+TYPES, QUEUES, TENANTS, WORKERS = ("a", "b", "fair"), ("q", "r"), ("", "t"), ("w1", "w2", "")
 LIMITS = {"b": 2}
 PER_TENANT = Limit("per tenant", concurrency=1, per="tenant")
 """Of type `a`."""
@@ -103,6 +103,7 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         limit(self.store, "b", LIMITS["b"])
         self.store.publish([TypePolicy(type="a", limits=as_json([PER_TENANT]))])
+        self.store.publish([TypePolicy(type="fair", fair="tenant")])
         for worker in WORKERS[:2]:
             enlist(self.store, worker)
         self.store.put_schedule(HEARTBEAT)
@@ -134,22 +135,39 @@ class StoreMachine(RuleBasedStateMachine):
                 self.jobs[id] = replace(self.jobs[id], **ended)
         return self.holder(tenant, key) is not None
 
-    def due(self, types: set[str] | None, most: int) -> list[str]:
+    def due(self, types: set[str] | None) -> list[str]:
+        """What may be claimed, but for limits, the most urgent first."""
+        pending = ((id, k) for id, k in self.jobs.items() if k.status is Status.PENDING and not k.parked)
+        wanted = ((id, k) for id, k in pending if k.run_at <= self.clock() and (types is None or k.type in types))
+        return [id for *_, id in sorted((-k.priority, k.run_at, id) for id, k in wanted if not self.is_paused(k))]
+
+    def in_order(self, due: list[str], most: int) -> list[str]:
+        """What a claim takes of it, if no type is fair."""
         room = {type: most - self.running(type) for type, most in LIMITS.items()}
         free = {tenant: 1 - self.running_of(tenant) for tenant in TENANTS}
-        chosen = []
-        pending = ((id, k) for id, k in self.jobs.items() if k.status is Status.PENDING and not k.parked)
-        waiting = [(-k.priority, k.run_at, id) for id, k in pending]
-        for _, run_at, id in sorted(waiting):
+        chosen: list[str] = []
+        for id in due:
             type = self.jobs[id].type
-            may_run = run_at <= self.clock() and (types is None or type in types) and room.get(type, 1) > 0
-            may_run = may_run and not self.is_paused(self.jobs[id])
-            may_run = may_run and (type != "a" or free[self.jobs[id].tenant] > 0)
+            may_run = room.get(type, 1) > 0 and (type != "a" or free[self.jobs[id].tenant] > 0)
             if may_run and len(chosen) < most:
                 chosen.append(id)
                 free[self.jobs[id].tenant] -= type == "a"
                 room[type] = room.get(type, 99) - 1
         return chosen
+
+    def check_turns(self, due: list[str], expected: list[str], claimed: list[str]) -> None:
+        """As many of each priority as in order, of each tenant the oldest, and nobody more than one turn ahead."""
+        assert [self.jobs[id].priority for id in expected] == [self.jobs[id].priority for id in claimed]
+        assert set(claimed) <= set(due)
+        groups: defaultdict[tuple[Any, ...], dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+        for id in due:
+            if (k := self.jobs[id]).type == "fair":
+                groups[k.queue, k.priority][k.tenant].append(id)
+        for tenants in groups.values():
+            taken = {tenant: [id for id in ids if id in claimed] for tenant, ids in tenants.items()}
+            assert all(ids[: len(taken[tenant])] == taken[tenant] for tenant, ids in tenants.items())
+            fewest = min((len(taken[tenant]) for tenant, ids in tenants.items() if ids != taken[tenant]), default=99)
+            assert max(map(len, taken.values())) <= fewest + 1
 
     def is_paused(self, k: Known) -> bool:
         held = (target for target, until in self.paused.items() if until is None or until > self.clock())
@@ -197,15 +215,23 @@ class StoreMachine(RuleBasedStateMachine):
         within=st.sampled_from([None, None, 4 * SECOND]),
         max_attempts=st.integers(1, 3),
         again=st.booleans(),
+        fair=st.sampled_from(["", "tenant"]),
     )
-    def insert(self, again: bool, delay: int, key: str | None, within: int | None, **options: Any) -> None:
-        new = new_job(delay=delay, dedupe=key, start_within=within, **options)
+    def insert(self, again: bool, delay: int, key: str | None, within: int | None, fair: str, **options: Any) -> None:
+        fair = fair if options["type"] == "fair" else ""  # its producer may not know
+        new = new_job(delay=delay, dedupe=key, start_within=within, fair=fair, **options)
         expected = (key and self.holder(new.tenant, key)) or new.id
         for _ in range(1 + again):
             assert [expected] == ids(self.store.insert([new]))
         if expected == new.id:
             due = self.clock() + delay
             self.jobs[new.id] = Known(key=key, run_at=due, start_by=within and due + within, **options)
+
+    @rule(tenant=st.sampled_from(TENANTS), n=st.integers(1, 4), knows=st.booleans())
+    def insert_some_by_turns(self, tenant: str, n: int, knows: bool) -> None:
+        options: dict[str, Any] = {"type": "fair", "queue": "q", "tenant": tenant, "priority": 0, "max_attempts": 5}
+        for id in ids(self.store.insert([new_job(fair="tenant" if knows else "", **options) for _ in range(n)])):
+            self.jobs[id] = Known(key=None, run_at=self.clock(), **options)
 
     @rule(
         type=st.sampled_from(TYPES),
@@ -226,12 +252,18 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(most=st.integers(1, 4), worker=st.sampled_from(WORKERS), types=st.none() | st.sets(st.sampled_from(TYPES)))
     def claim(self, most: int, worker: str, types: set[str] | None) -> None:
-        expected, late = self.due(types, most), self.late()
+        due, late = self.due(types), self.late()
+        expected, by_turns = self.in_order(due, most), any(self.jobs[id].type == "fair" for id in due)
         worker = self.workers[worker]
         self.store.open_limits()  # a job that was let go for a free place may be cancelled, paused or of another type
         claimed = take(self.store, most, worker, types=None if types is None else dict.fromkeys(types))
 
-        if late.isdisjoint(expected):
+        if by_turns and late.isdisjoint(due):
+            self.check_turns(due, expected, ids(claimed))
+        elif by_turns:  # whether it meets them depends on whose turn it is
+            assert set(ids(claimed)) <= set(due) - late
+            self.expired({id for id in late if self.store.get(id).status is Status.CANCELLED})
+        elif late.isdisjoint(expected):
             assert expected == ids(claimed)
         else:  # what is claimed instead differs by the store
             assert {id for id in expected if id not in late} <= set(ids(claimed))

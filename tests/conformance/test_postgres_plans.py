@@ -74,6 +74,18 @@ SELECT 'api', 'key-' || n, at * 1000 FROM made WHERE n > {ENDED} AND n <= {ENDED
 INSERT INTO treadle.types VALUES ('limited', 'queue-0', 0, 5, NULL, NULL, 0);
 """
 
+# A type by turns. One of its tenants has nearly all jobs, 200 others have 20 each.
+BY_TURNS = 40_000
+FILL_BY_TURNS = f"""
+CREATE TEMP TABLE fair AS
+SELECT n, {ID} AS id, CASE WHEN n % 10 = 0 THEN 'tenant-' || n / 10 % 200 ELSE 'big' END AS tenant,
+       {FIRST} + n * 1000 AS at
+  FROM generate_series({WAITING + RUNNING + ENDED + 1}, {WAITING + RUNNING + ENDED + BY_TURNS}) n;
+INSERT INTO treadle.jobs SELECT id, 'fair', 'fair', tenant, '', '{{}}', 2, 5, NULL, NULL, at FROM fair;
+INSERT INTO treadle.ready SELECT id, 'fair', 'fair', tenant, 2, at, 0, 0, 0, at, 'fair' FROM fair;
+INSERT INTO treadle.types VALUES ('fair', 'fair', 2, 5, NULL, NULL, 0, '[]', '', '[]', 'tenant');
+"""
+
 # Statistics are rows of pg_statistic. The planner's idea of a table's size is in pg_class.
 FORGET = """
 DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'treadle'::regnamespace);
@@ -99,6 +111,7 @@ def filled(postgres_databases) -> Iterator[str]:
         for table in OURS:  # autovacuum must not refresh the statistics
             connection.execute(f"ALTER TABLE treadle.{table} SET (autovacuum_enabled = false)")
         connection.execute(FILL)
+        connection.execute(FILL_BY_TURNS)
     yield url
     postgres_databases.drop(url)
 
@@ -307,6 +320,48 @@ def test_parked_rows_are_found_by_what_they_are_parked_for(explain):
     check(explain(Transaction.sql.PARKED_FOR, {"after": "tenant:", "before": "tenant;", "most": BATCH}))
     check(explain(Transaction.sql.UNPARK, {"parked": "tenant:acme", "most": BATCH}))
     check(explain(Transaction.sql.DROP_PAUSES, {"now": LATER}))
+
+
+# By turns
+
+FAIR = {"queue": "fair", "type": "fair", "priority": 2, "now": LATER}
+WALK = {"last": "b", "tenants": BATCH - 1, "wanted": BATCH, "each": 1}
+
+
+@pytest.mark.parametrize("last", ["b", "tenant-7", "\U0010ffff"])
+def test_a_claim_jumps_from_tenant_to_tenant(explain, last):
+    check(explain(Transaction.sql.READ_TURNS, {**FAIR, **WALK, "last": last}), 3 * MOST)
+
+
+def test_ranges_by_turns_are_found_by_skipping_through_their_index(explain):
+    check(explain(hot.READY_RANGES, {}))
+
+
+def test_a_claim_by_turns_reads_only_what_it_takes(explain):
+    rows = explain.connection.execute(f"SELECT id::text FROM treadle.ready WHERE parked = 'fair' LIMIT {BATCH}")
+    ids = json.dumps([id for (id,) in rows])
+    plan = explain(hot.INSERT_LEASES_OF, {"ids": ids, "now": LATER, "worker": "w", "token": 1, "timeouts": "{}"})
+
+    check(plan)
+    assert BATCH == plan.taken("ready"), plan
+
+
+def test_rows_are_moved_to_the_index_by_turns_by_index(explain):
+    row = {"queue": "queue-1", "type": "type-3", "priority": 2, "now": LATER, "most": BATCH}
+
+    check(explain(Transaction.sql.START_TURNS, row))
+
+
+def test_turns_are_counted_by_their_index(explain):
+    explain.connection.execute(hot.PLAN_BY_INDEX)
+    place = {"tenant": "big", "run_at": FIRST + (ENDED + RUNNING + BATCH) * 1000, "id": new_id(), "limit": BATCH}
+    pairs = json.dumps([("fair", "fair")])
+
+    check(explain(Transaction.sql.TURNS, {**FAIR, **WALK, **place}), 2 * MOST)
+    check(explain(Transaction.sql.EQUAL_BY_TURNS, {**FAIR, **place}))
+    check(explain(Transaction.sql.ABOVE_BY_TURNS, {**FAIR, **place, "priority": 1}))
+    oldest = Transaction.sql.OLDEST_BY_TURNS.format(pairs=Transaction.sql.PAIRS)
+    check(explain(oldest, {"now": LATER, "most": BATCH, "pairs": pairs}), 3 * MOST)
 
 
 PAUSE_ACME = "INSERT INTO treadle.pauses VALUES ('acme', '', '', 'ann', '', 0, NULL, 0)"

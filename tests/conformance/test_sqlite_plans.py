@@ -6,12 +6,13 @@ import re
 
 import pytest
 
-from tests.conformance.helpers import DAY, finish, limit, put_many, take
+from tests.conformance.helpers import DAY, finish, limit, new_job, put_many, take
 from treadle.clock import SECOND
 from treadle.filters import Filter, parse
 from treadle.job import Status
 from treadle.outcome import CANCELLED, COMPLETED
 from treadle.pauses import NewPause, Target
+from treadle.stores.base import TypePolicy
 from treadle.stores.sqlite import insert_claim_settle_sql as hot
 from treadle.stores.sqlite.connection import Transaction
 from treadle.stores.sqlite.sql import SQLiteStatements
@@ -19,6 +20,8 @@ from treadle.stores.sqlite.sql import SQLiteStatements
 pytestmark = pytest.mark.only("sqlite")
 
 IN_ORDER = "treadle_ready_in_order"
+FAIR = "treadle_ready_fair"
+RANGE = {"queue": "q", "type": "t", "priority": 0, "now": 1}
 
 
 def plan(store, statement, parameters=()):
@@ -73,11 +76,95 @@ def test_ranges_are_found_by_skipping_through_the_index(store):
     ready = of_table(lines, "treadle_ready", "r", "n")
 
     scans = [line for line in ready if line.startswith("SCAN")]
-    assert [f"SCAN treadle_ready USING COVERING INDEX {IN_ORDER}"] == scans
-    jumps = of_table(lines, "n")
-    assert jumps
-    assert all(line.startswith(f"SEARCH n USING COVERING INDEX {IN_ORDER}") for line in jumps)
+    assert [f"SCAN treadle_ready USING COVERING INDEX {index}" for index in (IN_ORDER, FAIR)] == scans
+    jumps = [line.partition(" (")[0] for line in of_table(lines, "n")]
+    assert [f"SEARCH n USING COVERING INDEX {index}" for index in (IN_ORDER, IN_ORDER, FAIR, FAIR)] == jumps
+    assert of_table(lines, "treadle_types_fair")
     assert [] == [line for line in lines if "TEMP B-TREE" in line]
+
+
+def test_a_claim_jumps_from_tenant_to_tenant(store):
+    row = {**RANGE, "last": "a", "tenants": 5, "wanted": 5, "each": 1}
+    lines = of_table(plan(store, Transaction.sql.READ_TURNS, row), "r")
+
+    assert 6 == len(lines)
+    assert [f"SEARCH r USING COVERING INDEX {FAIR} (queue=? AND type=? AND priority=? AND tenant>?)"] == lines[1:2]
+    assert all(line.startswith("SEARCH r USING COVERING INDEX treadle_ready_") for line in lines)
+    sorts = [line for line in plan(store, Transaction.sql.READ_TURNS, row) if "TEMP B-TREE" in line]
+    assert ["USE TEMP B-TREE FOR ORDER BY"] == sorts  # of the tenants that were walked
+
+
+def test_rows_are_moved_to_the_index_by_turns_by_index(store):
+    lines = plan(store, Transaction.sql.START_TURNS, {**RANGE, "most": 5})
+
+    assert [line for line in lines if f"{IN_ORDER} (queue=? AND type=? AND priority=? AND run_at<?)" in line]
+    assert not [line for line in lines if line.startswith("SCAN treadle_ready") or "TEMP B-TREE" in line]
+
+
+@pytest.mark.parametrize("name", ["TURNS", "OLDEST_BY_TURNS", "ABOVE_BY_TURNS", "EQUAL_BY_TURNS"])
+def test_turns_are_counted_by_their_index(store, name):
+    statement = getattr(Transaction.sql, name).format(pairs=Transaction.sql.PAIRS)
+    lines = of_table(plan(store, statement, dict.fromkeys(re.findall(r":(\w+)", statement), 1)), "r", "treadle_ready")
+
+    assert lines
+    assert all(line.startswith("SEARCH") and (FAIR in line or "PRIMARY KEY" in line) for line in lines)
+
+
+def put_fair(store, tenant, n, **options):
+    options = {"type": "free", "fair": "tenant", **options}
+    store.insert([new_job(tenant=tenant, **options) for _ in range(n)])
+
+
+def fill_with_jobs_of_one_tenant(store, n):
+    put_fair(store, "big", n)
+
+
+def fill_with_jobs_for_later_of_many_tenants(store, n):
+    for k in range(n):
+        put_fair(store, f"t{k}", 1, delay=60 * SECOND)
+
+
+def fill_with_a_lower_priority(store, n):
+    for k in range(n):
+        put_fair(store, f"t{k}", 1, priority=-1)
+
+
+def fill_with_jobs_of_a_paused_tenant(store, n):
+    store.pause(NewPause(target=Target(tenant="a_paused_one"), by="ann"))
+    put_fair(store, "a_paused_one", n)
+    assert [] == [*take(store, 1), *take(store, 1)]
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        fill_with_jobs_of_one_tenant,
+        fill_with_jobs_for_later_of_many_tenants,
+        fill_with_a_lower_priority,
+        fill_with_jobs_of_a_paused_tenant,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_a_backlog_does_not_slow_down_a_claim_by_turns(open_store, fill):
+    store, steps = open_store(), []
+    store.publish([TypePolicy(type="free", fair="tenant")])
+    take(store, 1)
+    for n in (20, 1200):
+        fill(store, n)
+        for tenant in "abcde":
+            put_fair(store, tenant, 1)
+        steps.append(steps_of_a_claim(store, limit=5))
+        for id in waiting_of(store, "abcde"):
+            store.cancel(id)
+
+    few, many = steps
+    assert many < few * 1.2
+
+
+def waiting_of(store, tenants):
+    """Jobs of these tenants that a claim left, because another tenant had a turn."""
+    found = store.jobs(Filter(tenants=tuple(tenants), statuses=(Status.PENDING,)), 100)
+    return [job.id for job in found.jobs]
 
 
 def steps_of_a_claim(store, **wanted):

@@ -43,7 +43,7 @@ def with_context(ctx: Context, operation_id: str, *, force: bool = False) -> str
     return ctx.id + operation_id
 
 
-@td.job(run="process", backoff=[1, 5, 25], dedupe=True, priority=1, queue="slow", type="other")
+@td.job(run="process", backoff=[1, 5, 25], dedupe=True, priority=1, queue="slow", type="other", fair="tenant")
 async def async_with_context(ctx: Context, operation_id: str) -> None:
     async with ctx.atransaction() as connection:
         connection.execute("…")

@@ -64,6 +64,8 @@ class TypePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """As `Redactor.published`: names that its app hides, too."""
     limits: str = "[]"
     """JSON: the limits that its code declares, but for its concurrency."""
+    fair: str = ""
+    """`tenant` if its tenants take turns."""
     arguments: str = ""
     """To publish: the JSON schema of its handler's arguments. `policies` leaves it out, `arguments` returns it."""
 

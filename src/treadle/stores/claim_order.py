@@ -35,6 +35,8 @@ class ReadyRange(NamedTuple):
     queue: str
     type: str
     priority: int
+    fair: bool = False
+    """Whether its tenants take turns. Then it is another range, of another index."""
 
 
 _LAST_RANGE = ReadyRange("\U0010ffff", "", 0)
@@ -118,6 +120,12 @@ class ClaimOrder:
         self._slots = NO_SLOTS
         self._full: list[Head] = []
         """Ranges whose type has no free place."""
+        self.turns: dict[ReadyRange, list[tuple[str, Position]]] = {}
+        """Of ranges by turns: tenants and their next jobs, in the reverse order of their turns."""
+        self.served: set[str] = set()
+        """The jobs that this claim has taken by turns."""
+        self.more = False
+        """Whether another claim is to follow, which finds more jobs by turns."""
 
     @property
     def types(self) -> set[str]:
@@ -127,6 +135,7 @@ class ClaimOrder:
     def batches(self, limit: int, slots: Slots, now: int) -> Iterator[list[Head]]:
         """Some ranges of one priority, those with the oldest jobs first, until `limit` jobs are found."""
         self.missing, self.rows, self.now, self._slots = limit, 0, now, slots
+        self.turns, self.served, self.more = {}, set(), False
         if self._full or slots:
             heads, self._heap, self._full = [*self._heap, *self._full], [], []
             for head in heads:
@@ -175,6 +184,7 @@ class ClaimOrder:
         """Keep what is left of a range: from the first job on that was not taken, or the priority below it."""
         taken = bisect_right(start.due, after)
         if taken < len(start.due):
+            after = START if head.range.fair else after  # who is next is not a matter of age
             self._push(Head(head.urgency, start.due[taken], after, head.range))
         elif has_more:
             self.passed(head, after)
@@ -183,7 +193,12 @@ class ClaimOrder:
 
     def passed(self, head: Head, last: Position) -> None:
         """All jobs of this range up to the last one were taken."""
-        self._push(Head(head.urgency, last, last, head.range))
+        self._push(Head(head.urgency, last, START if head.range.fair else last, head.range))
+
+    def leave(self, range: ReadyRange) -> None:
+        """Take no more jobs of this range."""
+        self._heap = [head for head in self._heap if head.range != range]
+        heapq.heapify(self._heap)
 
     def below(self, head: Head, lower: int) -> None:
         """No more jobs of this range can be taken now. `lower` is the next priority below it."""
@@ -288,6 +303,8 @@ class Cursors:
         """Whether there may be a job before our positions."""
         self.paused = NOTHING_PAUSED
         """What was paused at the last look."""
+        self.turn: dict[ReadyRange, str] = {}
+        """Of ranges by turns: the tenant that had its turn last."""
         self.known = known or KnownLimits()
 
     def look_first(self) -> bool:

@@ -4,6 +4,8 @@ A claim takes nothing of what is paused. The jobs of a paused queue or type are 
 The jobs of a paused tenant are among those of others: a claim that meets some parks them, which takes them out of the
 index, so that each is met about once. When the pause is over they are put back, some at a time: by the one who resumes,
 by claims, and by a chore of every worker, which finds what all of them left.
+
+`ready.parked` is '' for a job in order, 'fair' for one by turns (turns.py), and else says what it is parked for.
 """
 
 from __future__ import annotations

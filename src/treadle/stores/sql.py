@@ -58,6 +58,23 @@ UNTHROTTLED = """
          WHERE j.id = f.id AND j.tenant = f.tenant AND d.id = f.id), 0) <= :now)
 """
 
+# The tenants of a range by turns: from the one after :last on, and around to :last; a jump over the index for each.
+_OF_RANGE = "r.queue = :queue AND r.type = :type AND r.priority = :priority"
+_NEXT_TENANT = f"SELECT r.tenant FROM treadle.ready r WHERE {_OF_RANGE} AND r.parked = 'fair'"
+_WALK = f"""
+walk (tenant, lap, n) AS (
+    SELECT CAST(:last AS text) COLLATE "C", 0, 0
+    UNION ALL
+    SELECT CASE WHEN w.tenant IS NULL THEN ({_NEXT_TENANT} ORDER BY r.tenant LIMIT 1)
+                ELSE ({_NEXT_TENANT} AND r.tenant > w.tenant ORDER BY r.tenant LIMIT 1) END,
+           CASE WHEN w.tenant IS NULL THEN 1 ELSE lap END, n + 1
+      FROM walk w WHERE n <= :tenants AND (lap = 0 OR w.tenant <= :last)
+),
+turn AS MATERIALIZED (
+    SELECT tenant, n FROM walk WHERE n > 0 AND tenant IS NOT NULL AND (lap = 0 OR tenant <= :last))
+"""
+_LOWER = "SELECT r.priority FROM treadle.ready r WHERE r.queue = :queue AND r.type = :type AND r.priority < :priority"
+
 
 class Statements:
     """The statements that all databases have, written as PostgreSQL has them. A subclass per database adds its own."""
@@ -116,14 +133,18 @@ class Statements:
     # Say how a type is run.
     PUBLISH = """
         INSERT INTO treadle.types
-               (type, queue, priority, max_attempts, concurrency, timeout, redact, limits, arguments, updated_at)
-        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :limits, :arguments, :now)
+               (type, queue, priority, max_attempts, concurrency, timeout, redact, limits, fair, arguments,
+                updated_at)
+        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :limits, :fair, :arguments,
+                :now)
             ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
                max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
-               redact = excluded.redact, limits = excluded.limits, arguments = excluded.arguments,
-               updated_at = excluded.updated_at
+               redact = excluded.redact, limits = excluded.limits, fair = excluded.fair,
+               arguments = excluded.arguments, updated_at = excluded.updated_at
     """
-    POLICIES = "SELECT type, queue, priority, max_attempts, concurrency, timeout, redact, limits FROM treadle.types"
+    POLICIES = """
+        SELECT type, queue, priority, max_attempts, concurrency, timeout, redact, limits, fair FROM treadle.types
+    """
 
     ARGUMENTS = "SELECT arguments FROM treadle.types WHERE type = :type"
 
@@ -146,6 +167,23 @@ class Statements:
     DEAD_LEASEHOLDERS = """
         SELECT DISTINCT worker FROM treadle.leases l
          WHERE worker <> '' AND NOT EXISTS (SELECT 1 FROM treadle.workers w WHERE w.id = l.worker)
+    """
+
+    # A range by turns: of each tenant so many due jobs that they are :wanted in all, and at least :each. The next lower
+    # priority, in order and by turns; and whether jobs of a fair type are due that do not wait by turns yet.
+    READ_TURNS = f"""
+        WITH RECURSIVE {_WALK}
+        SELECT (SELECT coalesce(json_agg(json_build_array(t.tenant, to_json((
+                    SELECT coalesce(json_agg(json_build_array(d.run_at, d.id)), '[]') FROM (
+                        SELECT r.run_at, r.id FROM treadle.ready r
+                         WHERE {_OF_RANGE} AND r.tenant = t.tenant AND r.run_at <= :now AND r.parked = 'fair'
+                         ORDER BY r.run_at, r.id
+                         LIMIT greatest(:each, (SELECT (:wanted + count(*) - 1) / greatest(count(*), 1) FROM turn))
+                        ) d)))), '[]')::text FROM (SELECT tenant FROM turn ORDER BY n) t),
+               ({_LOWER} AND r.parked = '' ORDER BY r.priority DESC LIMIT 1),
+               ({_LOWER} AND r.parked = 'fair' ORDER BY r.priority DESC LIMIT 1),
+               EXISTS (SELECT 1 FROM treadle.types t WHERE t.type = :type AND t.fair <> '')
+               AND EXISTS (SELECT 1 FROM treadle.ready r WHERE {_OF_RANGE} AND r.run_at <= :now AND r.parked = '')
     """
 
     # ---- settle
@@ -254,7 +292,7 @@ class Statements:
         UPDATE treadle.ready SET run_at = coalesce(CAST(:run_at AS bigint), run_at), updated_at = :now,
                priority = coalesce(CAST(:priority AS integer), priority), queue = coalesce(CAST(:queue AS text), queue),
                start_by = start_by - run_at + coalesce(CAST(:run_at AS bigint), run_at),
-               parked = CASE WHEN substr(parked, 1, 6) = 'limit:' THEN '' ELSE parked END
+               parked = CASE WHEN parked = 'fair' OR substr(parked, 1, 6) = 'limit:' THEN '' ELSE parked END
          WHERE id = CAST(:id AS uuid)
     """
     # ... for good: whatever puts it back to wait reads its priority here. The only change of a row of `jobs`.
@@ -381,7 +419,7 @@ class Statements:
                  WHERE r.name = e.name AND r.key = e.key AND r.full_at IS NULL AND r.seq > (SELECT seq {_BUCKET})),
                (SELECT max(o.at) FROM treadle.openings o WHERE o.name = e.name AND o.key = e.key AND o.held = 1),
                (SELECT 1 FROM treadle.ready r
-                 WHERE r.parked = 'limit:' || e.name || {{unit}} || e.key AND r.parked <> '' LIMIT 1)
+                 WHERE r.parked = 'limit:' || e.name || {{unit}} || e.key AND r.parked > 'fair' LIMIT 1)
           FROM ({{keys}}) e
     """
     # [[name, key, id, lease, tenant], …]
@@ -402,7 +440,7 @@ class Statements:
         SELECT n.name, n.key, n.at, 0
           FROM (SELECT e ->> 0 AS name, e ->> 1 AS key, (e ->> 2)::bigint AS at, e ->> 3 AS parked
                   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e) n
-         WHERE (SELECT 1 FROM treadle.ready r WHERE r.parked = n.parked AND r.parked <> '' LIMIT 1) = 1
+         WHERE (SELECT 1 FROM treadle.ready r WHERE r.parked = n.parked AND r.parked > 'fair' LIMIT 1) = 1
            AND NOT (n.at > :now AND coalesce((SELECT max(o.at) FROM treadle.openings o
                                                WHERE o.name = n.name AND o.key = n.key), 0) > :now)
     """
@@ -467,16 +505,16 @@ class Statements:
         DELETE FROM treadle.pauses WHERE (tenant, queue, type) IN (
             SELECT tenant, queue, type FROM treadle.pauses p
              WHERE until <= :now AND NOT EXISTS (
-                   SELECT 1 FROM treadle.ready r WHERE r.parked = 'tenant:' || p.tenant AND r.parked <> '')
+                   SELECT 1 FROM treadle.ready r WHERE r.parked = 'tenant:' || p.tenant AND r.parked > 'fair')
                FOR UPDATE SKIP LOCKED)
     """
     # What rows are parked for, after this and before that: a jump over the index for each.
     PARKED_FOR = """
         WITH RECURSIVE held (parked) AS (
             SELECT (SELECT parked FROM treadle.ready
-                     WHERE parked <> '' AND parked > CAST(:after AS text) ORDER BY parked LIMIT 1)
+                     WHERE parked > 'fair' AND parked > CAST(:after AS text) ORDER BY parked LIMIT 1)
             UNION ALL
-            SELECT (SELECT r.parked FROM treadle.ready r WHERE r.parked <> '' AND r.parked > held.parked
+            SELECT (SELECT r.parked FROM treadle.ready r WHERE r.parked > 'fair' AND r.parked > held.parked
                      ORDER BY r.parked LIMIT 1) FROM held WHERE parked IS NOT NULL
         )
         SELECT parked FROM held WHERE parked < CAST(:before AS text) LIMIT :most
@@ -524,6 +562,21 @@ class Statements:
             WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now AND parked = ''
               AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
     """
+    # ... of those that wait by turns, where others than the oldest may go: among the first :limit.
+    ABOVE_BY_TURNS = AHEAD_ABOVE.replace("parked = ''", "parked = 'fair'")
+    EQUAL_BY_TURNS = """
+        SELECT count(*) FROM (SELECT run_at, id FROM treadle.ready
+            WHERE queue = :queue AND type = :type AND priority = :priority AND parked = 'fair' LIMIT :limit) a
+         WHERE (run_at, id) < (:run_at, CAST(:id AS uuid))
+    """
+    # If a job waits by turns: how many tenants take turns with it, and how many jobs of its own come before it.
+    TURNS = f"""
+        WITH RECURSIVE {_WALK}
+        SELECT (SELECT count(*) FROM turn), (SELECT count(*) FROM (SELECT 1 FROM treadle.ready r
+            WHERE {_OF_RANGE} AND r.tenant = :tenant AND r.parked = 'fair'
+              AND (r.run_at, r.id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a)
+         WHERE EXISTS (SELECT 1 FROM treadle.ready WHERE id = CAST(:id AS uuid) AND parked = 'fair')
+    """
 
     # ---- stats
 
@@ -538,7 +591,7 @@ class Statements:
     PAIRS = "SELECT e ->> 0 AS queue, e ->> 1 AS type FROM jsonb_array_elements(CAST(:pairs AS text)::jsonb) e"
     # Of each (queue, type, priority) that waits: since when the oldest is due, when the next is, how many are later.
     # Parked jobs are due, but nobody could take them. {pairs}: the queues and types.
-    WAITING_BY_PRIORITY = """
+    _LEVELS = """
         WITH RECURSIVE level (queue, type, priority) AS (
             SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = t.queue AND r.type = t.type
                                     AND r.parked = '' ORDER BY priority DESC LIMIT 1)
@@ -547,7 +600,8 @@ class Statements:
             SELECT queue, type, (SELECT priority FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
                                     AND r.priority < l.priority AND r.parked = '' ORDER BY priority DESC LIMIT 1)
               FROM level l WHERE priority IS NOT NULL
-        )
+        )"""
+    WAITING_BY_PRIORITY = f"""{_LEVELS}
         SELECT queue, type,
                (SELECT run_at FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
                    AND r.priority = l.priority AND run_at <= :now AND r.parked = '' ORDER BY run_at LIMIT 1),
@@ -556,6 +610,24 @@ class Statements:
                (SELECT count(*) FROM (SELECT 1 FROM treadle.ready r WHERE r.queue = l.queue AND r.type = l.type
                    AND r.priority = l.priority AND run_at > :now AND r.parked = '' LIMIT :most) a)
           FROM level l WHERE priority IS NOT NULL LIMIT :levels
+    """
+    # ... and of those that wait by turns: since when the oldest is due, of the first :most tenants.
+    _LEVELS_BY_TURNS = _LEVELS.replace("parked = ''", "parked = 'fair'")
+    _FAIR = (
+        "treadle.ready r WHERE r.queue = w.queue AND r.type = w.type AND r.priority = w.priority AND parked = 'fair'"
+    )
+    OLDEST_BY_TURNS = f"""{_LEVELS_BY_TURNS},
+        tenants (queue, type, priority, tenant) AS (
+            SELECT queue, type, priority, (SELECT r.tenant FROM {_FAIR} ORDER BY r.tenant LIMIT 1)
+              FROM level w WHERE priority IS NOT NULL
+            UNION ALL
+            SELECT queue, type, priority, (
+                   SELECT r.tenant FROM {_FAIR} AND r.tenant > w.tenant ORDER BY r.tenant LIMIT 1)
+              FROM tenants w WHERE tenant IS NOT NULL
+        )
+        SELECT queue, type, min((SELECT r.run_at FROM {_FAIR} AND r.tenant = w.tenant AND r.run_at <= :now
+                                  ORDER BY r.run_at LIMIT 1))
+          FROM (SELECT * FROM tenants WHERE tenant IS NOT NULL LIMIT :most) w GROUP BY queue, type
     """
     # The newest jobs that failed before: how many there are, and how many of them wait for their next attempt.
     RETRYING = """
@@ -657,7 +729,7 @@ class Statements:
     # Schedules with what their jobs get: of their own, or of their type.
     _TO_FIRE = f"""
         SELECT {_S_OF_SCHEDULE}, coalesce(s.queue, t.queue, 'default'), coalesce(s.priority, t.priority, 0),
-               coalesce(s.max_attempts, t.max_attempts, 5)
+               coalesce(s.max_attempts, t.max_attempts, 5), coalesce(t.fair, '')
           FROM treadle.schedules s LEFT JOIN treadle.types t ON t.type = s.type
     """
     # Those that are due. One that is locked is being fired or changed by another transaction.

@@ -61,8 +61,11 @@ CREATE TABLE treadle.ready (
 -- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority). Parked rows are not in it.
 CREATE INDEX ready_in_order ON treadle.ready (queue, type, priority DESC, run_at, id) WHERE parked = '';
 
--- Where they are found again when what parked them is over.
-CREATE INDEX ready_parked ON treadle.ready (parked, queue, type, priority DESC, run_at, id) WHERE parked <> '';
+-- Due jobs of types whose tenants take turns: a claim jumps from tenant to tenant.
+CREATE INDEX ready_fair ON treadle.ready (queue, type, priority DESC, tenant, run_at, id) WHERE parked = 'fair';
+
+-- Where the others are found again when what parked them is over. (What they are parked for sorts after 'fair'.)
+CREATE INDEX ready_parked ON treadle.ready (parked, queue, type, priority DESC, run_at, id) WHERE parked > 'fair';
 
 -- Those that were put here for later: when the next one is due. A job that is due at once is not in it.
 CREATE INDEX ready_later ON treadle.ready (run_at) WHERE run_at > updated_at;
@@ -156,7 +159,8 @@ CREATE TABLE treadle.types (
     updated_at   bigint NOT NULL,
     redact       text NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
     arguments    text NOT NULL DEFAULT '', -- JSON schema of the handler's arguments; '' if there is none
-    limits       text NOT NULL DEFAULT '[]'  -- JSON: the limits that its code declares
+    limits       text NOT NULL DEFAULT '[]', -- JSON: the limits that its code declares
+    fair         text NOT NULL DEFAULT ''  -- 'tenant' if its tenants take turns
 );
 
 -- What people have changed of limits at run time: for one key, or with '' for all others. It wins over the code. The row

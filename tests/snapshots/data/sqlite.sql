@@ -55,8 +55,12 @@ CREATE TABLE treadle_ready (
 CREATE INDEX treadle_ready_in_order ON treadle_ready (queue, type, priority DESC, run_at, id, parked)
     WHERE parked = '';
 
--- Where they are found again when what parked them is over.
-CREATE INDEX treadle_ready_parked ON treadle_ready (parked, queue, type, priority DESC, run_at, id) WHERE parked <> '';
+-- Due jobs of types whose tenants take turns: a claim jumps from tenant to tenant.
+CREATE INDEX treadle_ready_fair ON treadle_ready (queue, type, priority DESC, tenant, run_at, id, parked)
+    WHERE parked = 'fair';
+
+-- Where the others are found again when what parked them is over. (What they are parked for sorts after 'fair'.)
+CREATE INDEX treadle_ready_parked ON treadle_ready (parked, queue, type, priority DESC, run_at, id) WHERE parked > 'fair';
 
 -- Those that were put here for later: when the next one is due. A job that is due at once is not in it.
 CREATE INDEX treadle_ready_later ON treadle_ready (run_at) WHERE run_at > updated_at;
@@ -148,8 +152,10 @@ CREATE TABLE treadle_types (
     updated_at   INTEGER NOT NULL,
     redact       TEXT NOT NULL DEFAULT '[]',  -- JSON: names that its app hides, too; false if it hides nothing
     arguments    TEXT NOT NULL DEFAULT '', -- JSON schema of the handler's arguments; '' if there is none
-    limits       TEXT NOT NULL DEFAULT '[]'  -- JSON: the limits that its code declares
+    limits       TEXT NOT NULL DEFAULT '[]', -- JSON: the limits that its code declares
+    fair         TEXT NOT NULL DEFAULT ''  -- 'tenant' if its tenants take turns
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX treadle_types_fair ON treadle_types (type) WHERE fair <> '';
 
 -- What people have changed of limits at run time: for one key, or with '' for all others. It wins over the code. The row
 -- without a name counts the changes in `at`.

@@ -11,7 +11,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from treadle.clock import SECOND, Clock
 from treadle.errors import CommitUnknown, StoreUnusable, TransactionOver
-from treadle.stores.claim_order import Cursors, KnownLimits
+from treadle.stores.claim_order import Cursors, KnownLimits, ReadyRange
 from treadle.stores.error_codes import Action, action, error_for, may_be_committed
 from treadle.stores.libsql.hrana import Failed, Parameters, Result, Statement, Stream
 from treadle.stores.libsql.server import NoResult, Refused, Server, Unreachable, Untrusted
@@ -73,7 +73,7 @@ class Transaction(Transitions):
     def __init__(self, stream: Stream, now: int, known: KnownLimits, *, begins: bool = True) -> None:
         self.stream = stream
         self.now = now
-        self.cursors = Cursors(known=known)  # each claim looks at everything: claims of one process do not take turns
+        self.cursors = Cursors(known=known)  # each claim looks at everything: they do not wait for each other
         self._begins = begins
         self._pending: list[tuple[Statement, PendingRows]] = []
         self.is_over = False
@@ -116,6 +116,7 @@ class Database:
         self._measured = -MEASURE_EVERY
         self.requests = 0
         self._known = KnownLimits()
+        self._turn: dict[ReadyRange, str] = {}
 
     def now(self) -> int:
         """The server's clock, which all of its users share: as it was measured, plus the time since."""
@@ -176,6 +177,7 @@ class Database:
     def _begin(self) -> Transaction:
         """A transaction that is rolled back when it ends, unless it is committed."""
         tx = Transaction(Stream(self.server), self.now(), self._known)
+        tx.cursors.turn = self._turn
         tx.execute("BEGIN IMMEDIATE")
         return tx
 
@@ -205,6 +207,7 @@ class Database:
         """Take steps that only read, each of which sees the newest commit."""
         for tries in (1, 2, 3):
             tx = Transaction(Stream(self.server), 0, self._known, begins=False)
+            tx.cursors.turn = self._turn
             try:
                 tx.now = self.now()
                 return steps(tx, *args, **kwargs)

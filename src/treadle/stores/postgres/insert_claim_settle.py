@@ -25,6 +25,7 @@ from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import (
     LOOKED_AT,
     NO_SLOTS,
+    START,
     Candidate,
     ClaimOrder,
     Cursors,
@@ -41,6 +42,10 @@ from treadle.stores.postgres import insert_claim_settle_sql as sql
 from treadle.stores.postgres.sql import PostgresStatements
 from treadle.stores.rows import NOTHING_PAUSED, Claim, Due
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
+from treadle.stores.turns import TurnReader, found_by_turns, served
+
+MOST_BEHIND = 3
+"""Times that a claim goes on by turns though others were faster."""
 
 log = logging.getLogger("treadle")
 
@@ -69,6 +74,8 @@ class Transitions(Transaction):
     locks_limits = True
     _short: list[tuple[ReadyRange, int, Position]]
     """The ranges of which it got less than it asked for."""
+    _behind = 0
+    """How often it got less than it asked for of those by turns."""
 
     @contextmanager
     def snapshot(self) -> Generator[None]:
@@ -82,7 +89,13 @@ class Transitions(Transaction):
     def insert(self, jobs: Sequence[NewJob]) -> Moved:
         now = self.now
         rows = [
-            (*_COLUMNS(job), due := job.due(now), job.dedupe_rule, job.start_within and due + job.start_within)
+            (
+                *_COLUMNS(job),
+                due := job.due(now),
+                job.dedupe_rule,
+                job.start_within and due + job.start_within,
+                job.fair,
+            )
             for job in jobs
         ]
         self.execute(sql.INSERT_JOBS, {"rows": as_json(rows), "now": now})
@@ -96,7 +109,10 @@ class Transitions(Transaction):
         rows = self.execute(sql.READY_RANGES).fetchall()
         pauses, rows = rows[0][5], [row for row in rows if row[0] is not None]
         self.cursors.paused = NOTHING_PAUSED if pauses is None else paused(_decode_pauses(pauses), self.now)
-        return [Found(ReadyRange(q, t, priority), (run_at, id)) for q, t, priority, run_at, id, _ in rows]
+        places = [(Found(ReadyRange(*row[:3]), START if row[7] else row[3:5]), row[7]) for row in rows]
+        in_order, by_turns = ([found for found, turns in places if turns is which] for which in (False, True))
+        fair = {row[1] for row in rows if row[6]}
+        return found_by_turns(in_order, by_turns, fair) if fair or by_turns else in_order
 
     def due(self, request: ClaimRequest) -> Due:
         version, opened = self.execute(sql.LIMITS_STATE, {"now": self.now}).fetchone()
@@ -104,7 +120,7 @@ class Transitions(Transaction):
         self._limited = limited_claim(self, self.cursors.known, version, opened)
         slots = self._limited.slots(order.types, lock=False) if self._limited else NO_SLOTS
         batches = order.batches(1, slots, self.now)
-        if opened or any(order.merge(batch, self._read_starts(batch, order)) for batch in batches):
+        if opened or any(order.merge(batch, self._read_starts(batch, order, reads_only=True)) for batch in batches):
             return Due(True)
         self._more = bool(self.cursors.paused.ended)
         return self._next_due(request)
@@ -129,7 +145,7 @@ class Transitions(Transaction):
         may_claim, version, opened = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now}).fetchone()
         if worker and not may_claim:
             raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
-        self._parked, self._short, self._more = 0, [], False
+        self._parked, self._short, self._more, self._behind = 0, [], False, 0
         self._limited = None
         if version != self.cursors.known.unlimited or opened:
             self._limited = limited_claim(self, self.cursors.known, version, opened)
@@ -169,6 +185,7 @@ class Transitions(Transaction):
                     rest = msgspec.structs.replace(request, limit=request.limit - len(claimed))
                     claimed += self._claim_in(order, worker, rest)
                 break
+        self._more = self._more or order.more or (self._behind > MOST_BEHIND and bool(claimed))
         return claimed
 
     def _park_met(self) -> int:
@@ -176,7 +193,7 @@ class Transitions(Transaction):
         short, self._short = self._short, []
         if not short:
             return 0
-        ranges = as_json([(*range, limit, *position) for range, limit, position in short])
+        ranges = as_json([(*range[:3], limit, *position) for range, limit, position in short])
         parked = self.execute(sql.PARK, {"ranges": ranges, "now": self.now, "most": MOST_PARKED}).rowcount
         self._parked += max(parked, MOST_PARKED // MOST_LOOKS)
         return parked
@@ -185,12 +202,15 @@ class Transitions(Transaction):
         self, worker: str, request: ClaimRequest, order: ClaimOrder, batch: Sequence[Head]
     ) -> list[ClaimedJob]:
         head = batch[0]
-        if len(batch) > 1 or order.has_others(head) or (self._limited and self._limited.limits(head.range.type)):
+        limited = self._limited
+        if len(batch) > 1 or head.range.fair or order.has_others(head) or (limited and limited.limits(head.range.type)):
             jobs = order.merge(batch, self._read_starts(batch, order))
-            limited = self._limited
+            jobs = served(order, jobs, self.cursors.turn) if order.turns else jobs
             keyed = self._lease_fitting(limited, worker, request, order, jobs) if limited and jobs else []
             plain = [job for job in jobs if not (limited and limited.has_keys(job[2].type))]
-            return [*keyed, *(self._lease_ranges(worker, request, _starts_of(plain, batch)) if plain else ())]
+            starts = _starts_of([job for job in plain if not job[2].fair], batch)
+            in_order = self._lease_ranges(worker, request, starts) if starts else []
+            return [*keyed, *in_order, *self._lease_by_turns(worker, request, order, plain)]
         # Nearly always: nothing to merge, so nothing to read first.
         is_due = head.at[0] <= self.now
         claimed = self._lease_ranges(worker, request, [(head.range, order.missing, head.after)]) if is_due else []
@@ -208,16 +228,35 @@ class Transitions(Transaction):
         ids = as_json([id for id, _ in fitting])
         return self._lease(worker, request, [range for _, range in fitting], {"ids": ids}) if fitting else []
 
-    def _read_starts(self, batch: Sequence[Head], order: ClaimOrder) -> list[RangeStart]:
-        ranges = as_json([(*head.range, *head.after) for head in batch])
-        rows = self.execute(sql.READ_RANGES, {"ranges": ranges, "now": self.now, "limit": order.rows}).fetchall()
-        return [RangeStart(_decode_due(due), lower) for due, lower in rows]
+    def _lease_by_turns(
+        self, worker: str, request: ClaimRequest, order: ClaimOrder, jobs: Sequence[Candidate]
+    ) -> list[ClaimedJob]:
+        """Others may have taken these very jobs by now. Then the claim goes on with those behind them, but not forever:
+        others may have locked all of them."""
+        fair = [(id, range) for _, id, range in jobs if range.fair]
+        ids = as_json([id for id, _ in fair])
+        claimed = self._lease(worker, request, [range for _, range in fair], {"ids": ids}) if fair else []
+        self._behind += len(claimed) < len(fair)
+        for range in {range for _, range in fair} if self._behind > MOST_BEHIND else ():
+            order.leave(range)
+        turns = {id: n for n, (id, _) in enumerate(fair)}
+        return sorted(claimed, key=lambda job: turns[job.id])
+
+    def _read_starts(self, batch: Sequence[Head], order: ClaimOrder, *, reads_only: bool = False) -> list[RangeStart]:
+        ranges = [(*head.range[:3], *head.after) for head in batch if not head.range.fair]
+        row = {"ranges": as_json(ranges), "now": self.now, "limit": order.rows}
+        rows = self.execute(sql.READ_RANGES, row) if ranges else ()
+        starts = [RangeStart(_decode_due(due), lower) for due, lower in rows]
+        if len(starts) == len(batch):
+            return starts
+        turns = TurnReader(self, order, self.cursors.turn, self.cursors.paused.tenants)
+        return turns.starts(batch, starts, reads_only=reads_only)
 
     def _lease_ranges(
         self, worker: str, request: ClaimRequest, starts: Sequence[tuple[ReadyRange, int, Position]]
     ) -> list[ClaimedJob]:
         """Lease the next jobs of each range."""
-        ranges = as_json([(*range, limit, *position) for range, limit, position in starts])
+        ranges = as_json([(*range[:3], limit, *position) for range, limit, position in starts])
         claimed = self._lease(worker, request, [range for range, _, _ in starts], {"ranges": ranges})
         if len(claimed) < sum(limit for _, limit, _ in starts):
             self._short += starts

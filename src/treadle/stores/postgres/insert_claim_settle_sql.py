@@ -11,13 +11,14 @@ _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 
 # What was asked for, and that it waits.
 # [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, schedule, fired_at,
-#   run_at, dedupe_rule, start_by], …]
+#   run_at, dedupe_rule, start_by, fair], …]
 INSERT_JOBS = """
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
            (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
            v ->> 8 AS dedupe, v ->> 9 AS traceparent, v ->> 10 AS schedule, (v ->> 11)::bigint AS fired_at,
-           (v ->> 12)::bigint AS run_at, v ->> 13 AS dedupe_rule, (v ->> 14)::bigint AS start_by
+           (v ->> 12)::bigint AS run_at, v ->> 13 AS dedupe_rule, (v ->> 14)::bigint AS start_by,
+           v ->> 15 AS fair
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 job AS (
     INSERT INTO treadle.jobs
@@ -30,14 +31,17 @@ tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
     SELECT 'pending', type, queue, count(*) FROM e GROUP BY type, queue)
 INSERT INTO treadle.ready
-       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
-SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint), start_by FROM e
+       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, parked)
+SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint), start_by,
+       CASE WHEN fair <> '' AND run_at <= CAST(:now AS bigint) THEN 'fair' ELSE '' END
+  FROM e
 """
 
 # ---- claim
 
 # Every (queue, type) in which jobs wait, with its highest priority, and where that begins: a jump over the index per
 # pair. Each row, and the one row without a pair if no job waits, has the pauses: [[tenant, queue, type, until], …].
+# Jobs that wait by turns have rows of their own. The last two columns: whether the type is fair, and whether they do.
 READY_RANGES = """
 WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
     (SELECT queue, type, priority, run_at, id FROM treadle.ready WHERE parked = ''
@@ -47,10 +51,21 @@ WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
         SELECT r.queue, r.type, r.priority, r.run_at, r.id FROM treadle.ready r
          WHERE (r.queue, r.type) > (pair.queue, pair.type) AND r.parked = ''
          ORDER BY r.queue, r.type, r.priority DESC, r.run_at, r.id LIMIT 1) n
+),
+fair (queue, type, priority) AS (
+    (SELECT queue, type, priority FROM treadle.ready WHERE parked = 'fair'
+      ORDER BY queue, type, priority DESC LIMIT 1)
+    UNION ALL
+    SELECT n.queue, n.type, n.priority FROM fair CROSS JOIN LATERAL (
+        SELECT r.queue, r.type, r.priority FROM treadle.ready r
+         WHERE (r.queue, r.type) > (fair.queue, fair.type) AND r.parked = 'fair'
+         ORDER BY r.queue, r.type, r.priority DESC LIMIT 1) n
 )
-SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text, paused.rows
+SELECT pair.queue, pair.type, pair.priority, pair.run_at, pair.id::text, paused.rows,
+       EXISTS (SELECT 1 FROM treadle.types t WHERE t.type = pair.type AND t.fair <> ''), by_turns
   FROM (SELECT json_agg(json_build_array(tenant, queue, type, until))::text AS rows FROM treadle.pauses) paused
-  LEFT JOIN pair ON true
+  LEFT JOIN (SELECT *, false AS by_turns FROM pair
+              UNION ALL SELECT queue, type, priority, NULL, NULL, true FROM fair) pair ON true
 """
 
 # The next :limit due jobs of ranges and, where there are fewer, the next lower priority.
@@ -112,7 +127,7 @@ SELECT r.id::text, r.tenant, j.subject, (
          CROSS JOIN LATERAL (SELECT * FROM treadle.ready q WHERE q.id = e.id::uuid LIMIT 1 FOR UPDATE SKIP LOCKED) p
         OFFSET 0) r
  CROSS JOIN LATERAL (SELECT subject, payload FROM treadle.jobs q WHERE q.id = r.id AND q.tenant = r.tenant LIMIT 1) j
- WHERE r.parked = '' AND NOT EXISTS (
+ WHERE r.parked IN ('', 'fair') AND NOT EXISTS (
        SELECT 1 FROM treadle.pauses p
         WHERE (p.until IS NULL OR p.until > :now)
           AND (p.queue = r.queue OR p.type = r.type OR (p.tenant <> '' AND p.tenant = r.tenant)))
@@ -179,11 +194,13 @@ SELECT {LEASE_COLUMNS},
  ORDER BY j.priority DESC, l.run_at, l.id
 """
 INSERT_LEASES = _INSERT_LEASES.format(rows=_IN_RANGES)
-# ... or jobs that we have locked. [id, …]
+# ... or these jobs, if no other transaction has them. [id, …]
 INSERT_LEASES_OF = _INSERT_LEASES.format(
     rows="""
         SELECT p.ctid FROM jsonb_array_elements_text(CAST(:ids AS text)::jsonb) e (id)
-         CROSS JOIN LATERAL (SELECT ctid FROM treadle.ready r WHERE r.id = e.id::uuid LIMIT 1) p"""
+         CROSS JOIN LATERAL (SELECT ctid, queue, type FROM treadle.ready r
+                              WHERE r.id = e.id::uuid AND r.parked IN ('', 'fair') LIMIT 1 FOR UPDATE SKIP LOCKED) p
+         WHERE p.queue <> ALL(ARRAY(SELECT queue FROM paused)) AND p.type <> ALL(ARRAY(SELECT type FROM paused))"""
 )
 
 # Put jobs that were not started in time back, as if no claim had met them. [[id, start_by], …]

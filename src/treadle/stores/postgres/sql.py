@@ -71,6 +71,14 @@ class PostgresStatements(Statements):
     SELECT v ->> 0, v ->> 1, v ->> 2, (v ->> 3)::bigint FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v
     """
 
+    # Let due jobs of a range wait by turns, which wait in order, unless another transaction has them.
+    START_TURNS = """
+    UPDATE treadle.ready SET parked = 'fair' WHERE ctid = ANY(ARRAY(
+        SELECT ctid FROM treadle.ready
+         WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now AND parked = ''
+         ORDER BY run_at, id LIMIT :most FOR UPDATE SKIP LOCKED))
+    """
+
     # ---- jobs that were not started in time
 
     # The first of them: what each is, how long it had, and whether it holds a dedupe key. One that another transaction
@@ -147,19 +155,19 @@ class PostgresStatements(Statements):
         SELECT e.parked, e.n, p.queue, p.type
           FROM (SELECT v ->> 0 AS parked, (v ->> 1)::integer AS n
                   FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v) e
-         CROSS JOIN LATERAL (SELECT r.queue, r.type FROM treadle.ready r WHERE r.parked = e.parked AND r.parked <> ''
+         CROSS JOIN LATERAL (SELECT r.queue, r.type FROM treadle.ready r WHERE r.parked = e.parked AND r.parked > 'fair'
                               ORDER BY r.queue, r.type LIMIT 1) p
         UNION ALL
         SELECT pair.parked, pair.n, p.queue, p.type FROM pair
          CROSS JOIN LATERAL (SELECT r.queue, r.type FROM treadle.ready r
-                              WHERE r.parked = pair.parked AND r.parked <> ''
+                              WHERE r.parked = pair.parked AND r.parked > 'fair'
                                 AND (r.queue, r.type) > (pair.queue, pair.type)
                               ORDER BY r.queue, r.type LIMIT 1) p
     )
     UPDATE treadle.ready SET parked = '' WHERE ctid = ANY(ARRAY(
         SELECT p.ctid FROM pair
          CROSS JOIN LATERAL (SELECT r.ctid FROM treadle.ready r
-                              WHERE r.parked = pair.parked AND r.parked <> ''
+                              WHERE r.parked = pair.parked AND r.parked > 'fair'
                                 AND r.queue = pair.queue AND r.type = pair.type
                               ORDER BY r.priority DESC, r.run_at, r.id
                               LIMIT least(pair.n, CAST(:most AS integer)) FOR UPDATE SKIP LOCKED) p))
@@ -187,7 +195,7 @@ class PostgresStatements(Statements):
     # Put back the most urgent rows that are parked for this, unless another transaction does.
     UNPARK = """
     UPDATE treadle.ready SET parked = '' WHERE ctid = ANY(ARRAY(
-        SELECT ctid FROM treadle.ready WHERE parked = CAST(:parked AS text) AND parked <> ''
+        SELECT ctid FROM treadle.ready WHERE parked = CAST(:parked AS text) AND parked > 'fair'
          ORDER BY parked, queue, type, priority DESC, run_at, id LIMIT :most FOR UPDATE SKIP LOCKED))
     RETURNING queue
     """

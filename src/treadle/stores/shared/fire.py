@@ -44,6 +44,7 @@ class ToFire(NamedTuple):
     queue: str
     priority: int
     max_attempts: int
+    fair: str
 
     @property
     def key(self) -> Name:
@@ -62,6 +63,7 @@ class ToFire(NamedTuple):
             max_attempts=self.max_attempts,
             schedule=row.name,
             fired_at=fired_at,
+            fair=self.fair,
         )
 
     def job_at(self, moment: int) -> NewJob:
@@ -112,7 +114,7 @@ def fire(tx: Transaction, limit: int) -> Fired:
 
 
 def _to_fire(row: Sequence[Any]) -> ToFire:
-    return ToFire(to_row(row), *row[-3:])
+    return ToFire(to_row(row), *row[-4:])
 
 
 def _unended(tx: Transaction, names: Sequence[Name]) -> defaultdict[Name, list[tuple[str, bool]]]:

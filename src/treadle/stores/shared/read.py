@@ -21,6 +21,7 @@ from treadle.stores.claim_order import KnownLimits
 from treadle.stores.limiting import LimitedClaim, key_uses, load
 from treadle.stores.shared.pausing import pauses
 from treadle.stores.transaction import Transaction
+from treadle.stores.turns import AFTER_ALL, MOST_TENANTS
 
 # The columns of JOB: those of the job, and those of the three tables of which one has it.
 _COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "created_at")
@@ -124,13 +125,14 @@ def job_facts(tx: Transaction, id: str) -> JobFacts | None:
         return msgspec.structs.replace(found, cancelled=bool(cancelled), deadline=deadline, stuck=bool(stuck))
     if job.status is not Status.PENDING:
         return found
-    paused, limits = pauses(tx), load(tx)
+    paused, limits, turns = pauses(tx), load(tx), _turns(tx, job)
     return msgspec.structs.replace(
         found,
         limits=tuple(_full_limits(tx, job, limits)),
         waits_for=None if job.dedupe_mode is None else tx.value(tx.sql.KEY_BEFORE, {"id": id}),
         pauses=tuple(pause for pause in paused if pause.holds(job.queue, job.type, job.tenant)),
-        ahead=_ahead(tx, job, found.workers, paused, limits),
+        ahead=_ahead(tx, job, found.workers, paused, limits, by_turns=turns is not None),
+        turns=turns,
     )
 
 
@@ -177,8 +179,18 @@ def _with_holders(tx: Transaction, limit: FullLimit) -> FullLimit:
     return msgspec.structs.replace(limit, holders={row[0]: row[1] for row in rows}, jobs=tuple(some[:MOST_SHOWN]))
 
 
-def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequence[Pause], limits: Limits) -> int:
-    """How many due jobs come before it, of those that its own workers would take."""
+def _turns(tx: Transaction, job: Job) -> tuple[int, int] | None:
+    row = {name: getattr(job, name) for name in ("id", "queue", "type", "priority", "tenant")}
+    bounds = {"last": AFTER_ALL, "tenants": MOST_TENANTS, "limit": MOST_AHEAD + 1}
+    found = tx.execute(tx.sql.TURNS, {**row, **bounds, "run_at": clock.from_datetime(job.run_at)}).fetchone()
+    return None if found is None else (found[0], found[1])
+
+
+def _ahead(
+    tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequence[Pause], limits: Limits, *, by_turns: bool
+) -> int:
+    """How many due jobs come before it, of those that its own workers would take. `by_turns`: it waits for its turn,
+    and not for older jobs of its own type."""
     rivals = [worker for worker in alive(workers, tx.now) if handles(worker, job.queue, job.type)]
     types = {type for worker in rivals for type in worker.types}
     place = {"priority": job.priority, "run_at": clock.from_datetime(job.run_at), "id": job.id, "now": tx.now}
@@ -192,5 +204,8 @@ def _ahead(tx: Transaction, job: Job, workers: Sequence[WorkerRow], paused: Sequ
             continue
         if range.type in types and any(serves(w, range.queue) for w in rivals) and slots.has(range.type):
             row = {**place, "queue": range.queue, "type": range.type, "limit": MOST_AHEAD + 1 - ahead}
-            ahead += sum(int(tx.value(statement, row) or 0) for statement in (tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_EQUAL))
+            own = by_turns and (range.queue, range.type) == (job.queue, job.type)
+            places = [(tx.sql.AHEAD_ABOVE, tx.sql.AHEAD_EQUAL), (tx.sql.ABOVE_BY_TURNS, tx.sql.EQUAL_BY_TURNS)]
+            statements = [one for two in places[: 1 + range.fair] for one in two[: 2 - own]]
+            ahead += sum(int(tx.value(statement, row) or 0) for statement in statements)
     return ahead

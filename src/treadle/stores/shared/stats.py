@@ -144,6 +144,8 @@ def _queue_stats(tx: Transaction, which: Term, queues: int) -> list[QueueStats]:
     found = tx.execute(waiting, {**most, "pairs": pairs, "levels": MOST_LEVELS + 1}).fetchall()
     for queue, type, *level in found[:MOST_LEVELS]:
         levels[queue, type].append(_Level(*level))
+    for queue, type, oldest in tx.execute(tx.sql.OLDEST_BY_TURNS.format(pairs=tx.sql.PAIRS), {**most, "pairs": pairs}):
+        levels[queue, type].append(_Level(oldest, None, 0))
     again = tx.execute(tx.sql.RETRYING, most).fetchall()
     retrying = {(queue, type): later for queue, type, _, later in again}
     whole = len(found) <= MOST_LEVELS and sum(failed_before for _, _, failed_before, _ in again) < MOST_COUNTED

@@ -22,12 +22,14 @@ from treadle.stores.base import ClaimRequest
 from treadle.stores.claim_order import (
     LOOKED_AT,
     NO_SLOTS,
+    START,
     Candidate,
     ClaimOrder,
     Cursors,
     Found,
     Position,
     RangeStart,
+    ReadyRange,
     Slots,
     next_due,
 )
@@ -37,11 +39,13 @@ from treadle.stores.rows import NOTHING_PAUSED, Claim, Due, Paused
 from treadle.stores.sqlite import insert_claim_settle_sql as sql
 from treadle.stores.sqlite.sql import SQLiteStatements
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction, as_written, requeued
+from treadle.stores.turns import TurnReader, found_by_turns, served
 
 log = logging.getLogger("treadle")
 
 _decode_claimed = msgspec.json.Decoder(list[ClaimedJob]).decode
 _decode_found = msgspec.json.Decoder(list[Found]).decode
+_decode_ranges = msgspec.json.Decoder(list[ReadyRange]).decode
 _decode_due = msgspec.json.Decoder(list[Position]).decode
 _decode_pauses = msgspec.json.Decoder(list[PauseRow]).decode
 _decode_ids = msgspec.json.Decoder(list[str]).decode
@@ -49,7 +53,7 @@ _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 _COLUMNS = (
     *("type", "queue", "tenant", "subject", "priority", "max_attempts"),
-    *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "start_within"),
+    *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "start_within", "fair"),
 )
 _COMMON = attrgetter(*_COLUMNS)
 
@@ -108,16 +112,19 @@ class Transitions(Transaction):
         limited = limited_claim(self, self.cursors.known, version, opened)
         order = ClaimOrder(found, request, held)
         slots = limited.slots(order.types) if limited else NO_SLOTS
-        if opened or self._find(
-            order, 1, slots, max(self.now, latest or 0)
-        ):  # a claim corrects a clock that stepped back
+        now = max(self.now, latest or 0)  # a claim corrects a clock that stepped back
+        if opened or self._find(order, 1, slots, now, reads_only=held):
             return Due(True)
         due = next_due(later.fetchall(), request, self.now, held)
         due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=bool(held.ended))
         return limited.due(due) if limited else due
 
     def ready_ranges(self) -> list[Found]:
-        return _decode_found(self.execute(sql.READY_RANGES).fetchone()[0])
+        found, by_turns, fair = self.execute(sql.READY_RANGES).fetchone()
+        if by_turns == fair == "[]":
+            return _decode_found(found)
+        waiting = [Found(range, START) for range in _decode_ranges(by_turns)]
+        return found_by_turns(_decode_found(found), waiting, _decode_ids(fair))
 
     locks_limits = False
 
@@ -155,7 +162,7 @@ class Transitions(Transaction):
             due = next_due(later.fetchall(), request, self.now, held)
             due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=self._back > 0)
             due = limited.due(due) if limited else due
-            claimed.due = self.cursors.unsure(due) if kept else due
+            claimed.due = Due(True, None, 0.0) if order.more else self.cursors.unsure(due) if kept else due
         return claimed, moved
 
     def _look_again(self, request: ClaimRequest, held: Paused) -> ClaimOrder:
@@ -217,13 +224,26 @@ class Transitions(Transaction):
         self.cursors.stale = True
 
     def _find(
-        self, order: ClaimOrder, limit: int, slots: Slots, now: int, limited: LimitedClaim | None = None
+        self,
+        order: ClaimOrder,
+        limit: int,
+        slots: Slots,
+        now: int,
+        limited: LimitedClaim | None = None,
+        reads_only: Paused | None = None,
     ) -> list[Candidate]:
+        """`reads_only`: what is paused, if nothing is to be written."""
         jobs: list[Candidate] = []
         for batch in order.batches(limit, slots, now):
-            ranges = as_json([(*head.range, *head.after) for head in batch])
-            found = self.execute(sql.READ_RANGES, {"ranges": ranges, "now": now, "limit": order.rows})
-            some = order.merge(batch, [RangeStart(_decode_due(due), lower) for due, lower in found])
+            ranges = [(*head.range[:3], *head.after) for head in batch if not head.range.fair]
+            row = {"ranges": as_json(ranges), "now": now, "limit": order.rows}
+            found = self.execute(sql.READ_RANGES, row) if ranges else ()
+            starts = [RangeStart(_decode_due(due), lower) for due, lower in found]
+            if len(starts) < len(batch):
+                turns = TurnReader(self, order, self.cursors.turn, (reads_only or self.cursors.paused).tenants)
+                starts = turns.starts(batch, starts, reads_only=reads_only is not None)
+            some = order.merge(batch, starts)
+            some = served(order, some, self.cursors.turn) if order.turns else some
             jobs += limited.fit(order, some) if limited and some else some
         return jobs
 

@@ -24,14 +24,17 @@ SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempt
 # ... and that they wait.
 INSERT_READY = """
 INSERT INTO treadle_ready
-       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
-SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now, :run_at + :start_within FROM json_each(:rows) e
+       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, parked)
+SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now, :run_at + :start_within,
+       CASE WHEN :fair <> '' AND :run_at <= :now THEN 'fair' ELSE '' END
+  FROM json_each(:rows) e
 """
 
 # ---- claim
 
 # Every (queue, type) in which jobs wait, with its highest priority and its first job: a jump over the index per pair.
 # (Not by `(queue, type) > (?, ?)`: SQLite would step over every row of the pair that it is to leave.)
+# Then the same of jobs by turns, and the types whose tenants take turns.
 READY_RANGES = """
 WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
     SELECT * FROM (SELECT queue, type, priority, run_at, id FROM treadle_ready WHERE parked = ''
@@ -42,8 +45,20 @@ WITH RECURSIVE pair (queue, type, priority, run_at, id) AS (
           ORDER BY n.type, n.priority DESC, n.run_at, n.id LIMIT 1),
         (SELECT id FROM treadle_ready n WHERE n.queue > pair.queue AND n.parked = ''
           ORDER BY n.queue, n.type, n.priority DESC, n.run_at, n.id LIMIT 1))
+),
+fair (queue, type, priority) AS (
+    SELECT * FROM (SELECT queue, type, priority FROM treadle_ready WHERE parked = 'fair'
+                    ORDER BY queue, type, priority DESC LIMIT 1)
+    UNION ALL
+    SELECT r.queue, r.type, r.priority FROM fair JOIN treadle_ready r ON r.id = coalesce(
+        (SELECT id FROM treadle_ready n WHERE n.queue = fair.queue AND n.type > fair.type AND n.parked = 'fair'
+          ORDER BY n.type, n.priority DESC LIMIT 1),
+        (SELECT id FROM treadle_ready n WHERE n.queue > fair.queue AND n.parked = 'fair'
+          ORDER BY n.queue, n.type, n.priority DESC LIMIT 1))
 )
-SELECT json_group_array(json_array(json_array(queue, type, priority), json_array(run_at, id))) FROM pair
+SELECT (SELECT json_group_array(json_array(json_array(queue, type, priority), json_array(run_at, id))) FROM pair),
+       (SELECT json_group_array(json_array(queue, type, priority)) FROM fair),
+       (SELECT json_group_array(type) FROM treadle_types WHERE fair <> '')
 """
 
 # The next :limit due jobs of ranges and, where there are fewer, the next lower priority.

@@ -14,6 +14,7 @@ from treadle.filters import is_index
 from treadle.stores.sql import LEASE_COLUMNS, MOST, UNTHROTTLED, Statements
 
 _FUNCTIONS = {"least": "min", "greatest": "max", "strpos": "instr", "json_build_array": "json_array"}
+_FUNCTIONS |= {"json_agg": "json_group_array", "to_json": "json"}
 
 
 def from_postgres(sql: str) -> str:
@@ -27,7 +28,7 @@ def from_postgres(sql: str) -> str:
     sql = re.sub(r"= ANY\(ARRAY(\(.*?\(:ids\)\))\)", r"IN \1", re.sub(r"\be ->> ", "e.value ->> ", sql))
     for theirs, ours in _FUNCTIONS.items():
         sql = sql.replace(f"{theirs}(", f"{ours}(")
-    return sql
+    return sql.replace(' COLLATE "C"', "")
 
 
 _UNTHROTTLED = from_postgres(UNTHROTTLED)
@@ -61,6 +62,14 @@ class SQLiteStatements(Statements):
     INSERT INTO treadle_tallies (status, type, queue, count)
     SELECT value ->> 0, value ->> 1, value ->> 2, value ->> 3 FROM json_each(:rows) WHERE true
         ON CONFLICT DO UPDATE SET count = max(min(count, {MOST}), -{MOST}) + excluded.count
+    """
+
+    # Let due jobs of a range wait by turns, which wait in order.
+    START_TURNS = """
+    UPDATE treadle_ready SET parked = 'fair' WHERE id IN (
+        SELECT id FROM treadle_ready
+         WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now AND parked = ''
+         ORDER BY run_at, id LIMIT :most)
     """
 
     # ---- jobs that were not started in time
@@ -120,21 +129,21 @@ class SQLiteStatements(Statements):
     UNPARK_KEYS = """
     WITH RECURSIVE pair (parked, n, queue, type) AS (
         SELECT r.parked, e.value ->> 1, r.queue, r.type FROM json_each(:rows) e JOIN treadle_ready r ON r.id = (
-            SELECT id FROM treadle_ready n WHERE n.parked = e.value ->> 0 AND n.parked <> ''
+            SELECT id FROM treadle_ready n WHERE n.parked = e.value ->> 0 AND n.parked > 'fair'
              ORDER BY n.queue, n.type LIMIT 1)
         UNION ALL
         SELECT r.parked, pair.n, r.queue, r.type FROM pair JOIN treadle_ready r ON r.id = coalesce(
             (SELECT id FROM treadle_ready n
-              WHERE n.parked = pair.parked AND n.parked <> '' AND n.queue = pair.queue AND n.type > pair.type
+              WHERE n.parked = pair.parked AND n.parked > 'fair' AND n.queue = pair.queue AND n.type > pair.type
               ORDER BY n.type LIMIT 1),
-            (SELECT id FROM treadle_ready n WHERE n.parked = pair.parked AND n.parked <> '' AND n.queue > pair.queue
+            (SELECT id FROM treadle_ready n WHERE n.parked = pair.parked AND n.parked > 'fair' AND n.queue > pair.queue
               ORDER BY n.queue, n.type LIMIT 1))
     )
     UPDATE treadle_ready SET parked = '' WHERE id IN (
         SELECT j.value FROM pair JOIN json_each((
             SELECT json_group_array(id) FROM (
                 SELECT id FROM treadle_ready n
-                 WHERE n.parked = pair.parked AND n.parked <> '' AND n.queue = pair.queue AND n.type = pair.type
+                 WHERE n.parked = pair.parked AND n.parked > 'fair' AND n.queue = pair.queue AND n.type = pair.type
                  ORDER BY n.priority DESC, n.run_at, n.id LIMIT :most))) j
          WHERE j.key < pair.n)
     RETURNING queue
@@ -149,7 +158,7 @@ class SQLiteStatements(Statements):
         SELECT DISTINCT k.name, k.key, :now, 0 FROM treadle_lease_keys k
          WHERE k.id IN (SELECT value FROM json_each(:keyed)) AND EXISTS (
                SELECT 1 FROM treadle_ready r
-                WHERE r.parked = 'limit:' || k.name || char(31) || k.key AND r.parked <> '')
+                WHERE r.parked = 'limit:' || k.name || char(31) || k.key AND r.parked > 'fair')
         """,
         "DELETE FROM treadle_lease_keys WHERE id IN (SELECT value FROM json_each(:ids))",
     )
@@ -159,7 +168,7 @@ class SQLiteStatements(Statements):
     # Put back the most urgent rows that are parked for this.
     UNPARK = """
     UPDATE treadle_ready SET parked = '' WHERE id IN (
-        SELECT id FROM treadle_ready WHERE parked = :parked AND parked <> ''
+        SELECT id FROM treadle_ready WHERE parked = :parked AND parked > 'fair'
          ORDER BY parked, queue, type, priority DESC, run_at, id LIMIT :most)
     RETURNING queue
     """
