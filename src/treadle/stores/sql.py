@@ -453,7 +453,7 @@ class Statements:
     # Whether there is anything to prune, or to come to.
     HAS_LIMITS = """
         SELECT EXISTS (SELECT 1 FROM treadle.lease_keys) OR EXISTS (SELECT 1 FROM treadle.buckets)
-            OR EXISTS (SELECT 1 FROM treadle.ready WHERE parked > 'limit:' AND parked < 'limit;' AND parked <> '')
+            OR EXISTS (SELECT 1 FROM treadle.ready WHERE parked > 'limit:' AND parked < 'limit;' AND parked > 'fair')
     """
     # Keys of leases that were deleted by hand.
     PRUNE_LEASE_KEYS = """
