@@ -22,6 +22,7 @@ from tests.servers.postgres import PostgresServer, free_port
 from tests.servers.proxy import Proxy
 from tests.worker.helpers import working
 from treadle import Job, Treadle
+from treadle.codec import as_json
 from treadle.errors import StoreUnusable
 from treadle.stores.postgres import insert_claim_settle_sql as hot
 from treadle.stores.postgres import sql
@@ -119,17 +120,18 @@ def test_a_worker_that_gets_no_reply_does_not_wait_forever(
 def test_a_worker_that_hangs_in_a_transaction_loses_its_locks(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A worker that is stopped while it claims may hold the lock of a limited type."""
+    """A worker that is stopped while it claims may hold the lock of a limit."""
     assert "'15s'" in sql.BEGIN
     monkeypatch.setattr(sql, "BEGIN", sql.BEGIN.replace("'15s'", "'1s'"))
     with closing(Treadle(postgres_url)) as app:
         app.job(type="work", concurrency=1)(lambda: None)
         app.store.publish([job_type.policy for job_type in app.registry.types.values()])
         stopped, goes_on, tries = threading.Event(), threading.Event(), []
+        keys = {"keys": as_json([("type:work", "")])}
 
         def steps(tx: Any) -> Any:
             tries.append(1)
-            tx.execute(hot.LOCK_TYPES, {"types": ["work"]})
+            tx.execute(hot.LOCK_LIMITS, keys)
             if len(tries) == 1:
                 stopped.set()
                 goes_on.wait(30)
@@ -138,7 +140,7 @@ def test_a_worker_that_hangs_in_a_transaction_loses_its_locks(
         with ThreadPoolExecutor(1) as thread:
             silent = thread.submit(app.store.database.write, "other", steps)
             assert stopped.wait(30)
-            assert app.store.database.write("claim", lambda tx: tx.value(hot.LOCK_TYPES, {"types": ["work"]})) or True
+            assert app.store.database.write("claim", lambda tx: tx.value(hot.LOCK_LIMITS, keys)) == "type:work"
             goes_on.set()
             assert silent.result(30) == 7  # claimed again, as after any break before the commit
         assert len(tries) == 2
