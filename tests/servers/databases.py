@@ -99,12 +99,18 @@ class Reused:
             if _schema(connection) != self._schema:
                 return False
             connection.execute(self._script)
+            if connection.execute(self._left).fetchone()[
+                0
+            ]:  # by a chore of an earlier test, which had added up its rows
+                connection.execute(self._script)
         return True
 
     def _save(self, connection: psycopg.Connection) -> str:
         """Make copies of all rows, and a script that restores them."""
         tables = [row[0] for row in connection.execute(TABLES)]
         filled = [table for table in tables if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone()]
+        empty = [f"EXISTS (SELECT 1 FROM {table})" for table in tables if table not in filled]
+        self._left = f"SELECT {' OR '.join(empty) or 'false'}"
         sequences = connection.execute(SEQUENCES).fetchall()
         # Without triggers and foreign keys: with them the order would matter, and listeners would be notified.
         script = ["BEGIN", "SET LOCAL session_replication_role = replica"]
