@@ -409,22 +409,25 @@ def test_a_limit_of_a_type_is_held_back(store, clock):
     assert 3 == len(take(store))
 
 
-def test_only_the_limit_that_is_named_or_those_with_a_rate_are_held_back(store):
+@pytest.mark.parametrize(
+    ("holds", "free"), [("", ("y", "s")), ("rated", ("y", "s")), ("plain", ("x", "z")), ("unknown", ("x", "s"))]
+)
+def test_only_the_limit_that_is_named_or_those_with_a_rate_are_held_back(store, holds, free):
     rated = Limit("rated", rate=Rate(100, per=1, burst=100), per="tenant")
     declare(store, rated, Limit("plain", concurrency=50, per="subject"))
-    for outcome, free in (
-        (HELD, [("y", "s")]),
-        (Outcome(OutcomeKind.SNOOZED, delay=SECOND, holds="plain"), [("y", "z")]),
-    ):
-        first = put(store, tenant="x", subject="s")
-        (claimed,) = take(store, 1)
-        assert first.id == claimed.id
-        assert settle_one(store, claimed, outcome)
-        put(store, tenant="x", subject="s")
-        for tenant, subject in free:
+    put(store, tenant="x", subject="s")
+    (claimed,) = take(store, 1)
+    assert settle_one(store, claimed, Outcome(OutcomeKind.SNOOZED, delay=30 * SECOND, charged=0, holds=holds))
+
+    for tenant in "xy":
+        for subject in "sz":
             put(store, tenant=tenant, subject=subject)
-        assert free == [(c.tenant, c.subject) for c in take(store)]
-        break
+
+    found = {(c.tenant, c.subject) for c in take(store)}
+    held = {"": ("x", None), "rated": ("x", None), "plain": (None, "s"), "unknown": (None, None)}[holds]
+    every = {(tenant, subject) for tenant in "xy" for subject in "sz"}
+    assert {(t, s) for t, s in every if t != held[0] and s != held[1]} == found
+    assert free in found
 
 
 def test_without_a_limit_it_is_a_snooze(store, clock):
