@@ -26,22 +26,25 @@ from tests.conformance.helpers import (
 )
 from tests.conformance.test_dedupe_modes import DEBOUNCE, REJECT, REPLACE, STARTED, call, keyed
 from tests.eventually import eventually
-from treadle import Dedupe, clock
+from treadle import Dedupe, Limit, Rate, clock
 from treadle.clock import SECOND
+from treadle.codec import as_json
 from treadle.dedupe import rule_text
 from treadle.errors import JobNotFound, KeyHeld, LeaseLost, WorkerLost, WrongStatus
 from treadle.filters import EVERYTHING, Filter
 from treadle.ids import first_id_of
 from treadle.job import NewJob, Progress, Reschedule, Status
-from treadle.outcome import CANCELLED, RELEASED, Outcome, OutcomeKind
+from treadle.limits import LimitChange
+from treadle.outcome import CANCELLED, RELEASED, UNSTARTED, Outcome, OutcomeKind
 from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
-from treadle.stores.base import ClaimRequest
+from treadle.stores.base import ClaimRequest, TypePolicy
 from treadle.stores.shared import keys, manage
 
 THROTTLE = {"mode": "throttle", "period": 0.2}
 RULES = [{}, STARTED, REPLACE, REPLACE | STARTED, DEBOUNCE, DEBOUNCE | STARTED, THROTTLE, REJECT, REJECT | STARTED]
-TYPES = ["free", "one", "three"]
+TYPES = ["free", "one", "three", "keyed", "rated"]
+LIMITS = [Limit("two each", concurrency=2, per="tenant"), Limit("rate", rate=Rate(200, per=1, burst=5))]
 KEYS = [f"key-{n}" for n in range(6)]
 SCHEDULES = [f"schedule-{n}" for n in range(4)]
 OVERLAPS = ["allow", "skip", "queue_one", "cancel_running"]
@@ -69,7 +72,8 @@ def a_job() -> NewJob:
 
 def an_outcome() -> Outcome:
     done = Outcome(OutcomeKind.COMPLETED, follow_ups=tuple(some_jobs(3)))
-    return random.choice([COMPLETED, COMPLETED, done, done, FAILED, RETRIED, CANCELLED, RELEASED])
+    held = Outcome(OutcomeKind.SNOOZED, delay=10_000, charged=0, holds="")
+    return random.choice([COMPLETED, COMPLETED, done, done, FAILED, RETRIED, CANCELLED, RELEASED, UNSTARTED, held])
 
 
 class Storm:
@@ -83,6 +87,7 @@ class Storm:
         store.open()
         limit(store, "one", 1)
         limit(store, "three", 3)
+        store.publish([TypePolicy(type=type, limits=as_json(LIMITS)) for type in ("keyed", "rated")])
 
     def run(self) -> None:
         actors = [self.enqueues, self.enqueues, self.within, self.works, self.works, self.bulk, self.bulk]
@@ -177,6 +182,8 @@ class Storm:
         store.compact()
         store.resume(acme)
         store.put_back_parked()
+        store.change_limit(LimitChange(name="two each", key="acme", concurrency=random.randint(1, 3)))
+        store.open_limits()
 
 
 def deadlocks(url: str) -> int:
