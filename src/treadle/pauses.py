@@ -10,7 +10,7 @@ import msgspec
 
 from treadle import clock
 from treadle.errors import BadOption
-from treadle.settings import checked_name
+from treadle.settings import checked_name, is_storable
 from treadle.units import format_duration, format_utc
 
 MOST_REASON = 1_000
@@ -126,8 +126,9 @@ def checked_until(until: Any, now: int) -> int | None:
 
 def checked_text(option: str, text: Any) -> str:
     """A reason, or a name for who."""
-    if not isinstance(text, str) or "\0" in text or len(text) > MOST_REASON:
-        raise BadOption(option, text, f"use a string of at most {MOST_REASON:,} characters, without NUL")
+    if not isinstance(text, str) or len(text) > MOST_REASON or not is_storable(text):
+        way_out = f"use a string of at most {MOST_REASON:,} characters, without NUL or half of a surrogate pair"
+        raise BadOption(option, text, way_out)
     return text
 
 

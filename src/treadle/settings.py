@@ -30,10 +30,15 @@ def database_url(url: str | None) -> str:
     return chosen
 
 
+def is_storable(text: str) -> bool:
+    """Whether every database accepts it."""
+    return "\0" not in text and (text.isascii() or text.encode("utf-8", "ignore").decode() == text)
+
+
 def checked_name(option: str, name: Any) -> str:
     """The name of a type, queue, tenant or subject."""
-    if not isinstance(name, str) or "\0" in name or len(name) > 200:
-        raise BadOption(option, name, "use a string of at most 200 characters, without NUL")
+    if not isinstance(name, str) or len(name) > 200 or not is_storable(name):
+        raise BadOption(option, name, "use a string of at most 200 characters, without NUL or half of a surrogate pair")
     if not name and option in ("type", "queue"):
         raise BadOption(option, name, "it cannot be empty")
     return name

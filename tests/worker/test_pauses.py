@@ -80,6 +80,8 @@ def test_who_paused_is_the_user_and_the_host(td: Treadle) -> None:
         ({"queue": "mail", "until": 300}, "a timedelta from now"),
         ({"queue": "mail", "reason": "x" * 1001}, "at most 1,000 characters"),
         ({"queue": "mail", "by": "a\0b"}, "without NUL"),
+        ({"queue": "mail", "reason": "a\ud800b"}, "half of a surrogate pair"),
+        ({"queue": "a\ud800b"}, "half of a surrogate pair"),
     ],
     ids=str,
 )
