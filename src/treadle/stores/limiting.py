@@ -140,7 +140,7 @@ class LimitedClaim:
         self._places, self._keys = {}, {}
         return self.slots(types)
 
-    def limits(self, type: str) -> bool:
+    def is_limited(self, type: str) -> bool:
         """Whether a type is limited at all."""
         return type in self._limits.types
 

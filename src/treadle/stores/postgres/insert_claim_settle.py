@@ -203,7 +203,12 @@ class Transitions(Transaction):
     ) -> list[ClaimedJob]:
         head = batch[0]
         limited = self._limited
-        if len(batch) > 1 or head.range.fair or order.has_others(head) or (limited and limited.limits(head.range.type)):
+        if (
+            len(batch) > 1
+            or head.range.fair
+            or order.has_others(head)
+            or (limited and limited.is_limited(head.range.type))
+        ):
             jobs = order.merge(batch, self._read_starts(batch, order))
             jobs = served(order, jobs, self.cursors.turn) if order.turns else jobs
             keyed = self._lease_fitting(limited, worker, request, order, jobs) if limited and jobs else []
