@@ -1,6 +1,7 @@
 """PostgreSQL's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.sql import LEASE_COLUMNS, MOST, MOST_ATTEMPTS, THESE, Statements
+from treadle.stores.statements import Statements
+from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, MOST_ATTEMPTS, THESE
 
 _DELETE_ORPHANED_LEASES = Statements.DELETE_ORPHANED_LEASES
 

@@ -1,5 +1,5 @@
 """PostgreSQL's own SQL: the same names in the same order as SQLite's, where they do the same. What all databases
-share is in `stores/sql.py`, and what a job meets on its way in `insert_claim_settle_sql.py`.
+share is in `stores/statements`, and what a job meets on its way in `insert_claim_settle_sql.py`.
 
 What several statements do there, one does here: each is a round trip. A row that is taken from one table
 is locked by that, so that deciding and moving are one step too: `DELETE … RETURNING` feeds the INSERT.
@@ -9,7 +9,8 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 
 from typing import ClassVar
 
-from treadle.stores.sql import MOST, SUMS_OF_USAGE, THESE, UNTHROTTLED, Statements
+from treadle.stores.statements import Statements
+from treadle.stores.statements.parts import MOST, SUMS_OF_USAGE, THESE, UNTHROTTLED
 
 # The id of no job.
 NOBODY = "00000000-0000-0000-0000-000000000000"

@@ -13,7 +13,7 @@ from treadle.outcome import UNSUCCESSFUL, OutcomeKind
 from treadle.stores.limiting import load
 from treadle.stores.rows import QueueStats, Sampled
 from treadle.stores.shared.filter_sql import Term
-from treadle.stores.sql import MOST
+from treadle.stores.statements.parts import MOST
 from treadle.stores.transaction import LeaseOutcome, Moved, Transaction
 
 SAMPLE = 2_000

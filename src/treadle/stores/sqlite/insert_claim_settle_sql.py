@@ -1,7 +1,7 @@
 """SQLite's SQL of insert, claim and settle, in the order in which a job meets it."""
 
-from treadle.stores.sql import MOST_ATTEMPTS
 from treadle.stores.sqlite.sql import CLAIMED_COLUMNS, SQLiteStatements, from_postgres
+from treadle.stores.statements.parts import MOST_ATTEMPTS
 
 # The attempts before this one.
 _ATTEMPTS = f"min(max(l.attempt, 1), {MOST_ATTEMPTS}) - 1"

@@ -1,4 +1,4 @@
-"""SQLite's own SQL. What all databases share is in `stores/sql.py`, and what a job meets on its way in
+"""SQLite's own SQL. What all databases share is in `stores/statements`, and what a job meets on its way in
 `insert_claim_settle_sql.py`.
 
 Batches travel as one JSON text each way: a statement that moves 500 rows is one step of SQLite, during which Python
@@ -11,7 +11,8 @@ from typing import ClassVar
 
 from treadle.codec import encode
 from treadle.filters import is_index
-from treadle.stores.sql import LEASE_COLUMNS, MOST, UNTHROTTLED, Statements
+from treadle.stores.statements import Statements
+from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, UNTHROTTLED
 
 _FUNCTIONS = {"least": "min", "greatest": "max", "strpos": "instr", "json_build_array": "json_array"}
 _FUNCTIONS |= {"json_agg": "json_group_array", "to_json": "json"}

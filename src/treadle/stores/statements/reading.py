@@ -1,0 +1,115 @@
+"""What a job is, where it is and why it waits; lists of jobs, and the workers."""
+
+from treadle.filters import MOST_SEARCHED
+from treadle.stores.statements.parts import OF_RANGE, STUCK, WALK
+
+# The dedupe rule of a job `j`: NULL without a key, '' for a key alone.
+DEDUPE_RULE = "CASE WHEN j.dedupe IS NOT NULL THEN coalesce(j.dedupe_rule, '') END"
+
+
+class Reading:
+    """What shows jobs and workers, and changes nothing."""
+
+    # ---- jobs and workers
+
+    ATTEMPTS = """
+        SELECT attempt, lease, worker, started_at, ended_at, outcome, error, traceback
+          FROM treadle.attempts WHERE id = CAST(:id AS uuid) ORDER BY lease
+    """
+    WORKERS = """
+        SELECT id, name, concurrency, queues, types, host, version, beats, started_at, seen_at, stalled_at, quiet_at,
+               schedules
+          FROM treadle.workers ORDER BY started_at, id
+    """
+    # What each worker does.
+    LEASES_BY_WORKER = """
+        SELECT worker, type, count(*), min(started_at) FROM treadle.leases GROUP BY worker, type ORDER BY 1, 2
+    """
+    # Everything there is to know of some jobs; `to_job` in read.py has the names.
+    _LAST_ERROR = """CASE WHEN r.attempts > 0 OR r.suspicion > 0 THEN
+                (SELECT error FROM treadle.attempts a WHERE a.id = j.id AND a.tenant = j.tenant
+                  ORDER BY lease DESC LIMIT 1) END"""
+    _JOB = f"""
+        SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts,
+               j.created_at, r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by, r.parked = 'key',
+               l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
+               f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error,
+               f.result::text, {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at
+        """
+    # Conditions of a filter: a text in an error, and in a payload.
+    _ERROR = f"coalesce(f.error, {_LAST_ERROR})"
+    _ERROR_HAS = f"strpos(lower({_ERROR}), lower(CAST(:{{text}} AS text))) > 0"
+    # Not after a name that may be a secret's, if it has a value; not in a URL that may have a password; and only near
+    # the start, because each of the names is looked for. (LIMIT: without it, `e` is computed again for each of them.)
+    _ERROR_SHOWS = f"""EXISTS (
+        SELECT 1 FROM (SELECT e, length(t) AS n, strpos(e, t) AS p
+                         FROM (SELECT lower(substr({_ERROR}, 1, {MOST_SEARCHED})) AS e,
+                                      lower(CAST(:{{text}} AS text)) AS t LIMIT 1) s LIMIT 1) s
+         WHERE p > 0
+           AND NOT (strpos(e, '://') BETWEEN 1 AND p - 1 AND strpos(substr(e, p), '@') > 0)
+           AND NOT EXISTS (SELECT 1 FROM jsonb_array_elements_text(CAST(:markers AS text)::jsonb) m
+                            WHERE strpos(e, m.value) BETWEEN 1 AND p - 1
+                              AND strpos(replace(substr(e, strpos(e, m.value), p + n - strpos(e, m.value)), '=', ':'),
+                                         ':') > 0))"""
+    _PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
+    # Where there is no tally: every job, counted one by one.
+    COUNT_EACH = """
+        SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END),
+               j.type, j.queue, j.tenant, j.subject, count(*)
+          FROM treadle.jobs j LEFT JOIN treadle.leases l ON l.id = j.id AND l.tenant = j.tenant
+          LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
+         GROUP BY 1, 2, 3, 4, 5
+    """
+
+    # ---- why
+
+    # Whether a job waits, is leased, has ended: one of the three, unless its rows were broken by hand.
+    PLACES = """
+        SELECT EXISTS (SELECT 1 FROM treadle.ready r WHERE r.id = j.id AND r.tenant = j.tenant),
+               EXISTS (SELECT 1 FROM treadle.leases l WHERE l.id = j.id AND l.tenant = j.tenant),
+               EXISTS (SELECT 1 FROM treadle.finished f WHERE f.id = j.id AND f.tenant = j.tenant)
+          FROM treadle.jobs j WHERE id = CAST(CAST(:id AS text) AS uuid)
+    """
+    # The holder of a dedupe key, whose successor the job is.
+    KEY_BEFORE = """
+        SELECT d.id::text FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
+         WHERE j.id = CAST(:id AS uuid) AND d.successor = j.id
+    """
+    # The workers that have jobs leased of a type, or under a key of a limit: how many, and one or two of them.
+    HOLDERS_OF_TYPE = f"""
+        SELECT worker, count(*), min(l.id::text), max(l.id::text) FROM treadle.leases l
+         WHERE type = :type AND NOT {STUCK} GROUP BY worker
+    """
+    HOLDERS_OF_KEY = f"""
+        SELECT worker, count(*), min(l.id::text), max(l.id::text) FROM treadle.lease_keys k
+          JOIN treadle.leases l ON l.id = k.id AND l.tenant = k.tenant AND l.lease = k.lease
+         WHERE k.name = :name AND k.key = :key AND NOT {STUCK} GROUP BY worker
+    """
+    LEASE_FLAGS = f"SELECT cancel, deadline, {STUCK} FROM treadle.leases l WHERE id = CAST(:id AS uuid)"
+    # Due jobs of a (queue, type) with a higher priority, among the first :limit; and those of the same, but before it.
+    AHEAD_ABOVE = """
+        SELECT count(*) FROM (SELECT run_at FROM treadle.ready
+            WHERE queue = :queue AND type = :type AND priority > :priority AND parked = ''
+            ORDER BY priority DESC LIMIT :limit) a
+         WHERE run_at <= :now
+    """
+    AHEAD_EQUAL = """
+        SELECT count(*) FROM (SELECT 1 FROM treadle.ready
+            WHERE queue = :queue AND type = :type AND priority = :priority AND run_at <= :now AND parked = ''
+              AND (run_at, id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a
+    """
+    # ... of those that wait by turns, where others than the oldest may go: among the first :limit.
+    ABOVE_BY_TURNS = AHEAD_ABOVE.replace("parked = ''", "parked = 'fair'")
+    EQUAL_BY_TURNS = """
+        SELECT count(*) FROM (SELECT run_at, id FROM treadle.ready
+            WHERE queue = :queue AND type = :type AND priority = :priority AND parked = 'fair' LIMIT :limit) a
+         WHERE (run_at, id) < (:run_at, CAST(:id AS uuid))
+    """
+    # If a job waits by turns: how many tenants take turns with it, and how many jobs of its own come before it.
+    TURNS = f"""
+        WITH RECURSIVE {WALK}
+        SELECT (SELECT count(*) FROM turn), (SELECT count(*) FROM (SELECT 1 FROM treadle.ready r
+            WHERE {OF_RANGE} AND r.tenant = :tenant AND r.parked = 'fair'
+              AND (r.run_at, r.id) < (:run_at, CAST(:id AS uuid)) LIMIT :limit) a)
+         WHERE EXISTS (SELECT 1 FROM treadle.ready WHERE id = CAST(:id AS uuid) AND parked = 'fair')
+    """
