@@ -38,6 +38,8 @@ PURE = {
     "problems",
     "schedule",
     "schedule_diagnosis",
+    "steps",
+    "waits",
 }
 """No I/O, no store, no worker: data and decisions."""
 MIDDLE = {

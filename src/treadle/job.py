@@ -14,9 +14,11 @@ from treadle.dedupe import read_rule
 
 
 class Status(StrEnum):
-    """The status of a job. Scheduled and retrying jobs are pending with a later `run_at`."""
+    """The status of a job. Scheduled and retrying jobs are pending with a later `run_at`. Blocked ones wait for other
+    jobs or for a signal."""
 
     PENDING = "pending"
+    BLOCKED = "blocked"
     PROCESSING = "processing"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -48,6 +50,7 @@ STATES = (
     State("queued", Status.PENDING, "Queued", "neutral", "○"),
     State("scheduled", Status.PENDING, "Scheduled", "calm", "○"),
     State("retrying", Status.PENDING, "Retrying", "warn", "○"),
+    State("blocked", Status.BLOCKED, "Blocked", "calm", "◌"),
     State("processing", Status.PROCESSING, "Running", "accent", "◐"),
     State("completed", Status.COMPLETED, "Completed", "good", "●", final=True, in_summary=False),
     State("failed", Status.FAILED, "Failed", "bad", "✗", final=True),
@@ -121,6 +124,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """If it is not started by then, it is cancelled. None once it has started, and if it has no such limit."""
     waits_for_key: bool = False
     """Whether it waits until the holder of its dedupe key has ended, whatever its run_at is."""
+    origin: str | None = None
+    """The id of the job whose handler started it."""
+    batch: str | None = None
+    """The name of the batch that it is a member of."""
 
 
 class NewJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +155,16 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
     fired_at: int | None = None
     fair: str = ""
     """As in the policy of its type."""
+    after: tuple[str, ...] = ()
+    """The ids of its parents, the jobs that have to end before it starts."""
+    if_failed: str = "hold"
+    """What becomes of it if one of them fails: it waits on ("hold"), is cancelled ("cancel"), or runs ("run")."""
+    origin: str | None = None
+    batch: str | None = None
+
+    def parked(self, now: int) -> str:
+        """Why claims do not meet it, if it is stored now: as `ready.parked`."""
+        return "wait" if self.after else "fair" if self.fair and self.due(now) <= now else ""
 
     def due(self, now: int) -> int:
         """The earliest start, if it is stored now."""
@@ -164,12 +181,14 @@ class NewJob(msgspec.Struct, frozen=True, kw_only=True):
             subject=self.subject,
             payload=codec.decode(self.payload),
             priority=self.priority,
-            status=Status.PENDING,
+            status=Status.BLOCKED if self.after else Status.PENDING,
             run_at=created if due == now else clock.to_datetime(due),
             attempts=0,
             max_attempts=self.max_attempts,
             created_at=created,
             updated_at=created,
+            origin=self.origin,
+            batch=self.batch,
         )
         if self.dedupe is None and self.start_within is None and self.schedule is None:  # most are plain
             return job
@@ -230,6 +249,9 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     traceparent: str | None = None
     fired_at: int | None = None
     """If a schedule fired it: the moment for which it did."""
+    forgiven: int | None = None
+    """Attempts before its last new step, which no longer count; None if it has no stored steps."""
+    batch: str | None = None
     limited: int = 0
     """1 if limits have to learn that it has ended; 2 if jobs may be parked for one of its keys."""
 
@@ -237,6 +259,11 @@ class ClaimedJob(msgspec.Struct, frozen=True, array_like=True, gc=False):
     def fence(self) -> tuple[int, int]:
         """What no two leases share."""
         return self.number, self.token
+
+    @property
+    def failures(self) -> int:
+        """How many runs count, with this one: those since the last new step. It fails after `max_attempts` of them."""
+        return self.attempt - (self.forgiven or 0)
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,12 +12,15 @@ from treadle import clock, codec
 from treadle.backoff import LONGEST, Backoff, backoff_delay
 from treadle.errors import BadOption
 from treadle.job import ClaimedJob, NewJob, Status, Suspicion
+from treadle.steps import NewStep
+from treadle.waits import NewSignal, NewWait
 
 
 class OutcomeKind(StrEnum):
     COMPLETED = "completed", Status.COMPLETED
     RETRIED = "retried"
     SNOOZED = "snoozed"
+    SUSPENDED = "suspended"
     FAILED = "failed", Status.FAILED
     CANCELLED = "cancelled", Status.CANCELLED
     RELEASED = "released"
@@ -66,6 +69,11 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     """True if `ctx.transaction()` has stored it already."""
     holds: str | None = None
     """The limit whose key starts nothing before this job; '': all that have a rate, or else all."""
+    steps: tuple[NewStep, ...] = ()
+    """Steps that are stored with it: of a suspended handler, what it waits in."""
+    waits: tuple[NewWait, ...] = ()
+    """What a suspended handler waits for. Without any, it waits for time alone."""
+    signals: tuple[NewSignal, ...] = ()
 
 
 class Snooze(Exception):
@@ -136,11 +144,11 @@ def _decide(claimed: ClaimedJob, error: BaseException, backoff: Backoff) -> Outc
     if isinstance(error, Snooze):
         return _snoozed(claimed, error)
     text, trace = describe(error)
-    spent = claimed.attempt >= claimed.max_attempts
+    spent = claimed.failures >= claimed.max_attempts
     if spent or isinstance(error, Fail):
         return Outcome(OutcomeKind.FAILED, error=text, traceback=trace)
     own = error.delay if isinstance(error, Retry) else None
-    delay = backoff_delay(backoff, claimed.attempt) if own is None else clock.seconds(own)
+    delay = backoff_delay(backoff, claimed.failures) if own is None else clock.seconds(own)
     return Outcome(OutcomeKind.RETRIED, delay=delay, error=text, traceback=trace)
 
 
@@ -164,7 +172,7 @@ def after_crash(claimed: ClaimedJob, reason: str, *, alone: bool, outside: bool 
         text = f"{reason}; other jobs ran there too, so it runs again, alone"
         return Outcome(OutcomeKind.RETRIED, error=text, suspicion=Suspicion.SUSPECTED, charged=0)
     earlier = 1 if claimed.suspicion == Suspicion.SUSPECTED and not outside else 0
-    kind = OutcomeKind.FAILED if claimed.attempt + earlier >= claimed.max_attempts else OutcomeKind.RETRIED
+    kind = OutcomeKind.FAILED if claimed.failures + earlier >= claimed.max_attempts else OutcomeKind.RETRIED
     suspicion = None if outside else Suspicion.GUILTY
     return Outcome(kind, delay=delay, error=reason, suspicion=suspicion, charged=1 + earlier)
 

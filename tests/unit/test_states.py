@@ -19,7 +19,7 @@ SOURCE = Path(__file__).parents[2] / "src" / "treadle"
 NAMES = {*STATE_NAMES, *(status.value for status in Status)}
 MANY = 4
 """This many names of states in one literal or class are a list of states."""
-ROW = '    State("blocked", Status.BLOCKED, "Blocked", "calm", "◇"),\n'
+ROW = '    State("frozen", Status.FROZEN, "Frozen", "calm", "◇"),\n'
 LOOK = """
 import json, sys
 from click.testing import CliRunner
@@ -33,7 +33,7 @@ client = TestClient(td.asgi(auth=lambda request: "manage"), base_url="http://127
 run = lambda *words: CliRunner().invoke(cli, [*words, "--db", "sqlite:///look.db"]).stdout
 json.dump({
     "counts": list(td.counts_by_state()),
-    "found": len(td.jobs("status:blocked")),
+    "found": len(td.jobs("status:frozen")),
     "queues": run("queues", "ls"),
     "json": run("queues", "ls", "--json"),
     "stats": run("stats"),
@@ -86,7 +86,7 @@ def test_a_row_added_to_the_table_appears_everywhere(tmp_path: Path) -> None:
     shutil.copytree(SOURCE, tmp_path / "treadle")
     table = tmp_path / "treadle" / "job.py"
     text = table.read_text("utf-8")
-    text = text.replace('    PENDING = "pending"\n', '    PENDING = "pending"\n    BLOCKED = "blocked"\n')
+    text = text.replace('    PENDING = "pending"\n', '    PENDING = "pending"\n    FROZEN = "frozen"\n')
     table.write_text(text.replace('    State("processing"', ROW + '    State("processing"'), "utf-8")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
@@ -95,14 +95,14 @@ def test_a_row_added_to_the_table_appears_everywhere(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     seen = json.loads(done.stdout)
 
-    assert "blocked" in seen["counts"]
+    assert "frozen" in seen["counts"]
     assert seen["found"] == 0
-    assert json.loads(seen["json"])["items"][0]["blocked"] == 0
-    assert json.loads(seen["top"])["queues"][0]["blocked"] == 0
-    assert seen["openapi"]["properties"]["blocked"] == {"type": "integer"}
-    assert 'status="blocked"} 0' in seen["metrics"]
-    assert "BLOCKED" in seen["queues"]
-    assert "BLOCKED" in seen["stats"]
+    assert json.loads(seen["json"])["items"][0]["frozen"] == 0
+    assert json.loads(seen["top"])["queues"][0]["frozen"] == 0
+    assert seen["openapi"]["properties"]["frozen"] == {"type": "integer"}
+    assert 'status="frozen"} 0' in seen["metrics"]
+    assert "FROZEN" in seen["queues"]
+    assert "FROZEN" in seen["stats"]
     for page in ("overview", "workers", "jobs"):
-        assert "Blocked" in seen[page], page
-    assert "retrying, blocked, processing" in seen["help"]
+        assert "Frozen" in seen[page], page
+    assert "retrying, blocked, frozen, processing" in seen["help"]

@@ -31,6 +31,7 @@ from treadle.job import (
 )
 from treadle.outcome import Outcome
 from treadle.stores.base_control import Limiting, Pausing
+from treadle.stores.base_durable import Durable
 from treadle.stores.base_schedules import Scheduling
 from treadle.stores.base_web_records import WebRecords
 from treadle.stores.rows import Beat, BulkChunk, Claim, Defect, Due, JobCounts, QueueStats, Sampled, Settled
@@ -332,8 +333,9 @@ class Managing(Protocol):
     def cancel(self, id: str) -> Job:
         """End a waiting job; flag a leased one, so that its worker stops it. Raises JobNotFound or WrongStatus."""
 
-    def retry(self, id: str) -> Job:
-        """Let an ended job run again, with all of its attempts. Raises JobNotFound, WrongStatus or KeyHeld."""
+    def retry(self, id: str, from_step: str | None = None) -> Job:
+        """Let an ended job run again, with all of its attempts. One that has completed starts over; any other keeps its
+        steps, or those before `from_step`. Raises JobNotFound, WrongStatus or KeyHeld."""
 
     def delete(self, id: str) -> Job:
         """Erase a job that is not leased. Raises JobNotFound or WrongStatus."""
@@ -359,5 +361,5 @@ class Managing(Protocol):
         commit. `changes`: what a reschedule sets."""
 
 
-class Store(Engine, Schema, Reading, Managing, Pausing, Limiting, Scheduling, WebRecords, Protocol):
+class Store(Engine, Schema, Reading, Managing, Pausing, Limiting, Scheduling, Durable, WebRecords, Protocol):
     """A database that keeps jobs."""

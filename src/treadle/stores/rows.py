@@ -27,6 +27,8 @@ class Claim(list[ClaimedJob]):
 
     due: Due | None = None
     """If they are fewer than asked for: when it is worth to claim again."""
+    arrived: bool = False
+    """Whether something has happened that may let other jobs go: it is to be matched."""
 
 
 class Paused(NamedTuple):

@@ -170,8 +170,9 @@ def _unless_cancelled(outcome: Outcome, cancelled: int) -> Outcome:
     return outcome
 
 
-def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | None, int]:
+def requeued(now: int, outcome: Outcome) -> tuple[int | None, int, int, int | None, int, str]:
     """How a job goes back to wait: its run_at (None: unchanged), attempts charged, 1 if snoozed, its suspicion, 1 if it
-    was started."""
+    was started, and why claims do not meet it."""
     run_at = None if outcome.kind is OutcomeKind.RELEASED else now + outcome.delay
-    return run_at, outcome.charged, int(outcome.kind is OutcomeKind.SNOOZED), outcome.suspicion, int(outcome.started)
+    snoozed, parked = int(outcome.kind is OutcomeKind.SNOOZED), "wait" if outcome.waits else ""
+    return run_at, outcome.charged, snoozed, outcome.suspicion, int(outcome.started), parked

@@ -172,7 +172,7 @@ class Child:
         if attempt.started_at is None:
             raise self._not_started(f"its process {how} before the handler started")
         log.warning("job %s (%s): its process %s", run.claimed.id, run.claimed.type, how)
-        delay = backoff_delay(attempt.job_type.backoff, run.claimed.attempt)
+        delay = backoff_delay(attempt.job_type.backoff, run.claimed.failures)
         return after_crash(run.claimed, f"its process {how}", alone=True, delay=delay)
 
     def close(self) -> None:

@@ -40,6 +40,7 @@ class TickReport(msgspec.Struct, frozen=True, kw_only=True):
     completed: int = 0
     retried: int = 0
     snoozed: int = 0
+    suspended: int = 0
     failed: int = 0
     cancelled: int = 0
     released: int = 0

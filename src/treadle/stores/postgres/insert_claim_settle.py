@@ -34,6 +34,7 @@ from treadle.stores.claim_order import (
     Position,
     RangeStart,
     ReadyRange,
+    due_with_arrival,
     next_due,
 )
 from treadle.stores.limiting import LimitedClaim, limited_claim
@@ -51,7 +52,7 @@ log = logging.getLogger("treadle")
 
 _COLUMNS = attrgetter(
     *("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "dedupe", "traceparent"),
-    *("schedule", "fired_at"),
+    *("schedule", "fired_at", "origin", "batch"),
 )
 _EXPIRED = len(ClaimedJob.__struct_fields__) - 1  # `limited` is not read
 _PAYLOAD = ClaimedJob.__struct_fields__.index("payload")
@@ -72,6 +73,8 @@ class Transitions(Transaction):
     """Whether another claim is to follow: rows may still be parked for a pause that is over."""
     _limited: LimitedClaim | None = None
     locks_limits = True
+    _arrival: int | None = None
+    """When something happens next that may let waiting jobs go."""
     _short: list[tuple[ReadyRange, int, Position]]
     """The ranges of which it got less than it asked for."""
     _behind = 0
@@ -94,7 +97,7 @@ class Transitions(Transaction):
                 due := job.due(now),
                 job.dedupe_rule,
                 job.start_within and due + job.start_within,
-                job.fair,
+                job.parked(now),
             )
             for job in jobs
         ]
@@ -115,12 +118,16 @@ class Transitions(Transaction):
         return found_by_turns(in_order, by_turns, fair) if fair or by_turns else in_order
 
     def due(self, request: ClaimRequest) -> Due:
-        version, opened = self.execute(sql.LIMITS_STATE, {"now": self.now}).fetchone()
+        version, opened, self._arrival = self.execute(sql.LIMITS_STATE, {"now": self.now}).fetchone()
         order = ClaimOrder(self.ready_ranges(), request, self.cursors.paused)
         self._limited = limited_claim(self, self.cursors.known, version, opened)
         slots = self._limited.slots(order.types, lock=False) if self._limited else NO_SLOTS
         batches = order.batches(1, slots, self.now)
-        if opened or any(order.merge(batch, self._read_starts(batch, order, reads_only=True)) for batch in batches):
+        if (
+            opened
+            or self._arrived
+            or any(order.merge(batch, self._read_starts(batch, order, reads_only=True)) for batch in batches)
+        ):
             return Due(True)
         self._more = bool(self.cursors.paused.ended)
         return self._next_due(request)
@@ -130,7 +137,12 @@ class Transitions(Transaction):
         due, held = next_due(later, request, self.now, self.cursors.paused), self.cursors.paused
         if held is not NOTHING_PAUSED or self._more:
             due = due_with_pauses(due, held, self.now, more=self._more or self._parked >= MOST_PARKED)
-        return self._limited.due(due) if self._limited else due
+        due = self._limited.due(due) if self._limited else due
+        return due_with_arrival(due, self._arrival, self.now)
+
+    @property
+    def _arrived(self) -> bool:
+        return self._arrival is not None and self._arrival <= self.now
 
     def lock_limits(self, keys: Collection[Key], *, wait: bool) -> Collection[Key]:
         statement = sql.LOCK_LIMITS if wait else sql.LOCK_FREE_LIMITS
@@ -142,7 +154,8 @@ class Transitions(Transaction):
         return self.execute(sql.LIMIT_VALUES, row).fetchall()
 
     def claim(self, worker: str, request: ClaimRequest) -> tuple[Claim, Moved]:
-        may_claim, version, opened = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now}).fetchone()
+        state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now}).fetchone()
+        may_claim, version, opened, self._arrival = state
         if worker and not may_claim:
             raise WorkerLost(worker) if may_claim is None else WorkerQuiet(worker)
         self._parked, self._short, self._more, self._behind = 0, [], False, 0
@@ -157,6 +170,7 @@ class Transitions(Transaction):
             self._more = put_back_ended(self, ended) > 0
             order, kept = self.cursors.looked(self.ready_ranges, request), None
         claimed = self._claim_in(order, worker, request)
+        claimed.arrived = self._arrived
         if self.met_expired:  # what is behind them is for another claim, once the verb has ended them
             self.cursors.stale = True
             return claimed, []
@@ -326,10 +340,10 @@ class Transitions(Transaction):
         return [row[0] for row in self.execute(sql.UNRELEASED_KEYS, these)]
 
     def _settle_row(self, c: ClaimedJob, o: Outcome) -> tuple[object, ...]:
-        run_at, charged, snoozed, suspicion, started = requeued(self.now, o)
+        run_at, charged, snoozed, suspicion, started, parked = requeued(self.now, o)
         failure = o.kind if o.kind in UNSUCCESSFUL else None
         ends = c.id, c.number, c.token, o.kind.final, charged, o.result, o.error
-        return *ends, run_at, snoozed, suspicion, failure, o.traceback, started
+        return *ends, run_at, snoozed, suspicion, failure, o.traceback, started, parked
 
 
 def _starts_of(jobs: Sequence[Candidate], batch: Sequence[Head]) -> list[tuple[ReadyRange, int, Position]]:

@@ -12,30 +12,28 @@ _ATTEMPTS = f"least(greatest(attempt, 1), {MOST_ATTEMPTS}) - 1"
 
 # What was asked for, and that it waits.
 # [[id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, traceparent, schedule, fired_at,
-#   run_at, dedupe_rule, start_by, fair], …]
+#   origin, batch, run_at, dedupe_rule, start_by, parked], …]
 INSERT_JOBS = """
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, v ->> 1 AS type, v ->> 2 AS queue, v ->> 3 AS tenant, v ->> 4 AS subject,
            (v ->> 5)::json AS payload, (v ->> 6)::integer AS priority, (v ->> 7)::integer AS max_attempts,
            v ->> 8 AS dedupe, v ->> 9 AS traceparent, v ->> 10 AS schedule, (v ->> 11)::bigint AS fired_at,
-           (v ->> 12)::bigint AS run_at, v ->> 13 AS dedupe_rule, (v ->> 14)::bigint AS start_by,
-           v ->> 15 AS fair
+           (v ->> 12)::uuid AS origin, v ->> 13 AS batch, (v ->> 14)::bigint AS run_at, v ->> 15 AS dedupe_rule,
+           (v ->> 16)::bigint AS start_by, v ->> 17 AS parked
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 job AS (
     INSERT INTO treadle.jobs
            (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent,
-            schedule, fired_at, created_at)
+            schedule, fired_at, origin, batch, created_at)
     SELECT id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent,
-           schedule, fired_at,
-           CAST(:now AS bigint) FROM e),
+           schedule, fired_at, origin, batch, CAST(:now AS bigint) FROM e),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
-    SELECT 'pending', type, queue, count(*) FROM e GROUP BY type, queue)
+    SELECT CASE WHEN parked = 'wait' THEN 'blocked' ELSE 'pending' END, type, queue, count(*)
+      FROM e GROUP BY 1, type, queue)
 INSERT INTO treadle.ready
        (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, parked)
-SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint), start_by,
-       CASE WHEN fair <> '' AND run_at <= CAST(:now AS bigint) THEN 'fair' ELSE '' END
-  FROM e
+SELECT id, queue, type, tenant, priority, run_at, 0, 0, 0, CAST(:now AS bigint), start_by, parked FROM e
 """
 
 # ---- claim
@@ -97,15 +95,16 @@ SELECT priority FROM treadle.ready
 # The next jobs that will be due, of any type. (Those that were due when they were put here are not in the index.)
 NEXT_DUE = """
 SELECT run_at, queue, type FROM treadle.ready
- WHERE run_at > updated_at AND run_at > :now AND parked <> 'key' ORDER BY run_at LIMIT :limit
+ WHERE run_at > updated_at AND run_at > :now AND parked NOT IN ('key', 'wait') ORDER BY run_at LIMIT :limit
 """
 
-# Which limits are in force, and whether one of their keys may have a free place again. A claim also has to know whether
-# its worker may claim.
+# Which limits are in force, whether one of their keys may have a free place again, and when something happens next that
+# may let waiting jobs go. A claim also has to know whether its worker may claim.
 _LIMITS_VERSION, _IS_ALIVE, _KEYS = Statements.LIMITS_VERSION, Statements.IS_ALIVE, Statements.KEYS
 _OPENED = "EXISTS (SELECT 1 FROM treadle.openings WHERE at <= :now)"
-LIMITS_STATE = f"SELECT ({_LIMITS_VERSION}), {_OPENED}"
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({_LIMITS_VERSION}), {_OPENED}"
+_ARRIVAL = Statements.NEXT_ARRIVAL
+LIMITS_STATE = f"SELECT ({_LIMITS_VERSION}), {_OPENED}, ({_ARRIVAL})"
+CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({_LIMITS_VERSION}), {_OPENED}, ({_ARRIVAL})"
 
 # Lock keys of limits until we commit, so that nobody else starts a job of theirs. Sorted, so that no two transactions
 # deadlock. [[name, key], …]
@@ -174,16 +173,18 @@ WITH paused AS MATERIALIZED (
 gone AS (
     DELETE FROM treadle.ready WHERE ctid = ANY(ARRAY({{rows}}))
        AND tenant <> ALL(ARRAY(SELECT tenant FROM paused WHERE tenant <> ''))
-    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, start_by),
+    RETURNING id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, start_by, forgiven),
 l AS (
     INSERT INTO treadle.leases
            (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, start_by,
-            deadline)
+            forgiven, deadline)
     SELECT id, nextval('treadle.lease'), :token, queue, type, tenant,
            least(greatest(attempts, 0), {MOST_ATTEMPTS}) + 1, snoozes, suspicion, :worker, run_at, :now, start_by,
+           forgiven,
            CASE WHEN suspicion = 0 OR :worker = '' THEN :now + (CAST(:timeouts AS text)::jsonb ->> type)::bigint END
       FROM gone ORDER BY priority DESC, run_at, id
-    RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline),
+    RETURNING id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, run_at, started_at, deadline,
+              forgiven),
 tally AS (
     INSERT INTO treadle.tallies (status, type, queue, count)
     SELECT s.status, type, queue, s.sign * count(*)
@@ -216,10 +217,10 @@ tally AS (
       FROM gone CROSS JOIN (VALUES ('processing', -1), ('pending', 1)) s (status, sign)
      GROUP BY s.status, s.sign, type, queue)
 INSERT INTO treadle.ready
-       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
+       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, forgiven)
 SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
                                                   WHERE j.id = l.id AND j.tenant = l.tenant), 0),
-       l.run_at, l.attempt - 1, l.snoozes, l.suspicion, :now, e.start_by
+       l.run_at, l.attempt - 1, l.snoozes, l.suspicion, :now, e.start_by, l.forgiven
   FROM gone l JOIN e ON e.id = l.id
 """
 
@@ -231,6 +232,10 @@ SELECT 'processing', type, queue, -count(*) FROM gone GROUP BY type, queue
 """
 
 # ---- settle
+
+# Rows of jobs `e` that have ended, for those that others wait for.
+_WAITED_FOR = """e
+     CROSS JOIN LATERAL (SELECT 1 FROM treadle.waits w WHERE w.what = e.id::text AND w.met = 0 LIMIT 1) w"""
 
 # Completed without a result, as most jobs are, and counted. The answer: the numbers and tokens of those that were held.
 COMPLETE = f"""
@@ -256,20 +261,23 @@ usage AS (
     SELECT CAST(:now AS bigint) / 60000000 * 60, type, queue, tenant, count(*), count(*), 0,
            greatest(0, least({MOST}, sum(CAST(:now AS bigint) - greatest(started_at, 0)))),
            greatest(0, least({MOST}, sum(greatest(started_at, 0) - greatest(run_at, 0))))
-      FROM gone GROUP BY type, queue, tenant)
+      FROM gone GROUP BY type, queue, tenant),
+arrived AS (
+    INSERT INTO treadle.arrivals (at, kind, tenant, what)
+    SELECT CAST(:now AS bigint), 'ended', e.tenant, e.id::text FROM gone {_WAITED_FOR})
 SELECT lease, token FROM gone
 """
 
 # Ended in any way, or waiting again; what was cancelled does not wait again. The answer: the numbers of those that were
 # held with their tokens, and whether they were cancelled.
 # [[id, number, token, status or null, charged, result, error, run_at or null for as it was, 1 if snoozed,
-#   suspicion or null for as it was, outcome if it was a failure, traceback, 1 if it was started], …]
+#   suspicion or null for as it was, outcome if it was a failure, traceback, 1 if it was started, why it is parked], …]
 SETTLE = f"""
 WITH e AS MATERIALIZED (
     SELECT (v ->> 0)::uuid AS id, (v ->> 1)::bigint AS lease, (v ->> 2)::bigint AS token, v ->> 3 AS status,
            (v ->> 4)::integer AS charged, (v ->> 5)::json AS result, v ->> 6 AS error, (v ->> 7)::bigint AS run_at,
            (v ->> 8)::integer AS snoozed, (v ->> 9)::integer AS suspicion, v ->> 10 AS outcome, v ->> 11 AS traceback,
-           (v ->> 12)::integer AS started
+           (v ->> 12)::integer AS started, v ->> 13 AS parked
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) v),
 gone AS (
     DELETE FROM treadle.leases
@@ -277,7 +285,7 @@ gone AS (
     RETURNING *),
 ended AS (
     SELECT l.*, e.status, e.charged, e.result, e.error, e.run_at AS next_at, e.snoozed, e.suspicion AS suspected,
-           e.outcome, e.traceback, e.started, e.status IS NULL AND l.cancel <> 0 AS cancelled
+           e.outcome, e.traceback, e.started, e.parked, e.status IS NULL AND l.cancel <> 0 AS cancelled
       FROM gone l JOIN e ON e.lease = l.lease AND e.token = l.token),
 done AS (
     INSERT INTO treadle.finished
@@ -289,17 +297,23 @@ done AS (
       FROM ended WHERE status IS NOT NULL OR cancelled),
 back AS (
     INSERT INTO treadle.ready
-           (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
+           (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, forgiven,
+            parked)
     SELECT l.id, l.queue, l.type, l.tenant, coalesce((SELECT j.priority FROM treadle.jobs j
                                                       WHERE j.id = l.id AND j.tenant = l.tenant), 0),
            coalesce(l.next_at, least(l.run_at, :now)), {_ATTEMPTS} + l.charged,
            least(l.snoozes, {MOST_ATTEMPTS}) + l.snoozed,
-           coalesce(l.suspected, l.suspicion), :now, CASE WHEN l.started = 0 THEN l.start_by END
+           coalesce(l.suspected, l.suspicion), :now, CASE WHEN l.started = 0 THEN l.start_by END, l.forgiven,
+           l.parked
       FROM ended l WHERE status IS NULL AND NOT cancelled),
 failure AS (
     INSERT INTO treadle.attempts (id, tenant, lease, attempt, worker, started_at, ended_at, outcome, error, traceback)
     SELECT id, tenant, lease, attempt, worker, started_at, :now, outcome, error, traceback
-      FROM ended WHERE outcome IS NOT NULL AND NOT cancelled)
+      FROM ended WHERE outcome IS NOT NULL AND NOT cancelled),
+arrived AS (
+    INSERT INTO treadle.arrivals (at, kind, tenant, what)
+    SELECT CAST(:now AS bigint), 'ended', e.tenant, e.id::text FROM ended {_WAITED_FOR}
+     WHERE e.status IS NOT NULL OR e.cancelled)
 SELECT coalesce(json_agg(json_build_array(json_build_array(lease, token), cancel)), '[]')::text FROM gone
 """
 

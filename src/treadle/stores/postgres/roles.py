@@ -50,6 +50,13 @@ OF_TENANTS = {
     "pauses": Rights(EVERYTHING, "SELECT"),  # of its own tenant; those of queues and types have no tenant
     "schedules": Rights(EVERYTHING, EVERYTHING),
     "fired": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
+    "steps": Rights(EVERYTHING, "SELECT, DELETE"),
+    "waits": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (met), DELETE"),
+    "signals": Rights(EVERYTHING, "SELECT, INSERT"),
+    "arrivals": Rights(EVERYTHING, "INSERT"),
+    "batches": Rights(EVERYTHING, "SELECT, INSERT, UPDATE (closed_at), DELETE"),
+    "batch_counts": Rights(EVERYTHING, "SELECT, INSERT, DELETE"),
+    "logs": Rights(EVERYTHING, "SELECT, DELETE"),
 }
 """Tables with a tenant in each row, on which the policies are."""
 

@@ -22,7 +22,10 @@ DELETE FROM treadle.jobs; DELETE FROM treadle.ready; DELETE FROM treadle.leases;
 DELETE FROM treadle.attempts; DELETE FROM treadle.dedupe; DELETE FROM treadle.types; DELETE FROM treadle.workers;
 DELETE FROM treadle.tallies; DELETE FROM treadle.usage; DELETE FROM treadle.audit; DELETE FROM treadle.tokens;
 DELETE FROM treadle.operations; DELETE FROM treadle.requests; DELETE FROM treadle.pauses;
-DELETE FROM treadle.schedules; DELETE FROM treadle.fired
+DELETE FROM treadle.schedules; DELETE FROM treadle.fired; DELETE FROM treadle.limits; DELETE FROM treadle.lease_keys;
+DELETE FROM treadle.openings; DELETE FROM treadle.buckets; DELETE FROM treadle.backlog; DELETE FROM treadle.steps;
+DELETE FROM treadle.waits; DELETE FROM treadle.signals; DELETE FROM treadle.arrivals; DELETE FROM treadle.batches;
+DELETE FROM treadle.batch_counts; DELETE FROM treadle.logs
 """
 
 

@@ -10,7 +10,7 @@ statistics. Where each row of a page needs those that belong to it, a LATERAL wi
 from typing import ClassVar
 
 from treadle.stores.statements import Statements
-from treadle.stores.statements.parts import MOST, SUMS_OF_USAGE, THESE, UNTHROTTLED
+from treadle.stores.statements.parts import MOST, SUMS_OF_USAGE, THESE, UNNEEDED, UNTHROTTLED
 
 # The id of no job.
 NOBODY = "00000000-0000-0000-0000-000000000000"
@@ -85,7 +85,7 @@ class PostgresStatements(Statements):
     # The first of them: what each is, how long it had, and whether it holds a dedupe key. One that another transaction
     # has locked is left alone.
     EXPIRED = """
-    SELECT r.id::text, r.type, r.queue, r.start_by - r.run_at,
+    SELECT r.id::text, r.type, r.queue, r.parked, r.start_by - r.run_at,
            EXISTS (SELECT 1 FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
                     WHERE j.id = r.id AND j.tenant = r.tenant AND d.id = r.id)
       FROM treadle.ready r WHERE start_by <= :now AND parked <> 'key'
@@ -100,11 +100,12 @@ class PostgresStatements(Statements):
                               WHERE p.tenant = j.tenant AND p.key = j.dedupe AND p.id = j.id LIMIT 1) d))
        FOR UPDATE SKIP LOCKED
     """
-    # End them. [[id, error], …]
-    FINISH_EXPIRED = """
+    # End jobs that wait. [[id, status, error], …]
+    FINISH_WAITING = """
     INSERT INTO treadle.finished
            (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
-    SELECT r.id, 0, 0, 'cancelled', r.queue, r.type, r.tenant, r.attempts, r.snoozes, '', r.run_at, :now, e.value ->> 1
+    SELECT r.id, 0, 0, e.value ->> 1, r.queue, r.type, r.tenant, r.attempts, r.snoozes, '', r.run_at, :now,
+           e.value ->> 2
       FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e (value)
      CROSS JOIN LATERAL (SELECT * FROM treadle.ready p WHERE p.id = (e.value ->> 0)::uuid LIMIT 1) r
     """
@@ -259,7 +260,7 @@ class PostgresStatements(Statements):
     SELECT id::text, status, type, queue FROM treadle.finished f
      WHERE id < CAST(:oldest AS uuid) AND completed_at < :before
        AND coalesce(status = ANY(ARRAY(SELECT jsonb_array_elements_text(CAST(:statuses AS text)::jsonb))), false)
-       AND {UNTHROTTLED}
+       AND {UNTHROTTLED} AND {UNNEEDED}
      ORDER BY f.id LIMIT :limit FOR UPDATE SKIP LOCKED
     """
     PRUNE_USAGE = """

@@ -11,13 +11,14 @@ import msgspec
 from treadle.codec import as_json
 from treadle.errors import LeaseLost
 from treadle.job import ClaimedJob, NewJob
-from treadle.outcome import Outcome
+from treadle.outcome import Outcome, OutcomeKind
 from treadle.stores.base import ClaimRequest
 from treadle.stores.rows import Claim, Due, Settled
 from treadle.stores.shared import keys, limits
 from treadle.stores.shared.enqueue import insert
 from treadle.stores.shared.expiry import expire
 from treadle.stores.shared.stats import count_ended, tally
+from treadle.stores.shared.waiting import signal, suspend
 from treadle.stores.transaction import LeaseOutcome, Transaction
 
 decode_claimed = msgspec.json.Decoder(ClaimedJob).decode
@@ -80,6 +81,8 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
     written, uncounted = tx.settle(ended)
     if uncounted:
         count_ended(tx, uncounted)
+    if suspended := [one for one in written if one[1].kind is OutcomeKind.SUSPENDED]:
+        suspend(tx, suspended)
     if limited := [one for one in written if one[0].limited or one[1].holds is not None]:
         limits.release(tx, limited)
     if keyed := [c.id for c, outcome in written if c.keyed and outcome.kind.final]:
@@ -88,6 +91,8 @@ def settle_held(tx: Transaction, ended: Sequence[LeaseOutcome], *, briefly: bool
         for statement in tx.sql.WAIT_BRIEFLY if briefly and _needs_keys(follow_ups) else ():
             tx.execute(statement)
         insert(tx, follow_ups)
+    for new in [new for _, outcome in written if outcome.signals for new in outcome.signals]:
+        signal(tx, new)
     return written
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -10,30 +10,48 @@ from treadle.codec import as_json
 from treadle.job import Job, NewJob
 from treadle.stores.base import TypePolicy
 from treadle.stores.shared import read
-from treadle.stores.shared.keys import KeyTaker, end_replaced
+from treadle.stores.shared.ending import end_waiting
+from treadle.stores.shared.keys import KeyTaker
 from treadle.stores.shared.stats import tally
+from treadle.stores.shared.waiting import check_parents, wait_for_parents
 from treadle.stores.transaction import Transaction
 
 
 def insert(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     """Store `jobs`; for a key that is held, the answer is its holder."""
-    if any(job.dedupe is not None for job in jobs):
+    if any(job.dedupe is not None or job.after for job in jobs):
         return _insert_with_keys(tx, jobs)
     tally(tx, tx.insert(jobs))
     return [job.as_stored(tx.now) for job in jobs]
 
 
+def _store(tx: Transaction, jobs: Sequence[NewJob]) -> None:
+    children = [job for job in jobs if job.after]
+    if children:
+        check_parents(tx, children, jobs)
+    tally(tx, tx.insert(jobs))
+    if children:
+        wait_for_parents(tx, children, jobs)
+
+
 def _insert_with_keys(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
     keys = KeyTaker(tx, jobs)
-    rows = {job.id: keys.row(job) for job in jobs if job.id not in keys.holders}
+    rows = {job.id: _behind(keys.row(job), keys.holders) for job in jobs if job.id not in keys.holders}
     if rows:
-        tally(tx, tx.insert(list(rows.values())))
+        _store(tx, list(rows.values()))
     for id in keys.successors:
         tx.execute(tx.sql.PARK_SUCCESSOR, {"id": id})
     if keys.replaced:
-        end_replaced(tx, keys.replaced)
+        end_waiting(tx, list(keys.replaced.values()))
     answers = {id: row.as_stored(tx.now) for id, row in rows.items() if id not in {*keys.replaced, *keys.successors}}
     return [answers.get(job.id) or read.job(tx, keys.holders.get(job.id, job.id)) for job in jobs]
+
+
+def _behind(job: NewJob, holders: Mapping[str, str]) -> NewJob:
+    """The job. It waits for the holder of a key, if that is the answer in place of its parent."""
+    if not any(id in holders for id in job.after):
+        return job
+    return msgspec.structs.replace(job, after=tuple(holders.get(id, id) for id in job.after))
 
 
 def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:

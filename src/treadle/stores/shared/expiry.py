@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 from treadle.codec import as_json
 from treadle.job import Status, expired_error
-from treadle.stores.shared.stats import tally
+from treadle.stores.shared.ending import Ending, end_waiting, waiting_status
 from treadle.stores.transaction import Transaction
 
 
@@ -21,23 +19,20 @@ def expire(tx: Transaction, limit: int) -> int:
     It waits for no other transaction: a claim does it, and must not stop because a user has locked a dedupe key.
     """
     found = tx.execute(tx.sql.EXPIRED, {"now": tx.now, "limit": limit}).fetchall()
-    locked = _lock_keys(tx, [id for id, *_, keyed in found if keyed])
-    ended = [row for row in found if not row[4] or row[0] in locked]
-    if not ended:
-        return 0
-    ids = as_json([id for id, *_ in ended])
-    rows = as_json([(id, expired_error(within)) for id, _, _, within, _ in ended])
-    tx.execute(tx.sql.FINISH_EXPIRED, {"rows": rows, "now": tx.now})
-    tx.execute(tx.sql.DELETE_READY, {"ids": ids})
+    locked = lock_keys(tx, [id for id, *_, keyed in found if keyed])
+    ended = [
+        Ending(id, type, queue, waiting_status(parked), Status.CANCELLED, expired_error(within))
+        for id, type, queue, parked, within, keyed in found
+        if not keyed or id in locked
+    ]
+    if ended:
+        end_waiting(tx, ended)
     if locked:
         tx.release_keys(sorted(locked))
-    counts = Counter((type, queue) for _, type, queue, _, _ in ended)
-    signs = (Status.PENDING, -1), (Status.CANCELLED, 1)
-    tally(tx, [(status, *key, sign * n) for key, n in counts.items() for status, sign in signs])
     return len(ended)
 
 
-def _lock_keys(tx: Transaction, ids: list[str]) -> set[str]:
+def lock_keys(tx: Transaction, ids: list[str]) -> set[str]:
     """Of the jobs with a dedupe key those whose key is ours now, so that its release waits for nobody."""
     if not ids or not tx.sql.LOCK_FREE_KEYS:
         return set(ids)

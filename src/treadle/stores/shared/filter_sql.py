@@ -9,24 +9,26 @@ from typing import Any
 
 from treadle import clock, codec
 from treadle.filters import Filter, Moment, Prefix, Text
-from treadle.job import STATE_NAMES
+from treadle.job import STATE_NAMES, Status
 from treadle.stores.transaction import Transaction
 
 Term = tuple[str, dict[str, Any]]
 """A condition, and its parameters."""
 
 # Every list has j (the job), r (waiting), l (leased) and f (finished), and one of the last three has the row.
-_PENDING = "f.status IS NULL AND l.id IS NULL"
-STATUS = "coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END)"
+_WAITING = "f.status IS NULL AND l.id IS NULL"
+_PENDING = f"{_WAITING} AND coalesce(r.parked, '') <> 'wait'"
 _IS = {
     "pending": _PENDING,
+    "blocked": f"{_WAITING} AND r.parked = 'wait'",
     "queued": f"{_PENDING} AND coalesce(r.run_at, 0) <= :now",
     "scheduled": f"{_PENDING} AND r.run_at > :now AND r.attempts = 0",
     "retrying": f"{_PENDING} AND r.run_at > :now AND r.attempts > 0",
     "processing": "f.status IS NULL AND l.id IS NOT NULL",
 }
-_WHEN = " ".join(f"WHEN {_IS[name]} THEN '{name}'" for name in STATE_NAMES if name in _IS)
-STATE = f"CASE {_WHEN} ELSE f.status END"
+_WHEN = {name: f"WHEN {is_so} THEN '{name}'" for name, is_so in _IS.items()}
+STATE = f"CASE {' '.join(_WHEN[name] for name in STATE_NAMES if name in _WHEN)} ELSE f.status END"
+STATUS = f"CASE {' '.join(_WHEN[name] for name in Status if name in _WHEN)} ELSE f.status END"
 _ATTEMPTS = "coalesce(f.attempts, l.attempt, r.attempts, 0)"
 _WORKER = "coalesce(l.worker, f.worker, '')"
 _PLAIN = re.compile(r"[\w .,:@/+-]+", re.ASCII)

@@ -7,9 +7,8 @@ for long: a claim needs no key and skips locked jobs, and a settle sets aside th
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -17,16 +16,8 @@ from treadle.codec import as_json
 from treadle.dedupe import PLAIN, REPLACED_BY, KeyState, Place, Rule, due_at, read_rule
 from treadle.errors import KeyHeld
 from treadle.job import NewJob, Status
-from treadle.stores.shared.stats import tally
+from treadle.stores.shared.ending import Ending, waiting_status
 from treadle.stores.transaction import KeysLocked, Transaction
-
-
-class Replaced(NamedTuple):
-    """A waiting job that a newer one replaces."""
-
-    by: str
-    type: str
-    queue: str
 
 
 class KeyTaker:
@@ -35,7 +26,7 @@ class KeyTaker:
     def __init__(self, tx: Transaction, jobs: Sequence[NewJob]) -> None:
         self.holders: dict[str, str] = {}
         """The jobs that must not be stored, each with the job that is the answer in its place."""
-        self.replaced: dict[str, Replaced] = {}
+        self.replaced: dict[str, Ending] = {}
         """The jobs that end once the new ones are stored. Some of them may be new themselves."""
         self.successors: list[str] = []
         """The jobs that wait behind a running holder, once they are stored."""
@@ -107,13 +98,18 @@ class KeyTaker:
     def _end(self, id: str, by: str) -> bool:
         """A waiting job will be replaced. False if it does not wait."""
         if (new := self._fresh.get(id)) is not None:
-            self.replaced[id] = Replaced(by, new.type, new.queue)
+            self.replaced[id] = _replaced(id, by, new.type, new.queue, new.parked(self._tx.now))
             return True
         row = self._tx.execute(self._tx.sql.LOCK_READY, {"id": id}).fetchone()
         if row is None:
             return False
-        self.replaced[id] = Replaced(by, *row)
+        self.replaced[id] = _replaced(id, by, *row)
         return True
+
+
+def _replaced(id: str, by: str, type: str, queue: str, parked: str) -> Ending:
+    """A waiting job that a newer one replaces: it is cancelled, and says by which."""
+    return Ending(id, type, queue, waiting_status(parked), Status.CANCELLED, f"{REPLACED_BY}{by}")
 
 
 def take(
@@ -173,17 +169,6 @@ def _pass_on(tx: Transaction, place: Mapping[str, Any], state: KeyState) -> None
         tx.job_waits(queue)
     row = {"id": state.successor, "until_started": 0, "since": state.since, "expires_at": None}
     _set(tx, place, row)
-
-
-def end_replaced(tx: Transaction, replaced: Mapping[str, Replaced]) -> None:
-    """End the jobs that newer ones replace: they are cancelled, and say by which."""
-    for id, new in replaced.items():
-        row = {"id": id, "status": Status.CANCELLED.value, "now": tx.now, "error": f"{REPLACED_BY}{new.by}"}
-        tx.execute(tx.sql.FINISH_READY, row)
-    tx.execute(tx.sql.DELETE_READY, {"ids": as_json(list(replaced))})
-    counts = Counter((old.type, old.queue) for old in replaced.values())
-    moved = ((Status.PENDING, -1), (Status.CANCELLED, 1))
-    tally(tx, [(status, *key, sign * n) for key, n in counts.items() for status, sign in moved])
 
 
 def release(tx: Transaction, ids: Sequence[str]) -> None:

@@ -120,5 +120,5 @@ def _leases_of(tx: Transaction, worker: str) -> list[ClaimedJob]:
 
 
 def _stuck(claimed: ClaimedJob) -> Outcome:
-    kind = OutcomeKind.FAILED if claimed.attempt >= claimed.max_attempts else OutcomeKind.RETRIED
+    kind = OutcomeKind.FAILED if claimed.failures >= claimed.max_attempts else OutcomeKind.RETRIED
     return Outcome(kind, error="it was stuck: its deadline passed and no worker settled it")

@@ -14,8 +14,9 @@ from treadle.ids import first_id_of, is_id
 from treadle.job import UNCHANGED, Job, Reschedule, Status
 from treadle.outcome import COMPLETED
 from treadle.stores.rows import BulkChunk
-from treadle.stores.shared import keys, read, search, web_records
+from treadle.stores.shared import keys, read, search, steps, web_records
 from treadle.stores.shared.claim_settle import decode_claimed, settle
+from treadle.stores.shared.ending import Ending, end_waiting, has_ended
 from treadle.stores.shared.stats import tally
 from treadle.stores.transaction import Transaction
 
@@ -23,6 +24,8 @@ Verb = Callable[[Transaction, str], Job]
 """An action on one job."""
 USAGE_DAYS = 90
 """How long the usage of a minute is kept, whatever happens to the jobs."""
+SIGNAL_DAYS, DAY = 90, 86_400 * SECOND
+"""How long a signal is kept for which nobody waits."""
 
 
 def lock_job(tx: Transaction, id: str, lock: Callable[[Transaction, Sequence[str]], object] = keys.lock) -> Job:
@@ -49,12 +52,15 @@ def cancel(tx: Transaction, id: str) -> Job:
     return read.job(tx, id)
 
 
-def retry(tx: Transaction, id: str) -> Job:
+def retry(tx: Transaction, id: str, from_step: str | None = None) -> Job:
+    """A job that has completed starts over; any other goes on after its last step, or `from_step`."""
     job = lock_job(tx, id, keys.hold)
     if not job.status.is_final:
-        way_out = f"to wait no longer: td.run_now({id!r})" if job.status is Status.PENDING else "it runs already"
+        way_out = f"to wait no longer: td.run_now({id!r})" if job.status is Status.PENDING else "it has not ended"
         raise WrongStatus("retry", id, job.status, f"only a job that has ended can be retried; {way_out}")
     keys.retake(tx, id)
+    if from_step is not None or job.status is Status.COMPLETED:
+        steps.forget(tx, id, from_step)
     tx.execute(tx.sql.RETRY, {"id": id, "now": tx.now})
     tx.execute(tx.sql.DELETE_FINISHED, {"ids": as_json([id])})
     if job.schedule is not None:  # the next moment of its schedule may overlap with it again
@@ -81,14 +87,17 @@ def reschedule(tx: Transaction, id: str, changes: Reschedule) -> Job:
     tx.execute(tx.sql.RESCHEDULE, {**placed, "run_at": changes.due(tx.now), "now": tx.now})
     queue = changes.queue or job.queue
     if queue != job.queue:
-        tally(tx, [(Status.PENDING, job.type, job.queue, -1), (Status.PENDING, job.type, queue, 1)])
+        tally(tx, [(job.status, job.type, job.queue, -1), (job.status, job.type, queue, 1)])
     tx.job_waits(queue)
     return read.job(tx, id)
 
 
 def _must_wait(tx: Transaction, job: Job, verb: str) -> None:
     """Raises WrongStatus if it does not wait. If its row was deleted by hand, it is written again."""
-    if job.status is not Status.PENDING:
+    if job.status is Status.BLOCKED and verb == "run":
+        way_out = f"it waits for other jobs or for a signal, and td.why({job.id!r}) says for which"
+        raise WrongStatus(verb, job.id, job.status, way_out)
+    if job.status not in (Status.PENDING, Status.BLOCKED):
         way_out = "it runs already" if job.status is Status.PROCESSING else f"let it run again: td.retry({job.id!r})"
         raise WrongStatus(verb, job.id, job.status, way_out)
     if not read.places(tx, job.id):
@@ -99,6 +108,8 @@ def delete(tx: Transaction, id: str) -> Job:
     job = lock_job(tx, id)
     if job.status is Status.PROCESSING:
         raise WrongStatus("delete", id, job.status, f"cancel it first: td.cancel({id!r})")
+    if (waiter := tx.value(tx.sql.WAITS_FOR_IT, {"id": id})) is not None:
+        raise WrongStatus("delete", id, job.status, f"job {waiter} waits for it: cancel or delete that one first")
     tx.execute(tx.sql.DELETE_READY, {"ids": as_json([id])})
     if job.dedupe_mode is not None:
         keys.drop(tx, id)
@@ -180,11 +191,12 @@ def complete(tx: Transaction, ids: Sequence[str]) -> int:
         if job.status is Status.PROCESSING:
             settle(tx, [(decode_claimed(tx.value(tx.sql.LEASE_OF_JOB, {"id": id})), COMPLETED)])
             tx.execute(tx.sql.CLEAR_LEASE, {"id": id})
-        elif job.status is Status.PENDING:
+        elif not job.status.is_final:
             _finish_waiting(tx, job, Status.COMPLETED, None)
         else:
             tx.execute(tx.sql.COMPLETE_FINISHED, {"id": id, "now": tx.now})
             tx.execute(tx.sql.CLEAR_LEASE, {"id": id})
+            has_ended(tx, [id])
             tally(tx, [(job.status, job.type, job.queue, -1), (Status.COMPLETED, job.type, job.queue, 1)])
     return changed
 
@@ -204,6 +216,7 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
     tx.execute(tx.sql.PRUNE_USAGE, old)
     tx.execute(tx.sql.PRUNE_KEYS, {"now": tx.now, "limit": limit})
     tx.execute(tx.sql.PRUNE_BACKLOG, old)
+    tx.execute(tx.sql.PRUNE_SIGNALS, {"before": tx.now - SIGNAL_DAYS * DAY, "limit": limit})
     if rows:
         _erase(tx, [row[0] for row in rows])
         tally(tx, [(*key, -n) for key, n in Counter((s, type, queue) for _, s, type, queue in rows).items()])
@@ -211,13 +224,18 @@ def prune(tx: Transaction, statuses: Sequence[Status], before: int, limit: int) 
 
 
 def _finish_waiting(tx: Transaction, job: Job, status: Status, error: str | None) -> None:
-    tx.execute(tx.sql.FINISH_READY, {"id": job.id, "status": status, "now": tx.now, "error": error})
-    tx.execute(tx.sql.DELETE_READY, {"ids": as_json([job.id])})
+    end_waiting(tx, [Ending(job.id, job.type, job.queue, job.status, status, error)])
     if job.dedupe_mode is not None:
         keys.drop(tx, job.id)
-    tally(tx, [(Status.PENDING, job.type, job.queue, -1), (status, job.type, job.queue, 1)])
 
 
 def _erase(tx: Transaction, ids: Sequence[str]) -> None:
-    for statement in (tx.sql.DELETE_FINISHED, tx.sql.DELETE_ATTEMPTS, tx.sql.DELETE_JOBS):
+    of_jobs = (
+        tx.sql.DELETE_FINISHED,
+        tx.sql.DELETE_ATTEMPTS,
+        tx.sql.DELETE_STEPS,
+        tx.sql.DELETE_WAITS,
+        tx.sql.DELETE_JOBS,
+    )
+    for statement in of_jobs:
         tx.execute(statement, {"ids": as_json(ids)})

@@ -25,7 +25,7 @@ from treadle.stores.turns import AFTER_ALL, MOST_TENANTS
 
 # The columns of JOB: those of the job, and those of the three tables of which one has it.
 _COMMON = ("id", "type", "queue", "tenant", "subject", "payload", "priority", "max_attempts", "created_at")
-_WAITING = ("run_at", "attempts", "snoozes", "updated_at", "start_by", "waits_for_key")
+_WAITING = ("run_at", "attempts", "snoozes", "updated_at", "start_by")
 _LEASED = ("run_at", "attempts", "snoozes", "worker_id", "started_at")
 _FINISHED = (*_LEASED, "completed_at", "error", "result")
 _JSON_OF_WORKER: dict[str, type[Any]] = {"queues": tuple[str, ...], "types": tuple[str, ...], "host": dict[str, Any]}
@@ -49,9 +49,8 @@ def job(tx: Transaction, id: str) -> Job:
 def to_job(row: tuple[Any, ...]) -> Job:
     """A row of JOB. If its payload is not an object, it was broken by hand, and is shown as it is."""
     job: dict[str, Any] = dict(zip(_COMMON, row, strict=False))
-    waiting, (lease, *leased), (status, *finished), last_error = row[9:15], row[15:23], row[23:32], row[32]
-    rule = row[33]
-    job.update(schedule=row[34], fired_at=row[35])
+    (*waiting, parked), (lease, *leased), (status, *finished) = row[9:15], row[15:23], row[23:32]
+    last_error, rule, job["schedule"], job["fired_at"], job["origin"], job["batch"] = row[32:38]
     if status is not None:
         job.update(zip(_FINISHED, finished, strict=True), status=Status(status))
         job.update(updated_at=job["completed_at"], result=None if job["result"] is None else _value(job["result"]))
@@ -62,9 +61,9 @@ def to_job(row: tuple[Any, ...]) -> Job:
         job.update(updated_at=job["started_at"], progress=progress)
     else:
         if waiting[0] is None:  # its row was deleted by hand
-            waiting = (job["created_at"], 0, 0, job["created_at"], None, 0)
-        job.update(zip(_WAITING, waiting, strict=True), status=Status.PENDING, error=last_error)
-        job["waits_for_key"] = bool(job["waits_for_key"])
+            waiting = [job["created_at"], 0, 0, job["created_at"], None]
+        job.update(zip(_WAITING, waiting, strict=True), error=last_error, waits_for_key=parked == "key")
+        job["status"] = Status.BLOCKED if parked == "wait" else Status.PENDING
     moments = {name: clock.moment(at) for name, at in job.items() if name in _MOMENTS and at is not None}
     job.update(moments, payload=_payload(job["payload"]), worker_id=job.get("worker_id") or None)
     return Job(**job, dedupe_mode=None if rule is None else read_rule(rule).mode)

@@ -106,8 +106,11 @@ def _sources(tx: Transaction, filter: Filter) -> Iterator[Source]:
     states, any_status = set(filter.statuses), filter.replace(statuses=())
     waiting = () if Status.PENDING in states else tuple(state for state in WAITING if state in states)
     if waiting or Status.PENDING in states:
+        pending: list[Term] = [("r.parked <> 'wait'", {})]
         again: list[Term] = [("r.attempts > 0", {})] if waiting == ("retrying",) else []  # an index has just those
-        yield _source(tx, filter.replace(statuses=waiting), "r", tx.sql.FROM_PENDING, again)
+        yield _source(tx, filter.replace(statuses=waiting), "r", tx.sql.FROM_PENDING, [*pending, *again])
+    if Status.BLOCKED in states:
+        yield _source(tx, any_status, "r", tx.sql.FROM_PENDING, [("r.parked = 'wait'", {})])
     if Status.PROCESSING in states:
         yield _source(tx, any_status, "l", tx.sql.FROM_PROCESSING, [])
     for status in FINAL:

@@ -42,16 +42,16 @@ def tally(tx: Transaction, moved: Moved) -> None:
 def count_ended(tx: Transaction, ended: Sequence[LeaseOutcome]) -> None:
     """Add tallies and usage of what was just written. This runs for every job, so it adds up first."""
     now = tx.now
-    sums: dict[tuple[OutcomeKind, str, str, str], list[int]] = {}
+    sums: dict[tuple[OutcomeKind, bool, str, str, str], list[int]] = {}
     for c, outcome in ended:
-        sum = sums.setdefault((outcome.kind, c.type, c.queue, c.tenant), [0, 0, 0])
+        sum = sums.setdefault((outcome.kind, not outcome.waits, c.type, c.queue, c.tenant), [0, 0, 0])
         sum[0] += 1
         sum[1] += now - c.started_at
         sum[2] += c.started_at - c.run_at
     moved: Counter[tuple[str, str, str]] = Counter()
     usage: list[tuple[object, ...]] = []
-    for (kind, type, queue, tenant), (runs, busy, waiting) in sums.items():
-        moved[kind.final or Status.PENDING, type, queue] += runs
+    for (kind, due, type, queue, tenant), (runs, busy, waiting) in sums.items():
+        moved[kind.final or (Status.PENDING if due else Status.BLOCKED), type, queue] += runs
         moved[Status.PROCESSING, type, queue] -= runs
         if kind is not OutcomeKind.RELEASED:
             completed, failures = runs * (kind is OutcomeKind.COMPLETED), runs * (kind in UNSUCCESSFUL)

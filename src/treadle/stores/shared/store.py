@@ -12,12 +12,14 @@ from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
+import msgspec
+
 from treadle.errors import CommitUnknown, JobNotFound, StoreBusy, StoreRefused, StoreUnusable
 from treadle.job import ClaimedJob, Job, NewJob
 from treadle.outcome import Outcome
 from treadle.schedule import NewSchedule
 from treadle.stores.base import ClaimRequest, Inserted
-from treadle.stores.rows import Due, ScheduleRow, Settled
+from treadle.stores.rows import Claim, Due, ScheduleRow, Settled
 from treadle.stores.shared import (
     backlog,
     claim_settle,
@@ -28,14 +30,18 @@ from treadle.stores.shared import (
     limits,
     liveness,
     manage,
+    matching,
     pausing,
     read,
     schedules,
     search,
     stats,
+    steps,
+    waiting,
     web_records,
 )
 from treadle.stores.transaction import Connections, Insert, KeysLocked, Steps, Transaction
+from treadle.waits import NewSignal, Signal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -210,7 +216,14 @@ class SQLStore(ABC, Generic[D]):
             except KeysLocked as locked:
                 aside |= set(locked.ids)
 
-    claim = moves("claim", claim_settle.claim)
+    def claim(self, worker: str, request: ClaimRequest) -> Claim:
+        claimed = self.move("claim", claim_settle.claim, worker, request)
+        if claimed.arrived and self.match() and len(claimed) < request.limit:
+            rest = msgspec.structs.replace(request, limit=request.limit - len(claimed))
+            more = self.move("claim", claim_settle.claim, worker, rest)
+            claimed.extend(more)
+            claimed.due = more.due
+        return claimed
 
     def settle(self, ended: Sequence[tuple[ClaimedJob, Outcome]]) -> Settled:
         if not ended:
@@ -304,6 +317,25 @@ class SQLStore(ABC, Generic[D]):
     running_of = reads("read", pausing.running_of)
     claiming = reads("read", pausing.claiming)
     set_quiet = writes("other", liveness.set_quiet)
+
+    # Steps, waits and signals
+
+    save_steps = writes("settle", steps.save_steps)
+    steps = reads("read", steps.steps)
+    waits = reads("read", waiting.waits)
+    parents = reads("read", waiting.parents)
+    get_signal = reads("read", waiting.get_signal)
+    match = writes("claim", matching.match)
+
+    def signal(self, new: NewSignal, connection: Any = None) -> Signal:
+        if connection is None:
+            return self.database.write("other", self._signal, new)
+        with self._within(connection) as tx:
+            return self._signal(tx, new)
+
+    def _signal(self, tx: Transaction, new: NewSignal) -> Signal:
+        tx.act_for(new.tenant)
+        return waiting.signal(tx, new)
 
     # Schedules
 

@@ -31,6 +31,7 @@ from treadle.stores.claim_order import (
     RangeStart,
     ReadyRange,
     Slots,
+    due_with_arrival,
     next_due,
 )
 from treadle.stores.limiting import LimitedClaim, limited_claim
@@ -53,7 +54,7 @@ _decode_held = msgspec.json.Decoder(list[tuple[tuple[int, int], int]]).decode
 
 _COLUMNS = (
     *("type", "queue", "tenant", "subject", "priority", "max_attempts"),
-    *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "start_within", "fair"),
+    *("dedupe", "dedupe_rule", "traceparent", "schedule", "fired_at", "origin", "batch", "start_within"),
 )
 _COMMON = attrgetter(*_COLUMNS)
 
@@ -90,16 +91,21 @@ class Transitions(Transaction):
         """Jobs that differ only in their payloads share two statements."""
         alike: defaultdict[tuple[Any, ...], dict[str, str]] = defaultdict(dict)
         for job in jobs:
-            alike[*_COMMON(job), job.due(self.now)][job.id] = job.payload
-        moved: Counter[tuple[str, str]] = Counter()
+            alike[*_COMMON(job), job.due(self.now), job.parked(self.now)][job.id] = job.payload
+        moved: Counter[tuple[str, str, str]] = Counter()
         for common, payloads in alike.items():
-            row = {**dict(zip((*_COLUMNS, "run_at"), common, strict=True)), "now": self.now, "rows": as_json(payloads)}
+            row = {
+                **dict(zip((*_COLUMNS, "run_at", "parked"), common, strict=True)),
+                "now": self.now,
+                "rows": as_json(payloads),
+            }
             self.execute(sql.INSERT_JOBS, row)
             self.execute(sql.INSERT_READY, row)
-            moved[common[0], common[1]] += len(payloads)
+            status = Status.BLOCKED if common[-1] == "wait" else Status.PENDING
+            moved[status, common[0], common[1]] += len(payloads)
         self.execute(sql.ADVANCE_CLOCK, {"now": self.now})
         self.cursors.stale = True
-        return [(Status.PENDING, type, queue, n) for (type, queue), n in moved.items()]
+        return [(*key, n) for key, n in moved.items()]
 
     # From `ready` to `leases`
 
@@ -107,17 +113,18 @@ class Transitions(Transaction):
         state = self.execute(sql.CLAIM_STATE, {"worker": "", "now": self.now})
         later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
         found = self.ready_ranges()
-        _, latest, _, pauses, version, opened = state.fetchone()
+        _, latest, _, pauses, version, opened, arrival = state.fetchone()
         held = paused(_decode_pauses(pauses), self.now)
         limited = limited_claim(self, self.cursors.known, version, opened)
         order = ClaimOrder(found, request, held)
         slots = limited.slots(order.types) if limited else NO_SLOTS
         now = max(self.now, latest or 0)  # a claim corrects a clock that stepped back
-        if opened or self._find(order, 1, slots, now, reads_only=held):
+        arrived = arrival is not None and arrival <= now
+        if opened or arrived or self._find(order, 1, slots, now, reads_only=held):
             return Due(True)
         due = next_due(later.fetchall(), request, self.now, held)
         due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=bool(held.ended))
-        return limited.due(due) if limited else due
+        return due_with_arrival(limited.due(due) if limited else due, arrival, self.now)
 
     def ready_ranges(self) -> list[Found]:
         found, by_turns, fair = self.execute(sql.READY_RANGES).fetchone()
@@ -139,7 +146,7 @@ class Transitions(Transaction):
         state = self.execute(sql.CLAIM_STATE, {"worker": worker, "now": self.now})
         kept = self.cursors.kept(request)
         order = kept or self.cursors.looked(self.ready_ranges, request)
-        *checked, pauses, version, opened = state.fetchone()
+        *checked, pauses, version, opened, arrival = state.fetchone()
         self._check(worker, *checked)
         held = NOTHING_PAUSED if pauses == "[]" else paused(_decode_pauses(pauses), self.now)
         limited = None
@@ -154,6 +161,7 @@ class Transitions(Transaction):
             jobs, kept = self._find_again(request, limited), None
         leased = self._lease(worker, request, jobs, sorted(held.tenants)) if jobs else (Claim(), [])
         claimed, moved = self._lease_of_others(worker, request, limited, held) if leased is None else leased
+        claimed.arrived = arrival is not None and arrival <= self.now
         if limited:
             limited.record(claimed)
             limited.record_parked()
@@ -161,7 +169,7 @@ class Transitions(Transaction):
             later = self.execute(sql.NEXT_DUE, {"now": self.now, "limit": LOOKED_AT})
             due = next_due(later.fetchall(), request, self.now, held)
             due = due if held is NOTHING_PAUSED else due_with_pauses(due, held, self.now, more=self._back > 0)
-            due = limited.due(due) if limited else due
+            due = due_with_arrival(limited.due(due) if limited else due, arrival, self.now)
             claimed.due = Due(True, None, 0.0) if order.more else self.cursors.unsure(due) if kept else due
         return claimed, moved
 
@@ -297,7 +305,14 @@ class Transitions(Transaction):
             self._requeue([e for e in ended if not e[1].kind.final])
         if ended:
             self._delete_leases(ended)
+            self._tell_waiting(ended)
         return ended, ended
+
+    def _tell_waiting(self, ended: Sequence[LeaseOutcome]) -> None:
+        """Append an arrival for each that others wait for."""
+        if self.value(sql.HAS_WAITS):
+            ids = as_json([c.id for c, outcome in ended if outcome.kind.final])
+            self.execute(self.sql.ARRIVE_ENDED, {"ids": ids, "now": self.now})
 
     def _held(self, ended: Sequence[LeaseOutcome]) -> Sequence[LeaseOutcome]:
         rows = as_json([(c.id, c.number, c.token) for c, _ in ended])

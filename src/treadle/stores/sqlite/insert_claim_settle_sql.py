@@ -15,9 +15,9 @@ ADVANCE_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock' AND va
 INSERT_JOBS = """
 INSERT INTO treadle_jobs
        (id, type, queue, tenant, subject, payload, priority, max_attempts, dedupe, dedupe_rule, traceparent, schedule,
-        fired_at, created_at)
+        fired_at, origin, batch, created_at)
 SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempts, :dedupe, :dedupe_rule, :traceparent,
-       :schedule, :fired_at, :now
+       :schedule, :fired_at, :origin, :batch, :now
   FROM json_each(:rows) e
 """
 
@@ -25,8 +25,7 @@ SELECT e.key, :type, :queue, :tenant, :subject, e.value, :priority, :max_attempt
 INSERT_READY = """
 INSERT INTO treadle_ready
        (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, parked)
-SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now, :run_at + :start_within,
-       CASE WHEN :fair <> '' AND :run_at <= :now THEN 'fair' ELSE '' END
+SELECT e.key, :queue, :type, :tenant, :priority, :run_at, 0, 0, 0, :now, :run_at + :start_within, :parked
   FROM json_each(:rows) e
 """
 
@@ -85,7 +84,7 @@ SELECT due, CASE WHEN json_array_length(due) < :limit THEN (
 # The next jobs that will be due, of any type. (Those that were due when they were put here are not in the index.)
 NEXT_DUE = """
 SELECT run_at, queue, type FROM treadle_ready
- WHERE run_at > updated_at AND run_at > :now AND parked <> 'key' ORDER BY run_at LIMIT :limit
+ WHERE run_at > updated_at AND run_at > :now AND parked NOT IN ('key', 'wait') ORDER BY run_at LIMIT :limit
 """
 
 CLOCK = "SELECT value FROM treadle_meta WHERE key = 'clock'"
@@ -96,7 +95,10 @@ _IS_ALIVE = from_postgres(SQLiteStatements.IS_ALIVE)
 PAUSED = "SELECT json_group_array(json_array(tenant, queue, type, until)) FROM treadle_pauses"
 _LIMITS_VERSION = from_postgres(SQLiteStatements.LIMITS_VERSION)
 _OPENED = "EXISTS (SELECT 1 FROM treadle_openings WHERE at <= :now)"
-CLAIM_STATE = f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({PAUSED}), ({_LIMITS_VERSION}), {_OPENED}"
+_ARRIVAL = from_postgres(SQLiteStatements.NEXT_ARRIVAL)
+CLAIM_STATE = (
+    f"SELECT ({_IS_ALIVE}), ({CLOCK}), ({LAST_NUMBER}), ({PAUSED}), ({_LIMITS_VERSION}), {_OPENED}, ({_ARRIVAL})"
+)
 
 # What the keys of jobs are made of: their ids, tenants, subjects and, as JSON, what their payloads have at :paths.
 LIMIT_VALUES = """
@@ -144,10 +146,10 @@ SET_CLOCK = "UPDATE treadle_meta SET value = :now WHERE key = 'clock'"
 INSERT_LEASES = f"""
 INSERT INTO treadle_leases
        (id, lease, token, queue, type, tenant, attempt, snoozes, suspicion, worker, run_at, started_at, deadline,
-        start_by)
+        start_by, forgiven)
 SELECT r.id, m.value + 1 + e.key, :token, r.queue, r.type, r.tenant,
        min(max(r.attempts, 0), {MOST_ATTEMPTS}) + 1, r.snoozes, r.suspicion, :worker, r.run_at, :now,
-       CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END, r.start_by
+       CASE WHEN r.suspicion = 0 OR :worker = '' THEN :now + :timeout END, r.start_by, r.forgiven
   FROM treadle_meta m CROSS JOIN json_each(:rows) e CROSS JOIN treadle_ready r ON r.id = e.value
  WHERE m.key = 'lease' AND (r.start_by IS NULL OR r.start_by > :now)
 """
@@ -189,6 +191,9 @@ RETURNING type, queue
 
 # ---- settle
 
+# Whether somebody waits for a job or a signal.
+HAS_WAITS = "SELECT EXISTS (SELECT 1 FROM treadle_waits)"
+
 # Which of [[id, number, token], …] are still held, and whether they were cancelled.
 HELD = """
 SELECT json_group_array(json_array(json_array(l.lease, l.token), l.cancel))
@@ -217,13 +222,15 @@ SELECT l.id, l.lease, l.token, e.value ->> 3, l.queue, l.type, l.tenant, {_ATTEM
   JOIN treadle_leases l ON l.id = e.value ->> 0 AND l.lease = e.value ->> 1 AND l.token = e.value ->> 2
 """
 
-# [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was, 1 if it was started], …]
+# [[id, run_at or null for as it was, charged, 1 if snoozed, suspicion or null for as it was, 1 if it was started,
+#   why it is parked], …]
 REQUEUE = f"""
 INSERT INTO treadle_ready
-       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by)
+       (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, start_by, forgiven, parked)
 SELECT l.id, l.queue, l.type, l.tenant, coalesce(j.priority, 0), coalesce(e.value ->> 1, min(l.run_at, :now)),
        {_ATTEMPTS} + (e.value ->> 2), min(l.snoozes, {MOST_ATTEMPTS}) + (e.value ->> 3),
-       coalesce(e.value ->> 4, l.suspicion), :now, CASE WHEN e.value ->> 5 = 0 THEN l.start_by END
+       coalesce(e.value ->> 4, l.suspicion), :now, CASE WHEN e.value ->> 5 = 0 THEN l.start_by END, l.forgiven,
+       e.value ->> 6
   FROM json_each(:rows) e JOIN treadle_leases l ON l.id = e.value ->> 0 LEFT JOIN treadle_jobs j ON j.id = l.id
 """
 

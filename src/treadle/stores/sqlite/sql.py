@@ -12,7 +12,7 @@ from typing import ClassVar
 from treadle.codec import encode
 from treadle.filters import is_index
 from treadle.stores.statements import Statements
-from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, UNTHROTTLED
+from treadle.stores.statements.parts import LEASE_COLUMNS, MOST, UNNEEDED, UNTHROTTLED
 
 _FUNCTIONS = {"least": "min", "greatest": "max", "strpos": "instr", "json_build_array": "json_array"}
 _FUNCTIONS |= {"json_agg": "json_group_array", "to_json": "json"}
@@ -26,13 +26,13 @@ def from_postgres(sql: str) -> str:
     sql = re.sub(r" AND a\.tenant = \w\.tenant", "", sql)  # attempts have no tenant of their own
     # A batch is a table of values: `e ->> 0` is a part of one of them.
     sql = re.sub(r"jsonb_array_elements(?:_text)?\(", "json_each(", sql)
-    sql = re.sub(r"= ANY\(ARRAY(\(.*?\(:ids\)\))\)", r"IN \1", re.sub(r"\be ->> ", "e.value ->> ", sql))
+    sql = re.sub(r"= ANY\(ARRAY(\(.*?\(:\w+\)\))\)", r"IN \1", re.sub(r"\be ->> ", "e.value ->> ", sql))
     for theirs, ours in _FUNCTIONS.items():
         sql = sql.replace(f"{theirs}(", f"{ours}(")
     return sql.replace(' COLLATE "C"', "")
 
 
-_UNTHROTTLED = from_postgres(UNTHROTTLED)
+_UNTHROTTLED, _UNNEEDED = from_postgres(UNTHROTTLED), from_postgres(UNNEEDED)
 CLAIMED_COLUMNS = f"json_array({from_postgres(LEASE_COLUMNS)})"
 
 
@@ -77,17 +77,18 @@ class SQLiteStatements(Statements):
 
     # The first of them: what each is, how long it had, and whether it has a dedupe key.
     EXPIRED = """
-    SELECT id, type, queue, start_by - run_at,
+    SELECT id, type, queue, parked, start_by - run_at,
            EXISTS (SELECT 1 FROM treadle_jobs j WHERE j.id = treadle_ready.id AND j.dedupe IS NOT NULL)
       FROM treadle_ready WHERE start_by <= :now AND parked <> 'key' ORDER BY start_by LIMIT :limit
     """
     # Lock their keys: nothing to do here, because the one writer locks everything.
     LOCK_FREE_KEYS = ""
-    # End them. [[id, error], …]
-    FINISH_EXPIRED = """
+    # End jobs that wait. [[id, status, error], …]
+    FINISH_WAITING = """
     INSERT INTO treadle_finished
            (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
-    SELECT r.id, 0, 0, 'cancelled', r.queue, r.type, r.tenant, r.attempts, r.snoozes, '', r.run_at, :now, e.value ->> 1
+    SELECT r.id, 0, 0, e.value ->> 1, r.queue, r.type, r.tenant, r.attempts, r.snoozes, '', r.run_at, :now,
+           e.value ->> 2
       FROM json_each(:rows) e JOIN treadle_ready r ON r.id = e.value ->> 0
     """
 
@@ -214,7 +215,7 @@ class SQLiteStatements(Statements):
     PRUNABLE = f"""
     SELECT id, status, type, queue FROM treadle_finished f
      WHERE id < :oldest AND completed_at < :before AND status IN (SELECT value FROM json_each(:statuses))
-       AND {_UNTHROTTLED}
+       AND {_UNTHROTTLED} AND {_UNNEEDED}
      ORDER BY id LIMIT :limit
     """
     PRUNE_USAGE = """

@@ -8,11 +8,12 @@ from treadle.stores.statements.manage import Manage
 from treadle.stores.statements.reading import Reading
 from treadle.stores.statements.schedules import Schedules
 from treadle.stores.statements.stats import Stats
+from treadle.stores.statements.waiting import Waiting
 from treadle.stores.statements.web_records import WebRecords
 from treadle.stores.statements.work import Work
 
 
-class Statements(Work, Manage, Reading, Stats, Control, Schedules, WebRecords):
+class Statements(Work, Manage, Reading, Stats, Control, Schedules, Waiting, WebRecords):
     """The statements that all databases have, written as PostgreSQL has them. A subclass per database adds its own."""
 
     def __init__(self, translate: Callable[[str], str] = str) -> None:

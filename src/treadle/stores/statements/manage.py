@@ -9,14 +9,6 @@ class Manage:
     # ---- jobs
 
     FLAG_CANCEL = "UPDATE treadle.leases SET cancel = 1 WHERE id = CAST(:id AS uuid)"
-    # End a job that waits.
-    FINISH_READY = """
-        INSERT INTO treadle.finished
-               (id, lease, token, status, queue, type, tenant, attempts, snoozes, worker, run_at, completed_at, error)
-        SELECT id, 0, 0, CAST(:status AS text), queue, type, tenant, attempts, snoozes, '', run_at,
-               CAST(:now AS bigint), CAST(:error AS text)
-          FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid)
-    """
     # Whether a job was not started in time.
     HAS_EXPIRED = "SELECT EXISTS (SELECT 1 FROM treadle.ready WHERE start_by <= :now AND parked <> 'key')"
     # Turn what ended otherwise into a completed job.
@@ -27,8 +19,11 @@ class Manage:
     CLEAR_LEASE = "UPDATE treadle.finished SET lease = 0 WHERE id = CAST(:id AS uuid)"
     # Let an ended job wait again, with no attempt made.
     RETRY = """
-        INSERT INTO treadle.ready (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at)
-        SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now FROM treadle.jobs WHERE id = CAST(:id AS uuid)
+        INSERT INTO treadle.ready
+               (id, queue, type, tenant, priority, run_at, attempts, snoozes, suspicion, updated_at, forgiven)
+        SELECT id, queue, type, tenant, priority, :now, 0, 0, 0, :now,
+               CASE WHEN EXISTS (SELECT 1 FROM treadle.steps s WHERE s.id = j.id AND s.tenant = j.tenant) THEN 0 END
+          FROM treadle.jobs j WHERE id = CAST(:id AS uuid)
             ON CONFLICT DO NOTHING
     """
     # Let a job that waits wait no longer, for its time or for its dedupe key. One that is due keeps its place.

@@ -28,13 +28,19 @@ THESE = "ANY(ARRAY(SELECT value::uuid FROM jsonb_array_elements_text(CAST(:ids A
 LEASE_COLUMNS = """
        l.id::text, l.lease, l.token, l.type, l.queue, l.tenant, j.subject, j.payload::text, l.attempt, j.max_attempts,
        l.snoozes, l.suspicion, l.run_at, l.started_at, l.deadline, (j.dedupe IS NOT NULL)::integer, j.traceparent,
-       j.fired_at"""
+       j.fired_at, l.forgiven, j.batch"""
 
 # A finished job `f` that no throttled key needs: while the key is held, the job is what an enqueue returns.
 UNTHROTTLED = """
     (NOT EXISTS (SELECT 1 FROM treadle.dedupe WHERE expires_at > :now) OR coalesce((
         SELECT d.expires_at FROM treadle.jobs j JOIN treadle.dedupe d ON d.tenant = j.tenant AND d.key = j.dedupe
          WHERE j.id = f.id AND j.tenant = f.tenant AND d.id = f.id), 0) <= :now)
+"""
+
+# A finished job `f` that no other job still waits for, or has waited for and not ended yet: that may read its result.
+UNNEEDED = """
+    NOT EXISTS (SELECT 1 FROM treadle.waits w WHERE w.what = f.id::text AND w.kind <> 'signal' AND NOT EXISTS (
+        SELECT 1 FROM treadle.finished e WHERE e.id = w.id AND e.tenant = w.tenant))
 """
 
 # The tenants of a range by turns: from the one after :last on, and around to :last; a jump over the index for each.

@@ -31,10 +31,11 @@ class Reading:
                   ORDER BY lease DESC LIMIT 1) END"""
     _JOB = f"""
         SELECT j.id::text, j.type, j.queue, j.tenant, j.subject, j.payload::text, j.priority, j.max_attempts,
-               j.created_at, r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by, r.parked = 'key',
+               j.created_at, r.run_at, r.attempts, r.snoozes, r.updated_at, r.start_by, r.parked,
                l.lease, l.run_at, l.attempt, l.snoozes, l.worker, l.started_at, l.fraction, l.message,
                f.status, f.run_at, f.attempts, f.snoozes, f.worker, f.started_at, f.completed_at, f.error,
-               f.result::text, {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at
+               f.result::text, {_LAST_ERROR}, {DEDUPE_RULE}, j.schedule, j.fired_at,
+               j.origin::text, j.batch
         """
     # Conditions of a filter: a text in an error, and in a payload.
     _ERROR = f"coalesce(f.error, {_LAST_ERROR})"
@@ -54,9 +55,11 @@ class Reading:
     _PAYLOAD_HAS = "strpos(j.payload::text, CAST(:{text} AS text)) > 0"
     # Where there is no tally: every job, counted one by one.
     COUNT_EACH = """
-        SELECT coalesce(f.status, CASE WHEN l.id IS NULL THEN 'pending' ELSE 'processing' END),
+        SELECT coalesce(f.status, CASE WHEN l.id IS NOT NULL THEN 'processing'
+                                       WHEN r.parked = 'wait' THEN 'blocked' ELSE 'pending' END),
                j.type, j.queue, j.tenant, j.subject, count(*)
           FROM treadle.jobs j LEFT JOIN treadle.leases l ON l.id = j.id AND l.tenant = j.tenant
+          LEFT JOIN treadle.ready r ON r.id = j.id AND r.tenant = j.tenant
           LEFT JOIN treadle.finished f ON f.id = j.id AND f.tenant = j.tenant
          GROUP BY 1, 2, 3, 4, 5
     """

@@ -19,12 +19,14 @@ class Work:
     # ... of which the holder has let go. Others may count on that holder still: they find out that it has started.
     LOCK_FREE_KEY = f"{_KEY} FOR NO KEY UPDATE"
     # A key as KeyState has it: its holder, and where that is. A statement of its own, after the lock: in one with it,
-    # what it sees would be older than the lock.
+    # what it sees would be older than the lock. A job with steps is in the middle of its work, though it waits.
     KEY_STATE = """
         SELECT id::text, until_started, since, expires_at, successor::text,
                CASE WHEN EXISTS (SELECT 1 FROM treadle.jobs p WHERE p.id = d.id AND p.tenant = d.tenant)
                     THEN coalesce(
-                        (SELECT CASE WHEN attempts = 0 AND snoozes = 0 AND suspicion = 0 THEN 'fresh' ELSE 'waiting' END
+                        (SELECT CASE WHEN forgiven IS NOT NULL THEN 'running'
+                                     WHEN attempts = 0 AND snoozes = 0 AND suspicion = 0 THEN 'fresh'
+                                     ELSE 'waiting' END
                            FROM treadle.ready p WHERE p.id = d.id AND p.tenant = d.tenant),
                         (SELECT 'running' FROM treadle.leases p WHERE p.id = d.id AND p.tenant = d.tenant),
                         (SELECT 'ended' FROM treadle.finished p WHERE p.id = d.id AND p.tenant = d.tenant), 'nowhere')
@@ -47,7 +49,7 @@ class Work:
          WHERE id = CAST(CAST(:id AS text) AS uuid) AND EXISTS (SELECT 1 FROM held) FOR SHARE
     """
     # A job that waits, which nobody else can claim or end.
-    LOCK_READY = "SELECT type, queue FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
+    LOCK_READY = "SELECT type, queue, parked FROM treadle.ready WHERE id = CAST(CAST(:id AS text) AS uuid) FOR UPDATE"
     # A successor is parked until the holder of its key has ended. Then it waits for its time only.
     PARK_SUCCESSOR = "UPDATE treadle.ready SET parked = 'key' WHERE id = CAST(CAST(:id AS text) AS uuid)"
     WAKE_SUCCESSOR = """

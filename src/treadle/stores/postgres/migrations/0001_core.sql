@@ -30,11 +30,15 @@ CREATE TABLE treadle.jobs (
     dedupe_rule  text,              -- JSON; NULL if it has a key alone, or none
     schedule     text COLLATE "C",  -- the schedule that fired it, and the moment for which it did
     fired_at     bigint,
+    origin       uuid,              -- the job whose handler started it
+    batch        text COLLATE "C",  -- the batch that it is a member of
     PRIMARY KEY (id, tenant)
 );
 CREATE INDEX jobs_by_tenant ON treadle.jobs (tenant, id) WHERE tenant <> '';
 CREATE INDEX jobs_by_subject ON treadle.jobs (subject, id) WHERE subject <> '';
 CREATE INDEX jobs_by_schedule ON treadle.jobs (schedule, id) WHERE schedule IS NOT NULL;
+CREATE INDEX jobs_by_origin ON treadle.jobs (origin, id) WHERE origin IS NOT NULL;
+CREATE INDEX jobs_by_batch ON treadle.jobs (batch, id) WHERE batch IS NOT NULL;
 
 -- Waiting. Rows live for a short while here and in `leases`: vacuum must come often, and by their number alone.
 CREATE TABLE treadle.ready (
@@ -50,6 +54,7 @@ CREATE TABLE treadle.ready (
     updated_at bigint NOT NULL,
     parked     text COLLATE "C" NOT NULL DEFAULT '',  -- why claims do not meet it: see parking.py
     start_by   bigint,  -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
+    forgiven   integer, -- attempts before its last new step, which no longer count; NULL: it has no steps
     PRIMARY KEY (id, tenant)
 ) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 1);
@@ -68,6 +73,9 @@ CREATE INDEX ready_later ON treadle.ready (run_at) WHERE run_at > updated_at;
 
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX ready_retrying ON treadle.ready (id) WHERE attempts > 0;
+
+-- Those that wait for other jobs or signals, in the order in which they are listed.
+CREATE INDEX ready_blocked ON treadle.ready (id) WHERE parked = 'wait';
 
 -- The few that expire.
 CREATE INDEX ready_expiring ON treadle.ready (start_by) WHERE start_by IS NOT NULL;
@@ -91,6 +99,7 @@ CREATE TABLE treadle.leases (
     fraction   double precision,
     message    text,
     start_by   bigint,  -- as in `ready`: it waits for that again if it is released before its handler was called
+    forgiven   integer, -- as in `ready`; its first new step sets it
     PRIMARY KEY (id, tenant)
 ) WITH (fillfactor = 80, autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
         autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 50000, autovacuum_vacuum_cost_delay = 1);
@@ -129,6 +138,97 @@ CREATE TABLE treadle.attempts (
     error      text,
     traceback  text,
     PRIMARY KEY (id, tenant, lease)
+);
+
+-- What a handler has done, step by step: a run that comes to a stored step gets its value. Also how its waits ended.
+CREATE TABLE treadle.steps (
+    id         uuid NOT NULL,
+    tenant     text COLLATE "C" NOT NULL,
+    name       text COLLATE "C" NOT NULL,
+    position   integer NOT NULL,  -- in the order in which they were stored
+    kind       text NOT NULL,     -- 'step', 'sleep', 'signal', 'timeout', 'gather' or 'gathered': see steps.py
+    value      json,
+    arguments  text NOT NULL,     -- a hash of what the step was called with; '' if that has no JSON form
+    lease      bigint NOT NULL,   -- of the run that stored it, and which attempt that was
+    attempt    integer NOT NULL,
+    started_at bigint NOT NULL,
+    ended_at   bigint NOT NULL,
+    PRIMARY KEY (id, tenant, name)
+);
+
+-- Who waits for what. A row stays when it is met, until its job is deleted: it says what came before what.
+CREATE TABLE treadle.waits (
+    id        uuid NOT NULL,     -- the job that waits
+    tenant    text COLLATE "C" NOT NULL,
+    kind      text NOT NULL,     -- 'parent' or 'subjob': for a job to end; 'signal'
+    what      text COLLATE "C" NOT NULL, -- the job's id or the signal's name
+    step      text NOT NULL,     -- the step that waits; '' for parents
+    if_failed text NOT NULL,     -- 'hold', 'cancel' or 'run'
+    met       integer NOT NULL,
+    since     bigint NOT NULL,
+    until     bigint,            -- when it no longer waits for the signal; NULL: it waits as long as it takes
+    PRIMARY KEY (id, tenant, what, step)
+) WITH (fillfactor = 80);
+CREATE INDEX waits_for ON treadle.waits (what, met);
+
+-- Named facts. The first value of each name counts, for every job that waits for it, before or after.
+CREATE TABLE treadle.signals (
+    tenant text COLLATE "C" NOT NULL,
+    name   text COLLATE "C" NOT NULL,
+    value  json NOT NULL,
+    who    text NOT NULL,
+    at     bigint NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+CREATE INDEX signals_by_time ON treadle.signals (at);
+
+-- What may let waiting jobs go: a job that others wait for has ended, a signal came, a job began to wait or has waited
+-- long enough, members of a batch have ended. Rows are only added and deleted: a claim that comes to one matches it.
+CREATE TABLE treadle.arrivals (
+    seq    bigint GENERATED BY DEFAULT AS IDENTITY,
+    at     bigint NOT NULL,
+    kind   text NOT NULL,  -- 'ended', 'signal', 'waiter' or 'batch'
+    tenant text COLLATE "C" NOT NULL,
+    what   text COLLATE "C" NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 1);
+CREATE INDEX arrivals_in_order ON treadle.arrivals (at, seq);
+
+-- Groups of jobs, and what to enqueue when all of them have ended.
+CREATE TABLE treadle.batches (
+    tenant     text COLLATE "C" NOT NULL,
+    name       text COLLATE "C" NOT NULL,
+    then_job   text,             -- JSON: a request to enqueue if all have completed; NULL: nothing
+    else_job   text,             -- ... and if not
+    closings   integer NOT NULL, -- how often all of its jobs had ended
+    closed_at  bigint,           -- NULL while it is open
+    last_job   text,             -- what the last closing has enqueued
+    created_at bigint NOT NULL,
+    PRIMARY KEY (tenant, name)
+);
+CREATE INDEX batches_by_time ON treadle.batches (created_at);
+
+-- Its jobs, counted: appended to by the transaction that moved them, added up when the batch is looked at.
+CREATE TABLE treadle.batch_counts (
+    tenant    text COLLATE "C" NOT NULL,
+    batch     text COLLATE "C" NOT NULL,
+    added     bigint NOT NULL,
+    completed bigint NOT NULL,
+    failed    bigint NOT NULL,
+    cancelled bigint NOT NULL
+) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_cost_delay = 1);
+CREATE INDEX batch_counts_by_batch ON treadle.batch_counts (batch, tenant);
+
+-- What handlers have logged, some lines per attempt.
+CREATE TABLE treadle.logs (
+    id      uuid NOT NULL,
+    tenant  text COLLATE "C" NOT NULL,
+    lease   bigint NOT NULL,
+    line    integer NOT NULL,
+    attempt integer NOT NULL,
+    at      bigint NOT NULL,
+    level   text NOT NULL,
+    message text NOT NULL,
+    PRIMARY KEY (id, tenant, lease, line)
 );
 
 -- A dedupe key is held from enqueue until a final status, or as long as the rule of its job says.
@@ -364,7 +464,7 @@ CREATE INDEX requests_by_time ON treadle.requests (at);
 CREATE VIEW treadle.job WITH (security_invoker = true) AS
 WITH placed (id, tenant, status, run_at, attempts, snoozes, worker_id, updated_at, started_at, completed_at, error, result,
              progress, start_by, waits_for_key) AS (
-    SELECT id, tenant, 'pending', run_at, attempts, snoozes, NULL, updated_at, NULL::bigint, NULL::bigint,
+    SELECT id, tenant, CASE WHEN parked = 'wait' THEN 'blocked' ELSE 'pending' END, run_at, attempts, snoozes, NULL, updated_at, NULL::bigint, NULL::bigint,
            CASE WHEN attempts > 0 OR suspicion > 0 THEN
                 (SELECT error FROM treadle.attempts a WHERE a.id = r.id AND a.tenant = r.tenant
                   ORDER BY lease DESC LIMIT 1) END, NULL::json, NULL::double precision, start_by, parked = 'key'
@@ -385,5 +485,5 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority, p.stat
        p.error, p.result, p.progress, to_timestamp(p.start_by / 1e6) AS start_by, p.waits_for_key,
        CASE WHEN j.dedupe IS NOT NULL THEN coalesce(substring(j.dedupe_rule FROM '"mode":"([a-z]+)"'), 'return')
             END AS dedupe_mode, j.schedule,
-       to_timestamp(j.fired_at / 1e6) AS fired_at
+       to_timestamp(j.fired_at / 1e6) AS fired_at, j.origin, j.batch
   FROM placed p JOIN treadle.jobs j ON j.id = p.id AND j.tenant = p.tenant;

@@ -25,12 +25,16 @@ CREATE TABLE treadle_jobs (
     created_at   INTEGER NOT NULL,
     dedupe_rule  TEXT,     -- JSON; NULL if it has a key alone, or none
     schedule     TEXT,     -- the schedule that fired it, and the moment for which it did
-    fired_at     INTEGER
+    fired_at     INTEGER,
+    origin       TEXT,     -- the job whose handler started it
+    batch        TEXT      -- the batch that it is a member of
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX treadle_jobs_by_tenant ON treadle_jobs (tenant, id) WHERE tenant <> '';
 CREATE INDEX treadle_jobs_by_subject ON treadle_jobs (subject, id) WHERE subject <> '';
 CREATE INDEX treadle_jobs_by_schedule ON treadle_jobs (schedule, id) WHERE schedule IS NOT NULL;
+CREATE INDEX treadle_jobs_by_origin ON treadle_jobs (origin, id) WHERE origin IS NOT NULL;
+CREATE INDEX treadle_jobs_by_batch ON treadle_jobs (batch, id) WHERE batch IS NOT NULL;
 
 -- Waiting.
 CREATE TABLE treadle_ready (
@@ -45,7 +49,8 @@ CREATE TABLE treadle_ready (
     suspicion  INTEGER NOT NULL,
     updated_at INTEGER NOT NULL,
     parked     TEXT NOT NULL DEFAULT '',  -- why claims do not meet it: see parking.py
-    start_by   INTEGER  -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
+    start_by   INTEGER, -- if it is not started by then, it is cancelled; NULL: it waits as long as it takes
+    forgiven   INTEGER  -- attempts before its last new step, which no longer count; NULL: it has no steps
 ) STRICT, WITHOUT ROWID;
 
 -- A claim reads ranges of this index, (queue, type, priority) by (queue, type, priority). Parked rows are not in it.
@@ -65,6 +70,9 @@ CREATE INDEX treadle_ready_later ON treadle_ready (run_at) WHERE run_at > update
 
 -- The few that wait after a failure, so that they can be listed and counted among a million that just wait.
 CREATE INDEX treadle_ready_retrying ON treadle_ready (id) WHERE attempts > 0;
+
+-- Those that wait for other jobs or signals, in the order in which they are listed.
+CREATE INDEX treadle_ready_blocked ON treadle_ready (id) WHERE parked = 'wait';
 
 -- The few that expire.
 CREATE INDEX treadle_ready_expiring ON treadle_ready (start_by) WHERE start_by IS NOT NULL;
@@ -87,7 +95,8 @@ CREATE TABLE treadle_leases (
     cancel     INTEGER NOT NULL DEFAULT 0,
     fraction   REAL,
     message    TEXT,
-    start_by   INTEGER  -- as in `ready`: it waits for that again if it is released before its handler was called
+    start_by   INTEGER, -- as in `ready`: it waits for that again if it is released before its handler was called
+    forgiven   INTEGER  -- as in `ready`; its first new step sets it
 ) STRICT, WITHOUT ROWID;
 
 -- Ended.
@@ -123,6 +132,98 @@ CREATE TABLE treadle_attempts (
     error      TEXT,
     traceback  TEXT,
     PRIMARY KEY (id, lease)
+) STRICT, WITHOUT ROWID;
+
+-- What a handler has done, step by step: a run that comes to a stored step gets its value. Also how its waits ended.
+CREATE TABLE treadle_steps (
+    id         TEXT NOT NULL,
+    tenant     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    position   INTEGER NOT NULL,  -- in the order in which they were stored
+    kind       TEXT NOT NULL,     -- 'step', 'sleep', 'signal', 'timeout', 'gather' or 'gathered': see steps.py
+    value      TEXT,
+    arguments  TEXT NOT NULL,     -- a hash of what the step was called with; '' if that has no JSON form
+    lease      INTEGER NOT NULL,  -- of the run that stored it, and which attempt that was
+    attempt    INTEGER NOT NULL,
+    started_at INTEGER NOT NULL,
+    ended_at   INTEGER NOT NULL,
+    PRIMARY KEY (id, tenant, name)
+) STRICT, WITHOUT ROWID;
+
+-- Who waits for what. A row stays when it is met, until its job is deleted: it says what came before what.
+CREATE TABLE treadle_waits (
+    id        TEXT NOT NULL,     -- the job that waits
+    tenant    TEXT NOT NULL,
+    kind      TEXT NOT NULL,     -- 'parent' or 'subjob': for a job to end; 'signal'
+    what      TEXT NOT NULL,     -- the job's id or the signal's name
+    step      TEXT NOT NULL,     -- the step that waits; '' for parents
+    if_failed TEXT NOT NULL,     -- 'hold', 'cancel' or 'run'
+    met       INTEGER NOT NULL,
+    since     INTEGER NOT NULL,
+    until     INTEGER,           -- when it no longer waits for the signal; NULL: it waits as long as it takes
+    PRIMARY KEY (id, what, step)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX treadle_waits_for ON treadle_waits (what, met);
+
+-- Named facts. The first value of each name counts, for every job that waits for it, before or after.
+CREATE TABLE treadle_signals (
+    tenant TEXT NOT NULL,
+    name   TEXT NOT NULL,
+    value  TEXT NOT NULL,
+    who    TEXT NOT NULL,
+    at     INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX treadle_signals_by_time ON treadle_signals (at);
+
+-- What may let waiting jobs go: a job that others wait for has ended, a signal came, a job began to wait or has waited
+-- long enough, members of a batch have ended. Rows are only added and deleted: a claim that comes to one matches it.
+CREATE TABLE treadle_arrivals (
+    seq    INTEGER PRIMARY KEY,
+    at     INTEGER NOT NULL,
+    kind   TEXT NOT NULL,  -- 'ended', 'signal', 'waiter' or 'batch'
+    tenant TEXT NOT NULL,
+    what   TEXT NOT NULL
+) STRICT;
+CREATE INDEX treadle_arrivals_in_order ON treadle_arrivals (at, seq);
+
+-- Groups of jobs, and what to enqueue when all of them have ended.
+CREATE TABLE treadle_batches (
+    tenant     TEXT NOT NULL,
+    name       TEXT NOT NULL,
+    then_job   TEXT,             -- JSON: a request to enqueue if all have completed; NULL: nothing
+    else_job   TEXT,             -- ... and if not
+    closings   INTEGER NOT NULL, -- how often all of its jobs had ended
+    closed_at  INTEGER,          -- NULL while it is open
+    last_job   TEXT,             -- what the last closing has enqueued
+    created_at INTEGER NOT NULL,
+    PRIMARY KEY (tenant, name)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX treadle_batches_by_time ON treadle_batches (created_at);
+
+-- Its jobs, counted: appended to by the transaction that moved them, added up when the batch is looked at.
+CREATE TABLE treadle_batch_counts (
+    seq       INTEGER PRIMARY KEY,
+    tenant    TEXT NOT NULL,
+    batch     TEXT NOT NULL,
+    added     INTEGER NOT NULL,
+    completed INTEGER NOT NULL,
+    failed    INTEGER NOT NULL,
+    cancelled INTEGER NOT NULL
+) STRICT;
+CREATE INDEX treadle_batch_counts_by_batch ON treadle_batch_counts (batch, tenant);
+
+-- What handlers have logged, some lines per attempt.
+CREATE TABLE treadle_logs (
+    id      TEXT NOT NULL,
+    tenant  TEXT NOT NULL,
+    lease   INTEGER NOT NULL,
+    line    INTEGER NOT NULL,
+    attempt INTEGER NOT NULL,
+    at      INTEGER NOT NULL,
+    level   TEXT NOT NULL,
+    message TEXT NOT NULL,
+    PRIMARY KEY (id, lease, line)
 ) STRICT, WITHOUT ROWID;
 
 -- A dedupe key is held from enqueue until a final status, or as long as the rule of its job says.
@@ -359,7 +460,8 @@ CREATE INDEX treadle_requests_by_time ON treadle_requests (at);
 -- it reads the jobs that you join and no others; a union of the parts would be made anew from all jobs for each query.
 CREATE VIEW treadle_job AS
 SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
-       CASE WHEN r.id IS NOT NULL THEN 'pending' WHEN l.id IS NOT NULL THEN 'processing' ELSE f.status END AS status,
+       CASE WHEN r.id IS NOT NULL THEN iif(r.parked = 'wait', 'blocked', 'pending')
+            WHEN l.id IS NOT NULL THEN 'processing' ELSE f.status END AS status,
        strftime('%Y-%m-%dT%H:%M:%fZ', coalesce(r.run_at, l.run_at, f.run_at) / 1e6, 'unixepoch') AS run_at,
        coalesce(r.attempts, l.attempt, f.attempts) AS attempts, j.max_attempts,
        coalesce(r.snoozes, l.snoozes, f.snoozes) AS snoozes,
@@ -376,7 +478,7 @@ SELECT j.id, j.type, j.queue, j.tenant, j.subject, j.payload, j.priority,
        strftime('%Y-%m-%dT%H:%M:%fZ', r.start_by / 1e6, 'unixepoch') AS start_by, coalesce(r.parked = 'key', 0) AS waits_for_key,
        CASE WHEN j.dedupe IS NULL THEN NULL WHEN json_valid(j.dedupe_rule) THEN j.dedupe_rule ->> 'mode'
             ELSE 'return' END AS dedupe_mode, j.schedule,
-       strftime('%Y-%m-%dT%H:%M:%fZ', j.fired_at / 1e6, 'unixepoch') AS fired_at
+       strftime('%Y-%m-%dT%H:%M:%fZ', j.fired_at / 1e6, 'unixepoch') AS fired_at, j.origin, j.batch
   FROM treadle_jobs j
   LEFT JOIN treadle_ready r ON r.id = j.id
   LEFT JOIN treadle_leases l ON l.id = j.id

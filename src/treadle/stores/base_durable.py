@@ -1,0 +1,40 @@
+"""What every store can do for handlers that wait and go on: a part of the contract in `base.py`."""
+
+# pyright: reportReturnType=false
+# A method of a Protocol is its docstring here. (pyright would want a `...` after each.)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from treadle.job import ClaimedJob, Job
+from treadle.steps import NewStep, Step
+from treadle.waits import NewSignal, Signal, Wait
+
+
+class Durable(Protocol):
+    """Steps, waits and signals."""
+
+    def save_steps(self, done: Sequence[tuple[ClaimedJob, NewStep]]) -> list[Exception | None]:
+        """Store steps of running handlers, in one commit. LeaseLost for each whose lease is no longer held."""
+
+    def steps(self, id: str) -> list[Step]:
+        """The stored steps of a job, in the order in which they were stored."""
+
+    def waits(self, id: str) -> list[Wait]:
+        """What a job waits for and has waited for."""
+
+    def parents(self, id: str) -> list[Job]:
+        """The jobs that a job was enqueued after, as they are now."""
+
+    def signal(self, new: NewSignal, connection: Any = None) -> Signal:
+        """Store a signal, unless there is one of its name: the first counts, and is returned. Jobs that wait for it may
+        go on from the commit on."""
+
+    def get_signal(self, name: str, tenant: str = "") -> Signal | None:
+        """The signal of that name."""
+
+    def match(self) -> int:
+        """Let jobs go that wait for what has happened, some of them. Return how much of it is done. A claim does it,
+        too."""

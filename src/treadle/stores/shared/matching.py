@@ -1,0 +1,125 @@
+"""Matching: what has happened lets waiting jobs go.
+
+A claim that comes to arrivals matches them first, in a transaction of its own. It takes no more than MOST_MATCHED of
+them, and waits for no lock: what another transaction has locked stays for the next claim.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
+
+from treadle.codec import as_json
+from treadle.job import Status
+from treadle.steps import NewStep
+from treadle.stores.shared.ending import Ending, end_waiting
+from treadle.stores.shared.expiry import lock_keys
+from treadle.stores.shared.stats import tally
+from treadle.stores.shared.steps import NewRow, add_steps
+from treadle.stores.transaction import Transaction
+from treadle.waits import Decision, WaitState, decide_wait
+
+MOST_MATCHED = 500
+"""Jobs that one transaction lets go: on SQLite others wait for it."""
+
+
+class Arrival(NamedTuple):
+    """Something that may end waits."""
+
+    seq: int
+    kind: str
+    tenant: str
+    what: str
+
+
+def match(tx: Transaction) -> int:
+    """Let jobs go that wait for what has arrived. Return how many arrivals are done."""
+    taken = [Arrival(*row) for row in tx.execute(tx.sql.ARRIVALS, {"now": tx.now, "limit": MOST_MATCHED})]
+    if not taken:
+        return 0
+    whats = {one.what for one in taken if one.kind in ("ended", "signal")}
+    found = _waiters(tx, whats)
+    waiters = {id for id, _ in found} | {one.what for one in taken if one.kind == "waiter"}
+    busy = _match_waiters(tx, sorted(waiters), whats, [one.what for one in taken if one.kind == "waiter"])
+    left = {what for id, what in found if id in busy} | (whats if len(found) == MOST_MATCHED else set()) | busy
+    done = [one.seq for one in taken if one.what not in left]
+    tx.execute(tx.sql.DELETE_ARRIVALS, {"ids": as_json(done)})
+    return len(done)
+
+
+def _waiters(tx: Transaction, whats: Collection[str]) -> list[tuple[str, str]]:
+    row = {"ids": as_json(sorted(whats)), "limit": MOST_MATCHED}
+    return tx.execute(tx.sql.WAITERS, row).fetchall() if whats else []
+
+
+def _match_waiters(tx: Transaction, ids: Sequence[str], whats: Collection[str], whole: Sequence[str]) -> set[str]:
+    """Decide the waits of these jobs for `whats`, and all of those in `whole`. Return the jobs that are locked."""
+    if not ids:
+        return set()
+    waiting = {row[0] for row in tx.execute(tx.sql.WAITING, {"ids": as_json(ids)})}
+    locked = {row[0]: row for row in tx.execute(tx.sql.LOCK_WAITING, {"ids": as_json(sorted(waiting))})}
+    states = _states(tx, sorted(locked), whats, [id for id in whole if id in locked])
+    busy = _decide(tx, states, locked)
+    _let_go(tx, [id for id in locked if id not in busy])
+    return (waiting - locked.keys()) | busy
+
+
+def _states(tx: Transaction, ids: Sequence[str], whats: Collection[str], whole: Sequence[str]) -> list[WaitState]:
+    """The waits as they are now, after the locks."""
+    some = tx.sql.WAIT_STATES.format(which=tx.sql.OF_WHAT), {"ids": as_json(ids), "whats": as_json(sorted(whats))}
+    every = tx.sql.WAIT_STATES.format(which="true"), {"ids": as_json(whole)}
+    asked = [some] * bool(whats and ids) + [every] * bool(whole)
+    return list({WaitState(*row) for statement, parameters in asked for row in tx.execute(statement, parameters)})
+
+
+def _decide(tx: Transaction, states: Sequence[WaitState], locked: dict[str, Any]) -> set[str]:
+    """Write which waits are over, and how. Return the jobs that could not be cancelled now."""
+    over: list[tuple[str, str, str]] = []
+    steps: list[NewRow] = []
+    failed: dict[str, WaitState] = {}
+    for state in states:
+        decision = decide_wait(state, tx.now)
+        if decision is Decision.CANCEL:
+            failed[state.id] = state
+        elif decision is not Decision.WAIT:
+            over.append((state.id, state.what, state.step))
+            if state.kind == "signal":
+                kind = "timeout" if decision is Decision.TIMED_OUT else "signal"
+                steps.append((state.id, state.tenant, NewStep(state.step, kind, state.value or "null"), 0, 0))
+    if over:
+        tx.execute(tx.sql.MEET, {"rows": as_json(over)})
+    add_steps(tx, steps)
+    return _cancel(tx, failed, locked) if failed else set()
+
+
+def _cancel(tx: Transaction, failed: dict[str, WaitState], locked: dict[str, Any]) -> set[str]:
+    """Cancel jobs because a parent has failed. Return those whose dedupe keys other transactions have locked."""
+    keyed = [id for id in failed if locked[id][3]]
+    ours = lock_keys(tx, keyed)
+    busy = {id for id in keyed if id not in ours}
+    endings = [
+        Ending(
+            id,
+            locked[id][1],
+            locked[id][2],
+            Status.BLOCKED,
+            Status.CANCELLED,
+            f"its parent {state.what} {state.status}",
+        )
+        for id, state in failed.items()
+        if id not in busy
+    ]
+    if endings:
+        end_waiting(tx, endings)
+    if ours:
+        tx.release_keys(sorted(ours))
+    return busy
+
+
+def _let_go(tx: Transaction, ids: Sequence[str]) -> None:
+    gone = Counter(tx.execute(tx.sql.LET_GO, {"ids": as_json(ids), "now": tx.now}).fetchall()) if ids else {}
+    for queue in sorted({queue for _, queue in gone}):
+        tx.job_waits(queue)
+    moved = (Status.BLOCKED, -1), (Status.PENDING, 1)
+    tally(tx, [(status, *key, sign * n) for key, n in gone.items() for status, sign in moved])

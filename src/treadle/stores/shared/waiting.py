@@ -1,0 +1,136 @@
+"""Waiting for jobs and signals: parents of new jobs, suspended handlers, and signals.
+
+Who has to wait writes a row of `waits` for each thing that it waits for. Whatever may end a wait appends an arrival,
+and locks nothing: the transaction may be a user's, and stay open for long. A claim turns arrivals into jobs that may
+run (matching.py). Two transactions that do not see each other lose nothing: the one who begins to wait appends an
+arrival, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
+
+from treadle import clock, codec
+from treadle.codec import as_json
+from treadle.errors import BadOption
+from treadle.ids import is_id
+from treadle.job import Job, NewJob, Status
+from treadle.stores.shared import read
+from treadle.stores.shared.steps import add_steps
+from treadle.stores.transaction import LeaseOutcome, Transaction
+from treadle.waits import NewSignal, NewWait, Signal, Wait
+
+MOST_WAITS = 1_000
+"""What a job waits for, of which that much is shown."""
+
+# Parents
+
+
+def check_parents(tx: Transaction, children: Sequence[NewJob], jobs: Sequence[NewJob]) -> None:
+    """Raise BadOption if a parent does not exist, belongs to another tenant, or waits for its child. `jobs`: all that
+    are stored now, which may be parents, too."""
+    tenants = {job.id: job.tenant for job in jobs}
+    wanted = sorted({id for child in children for id in child.after if id not in tenants and is_id(id)})
+    if wanted:
+        tenants.update(tx.execute(tx.sql.PARENTS_OF_NEW, {"ids": as_json(wanted)}).fetchall())
+    for child in children:
+        for id in child.after:
+            if id not in tenants:
+                raise BadOption("after", id, "there is no such job; a parent has to be stored first")
+            if tenants[id] != child.tenant:
+                raise BadOption("after", id, f"it belongs to another tenant than this job, {child.tenant!r}")
+    _refuse_cycles({child.id: child.after for child in children})
+
+
+def _refuse_cycles(parents: Mapping[str, Sequence[str]]) -> None:
+    """Only new jobs can wait for each other: a stored one has its parents already."""
+    try:
+        TopologicalSorter(parents).prepare()
+    except CycleError as error:
+        way_out = "each of these jobs waits for the one before it, and the first for the last; leave one parent out"
+        raise BadOption("after", error.args[1], way_out) from None
+
+
+def wait_for_parents(tx: Transaction, children: Sequence[NewJob], jobs: Sequence[NewJob]) -> None:
+    """Write what these stored jobs wait for."""
+    fresh = {job.id for job in jobs}
+    waits = [NewWait("parent", id, if_failed=child.if_failed) for child in children for id in child.after]
+    _add_waits(tx, [(child.id, child.tenant) for child in children for _ in child.after], waits)
+    # A parent that is stored already may have ended, or end before we commit.
+    _arrive(tx, [(tx.now, "waiter", c.tenant, c.id) for c in children if not fresh.issuperset(c.after)])
+
+
+def parents(tx: Transaction, id: str) -> list[Job]:
+    """The parents of a job, as they are now, in the order of their ids."""
+    rows = tx.execute(tx.sql.WAITS, {"id": id, "limit": MOST_WAITS}) if is_id(id) else ()
+    found = [read.get(tx, what) for what in sorted(what for kind, what, *_ in rows if kind == "parent")]
+    return [job for job in found if job is not None]
+
+
+# Suspended handlers
+
+
+def suspend(tx: Transaction, suspended: Sequence[LeaseOutcome]) -> None:
+    """Write what the handlers of these jobs have begun to wait for. Their rows are in `ready` already."""
+    add_steps(tx, [(c.id, c.tenant, step, c.number, c.attempt) for c, o in suspended for step in o.steps])
+    tx.execute(tx.sql.FORGIVE_SUSPENDED, {"ids": as_json([c.id for c, _ in suspended])})
+    _add_waits(
+        tx, [(c.id, c.tenant) for c, o in suspended for _ in o.waits], [w for _, o in suspended for w in o.waits]
+    )
+    # A signal may be there already, or come before we commit.
+    waiting = [(c, wait) for c, o in suspended for wait in o.waits if wait.kind == "signal"]
+    moments = [(tx.now + after, "waiter", c.tenant, c.id) for c, wait in waiting for after in {0, wait.timeout or 0}]
+    _arrive(tx, moments)
+
+
+def _add_waits(tx: Transaction, jobs: Sequence[tuple[str, str]], waits: Sequence[NewWait]) -> None:
+    """`jobs`: the id and the tenant of the one that waits, for each of the waits."""
+    rows = [(*job, w.kind, w.what, w.step, w.if_failed, w.timeout) for job, w in zip(jobs, waits, strict=True)]
+    if rows:
+        tx.execute(tx.sql.ADD_WAITS, {"rows": as_json(rows), "now": tx.now})
+
+
+def _arrive(tx: Transaction, arrivals: Sequence[tuple[int, str, str, str]]) -> None:
+    if arrivals:
+        tx.execute(tx.sql.ADD_ARRIVALS, {"rows": as_json(arrivals)})
+        tx.job_waits("")
+
+
+def waits(tx: Transaction, id: str) -> list[Wait]:
+    """What a job waits for, and has waited for."""
+    rows = tx.execute(tx.sql.WAITS, {"id": id, "limit": MOST_WAITS}) if is_id(id) else ()
+    return [
+        Wait(
+            kind=kind,
+            what=what,
+            step=step,
+            if_failed=if_failed,
+            met=bool(met),
+            since=clock.moment(since),
+            until=clock.optional_moment(until),
+            status=None if status is None else Status(status),
+        )
+        for kind, what, step, if_failed, met, since, until, status in rows
+    ]
+
+
+# Signals
+
+
+def signal(tx: Transaction, new: NewSignal) -> Signal:
+    """Store a signal, unless there is one of its name. Return the one that counts."""
+    row = {"tenant": new.tenant, "name": new.name}
+    if tx.execute(tx.sql.ADD_SIGNAL, {**row, "value": new.value, "by": new.by, "now": tx.now}).fetchall():
+        _arrive(tx, [(tx.now, "signal", new.tenant, new.name)])
+    found = get_signal(tx, new.name, new.tenant)
+    assert found is not None
+    return found
+
+
+def get_signal(tx: Transaction, name: str, tenant: str = "") -> Signal | None:
+    row = tx.execute(tx.sql.SIGNAL, {"tenant": tenant, "name": name}).fetchone()
+    if row is None:
+        return None
+    name, value, tenant, by, at = row
+    return Signal(name=name, value=codec.decode(value), tenant=tenant, by=by, at=clock.moment(at))
