@@ -17,6 +17,7 @@ from tests.conformance.helpers import (
     enlist,
     finish,
     limit,
+    new_job,
     put,
     put_and_take,
 )
@@ -24,9 +25,11 @@ from treadle.codec import as_json
 from treadle.outcome import COMPLETED
 from treadle.pauses import NewPause, Target
 from treadle.schedule import NewSchedule, Rule
+from treadle.steps import NewStep
 from treadle.stores.postgres.roles import Roles
 from treadle.stores.postgres.store import PostgresStore
 from treadle.stores.rows import AuditRow
+from treadle.waits import NewSignal
 
 REFUSED = errors.InsufficientPrivilege
 NOT_ALLOWED = (REFUSED, errors.ObjectNotInPrerequisiteState, errors.WrongObjectType, errors.FeatureNotSupported)
@@ -73,6 +76,15 @@ def as_producer(place: Place, tenant: str | None) -> Iterator[psycopg.Connection
         connection.rollback()
 
 
+FILL = (
+    "INSERT INTO treadle.batches VALUES (:tenant, 'import', NULL, NULL, 0, NULL, NULL, 0)",
+    "INSERT INTO treadle.batch_counts VALUES (:tenant, 'import', 1, 0, 0, 0)",
+    "INSERT INTO treadle.logs VALUES (CAST(:id AS uuid), :tenant, 1, 1, 1, 0, 'INFO', 'fetched')",
+    "INSERT INTO treadle.arrivals (at, kind, tenant, what) VALUES (1152921504606846976, 'signal', :tenant, 'approved')",
+)
+"""Rows that other verbs write late, or delete soon."""
+
+
 def fill(store: Any, tenant: str) -> dict[str, str]:
     """Insert rows of a tenant in every table. Return the ids of its jobs by table."""
     enlist(store, f"w-{tenant}")
@@ -89,6 +101,11 @@ def fill(store: Any, tenant: str) -> dict[str, str]:
     store.database.write("other", lambda tx: tx.execute(tx.sql.ADD_LEASE_KEYS, key))
     fired = {"rows": as_json([(tenant, "digest", waiting.id)])}
     store.database.write("other", lambda tx: tx.execute(tx.sql.ADD_FIRED, fired))
+    store.save_steps([(held, NewStep("fetch"))])
+    store.insert([new_job(tenant=tenant, after=(waiting.id,), delay=HOUR)])
+    store.signal(NewSignal("approved", tenant=tenant))
+    for statement in FILL:
+        store.database.write("other", lambda tx, sql=statement: tx.execute(sql, {"tenant": tenant, "id": held.id}))
     return {"failed": ended.id, "completed": done.id, "processing": held.id, "pending": waiting.id}
 
 
