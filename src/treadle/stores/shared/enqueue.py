@@ -66,8 +66,8 @@ def insert_again(tx: Transaction, jobs: Sequence[NewJob]) -> list[Job]:
 
 
 def publish(tx: Transaction, policies: Sequence[TypePolicy]) -> None:
-    for policy in sorted(policies, key=lambda policy: policy.type):
-        tx.execute(tx.sql.PUBLISH, {**msgspec.structs.asdict(policy), "now": tx.now})
+    rows = {policy.type: msgspec.structs.astuple(policy) for policy in sorted(policies, key=lambda policy: policy.type)}
+    tx.execute(tx.sql.PUBLISH, {"rows": as_json([*rows.values()]), "now": tx.now})
     tx.execute(tx.sql.LIMITS_CHANGED)
 
 

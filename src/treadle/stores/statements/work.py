@@ -57,13 +57,15 @@ class Work:
          WHERE id = CAST(CAST(:successor AS text) AS uuid) AND parked = 'key' RETURNING queue
     """
     IS_STORED = "SELECT 1 FROM treadle.jobs WHERE id = CAST(CAST(:id AS text) AS uuid)"
-    # Say how a type is run.
+    # Say how types are run.
+    # [[type, queue, priority, max_attempts, concurrency, timeout, redact, limits, fair, arguments], …]
     PUBLISH = """
         INSERT INTO treadle.types
                (type, queue, priority, max_attempts, concurrency, timeout, redact, limits, fair, arguments,
                 updated_at)
-        VALUES (:type, :queue, :priority, :max_attempts, :concurrency, :timeout, :redact, :limits, :fair, :arguments,
-                :now)
+        SELECT e ->> 0, e ->> 1, (e ->> 2)::integer, (e ->> 3)::integer, (e ->> 4)::integer, (e ->> 5)::bigint,
+               e ->> 6, e ->> 7, e ->> 8, e ->> 9, CAST(:now AS bigint)
+          FROM jsonb_array_elements(CAST(:rows AS text)::jsonb) e WHERE true
             ON CONFLICT (type) DO UPDATE SET queue = excluded.queue, priority = excluded.priority,
                max_attempts = excluded.max_attempts, concurrency = excluded.concurrency, timeout = excluded.timeout,
                redact = excluded.redact, limits = excluded.limits, fair = excluded.fair,
